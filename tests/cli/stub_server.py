@@ -26,6 +26,10 @@ STATUS = {
     "version": "0.1.0",
     "database": "sqlite",
     "services": ["iam", "slurm"],
+    "certificate": {
+        "file": "/tls/server.pem", "ends_at": "2026-11-30T09:30:00+00:00", "is_own": True,
+        "is_expired": False, "problem": "The certificate /tls/server.pem expires soon.",
+    },
     "engine": {
         "engine": "podman", "version": "4.3.1", "cpus": 2, "memory_mib": 24000, "accelerators": [],
         "enforces_cpu": True, "enforces_memory": True, "enforces_volume_size": False,

@@ -159,7 +159,8 @@ def test_status_shows_what_runs_and_what_the_engine_can_do(neo: Neo, machine: Pa
     for text in (str(machine), "podman 4.3.1", "none found", "CPU, memory, network between clusters", "runc"):
         assert text in ran.out
     assert "Warning: Open files are limited to 1024." in ran.err
-    assert "bank" in ran.out
+    assert "Warning: The certificate /tls/server.pem expires soon." in ran.err
+    assert "bank" in ran.out and "2026-11-30 09:30 UTC" in ran.out
     document = json.loads(neo("status", "--output", "json").out)
     assert document["engine"]["cpus"] == 2
     assert document["clusters"][0]["workers"] == 2

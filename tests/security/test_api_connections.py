@@ -17,9 +17,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from neocloud.core import web_server
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.client_connections import MAX_HEAD_BYTES, SPARE_CONNECTIONS
 from neocloud.server import CertificateFolder, ensure_certificate
-from neocloud.server.listening import HEALTH_PATH, ApiConnectionLimits, CertificateFiles, HttpServer, listen
+from neocloud.server.listening import HEALTH_PATH, ApiConnectionLimits, HttpServer, listen
 
 LONG = 60.0
 """Nothing here takes so long."""

@@ -94,6 +94,11 @@ def warn(text: str) -> None:
     console(sys.stderr).print(Text(f"Warning: {visible(text)}", style="yellow"))
 
 
+def warn_of_error(text: str) -> None:
+    """Print an error that does not end the command."""
+    console(sys.stderr).print(Text(f"Error: {visible(text)}", style="red"))
+
+
 def show(output: Format, data: object, view: View, *, empty: str = "") -> None:
     """Print `data` in the chosen format; `view` is the table, `empty` the message when it has no rows."""
     if output is Format.JSON:

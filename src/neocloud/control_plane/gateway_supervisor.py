@@ -54,12 +54,6 @@ class PublicGateway:
         files = ["--tls-certificate", str(self.certificate), "--tls-key", str(self.key)]
         return [*listened, "--tls-port", str(self.port), *files]
 
-    def digest(self) -> str:
-        """Return what tells one certificate from its successor in the same file."""
-        with suppress(OSError):
-            return sha256(self.certificate.read_bytes()).hexdigest()
-        return ""
-
 
 Command = Callable[[int], Sequence[str]]
 """What to run, by the port it has to listen on."""
@@ -157,19 +151,12 @@ class GatewayProcess:
     def _arguments(self) -> list[str]:
         return list(self._command(self._port))
 
-    def _certificate(self) -> str:
-        return self._public.digest() if self._public else ""
-
     async def _adopt(self) -> bool:
         process = self._child.find()
         if process is None:
             return False
         record = self._child.record()
-        is_same = (
-            record.get("arguments") == self._arguments()
-            and record.get("program") == _program()
-            and record.get("certificate", "") == self._certificate()
-        )
+        is_same = record.get("arguments") == self._arguments() and record.get("program") == _program()
         self._child.adopt(process)
         if is_same and await self._answers_within(ADOPT_SECONDS):
             logger.info("the gateway (process %d) went on; adopted", process.pid)
@@ -181,7 +168,7 @@ class GatewayProcess:
     def _spawn(self) -> None:
         arguments = self._arguments()
         ports = {"port": self._port, "public_port": self.public_port}
-        details = {**ports, "arguments": arguments, "program": _program(), "certificate": self._certificate()}
+        details = {**ports, "arguments": arguments, "program": _program()}
         process = self._child.start(arguments, details=details)
         logger.info("the gateway is process %d on %s", process.pid, self.address)
 

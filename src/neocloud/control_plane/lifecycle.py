@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from neocloud import __version__
 from neocloud.control_plane import state_dir
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.tls import host_names, tls_of
+from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.readers import ServiceRegistry, Subject
@@ -33,7 +33,7 @@ from neocloud.core.service import (
 )
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.engines.base import Engine
-from neocloud.server import ApiServer, Middleware, no_middleware
+from neocloud.server import ApiServer, CertificateState, Middleware, ServerCertificate, no_middleware
 from neocloud.server.retention import forget_old_history
 
 logger = logging.getLogger(__name__)
@@ -140,6 +140,12 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             after_run=composition.after_run,
         )
         authorizer = composition.authorizer(store)
+
+        async def status(subject: Subject) -> dict[str, Any]:
+            return await _status(
+                composition, first.tenant_id, authorizer, subject, server.certificate_state()
+            )
+
         server = ApiServer(
             services=composition.services,
             authenticator=composition.authenticator(store),
@@ -152,7 +158,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             host_names=host_names(settings),
             notify=worker.notify,
             inventory=lambda: inventory,
-            status=lambda subject: _status(composition, first.tenant_id, authorizer, subject),
+            status=status,
             middleware=composition.middleware(store),
         )
         await server.start()
@@ -166,6 +172,8 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
                 tasks.create_task(_watch(engine, worker)),
                 tasks.create_task(_forget_history(composition, store)),
             ]
+            if settings.tls_port is not None:
+                watching.append(tasks.create_task(_renew_certificate(composition, server)))
             if composition.background_task is not None:
                 watching.append(tasks.create_task(composition.background_task(store)))
             if gateway is not None:
@@ -214,6 +222,13 @@ async def _forget_history(composition: Composition, store: Store) -> None:
     await forget_old_history(store, composition.clock, metered, composition.history_removed, keep_for)
 
 
+async def _renew_certificate(composition: Composition, server: ApiServer) -> None:
+    def renewed(certificate: ServerCertificate) -> None:
+        server.authority = certificate.authority
+
+    await renew_certificate(composition.settings, composition.clock, renewed)
+
+
 async def _watch(engine: Engine, worker: Worker) -> None:
     """Enqueue a resource at each event of its pods; their namespace is named after the resource."""
     async for event in engine.events():
@@ -221,7 +236,11 @@ async def _watch(engine: Engine, worker: Worker) -> None:
 
 
 async def _status(
-    composition: Composition, operators_tenant: str, authorizer: Authorizer, subject: Subject
+    composition: Composition,
+    operators_tenant: str,
+    authorizer: Authorizer,
+    subject: Subject,
+    certificate: CertificateState | None,
 ) -> dict[str, Any]:
     """Return what every tenant may read, and for the operator details of the machine too."""
     known = {
@@ -236,7 +255,18 @@ async def _status(
     return known | {
         "home": str(composition.settings.home),
         "database": "postgresql" if composition.settings.database_url else "sqlite",
+        "certificate": _certificate_report(certificate, composition.clock) if certificate else None,
         "engine": asdict(await composition.engine.capabilities()),
+    }
+
+
+def _certificate_report(state: CertificateState, clock: Clock) -> dict[str, Any]:
+    return {
+        "file": str(state.file),
+        "ends_at": state.ends_at.isoformat(),
+        "is_own": state.is_own,
+        "is_expired": state.is_expired(clock.now()),
+        "problem": state.problem,
     }
 
 

@@ -1,28 +1,35 @@
 # pyright: strict
 """The certificate, addresses and names of TLS ports, from the settings and the networks of this host."""
 
+import asyncio
 import datetime
 import ipaddress
+import logging
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
 
 from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
+from neocloud.core.clock import Clock
 from neocloud.server import (
     CertificateFolder,
     Public,
     ServerCertificate,
     ServerError,
     Tls,
+    certificate_state,
     ensure_certificate,
     names_of,
     read_certificate,
     server_names,
 )
 
+logger = logging.getLogger(__name__)
+
+RENEWAL_CHECK_SECONDS = 3600.0
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 LINKS = Path("/sys/class/net")
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
@@ -35,13 +42,36 @@ def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
     if settings.tls_port is None:
         return None
     return Tls(
-        certificate=_certificate(settings, now),
+        certificate=_certificate(settings, _certificate_names(settings), now),
         host=settings.host,
         port=settings.tls_port,
         redirector_port=settings.redirector_port,
         redirected_names=frozenset(server_names((PUBLISHED_DOMAIN,), ())[2:]),
         public=Public(settings.listen, settings.https_port) if settings.listen else None,
     )
+
+
+async def renew_certificate(
+    settings: Settings, clock: Clock, renewed: Callable[[ServerCertificate], None]
+) -> None:
+    """Renew the cloud's own certificate before it ends; say in the log what is wrong with the operator's.
+
+    The names are those of the start. A failure is tried again. Never returns.
+    """
+    names, last_problem = _certificate_names(settings), ""
+    while True:
+        await clock.sleep(RENEWAL_CHECK_SECONDS)
+        try:
+            now = clock.now()
+            certificate = await asyncio.to_thread(_certificate, settings, names, now)
+            renewed(certificate)
+            is_own = bool(certificate.authority)
+            problem = certificate_state(certificate.chain, certificate.chain_file, now, is_own=is_own).problem
+        except (OSError, ValueError, ServerError) as error:
+            problem = f"The certificate is not renewed: {error}"
+        if problem and problem != last_problem:
+            logger.warning("%s", problem)
+        last_problem = problem
 
 
 def certificate_files(settings: Settings) -> tuple[Path, Path]:
@@ -52,9 +82,9 @@ def certificate_files(settings: Settings) -> tuple[Path, Path]:
     return files.server, files.server_key
 
 
-def _certificate(settings: Settings, now: datetime.datetime) -> ServerCertificate:
+def _certificate(settings: Settings, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
     if settings.tls_certificate is None and settings.tls_key is None:
-        return ensure_certificate(settings.certificate_folder, _certificate_names(settings), now)
+        return ensure_certificate(settings.certificate_folder, names, now)
     if settings.tls_certificate is None or settings.tls_key is None:
         raise ServerError("--tls-certificate and --tls-key go together. Give both, or 'none' for both.")
     return read_certificate(settings.tls_certificate, settings.tls_key, now)

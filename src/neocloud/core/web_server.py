@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import uvicorn
 
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.client_connections import ClientProtocol
 
 TICK_SECONDS = 1.0
@@ -30,8 +31,13 @@ class WebServer(uvicorn.Server):
     The `http` of its configuration makes a ClientProtocol.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, certificate: CertificateFiles | None = None) -> None:
+        """Serve over TLS if there is a certificate. Raises CertificateUnusable."""
         super().__init__(config)
+        self._certificate = certificate
+        if certificate is not None:
+            certificate.load()
+        config.load()
         self.is_listening = asyncio.Event()
         self._is_ending = asyncio.Event()
 
@@ -53,13 +59,13 @@ class WebServer(uvicorn.Server):
                     await self._is_ending.wait()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        if self.config.ssl is None:
+        if self._certificate is None:
             await super().startup(sockets)
         else:
-            self._start_tls(sockets or [], self.config.ssl)
+            self._start_tls(sockets or [], self._certificate)
         self.is_listening.set()
 
-    def _start_tls(self, sockets: list[socket], context: ssl.SSLContext) -> None:
+    def _start_tls(self, sockets: list[socket], certificate: CertificateFiles) -> None:
         """Do what uvicorn's `startup` does for sockets, and count connections before the handshake."""
         make = cast("Callable[..., ClientProtocol]", self.config.http_protocol_class)
 
@@ -67,7 +73,7 @@ class WebServer(uvicorn.Server):
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
         # Uvicorn closes them.
-        self.servers = [TlsListener(each, context, protocol) for each in sockets]  # type: ignore[misc]
+        self.servers = [TlsListener(each, certificate, protocol) for each in sockets]  # type: ignore[misc]
         self.started = True
 
     @contextmanager
@@ -83,13 +89,13 @@ _NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class TlsListener:
-    """Accepts TLS connections on a listening socket until it is closed."""
+    """Accepts TLS connections on a listening socket until it is closed, each with the newest certificate."""
 
     def __init__(
-        self, listener: socket, context: ssl.SSLContext, protocol: Callable[[], ClientProtocol]
+        self, listener: socket, certificate: CertificateFiles, protocol: Callable[[], ClientProtocol]
     ) -> None:
         self._listener = listener
-        self._context = context
+        self._certificate = certificate
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -120,7 +126,7 @@ class TlsListener:
                     self._pause = self._loop.call_later(PAUSE_SECONDS, self._listen)
                 return  # none waits, or it has gone again
             accepted.setblocking(False)
-            handshake = _Handshake(accepted, self._context, self._protocol())
+            handshake = _Handshake(accepted, self._certificate.load().context, self._protocol())
             task = self._loop.create_task(handshake.run())
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)

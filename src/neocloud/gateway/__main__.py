@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
 from neocloud.core.client_connections import ClientConnections
 from neocloud.core.clock import SystemClock
 from neocloud.core.logs import set_up_logging
@@ -50,10 +51,6 @@ def listen(host: str, port: int, settings: GatewaySettings) -> socket.socket:
     return listener
 
 
-class CertificateUnusable(Exception):
-    """The message names the file and says what to do next."""
-
-
 def stop_on_signals(servers: Sequence[WebServer]) -> None:
     def stop(number: signal.Signals) -> None:
         for each in servers:
@@ -78,20 +75,14 @@ def server(
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        ssl_certfile=settings.tls_certificate if tls else None,
-        ssl_keyfile=settings.tls_key if tls else None,
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
-    try:
-        config.load()
-    except OSError as error:  # ssl.SSLError is one
-        files = f"{settings.tls_certificate} and {settings.tls_key}"
-        raise CertificateUnusable(
-            f"The certificate and its key, {files}, cannot be used: {error}."
-            " Name other files with `neo up --tls-certificate FILE --tls-key FILE`."
-        ) from error
-    return WebServer(config)
+    certificate = None
+    if tls:
+        assert settings.tls_certificate and settings.tls_key, "settings_of requires both."
+        certificate = CertificateFiles(settings.tls_certificate, settings.tls_key)
+    return WebServer(config, certificate)
 
 
 logger = logging.getLogger("neocloud.gateway")

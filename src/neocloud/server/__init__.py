@@ -4,7 +4,9 @@
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
 from neocloud.server.certificates import (
     CertificateFolder,
+    CertificateState,
     ServerCertificate,
+    certificate_state,
     ensure_certificate,
     names_of,
     read_certificate,
@@ -18,6 +20,7 @@ __all__ = [
     "Addresses",
     "ApiServer",
     "CertificateFolder",
+    "CertificateState",
     "Middleware",
     "Public",
     "Request",
@@ -26,6 +29,7 @@ __all__ = [
     "ServerError",
     "DescriptorError",
     "Tls",
+    "certificate_state",
     "ensure_certificate",
     "expanded",
     "names_of",

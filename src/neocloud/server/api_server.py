@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from neocloud.core.callers import Rate
+from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable, LoadedCertificate
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, defaults_of
 from neocloud.engines.base import Capabilities
-from neocloud.server.certificates import ServerCertificate
+from neocloud.server.certificates import CertificateState, ServerCertificate, certificate_state
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.http_server import Discovery, JsonFront, StatusReport
 from neocloud.server.listening import (
     EVERY_ADDRESS,
     LOOPBACK,
-    CertificateFiles,
     HttpServer,
     ServerError,
     close_all,
@@ -105,11 +105,16 @@ class ApiServer:
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)
         self._tls = tls
+        self._files: CertificateFiles | None = None
+        if tls is not None:
+            self._files = CertificateFiles(tls.certificate.chain_file, tls.certificate.key_file)
         self._last = last or Addresses("", "")
         """Where a server of this cloud listened before: its ports are preferred where any will do."""
         self._redirector: Redirector | None = None
         self._grpc: grpc.aio.Server | None = None
         self._http: list[HttpServer] = []
+        self.authority = tls.certificate.authority if tls else b""
+        """What clients have to trust, in PEM form; empty for a certificate that somebody else issued."""
         self.gateway_port = 0
         """Of the OpenAI-compatible API over TLS, for other machines; 0: none."""
         self._forgetting: asyncio.Future[Any] | None = None
@@ -125,6 +130,13 @@ class ApiServer:
     def paths(self) -> frozenset[str]:
         """The methods that are served, as "package.Service/Method"."""
         return self._pipeline.paths
+
+    def certificate_state(self) -> CertificateState | None:
+        """Return the state of the certificate that new connections get; None without TLS."""
+        if self._files is None:
+            return None
+        chain, now = self._files.load().chain, self._dependencies.clock.now()
+        return certificate_state(chain, self._files.chain, now, is_own=bool(self.authority))
 
     def max_bytes(self, path: str) -> int:
         """Return how many bytes a request of this method may have."""
@@ -150,11 +162,9 @@ class ApiServer:
         self._grpc = server
         await self._grpc.start()
         self._http = [HttpServer(self._json.application(), [near], None)]
-        if far and self._tls:
-            certificate = self._tls.certificate
-            files = CertificateFiles(certificate.chain_file, certificate.key_file)
-            self._http.append(HttpServer(self._json.application(self._discovery), far, files))
         try:
+            if far:
+                self._http.append(HttpServer(self._json.application(self._discovery), far, self._files))
             for each in self._http:
                 await each.start()
         except ServerError:
@@ -185,20 +195,24 @@ class ApiServer:
         """Return what a client needs before it signs in."""
         assert self._tls is not None, "Only the TLS side is asked."
         port = self.addresses.tls.rpartition(":")[2]
-        return Discovery(self._tls.certificate.authority, int(port), self.gateway_port)
+        return Discovery(self.authority, int(port), self.gateway_port)
 
     async def _start_tls(self, server: grpc.aio.Server) -> tuple[str, str]:
         """Return the addresses of the TLS port, as this machine reaches it, and of the redirector."""
-        tls = self._tls
-        if tls is None:
+        tls, files = self._tls, self._files
+        if tls is None or files is None:
             return "", ""
+        try:
+            files.load()
+        except CertificateUnusable as error:
+            raise ServerError(str(error)) from error
         first, *others = _tls_hosts(tls)
         if first in ANY_ADDRESS and tls.port:
             # gRPC is content with one family, and another program may have the port on the other.
             close_all(listen_on((EVERY_ADDRESS,), tls.port))
-        port = _take_port(tls.port, self._last.tls, lambda port: _bind(server, first, port, tls.certificate))
+        port = _take_port(tls.port, self._last.tls, lambda port: _bind(server, first, port, files))
         for host in others:
-            _bind(server, host, port, tls.certificate)
+            _bind(server, host, port, files)
         near = first if first not in ANY_ADDRESS else LOOPBACK
         self._redirector = Redirector(tls.redirected_names, (near, port))
         await self._start_redirector(self._redirector, tls.redirector_port)
@@ -267,17 +281,35 @@ def _tls_hosts(tls: Tls) -> list[str]:
     return list(dict.fromkeys(hosts))
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int, certificate: ServerCertificate | None) -> int:
+def _bind(server: grpc.aio.Server, host: str, port: int, certificate: CertificateFiles | None) -> int:
     """Listen, over TLS when there is a certificate; returns the port."""
     address = host_and_port(host, port)
     try:
         if certificate is None:
             bound = server.add_insecure_port(address)
         else:
-            pair = (certificate.key, certificate.chain)
-            bound = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+            bound = server.add_secure_port(address, _credentials(certificate))
     except RuntimeError:
         bound = 0
     if not bound:
         raise not_bound(host, port)
     return bound
+
+
+def _credentials(certificate: CertificateFiles) -> grpc.ServerCredentials:
+    """Return credentials that follow the files: gRPC calls `changed` before each handshake, in its thread."""
+    last = certificate.load()
+
+    def changed() -> Any:
+        nonlocal last
+        newest = certificate.load()
+        if newest is last:
+            return None
+        last = newest
+        return _configuration(newest)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(last), changed)
+
+
+def _configuration(loaded: LoadedCertificate) -> Any:
+    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)])

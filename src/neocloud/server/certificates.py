@@ -6,7 +6,8 @@ clients were told to trust it. It can sign for this cloud's own names only (name
 it need not fear for other names. Addresses are not constrained: gRPC's TLS library refuses every certificate
 with addresses then. When the cloud gets names beyond those, a new authority is made, and clients have to
 trust that one. Authorities of earlier releases have no constraints and stay; removing `ca.pem` and `ca.key`
-makes a new one. The server certificate is made again when its names change or its end is near.
+makes a new one. An authority that has expired is replaced too. The server certificate is
+made again when its names change or its end is near; `core.certificate_files` serves it from then on.
 """
 
 import datetime
@@ -29,8 +30,9 @@ from neocloud.server.listening import ServerError
 AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
 SERVER_LIFETIME = datetime.timedelta(days=397)
 RENEW_BEFORE = datetime.timedelta(days=60)
-_LEEWAY = datetime.timedelta(minutes=5)
-"""Clients' clocks may be a little behind."""
+WARN_BEFORE = datetime.timedelta(days=14)
+_LEEWAY = datetime.timedelta(days=1)
+"""Clients' clocks may be hours behind, as when one takes its local time for UTC."""
 
 Key = ec.EllipticCurvePrivateKey
 logger = logging.getLogger(__name__)
@@ -117,6 +119,42 @@ def read_certificate(chain: Path, key: Path, now: datetime.datetime) -> ServerCe
     return ServerCertificate(key.read_bytes(), chain.read_bytes(), b"", key, chain)
 
 
+@dataclass(frozen=True)
+class CertificateState:
+    """How long the certificate of the TLS listeners is valid, for `neo status`."""
+
+    file: Path
+    ends_at: datetime.datetime
+    is_own: bool
+    """Signed by the cloud's own authority, and so renewed by the server."""
+    problem: str = ""
+    """What the operator has to do; empty when nothing."""
+
+    def is_expired(self, now: datetime.datetime) -> bool:
+        return self.ends_at <= now
+
+
+def certificate_state(chain: bytes, file: Path, now: datetime.datetime, *, is_own: bool) -> CertificateState:
+    """Return the state of the certificate that is served. Raises ValueError when it is none."""
+    ends_at = x509.load_pem_x509_certificate(chain).not_valid_after_utc
+    if ends_at - now > WARN_BEFORE:
+        return CertificateState(file, ends_at, is_own)
+    is_expired = ends_at <= now
+    what = f"The certificate {file} {'expired' if is_expired else 'expires'} at {ends_at:%Y-%m-%d %H:%M} UTC."
+    if is_expired:
+        what += " Clients on other machines cannot connect."
+    return CertificateState(file, ends_at, is_own, what + (_RENEW_OWN if is_own else _RENEW_GIVEN))
+
+
+_RENEW_OWN = (
+    " The server has not renewed it; its log says why: `neo logs`. `neo down` and `neo up` sign another one."
+)
+_RENEW_GIVEN = (
+    " Write its successor and the key to the same files: the server reads them without a restart. Or name"
+    " others: `neo up --tls-certificate FILE --tls-key FILE`."
+)
+
+
 def names_of(chain: Path) -> tuple[str, ...]:
     """Return the names and addresses in a certificate, without wildcards; none if it cannot be read."""
     try:
@@ -135,10 +173,10 @@ def _ensure_authority(
         key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
         assert isinstance(key, Key)
         found = x509.load_pem_x509_certificate(files.authority.read_bytes())
-        if _may_sign(found, names):
+        if found.not_valid_after_utc > now and _may_sign(found, names):
             return found, key
         logger.warning(
-            "the cloud has names that its authority may not sign for: clients must trust a new %s",
+            "the authority has expired or may not sign for all names: clients must trust a new %s",
             files.authority,
         )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -187,7 +225,8 @@ def _serves(
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
-    has_time = certificate.not_valid_after_utc - now > RENEW_BEFORE
+    ends_at = certificate.not_valid_after_utc
+    has_time = ends_at - now > RENEW_BEFORE or now < ends_at == authority.not_valid_after_utc
     return has_time and files.server_key.exists() and list(found) == _alternative_names(names)
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
 from neocloud.core import contract
+from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
 from neocloud.core.client_connections import (
     Answer,
     ClientConnections,
@@ -61,9 +61,10 @@ class HttpServer:
         self,
         application: Starlette,
         listeners: Sequence[socket.socket],
-        certificate: "CertificateFiles | None",
+        certificate: CertificateFiles | None,
         limits: ConnectionLimits | None = None,
     ) -> None:
+        """Raises ServerError when the certificate cannot be used."""
         self._connections = ClientConnections(limits or ApiConnectionLimits(), HEALTH_PATH, _answer)
         config = uvicorn.Config(
             application,
@@ -76,23 +77,17 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             # A proxy on this machine may name its client; anybody beyond it could name anybody.
             proxy_headers=certificate is None,
-            ssl_certfile=certificate and certificate.chain,
-            ssl_keyfile=certificate and certificate.key,
         )
-        self._config = config
-        self._server = WebServer(config)
+        try:
+            self._server = WebServer(config, certificate)
+        except CertificateUnusable as error:
+            raise ServerError(str(error)) from error
         self._listeners = list(listeners)
         self._task: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises ServerError when the certificate cannot be used."""
-        try:
-            self._config.load()
-        except OSError as error:  # ssl.SSLError is one
-            files = f"{self._config.ssl_certfile} and {self._config.ssl_keyfile}"
-            why = f"The certificate and its key, {files}, cannot be used: {error}."
-            raise ServerError(f"{why} Name other files with --tls-certificate and --tls-key.") from error
+        """Listen. Raises ServerError."""
         serving = asyncio.create_task(self._server.serve(sockets=self._listeners))
         listening = asyncio.create_task(self._server.is_listening.wait())
         await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,13 +121,6 @@ def _answer(refusal: Refusal) -> Answer:
         headers["retry-after"] = str(refusal.retry_after)
     content = {"code": _CODES[refusal.status].name.lower(), "message": refusal.message}
     return headers, json.dumps(content).encode()
-
-
-class CertificateFiles:
-    """PEM files of a server's certificate and its key."""
-
-    def __init__(self, chain: Path, key: Path) -> None:
-        self.chain, self.key = chain, key
 
 
 def listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:

@@ -14,11 +14,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from neocloud.control_plane.gateway_supervisor import DRAIN_SECONDS
-from neocloud.gateway.__main__ import CertificateUnusable, listen, server
+from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.gateway.__main__ import listen, server
 from neocloud.gateway.api.client_protocol import gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.server import CertificateFolder, ensure_certificate
-from neocloud.server.listening import CertificateFiles, HttpServer, ServerError
+from neocloud.server.listening import HttpServer, ServerError
 from neocloud.server.listening import listen as listen_for_api
 
 SOON_SECONDS = 25.0
@@ -86,7 +87,7 @@ def test_an_unusable_certificate_is_named_by_the_gateway(settings: GatewaySettin
 async def test_an_unusable_certificate_is_named_by_the_api(settings: GatewaySettings) -> None:
     files = CertificateFiles(settings.tls_certificate, settings.tls_key)  # type: ignore[arg-type]
     path = make_unusable(settings)
-    started = HttpServer(APPLICATION, [listen_for_api("127.0.0.1", 0)], files)
+    listener = listen_for_api("127.0.0.1", 0)
     with pytest.raises(ServerError, match=path):
-        await started.start()
-    await started.stop()
+        HttpServer(APPLICATION, [listener], files)
+    listener.close()

@@ -12,7 +12,17 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
 from neocloud.cli.machine.server_process import deaths_of_server, get_json, is_supervised
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, show, table, warn
+from neocloud.cli.output import (
+    Format,
+    JsonObject,
+    OutputOption,
+    fields_table,
+    print_view,
+    show,
+    table,
+    warn,
+    warn_of_error,
+)
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import state_of
 from neocloud.cli.target import home_of, profile_of_home
@@ -160,6 +170,7 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         ("API", f"{server.grpc} (gRPC), {server.http} (JSON)"),
         *([("OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
         *entrance_rows(place, server),
+        *_certificate_rows(report.get("certificate") or {}),
         ("Project", report["project_id"]),
         ("Services", ", ".join(report.get("services") or ())),
     ]
@@ -169,6 +180,8 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         else [("Machine", "visible only to admins and editors of the operator")]
     )
     print_view(fields_table([*rows, *machine]))
+    if certificate := report.get("certificate"):
+        _print_problem(certificate)
     for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
     echo()
@@ -181,6 +194,20 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         )
     else:
         echo("No Slurm cluster yet. Create one: neo slurm cluster create NAME --workers 2")
+
+
+def _certificate_rows(certificate: JsonObject) -> list[tuple[str, object]]:
+    if not certificate:
+        return []
+    ends_at = datetime.fromisoformat(str(certificate["ends_at"]))
+    ending = "expired" if certificate["is_expired"] else "expires"
+    renewal = "; the server renews it before" if certificate["is_own"] and not certificate["problem"] else ""
+    return [(f"TLS {ending}", f"{ends_at:%Y-%m-%d %H:%M} UTC{renewal}")]
+
+
+def _print_problem(certificate: JsonObject) -> None:
+    if problem := certificate["problem"]:
+        (warn_of_error if certificate["is_expired"] else warn)(str(problem))
 
 
 def _engine_rows(engine: JsonObject) -> list[tuple[str, object]]:

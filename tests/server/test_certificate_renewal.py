@@ -1,0 +1,253 @@
+"""A renewed certificate, or the operator's next one, is served without a restart or a lost connection."""
+
+import asyncio
+import dataclasses
+import datetime
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from neocloud.control_plane import tls
+from neocloud.control_plane.settings import Settings
+from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.core.clock import SystemClock
+from neocloud.core.service import Service
+from neocloud.gateway.__main__ import listen as listen_for_gateway
+from neocloud.gateway.__main__ import server as gateway_server
+from neocloud.gateway.api.client_protocol import gateway_connections
+from neocloud.gateway.settings import GatewaySettings
+from neocloud.server import ApiServer, CertificateFolder, Public, ServerCertificate, Tls, ensure_certificate
+from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME, WARN_BEFORE, certificate_state
+from neocloud.testing.waiting import FakeClock
+from tests.control_plane import plain_dependencies
+from tests.server.conftest import FILESYSTEM, Cloud, PermissionTable, TokenTable
+
+NAMES = ("localhost", "127.0.0.1")
+NOW = datetime.datetime.now(datetime.UTC)
+"""OpenSSL checks certificates by this clock; nothing here depends on when it is."""
+EARLIER = NOW - (SERVER_LIFETIME - RENEW_BEFORE)
+"""A certificate of then is renewed now."""
+LONG = 60.0
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + bytes([4, 0]) + bytes(4)
+PING = struct.pack(">I", 8)[1:] + bytes([6, 0]) + bytes(4) + bytes(8)
+
+
+class Client:
+    """A connection over TLS."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def connect(cls, port: int, folder: Path, protocol: str = "http/1.1") -> "Client":
+        context = ssl.create_default_context(cafile=str(CertificateFolder(folder).authority))
+        context.set_alpn_protocols([protocol])
+        connecting = asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+        return cls(*await connecting)
+
+    @property
+    def serial(self) -> int:
+        """Serial number of the server's certificate."""
+        der = self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return x509.load_der_x509_certificate(der).serial_number
+
+    async def answers(self, sent: bytes) -> bool:
+        self._writer.write(sent)
+        async with asyncio.timeout(LONG):
+            return bool(await self._reader.read(65536))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def renew(folder: Path) -> int:
+    """Sign another certificate into the same files; return its serial number."""
+    return serial(ensure_certificate(folder, NAMES, NOW))
+
+
+def serial(certificate: ServerCertificate) -> int:
+    return x509.load_pem_x509_certificate(certificate.chain).serial_number
+
+
+@pytest.fixture
+async def api(cloud: Cloud, tmp_path: Path) -> AsyncIterator[ApiServer]:
+    server = ApiServer(
+        [Service("tests", kinds=(FILESYSTEM,))],
+        TokenTable(),
+        PermissionTable(),
+        plain_dependencies(cloud.store, SystemClock()),
+        tls=Tls(
+            ensure_certificate(tmp_path / "tls", NAMES, EARLIER),
+            *("127.0.0.1", 0, 0, frozenset()),
+            Public(("127.0.0.1",), 0),
+        ),
+    )
+    await server.start()
+    yield server
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("protocol", ["http/1.1", "h2"], ids=["json", "grpc"])
+async def test_the_api_serves_the_renewed_certificate_and_keeps_its_connections(
+    api: ApiServer, tmp_path: Path, protocol: str
+) -> None:
+    folder, is_grpc = tmp_path / "tls", protocol == "h2"
+    port = int(api.addresses.tls.rpartition(":")[2]) if is_grpc else api.addresses.https_port
+    before = await Client.connect(port, folder, protocol)
+    assert await before.answers(HTTP2 if is_grpc else GET)
+    renewed = renew(folder)
+    after = await Client.connect(port, folder, protocol)
+    assert before.serial != after.serial == renewed
+    assert await before.answers(PING if is_grpc else GET)
+    assert await after.answers(HTTP2 if is_grpc else GET)
+    state = api.certificate_state()
+    assert state is not None and state.ends_at > NOW + RENEW_BEFORE and not state.problem
+    before.close()
+    after.close()
+
+
+async def test_the_gateway_serves_the_renewed_certificate(tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    ensure_certificate(folder, NAMES, EARLIER)
+    files = CertificateFolder(folder)
+    settings = GatewaySettings(tmp_path, "", tls_certificate=files.server, tls_key=files.server_key)
+    application = Starlette(routes=[Route("/healthz", lambda request: PlainTextResponse("well"))])
+    connections = gateway_connections(settings)
+    running = gateway_server(application, settings, connections, tls=True)  # type: ignore[arg-type]
+    listener = listen_for_gateway("127.0.0.1", 0, settings)
+    port = listener.getsockname()[1]
+    serving = asyncio.create_task(running.serve(sockets=[listener]))
+    before = await Client.connect(port, folder)
+    assert await before.answers(GET)
+    renewed = renew(folder)
+    after = await Client.connect(port, folder)
+    assert before.serial != after.serial == renewed
+    assert await before.answers(GET)
+    before.close()
+    after.close()
+    running.end()
+    await serving
+
+
+def test_files_that_do_not_go_together_change_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = ensure_certificate(tmp_path / "first", NAMES, NOW)
+    second = ensure_certificate(tmp_path / "second", NAMES, NOW)
+    files = CertificateFiles(first.chain_file, first.key_file)
+    loaded = files.load()
+    first.chain_file.write_bytes(second.chain)
+    assert files.load() is loaded and files.load() is loaded
+    assert len(caplog.records) == 1, "it is said once"
+    assert "is still served" in caplog.text
+    first.key_file.write_bytes(second.key)
+    assert files.load().chain == second.chain
+    first.chain_file.unlink()
+    assert files.load().chain == second.chain
+
+
+def test_files_that_never_could_be_used_are_an_error(tmp_path: Path) -> None:
+    files = CertificateFiles(tmp_path / "chain.pem", tmp_path / "key.pem")
+    for _ in range(2):
+        with pytest.raises(CertificateUnusable, match=r"chain.pem and .*key.pem, cannot be used"):
+            files.load()
+    made = ensure_certificate(tmp_path, NAMES, NOW)
+    assert CertificateFiles(made.chain_file, made.key_file).load().key == made.key
+
+
+async def renewed_once(settings: Settings, clock: FakeClock) -> ServerCertificate:
+    """Return what a check an hour later serves."""
+    checked: asyncio.Future[ServerCertificate] = asyncio.get_running_loop().create_future()
+
+    def renewed(certificate: ServerCertificate) -> None:
+        if not checked.done():
+            checked.set_result(certificate)
+
+    task = asyncio.create_task(tls.renew_certificate(settings, clock, renewed))
+    await clock.advance(tls.RENEWAL_CHECK_SECONDS + 1)
+    try:
+        async with asyncio.timeout(LONG):
+            return await checked
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@pytest.mark.parametrize(
+    ("lived", "is_renewed"),
+    [
+        (SERVER_LIFETIME - RENEW_BEFORE - datetime.timedelta(days=1), False),
+        (SERVER_LIFETIME - RENEW_BEFORE, True),
+        (SERVER_LIFETIME + datetime.timedelta(days=1), True),
+    ],
+    ids=["not yet", "its end is near", "it has ended"],
+)
+async def test_the_certificate_is_renewed_while_the_cloud_runs(
+    tmp_path: Path, lived: datetime.timedelta, *, is_renewed: bool
+) -> None:
+    settings = Settings(home=tmp_path, tls_port=0)
+    found = tls.tls_of(settings, NOW)
+    assert found is not None
+    later = await renewed_once(settings, FakeClock(NOW + lived))
+    assert (serial(later) != serial(found.certificate)) is is_renewed
+    assert later.authority == found.certificate.authority
+
+
+async def test_an_authority_that_has_ended_is_replaced(tmp_path: Path) -> None:
+    first = ensure_certificate(tmp_path, NAMES, NOW)
+    ten_years = datetime.timedelta(days=3650)
+    last = ensure_certificate(tmp_path, NAMES, NOW + ten_years - datetime.timedelta(days=1))
+    again = ensure_certificate(tmp_path, NAMES, NOW + ten_years - datetime.timedelta(hours=1))
+    assert first.authority == last.authority and again == last
+    assert ensure_certificate(tmp_path, NAMES, NOW + ten_years).authority != first.authority
+
+
+async def test_what_cannot_be_renewed_is_said_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, clock, results = Settings(home=tmp_path, tls_port=0), FakeClock(NOW), [OSError("disk full")] * 2
+    certificate = ensure_certificate(settings.certificate_folder, NAMES, NOW)
+
+    async def at_once(work: Callable[..., object], *arguments: object) -> object:
+        if results:
+            raise results.pop()
+        return certificate
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    checked: list[ServerCertificate] = []
+    task = asyncio.create_task(tls.renew_certificate(settings, clock, checked.append))
+    await clock.advance(3 * tls.RENEWAL_CHECK_SECONDS + 1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert checked == [certificate]
+    assert [each.getMessage() for each in caplog.records] == ["The certificate is not renewed: disk full"]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (WARN_BEFORE + datetime.timedelta(hours=1), ""),
+        (WARN_BEFORE, "expires at"),
+        (datetime.timedelta(), "expired at"),
+    ],
+)
+def test_an_end_that_is_near_is_said_with_the_command_that_helps(
+    tmp_path: Path, left: datetime.timedelta, said: str, *, is_own: bool
+) -> None:
+    made = ensure_certificate(tmp_path, NAMES, NOW)
+    ends_at = x509.load_pem_x509_certificate(made.chain).not_valid_after_utc
+    state = certificate_state(made.chain, made.chain_file, ends_at - left, is_own=is_own)
+    assert said in state.problem and bool(said) == bool(state.problem)
+    assert state.is_expired(ends_at - left) is (not left)
+    if said:
+        assert ("neo down" if is_own else "--tls-certificate FILE") in state.problem
+    assert dataclasses.replace(state, problem="").ends_at == ends_at
