@@ -30,7 +30,7 @@ def served(cloud: FakeServer) -> FakeServer:
     cloud.serve(path, contract.method(path).output(items=[machine]))
 
     def by_name(request: Any) -> Any:
-        if request.name != "web":
+        if request.name not in ("web", "computeinstance-web-1"):
             raise contract.not_found("instance", request.name)
         return machine
 
@@ -62,7 +62,8 @@ def test_ssh_finds_a_machine_or_a_cluster(
     monkeypatch.setattr(login, "ssh", lambda context, name, *_: called.append(f"cluster {name}"))
     assert signed_in("ssh", "web").code == 0
     assert signed_in("ssh", "lab", "--", "sinfo").code == 0
-    assert called == ["machine web", "cluster lab"]
+    assert signed_in("ssh", "computeinstance-web-1").code == 0, "a name of the form of an id"
+    assert called == ["machine web", "cluster lab", "machine computeinstance-web-1"]
     lost = signed_in("ssh", "lost")
     assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'" in lost.err
     as_user = signed_in("ssh", "lab", "--user", "me")

@@ -114,7 +114,7 @@ class ProjectClient:
         """Return the resource of this name or id, or None."""
         not_found_codes = _KINDS[service].not_found_codes if service in _KINDS else _NOT_FOUND
         try:
-            if contract.is_id(name) and contract.id_prefix(name) == id_prefix_of(service):
+            if contract.is_id(name) and is_id_of(service, name):
                 return self.client.call(f"{service}/Get", {"id": name})
             return self.client.call(f"{service}/GetByName", {"parent_id": self.project, "name": name})
         except ClientError as error:
@@ -158,10 +158,10 @@ def id_of(cloud: ProjectClient, service: str, named: str) -> str:
 
     Names may have the form of ids, such as `before-upgrade` and `lab-e0012`, so a name is looked up first.
     """
+    if not named or is_id_of(service, named):
+        return named
     prefix, _, rest = named.partition("-")
     has_prefix, has_code = prefix == id_prefix_of(service), rest.startswith(ROUTING_CODE)
-    if not named or (has_prefix and has_code):
-        return named
     parent = cloud.profile.tenant_id if service in OF_TENANT else cloud.project
     try:
         return cloud.client.call(f"{service}/GetByName", {"parent_id": parent, "name": named}).metadata.id
@@ -181,6 +181,11 @@ def id_of(cloud: ProjectClient, service: str, named: str) -> str:
             f"There is no {words} {named!r}",
             hint or "Check the name, or give an id; the list of that noun shows both",
         ) from error
+
+
+def is_id_of(service: str, named: str) -> bool:
+    """Return whether it begins as ids of the service's resources do; most names of their form do not."""
+    return named.startswith(f"{id_prefix_of(service)}-{ROUTING_CODE}")
 
 
 def _default_subnets(cloud: ProjectClient) -> list[Any]:

@@ -16,14 +16,13 @@ from neocloud.cli.resources.lookup import (
     ProjectClient,
     ProjectOption,
     connect_to_project,
-    id_prefix_of,
+    is_id_of,
     state_of,
 )
 from neocloud.cli.resources.noun import Overrides
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
-from neocloud.core.contract.registry import ROUTING_CODE
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
@@ -220,7 +219,7 @@ def find_job(cloud: ProjectClient, named: str) -> "FineTuningJob":
 
     Names may have the form of ids, such as `risk-models`.
     """
-    if named.startswith(f"{id_prefix_of(TUNING_JOBS)}-{ROUTING_CODE}"):
+    if is_id_of(TUNING_JOBS, named):
         return get_job(cloud, named)
     jobs = cloud.list_all(TUNING_JOBS)  # the oldest first
     found = [job for job in jobs if not named or job.metadata.name == named]
