@@ -31,6 +31,7 @@ REAL = (
     "tests/conformance/openai",
     "tests/emulator",
     "tests/guides/test_on_emulator.py",
+    "tests/guides/test_teams_cloud.py",
     "tests/gateway/metering/test_crash.py",
     "tests/gateway/test_other_machines.py",
     "tests/gateway/openai_files/test_batch_survives_kill.py",

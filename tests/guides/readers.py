@@ -22,10 +22,8 @@ IMAGES = "needs the Debian mirror for minutes: `make demo` and tests/images"
 INTERNET = "needs the internet"
 TRUST = "changes what the whole machine trusts: tests/conformance/trust.py does it for one process"
 SKYPILOT = "tests/conformance/test_skypilot.py::test_a_machine_is_launched_stopped_started_and_taken_down"
-LAPTOP = (
-    "needs a second machine: tests/emulator/test_second_machine.py"
-    "::test_a_colleague_signs_in_and_works_from_a_laptop"
-)
+TEAMS_CLOUD = "needs two machines: tests/guides/test_teams_cloud.py::test_a_colleague_follows_the_page"
+LAPTOP = "needs a gateway: tests/gateway/test_other_machines.py::test_the_openai_client_works_from_a_laptop"
 GATEWAY = "the emulator has no gateway: tests/conformance/openai/test_guide.py::test_a_snippet_runs"
 CHAT = (
     "the emulator has no gateway: tests/gateway/pages/test_chat_command.py"
@@ -77,7 +75,7 @@ READERS: Mapping[str, Reader] = {
             " neo user set-password alice@bank.example --password-stdin"
         },
         not_run={
-            "neo login https": LAPTOP,
+            "neo login https": TEAMS_CLOUD,
             "neo user second-factor": "needs an authenticator app: tests/services/iam/test_people.py",
             "neo login --oidc": "needs a browser: tests/security/test_federation.py",
         },
@@ -127,7 +125,7 @@ READERS: Mapping[str, Reader] = {
             )
         }
     ),
-    "docs/guides/a-teams-cloud.md": Reader(not_run={"neo ": LAPTOP, "import ssl": LAPTOP}),
+    "docs/guides/a-teams-cloud.md": Reader(not_run={"neo ": TEAMS_CLOUD, "import ssl": LAPTOP}),
     "docs/guides/clients/sdk.md": Reader(not_run={"neo client-config trust": TRUST}),
     "docs/guides/clients/terraform.md": Reader(
         not_run={"terraform plan": "needs the provider from the internet"}

@@ -64,21 +64,28 @@ def reason_of(part: str, reader: Reader) -> str:
 
 
 def run_page(
-    blocks: Sequence[Block], reader: Reader, folder: Path, environment: Mapping[str, str]
+    blocks: Sequence[Block],
+    reader: Reader,
+    folder: Path,
+    environment: Mapping[str, str],
+    enter: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Run what is not excluded and return the output of each block by its place. Raises ReadError."""
+    """Run what is not excluded and return the output of each block by its place. Raises ReadError.
+
+    `enter`: the beginning of a command line that runs the rest of it elsewhere.
+    """
     script = folder / "page.sh"
     progress, output = folder / "progress", folder / "output"
     script.write_text("\n".join(_script(blocks, reader, folder)) + "\n")
     output.mkdir()
     conversation = _Conversation(output, reader.types)
-    code = conversation.hold(["bash", str(script)], folder / "work", environment)
+    code = conversation.hold([*enter, "bash", str(script)], folder / "work", environment)
     if code != 0:
         places = progress.read_text().splitlines() if progress.exists() else []
         place = places[-1] if places else "before the first block"
         raise ReadError(f"{place}: exit code {code}\n{conversation.newest()}")
     numbers = {f"{number:03}": block.place for number, block in enumerate(blocks)}
-    return {numbers[file.name]: file.read_text() for file in output.iterdir() if file.name in numbers}
+    return {numbers[file.name]: file.read_text() for file in sorted(output.iterdir()) if file.name in numbers}
 
 
 def _script(blocks: Sequence[Block], reader: Reader, folder: Path) -> Iterator[str]:

@@ -296,7 +296,7 @@ def _print_summary(
                     else []
                 ),
                 *([("  OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
-                *entrance_rows(place, server),
+                *((f"  {name}", value) for name, value in entrance_rows(place, server)),
                 ("  Credentials", place.credentials_file),
                 ("  Profile", f"{profile.name} in {_short(config_file())}"),
             ]
