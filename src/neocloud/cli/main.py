@@ -59,6 +59,16 @@ class NeoGroup(LazyGroup):
         "destroy": Entry(
             "Remove the cloud: containers, networks, images, files.", MACHINE, "teardown:destroy_app"
         ),
+        "backup": Entry(
+            "Back up the state of the cloud into one encrypted file, while it runs.",
+            MACHINE,
+            "backup:backup_app",
+        ),
+        "restore": Entry(
+            "Restore the state of a cloud from a backup, into a state folder without a cloud.",
+            MACHINE,
+            "backup:restore_app",
+        ),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
         "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),

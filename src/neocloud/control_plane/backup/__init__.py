@@ -1,0 +1,1 @@
+"""Backups of a cloud's state: written while it runs, restored into an empty state folder."""

@@ -1,0 +1,156 @@
+# pyright: strict
+"""What a backup is encrypted with: a passphrase or keys, in the age format (age-encryption.org/v1).
+
+`age --decrypt FILE` opens a backup without Neocloud. Age refuses a file that was cut off or changed.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyrage  # pyright: ignore[reportMissingTypeStubs]
+
+from neocloud.control_plane.backup.archive import BackupError, PackedFiles, damaged, open_regular
+
+MAX_PASSPHRASE_BYTES = 512 * 1024**2
+"""Largest file under a passphrase, which is encrypted and decrypted in memory. Keys have no such limit."""
+MAX_KEY_FILE_BYTES = 64 * 1024
+_HEADER_BYTES = 64 * 1024
+_CHUNK_BYTES = 1024**2
+_MAGIC = b"age-encryption.org/v1\n"
+_KEY_PREFIX, _RECIPIENT_PREFIX = "AGE-SECRET-KEY-1", "age1"
+
+_age: Any = pyrage  # it has no types
+_EncryptError: type[Exception] = _age.EncryptError
+_DecryptError: type[Exception] = _age.DecryptError
+_BAD_KEY: tuple[type[Exception], ...] = (ValueError, _age.IdentityError, _age.RecipientError)
+
+
+class Writable(Protocol):
+    def write(self, data: bytes, /) -> int: ...
+
+
+class Lock(Protocol):
+    """What a backup is encrypted with."""
+
+    def encrypt(self, archive: PackedFiles, target: Writable) -> None: ...
+
+    def decrypt(self, source: BinaryIO, target: Writable) -> None: ...
+
+
+@dataclass(frozen=True)
+class Passphrase:
+    value: str = field(repr=False)
+
+    def encrypt(self, archive: PackedFiles, target: Writable) -> None:
+        content = bytearray()
+        while chunk := archive.read(_CHUNK_BYTES):
+            content += chunk
+            if len(content) > MAX_PASSPHRASE_BYTES:
+                raise BackupError(
+                    f"The backup is larger than {MAX_PASSPHRASE_BYTES:,} bytes, too large for a passphrase",
+                    "Use a key: --key-file FILE --new-key",
+                )
+        target.write(_age.passphrase.encrypt(bytes(content), self.value))
+
+    def decrypt(self, source: BinaryIO, target: Writable) -> None:
+        content = source.read(MAX_PASSPHRASE_BYTES + _CHUNK_BYTES + 1)
+        if len(content) > MAX_PASSPHRASE_BYTES + _CHUNK_BYTES:
+            raise damaged("it is larger than any that is encrypted with a passphrase")
+        try:
+            target.write(_age.passphrase.decrypt(content, self.value))
+        except _DecryptError as error:
+            if str(error) == "Decryption failed":
+                raise BackupError(
+                    "The passphrase is not the one of this backup", "Give the one it was made with"
+                ) from None
+            raise damaged(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of age, from a file as `age-keygen` writes it."""
+
+    recipients: tuple[str, ...]
+    """Public halves: they encrypt."""
+    identities: tuple[str, ...] = field(repr=False)
+    """Secret halves: they decrypt."""
+
+    def encrypt(self, archive: PackedFiles, target: Writable) -> None:
+        recipients = [_age.x25519.Recipient.from_str(each) for each in self.recipients]
+        try:
+            _age.encrypt_io(archive, target, recipients)
+        except _EncryptError as error:
+            raise OSError(str(error)) from error
+
+    def decrypt(self, source: BinaryIO, target: Writable) -> None:
+        if not self.identities:
+            raise BackupError(
+                "The key file holds public keys only, which cannot decrypt",
+                "Name the file with the secret key that belongs to one of them",
+            )
+        identities = [_age.x25519.Identity.from_str(each) for each in self.identities]
+        try:
+            _age.decrypt_io(source, target, identities)
+        except _DecryptError as error:
+            if str(error) == "No matching keys found":
+                raise BackupError(
+                    "The backup was not made with this key file", "Name the one it was made with"
+                ) from None
+            raise damaged(str(error)) from None
+        except OSError as error:
+            if error.errno is None:  # of age, not of the disk
+                raise damaged(str(error)) from None
+            raise
+
+
+def read_keys(path: Path) -> Keys:
+    """Return the keys in a file, one a line; lines that begin with # are comments. Raises BackupError."""
+    if not path.exists():
+        raise BackupError(f"There is no key file {path}", "Add --new-key to make one, or name another")
+    with open_regular(path) as file:
+        found = os.fstat(file.fileno())
+        content = file.read(MAX_KEY_FILE_BYTES + 1)
+    lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
+    if not lines or len(content) > MAX_KEY_FILE_BYTES:
+        raise BackupError(f"{path} is no key file", "Name another, or make one with --new-key")
+    recipients: list[str] = []
+    identities: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            if line.startswith(_KEY_PREFIX):
+                identities.append(line)
+                recipients.append(str(_age.x25519.Identity.from_str(line).to_public()))
+            elif line.startswith(_RECIPIENT_PREFIX):
+                recipients.append(str(_age.x25519.Recipient.from_str(line)))
+            else:
+                raise ValueError
+        except _BAD_KEY:
+            raise BackupError(
+                f"Line {number} of {path} is no key of age (AGE-SECRET-KEY-1... or age1...)", "Name another"
+            ) from None
+    if not recipients:
+        raise BackupError(f"{path} holds no key", "Name another, or make one with --new-key")
+    if identities and found.st_mode & 0o077:
+        raise BackupError(f"{path} holds a secret key and is open to other users", f"Run: chmod 600 {path}")
+    return Keys(tuple(dict.fromkeys(recipients)), tuple(identities))
+
+
+def new_key() -> str:
+    """Return the content of a new key file, in the form of `age-keygen`."""
+    identity = _age.x25519.Identity.generate()
+    return f"# public key: {identity.to_public()}\n{identity}\n"
+
+
+def needs_passphrase(source: BinaryIO) -> bool:
+    """Return whether a passphrase opens the backup, rather than a key. Raises BackupError for other files."""
+    head = source.read(_HEADER_BYTES)
+    source.seek(0)
+    if not head.startswith(_MAGIC):
+        raise BackupError("The file is no backup of Neocloud", "Name one that `neo backup` has written")
+    if b"\n---" not in head:
+        raise damaged("its header has no end")
+    return head.startswith(_MAGIC + b"-> scrypt ")

@@ -1,0 +1,210 @@
+# pyright: strict
+"""Write a backup of a cloud while it runs.
+
+Databases are copied by SQLite, in one read transaction each, so that writers go on. The copy lies in the
+state folder, which is closed to others and holds the same in plain already.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+import stat
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import neocloud
+from neocloud.control_plane.backup.archive import BackupError, PackedFiles
+from neocloud.control_plane.backup.contents import (
+    DATABASES,
+    FILES,
+    FORMAT,
+    LEDGER,
+    MANIFEST,
+    REQUIRED,
+    STATE,
+    Content,
+    Manifest,
+    manifest_text,
+)
+from neocloud.control_plane.backup.keys import Lock
+from neocloud.control_plane.backup.staging import (
+    Show,
+    Sink,
+    errors_of,
+    first_error_of,
+    free_bytes,
+    opened,
+    private_folder,
+)
+from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
+from neocloud.core.osfiles import sync_folder, write_file
+
+SPARE_BYTES = 64 * 1024**2
+"""What a backup leaves free on the disk of a running cloud."""
+_WORLD = "emulated-world"
+
+
+def write_backup(
+    settings: Settings, target: Path, lock: Lock, show: Show, *, replace: bool = False
+) -> Manifest:
+    """Write a backup of a cloud, running or not. The caller holds the folder's lock against other commands.
+
+    Nothing is left at the target or in the home when this fails. Raises BackupError.
+    """
+    _check_source(settings)
+    _check_target(settings.home, target, replace)
+    made_at = datetime.now(UTC)  # what was committed before is in it
+    with private_folder(settings.home, "the copy of the state") as copy:
+        names = [*_copy_databases(settings.home, copy, show), *_copy_files(settings.home, copy)]
+        manifest = _describe(settings, made_at, copy, names)
+        write_file(copy / MANIFEST, manifest_text(manifest))
+        show("encrypting")
+        with errors_of(target.parent, "the backup"):
+            _encrypt(copy, [MANIFEST, *names], lock, target, replace)
+    return manifest
+
+
+def _check_source(settings: Settings) -> None:
+    if settings.database_url:
+        raise BackupError(
+            "The database of this cloud is PostgreSQL, which this command does not back up",
+            "Back up the database with `pg_dump --format=custom`, and beside it these files in"
+            f" {settings.home}: {', '.join(FILES)} and {LEDGER}. Without store.key, its secrets are lost",
+        )
+    missing = [name for name in REQUIRED if not (settings.home / name).is_file()]
+    if missing:
+        raise BackupError(
+            f"There is no cloud to back up in {settings.home} ({missing[0]} is missing)",
+            "Name the state folder with --home",
+        )
+
+
+def _check_target(home: Path, target: Path, replace: bool) -> None:
+    if target.parent.resolve().is_relative_to(home.resolve()):
+        raise BackupError(
+            f"{target} lies in the state folder, which `neo destroy` removes", "Write the backup elsewhere"
+        )
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(target.lstat().st_mode):
+            raise BackupError(f"{target} is no regular file", "Name another file")
+        if not replace:
+            raise _exists(target)
+
+
+def _exists(target: Path) -> BackupError:
+    return BackupError(
+        f"{target} exists already", "Name another file, or replace it with --force", is_conflict=True
+    )
+
+
+def _copy_databases(home: Path, copy: Path, show: Show) -> list[str]:
+    (copy / LEDGER).parent.mkdir(mode=0o700)
+    found = [name for name in DATABASES if (home / name).is_file()]
+    sizes = {name: sum(_size_of(home / f"{name}{end}") for end in ("", "-wal")) for name in found}
+    needed, free = sum(sizes.values()) + SPARE_BYTES, free_bytes(copy)
+    if free < needed:
+        raise BackupError(
+            f"The disk of {home} has {free:,} bytes free, and the backup needs up to {needed:,} there for a"
+            " copy of the databases. Nothing was written",
+            "Free some space",
+        )
+    for name in found:
+        show(f"copying {name}, {sizes[name] / 1024**2:,.0f} MiB")
+        (copy / name).touch(mode=0o600)  # SQLite would take the umask
+        with errors_of(home, "the copy of the databases"):
+            _copy_database(home / name, copy / name)
+    return found
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy what is committed, in one read transaction. Deleted rows do not get into the copy."""
+    try:
+        with closing(opened(source, "rw")) as connection:
+            connection.execute("PRAGMA busy_timeout = 30000")
+            connection.execute("VACUUM INTO ?", (str(target),))
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+            raise BackupError(
+                f"No space is left on the disk of {target.parent} for a copy of {source.name}. Nothing was"
+                " written",
+                "Free some space",
+            ) from None
+        raise BackupError(
+            f"{source} cannot be copied: {error}", "Look at the disk and at `neo logs`"
+        ) from None
+
+
+def _copy_files(home: Path, copy: Path) -> list[str]:
+    found: list[str] = []
+    for name in FILES:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            content = (home / name).read_bytes()
+            (copy / name).parent.mkdir(mode=0o700, exist_ok=True)
+            with errors_of(home, "the copy of the state"):
+                write_file(copy / name, content)
+            found.append(name)
+    if CONFIG_FILE not in found and EARLIER_FILE not in found:  # a server that `neo up` did not start
+        write_file(copy / CONFIG_FILE, json.dumps({"emulator": True} if (home / _WORLD).exists() else {}))
+        found.append(CONFIG_FILE)
+    return found
+
+
+def _describe(settings: Settings, made_at: datetime, copy: Path, names: list[str]) -> Manifest:
+    with closing(opened(copy / STATE, "ro")) as connection:
+        resources = dict(
+            connection.execute("SELECT kind, count(*) FROM resources GROUP BY kind ORDER BY kind")
+        )
+        (schema,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    outside = (
+        *(settings.price_file, settings.quota_file, settings.tls_certificate, settings.tls_key),
+        *settings.model_folders,
+    )
+    return Manifest(
+        format=FORMAT,
+        release=neocloud.__version__,
+        schema=schema,
+        made_at=made_at.isoformat(timespec="seconds"),
+        home=str(settings.home),
+        resources=resources,
+        files={name: Content(_size_of(copy / name), _sha256(copy / name)) for name in names},
+        outside=tuple(str(path) for path in outside if path is not None),
+    )
+
+
+def _encrypt(copy: Path, names: list[str], lock: Lock, target: Path, replace: bool) -> None:
+    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    archive = PackedFiles(copy, names)
+    try:
+        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            sink = Sink(file)
+            with first_error_of(archive, sink):
+                lock.encrypt(archive, sink)
+                sink.flush()
+            os.fsync(file.fileno())
+        if replace:
+            draft.replace(target)
+        else:
+            os.link(draft, target)  # another file may have come meanwhile
+        sync_folder(target.parent)
+    except FileExistsError:
+        raise _exists(target) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _size_of(path: Path) -> int:
+    """Return 0 for a file that is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
