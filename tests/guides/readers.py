@@ -125,6 +125,14 @@ READERS: Mapping[str, Reader] = {
             )
         }
     ),
+    "docs/guides/backup.md": Reader(
+        stands_for={"/mnt/backups": "$HOME", "/root": "$HOME", "/srv/cloud": "$HOME/cloud"},
+        not_run={
+            "neo up": "tests/emulator/test_backup.py::test_a_cloud_goes_on_on_another_machine",
+            "age --decrypt": "needs the program age; tests/backup/test_hostile.py"
+            "::test_other_programs_read_the_archive",
+        },
+    ),
     "docs/guides/a-teams-cloud.md": Reader(not_run={"neo ": TEAMS_CLOUD, "import ssl": LAPTOP}),
     "docs/guides/clients/sdk.md": Reader(not_run={"neo client-config trust": TRUST}),
     "docs/guides/clients/terraform.md": Reader(
