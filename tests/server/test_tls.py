@@ -49,6 +49,13 @@ def test_the_certificate_names_every_host_of_the_api(tmp_path):
     assert {"localhost", "127.0.0.1"} < set(names)
 
 
+def test_certificates_are_valid_on_machines_whose_clock_is_an_hour_behind(tmp_path):
+    made = ensure_certificate(tmp_path, NAMES, NOW)
+    for pem in (made.chain, made.authority):
+        begins = x509.load_pem_x509_certificate(pem).not_valid_before_utc
+        assert begins <= NOW - datetime.timedelta(hours=1)
+
+
 def test_a_second_start_keeps_the_certificate(tmp_path):
     assert ensure_certificate(tmp_path, NAMES, NOW) == ensure_certificate(tmp_path, NAMES, NOW)
 

@@ -12,6 +12,8 @@ import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -24,6 +26,10 @@ DEFAULT_PORT = 7374
 PATH = "/.well-known/neocloud"
 SECONDS = 15.0
 MOST_BYTES = 256 * 1024
+CLOCKS_DIFFER = timedelta(minutes=2)
+_NOT_YET_VALID, _EXPIRED = 9, 10
+"""OpenSSL's codes X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+_WRONG_TIME = (_NOT_YET_VALID, _EXPIRED)
 
 
 @dataclass(frozen=True)
@@ -163,11 +169,7 @@ def _fetch(host: str, port: int, context: ssl.SSLContext) -> _Document:
         response = connection.getresponse()
         body = response.read(MOST_BYTES)
     except ssl.SSLCertVerificationError as error:
-        raise ClientError(
-            "UNAUTHENTICATED",
-            f"The certificate of {where} is not trusted: {error.verify_message}",
-            "Do not sign in there. Ask the operator for the URL and the fingerprint in `neo status`",
-        ) from error
+        raise _not_trusted(host, port, error) from error
     except (OSError, http.client.HTTPException) as error:
         raise ClientError(
             "UNAVAILABLE",
@@ -189,6 +191,45 @@ def _fetch(host: str, port: int, context: ssl.SSLContext) -> _Document:
             f"{where} is not the API of a cloud of this kind",
             "Check host and port with `neo status`",
         ) from error
+
+
+def _not_trusted(host: str, port: int, error: ssl.SSLCertVerificationError) -> ClientError:
+    """Return the error; where the certificate is of another time, it says how far the clocks differ."""
+    message = f"The certificate of https://{host}:{port} is not trusted: {error.verify_message}"
+    ahead = _ahead_of_us(host, port) if error.verify_code in _WRONG_TIME else timedelta()
+    if abs(ahead) > CLOCKS_DIFFER:
+        minutes = abs(ahead).total_seconds() / 60
+        which = "behind" if ahead > timedelta() else "ahead of"
+        return ClientError(
+            "UNAUTHENTICATED",
+            f"{message}. This machine's clock is {minutes:.0f} min {which} the cloud's",
+            "Set this machine's clock, for example with `timedatectl set-ntp true`, and try again",
+        )
+    if error.verify_code == _EXPIRED:
+        return ClientError(
+            "UNAUTHENTICATED",
+            message,
+            "Ask the operator: `neo status` on the cloud's machine says how to renew it",
+        )
+    return ClientError(
+        "UNAUTHENTICATED",
+        message,
+        "Do not sign in there. Ask the operator for the URL and the fingerprint in `neo status`",
+    )
+
+
+def _ahead_of_us(host: str, port: int) -> timedelta:
+    """Return how far the server's clock is ahead, by its Date header; nothing if it does not say. Nobody has
+    verified the server: a hint for the error alone."""
+    connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=_unverified())
+    try:
+        connection.request("GET", PATH)
+        date = connection.getresponse().getheader("date", "")
+        return parsedate_to_datetime(date) - datetime.now(UTC)
+    except (OSError, http.client.HTTPException, ValueError, TypeError):
+        return timedelta()
+    finally:
+        connection.close()
 
 
 def _der(authority: str, url: str) -> bytes:

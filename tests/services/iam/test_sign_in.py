@@ -1,6 +1,7 @@
 """Signing in: key in, access token out, and every way it must fail. IAM-06."""
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -82,6 +83,20 @@ async def test_a_subject_token_with_wrong_claims_is_refused(cloud: Cloud, claims
     assert answer.code in {"unauthenticated", "invalid_argument"}
     with pytest.raises(AssertionError, match=complaint):
         raise AssertionError(answer.message)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "complaint"),
+    [
+        (3600, r"times of the subject token are 60 min in the future.* at the cloud it is 20\d\d-"),
+        (-3600, r"has expired.*If it is new, the clock .* is 60 min behind the cloud's: set it to 20\d\d-"),
+    ],
+)
+async def test_a_clock_that_is_an_hour_off_is_named(cloud: Cloud, ahead: int, complaint: str) -> None:
+    there = int(cloud.clock.now().timestamp()) + ahead
+    token = cloud.subject_token(cloud.bank.credentials, iat=there, exp=there + 300)
+    answer = await cloud.exchange(token)
+    assert answer.code == "unauthenticated" and re.search(complaint, answer.message), answer.message
 
 
 async def test_the_audience_that_the_sdks_send_is_accepted(cloud: Cloud) -> None:

@@ -174,15 +174,31 @@ def _check_times(claims: Claims, now: datetime) -> None:
         raise contract.bad_field("subject_token", "has times that are not numbers") from error
     leeway = CLOCK_LEEWAY.total_seconds()
     if not expires > -leeway:
-        raise contract.unauthenticated("The subject token has expired. Sign a new one; one minute is enough.")
+        raise contract.unauthenticated(
+            "The subject token has expired. Sign a new one; one minute is enough."
+            + (_behind(issued_ago, now) if issued_ago > leeway else "")
+        )
+    if issued_ago < -leeway or valid_in > leeway:
+        raise contract.unauthenticated(
+            f"The times of the subject token are {_minutes(max(-issued_ago, valid_in))} in the future."
+            f" Set the clock of the machine that signed it: at the cloud it is {now:%Y-%m-%d %H:%M:%S} UTC."
+        )
     if expires > MAX_SUBJECT_TOKEN_LIFETIME.total_seconds() + leeway:
         raise contract.unauthenticated(
             "The subject token is valid for more than an hour. Sign a shorter one."
         )
-    if issued_ago < -leeway or valid_in > leeway:
-        raise contract.unauthenticated(
-            "The times of the subject token are in the future. Set the clock of the machine that signed it."
-        )
+
+
+def _behind(seconds: float, now: datetime) -> str:
+    """Return what to do if the token was signed right before the call."""
+    return (
+        f" If it is new, the clock of the machine that signed it is {_minutes(seconds)} behind the cloud's:"
+        f" set it to {now:%Y-%m-%d %H:%M:%S} UTC."
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _not_signed(claimed: SubjectClaims) -> contract.ApiError:
