@@ -138,3 +138,17 @@ def test_a_host_without_a_writable_list_runs_a_cloud(host: Host, caplog: pytest.
     assert host.start("a") == ("10.128.0.0/13", "198.18.0.0/16")
     assert read_ranges(host.folder / "a") == FIRST
     assert "may choose our ranges" in caplog.text
+
+
+def test_a_restored_copy_does_not_start_beside_its_original(host: Host) -> None:
+    host.start("a")
+    host.start("b")
+    (host.folder / "copy").mkdir()
+    (host.folder / "copy" / RECORD).write_text((host.folder / "a" / RECORD).read_text())
+    with pytest.raises(BadRecord, match=f"the addresses of the one in {host.folder / 'a'}.*neo destroy"):
+        host.start("copy")
+    assert host.homes == ["a", "b"]
+    ranges = host.start("a")
+    host.remove("a")
+    assert host.start("copy") == ranges
+    assert host.start("copy") == ranges and host.homes == ["b", "copy"]

@@ -10,7 +10,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
@@ -56,7 +56,11 @@ class HostRegistry:
     homes: Path = Path("/var/lib/neocloud-homes.json")
 
     def register(self, settings: Settings, host_subnets: Iterable[IPv4Network]) -> Ranges:
-        """Return the ranges of this home, chosen now if it has none. Raises BadRecord; OSError."""
+        """Return the ranges of this home, chosen now if it has none. Raises BadRecord; OSError.
+
+        A home that comes with a record to this host, as a restored one does, must not share its ranges with
+        another cloud here.
+        """
         with self._locked():
             others = self._others(settings.home)
             ranges = read_ranges(settings.home)
@@ -64,6 +68,8 @@ class HostRegistry:
                 ranges = _first_ranges(settings, list(others.values()), list(host_subnets))
                 text = {name: str(value) for name, value in asdict(ranges).items()}
                 write_file(settings.home / RECORD, json.dumps(text, indent=2) + "\n", durable=True)
+            elif settings.home not in self._listed():
+                _refuse_copy(settings.home, ranges, others)
             self._write([*others, settings.home])
         return ranges
 
@@ -89,19 +95,21 @@ class HostRegistry:
     def _others(self, home: Path) -> dict[Path, Ranges]:
         """Return the homes that still exist, except this one."""
         found: dict[Path, Ranges] = {}
-        try:
-            listed = [Path(each) for each in json.loads(self.homes.read_text())]
-        except FileNotFoundError:
-            return {}
-        except (ValueError, TypeError) as error:
-            logger.warning("Ignored %s, which cannot be read: %s", self.homes, error)
-            return {}
-        for other in listed:
+        for other in self._listed():
             with suppress(OSError):
                 ranges = read_ranges(other)
                 if ranges is not None and other != home:
                     found[other] = ranges
         return found
+
+    def _listed(self) -> list[Path]:
+        try:
+            return [Path(each) for each in json.loads(self.homes.read_text())]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError) as error:
+            logger.warning("Ignored %s, which cannot be read: %s", self.homes, error)
+            return []
 
     def _write(self, homes: Sequence[Path]) -> None:
         """A host that keeps this file read-only runs one cloud, or several whose operators choose ranges."""
@@ -151,6 +159,15 @@ def choose(
         logger.warning("Other clouds on this host have all ranges from %s on", candidates[0])
     clear = [each for each in free if not any(map(each.overlaps, host_subnets))]
     return next(iter([*clear, *free, *candidates]))
+
+
+def _refuse_copy(home: Path, ranges: Ranges, others: Mapping[Path, Ranges]) -> None:
+    for other, theirs in others.items():
+        if ranges.private.overlaps(theirs.private) or ranges.public.overlaps(theirs.public):
+            raise BadRecord(
+                f"The cloud in {home} has the addresses of the one in {other}, which is on this host, too"
+                " (it may be a copy of it). Remove that one with `neo destroy`, or use another host."
+            )
 
 
 def _first_ranges(
