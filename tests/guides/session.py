@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +152,7 @@ class _Conversation:
             while process.poll() is None:
                 if time.monotonic() > deadline:
                     raise ReadError(f"not finished after {SESSION_SECONDS} s\n{self.newest()}")
-                self._answer(ours)
+                self._answer(ours, theirs)
                 time.sleep(0.02)
             return process.returncode
         finally:
@@ -166,12 +167,18 @@ class _Conversation:
         files = sorted(self.output.iterdir(), key=lambda file: file.stat().st_mtime_ns)
         return files[-1].read_text(errors="replace") if files else ""
 
-    def _answer(self, terminal: int) -> None:
+    def _answer(self, ours: int, theirs: int) -> None:
         for file in self.output.iterdir():
             text = file.read_text(errors="replace")
             if len(text) == self.answered.get(file.name):
                 continue
             for prompt, answer in self.types.items():
-                if text.rstrip().endswith(prompt):
-                    os.write(terminal, f"{answer}\n".encode())
+                if text.rstrip().endswith(prompt) and _takes_input(theirs, prompt):
+                    os.write(ours, f"{answer}\n".encode())
                     self.answered[file.name] = len(text)
+
+
+def _takes_input(terminal: int, prompt: str) -> bool:
+    """Whether an answer counts: what is typed before a password prompt turns the echo off is discarded."""
+    echoes = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+    return not echoes or "assword" not in prompt
