@@ -134,6 +134,7 @@ READERS: Mapping[str, Reader] = {
         },
     ),
     "docs/guides/a-teams-cloud.md": Reader(not_run={"neo ": TEAMS_CLOUD, "import ssl": LAPTOP}),
+    "docs/guides/clients/json.md": Reader(),
     "docs/guides/clients/sdk.md": Reader(not_run={"neo client-config trust": TRUST}),
     "docs/guides/clients/terraform.md": Reader(
         not_run={"terraform plan": "needs the provider from the internet"}

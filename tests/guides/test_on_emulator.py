@@ -92,6 +92,7 @@ def _knowing(reader: Reader, cloud: Emulator) -> Reader:
         "PROJECT_ID": cloud.project_id,
         "tenant-...": cloud.tenant_id,
         "127.0.0.1:7370": cloud.endpoint,
+        "127.0.0.1:7371": cloud.http_endpoint.removeprefix("http://"),
         "api.localhost:7372": f"api.localhost:{cloud.tls_endpoint.rpartition(':')[2]}",
         "/var/lib/neocloud": str(cloud.home),
     }
