@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from neocloud.cli.commands import instance as instance_commands
+from neocloud.cli.ssh import accepts_ssh
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
@@ -194,7 +195,7 @@ def test_a_server_is_an_ssh_server_only_when_it_greets() -> None:
         for text, expected in ((b"SSH-2.0-test\r\n", True), (b"HTTP/1.1", False)):
             thread = threading.Thread(target=greet, args=(text,))
             thread.start()
-            assert instance_commands.accepts_ssh("127.0.0.1", port) is expected
+            assert accepts_ssh("127.0.0.1", port) is expected
             thread.join()
 
 

@@ -1,10 +1,15 @@
-"""SSH keys of the user: those to authorize and the one to sign in with."""
+"""The user's ssh: keys to authorize and to sign in with, and what the program can reach."""
 
+import socket
+import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
 
+SSH_PORT = 22
+LOGIN_SECONDS = 30
+CONNECT_SECONDS = 5.0
 DEFAULT_NAMES = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
 
 
@@ -46,3 +51,33 @@ def matching_identity(allowed: Iterable[str], folder: Path) -> Path | None:
         if len(words) > 1 and words[1] in bodies and private.is_file():
             return private
     return None
+
+
+def has_proxy(program: str, destination: str) -> bool:
+    """Return whether the user's ssh configuration has ProxyJump or ProxyCommand for this destination.
+
+    Such a machine cannot be reached from here, although ssh signs in to it.
+    """
+    try:
+        ran = subprocess.run(
+            [program, "-G", "--", destination],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LOGIN_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    settings = [line.split(" ", 1) for line in ran.stdout.splitlines()]
+    return any(key in ("proxyjump", "proxycommand") and value != ["none"] for key, *value in settings)
+
+
+def accepts_ssh(host: str, port: int = SSH_PORT) -> bool:
+    """Return whether an ssh server greets on the host; a port may be open before its server answers."""
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

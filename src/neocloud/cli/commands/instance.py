@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import socket
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +23,14 @@ from neocloud.cli.resources.lookup import (
 from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Overrides, load_method
 from neocloud.cli.resources.shapes import list_platforms, smallest_shape
-from neocloud.cli.ssh import default_public_keys, read_public_keys
+from neocloud.cli.ssh import (
+    LOGIN_SECONDS,
+    SSH_PORT,
+    accepts_ssh,
+    default_public_keys,
+    has_proxy,
+    read_public_keys,
+)
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
@@ -38,10 +43,7 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 900.0
 FOLLOW_SECONDS = 1.0
 MACHINES = "neocloud.compute.v1.MachineService"
-SSH_PORT = 22
 BOOT_SECONDS = 300
-LOGIN_SECONDS = 30
-CONNECT_SECONDS = 5.0
 DEFAULT_USER = "ubuntu"
 DEFAULT_FAMILY = "ubuntu24.04-driverless"
 NameArgument = Annotated[
@@ -219,7 +221,7 @@ def ssh(
             f"Instance {name} is {state_of(instance)}",
             f"Start it with `neo compute instance start {name}`",
         )
-    if wait and _has_proxy(program, f"{user}@{host}"):
+    if wait and has_proxy(program, f"{user}@{host}"):
         warn(f"Your ssh configuration reaches {host} through a proxy: ssh does not wait until it boots.")
     else:
         _wait_for_ssh(cloud, name, host, wait)
@@ -228,27 +230,6 @@ def ssh(
     if identity is not None:
         options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
     os.execv(program, ["ssh", *options, "--", f"{user}@{host}", *(command or ())])
-
-
-def _has_proxy(program: str, destination: str) -> bool:
-    """Return whether the user's ssh configuration has ProxyJump or ProxyCommand for this destination.
-
-    Such a machine cannot be reached from here, although ssh signs in to it.
-    """
-    try:
-        ran = subprocess.run(
-            [program, "-G", "--", destination],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LOGIN_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    settings = [line.split(" ", 1) for line in ran.stdout.splitlines()]
-    return any(key in ("proxyjump", "proxycommand") and value != ["none"] for key, *value in settings)
 
 
 def _wait_for_ssh(cloud: ProjectClient, name: str, host: str, seconds: int) -> None:
@@ -266,15 +247,6 @@ def _wait_for_ssh(cloud: ProjectClient, name: str, host: str, seconds: int) -> N
                     f"See its console ({serial_log}); do its security groups let port {SSH_PORT} in?",
                 )
             cloud.client.sleep(FOLLOW_SECONDS)
-
-
-def accepts_ssh(host: str, port: int = SSH_PORT) -> bool:
-    """Return whether an ssh server greets on the host; a port may be open before its server answers."""
-    try:
-        with socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection:
-            return connection.recv(4) == b"SSH-"
-    except OSError:
-        return False
 
 
 def serial_log(
