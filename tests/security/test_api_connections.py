@@ -18,7 +18,8 @@ from starlette.routing import Route
 
 from neocloud.core import web_server
 from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.client_connections import MAX_HEAD_BYTES, SPARE_CONNECTIONS
+from neocloud.core.client_connections import SPARE_CONNECTIONS
+from neocloud.core.client_protocol import MAX_HEAD_BYTES
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.server.listening import HEALTH_PATH, ApiConnectionLimits, HttpServer, listen
 

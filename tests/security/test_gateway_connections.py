@@ -17,12 +17,11 @@ import pytest
 
 from neocloud.core import client_connections as connections
 from neocloud.core.client_connections import (
-    MAX_HEAD_BYTES,
-    MAX_HEADERS,
     SPARE_CONNECTIONS,
     ClientConnections,
     client_of,
 )
+from neocloud.core.client_protocol import MAX_HEAD_BYTES, MAX_HEADERS
 from neocloud.gateway.api.client_protocol import ResponseTransport, gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (

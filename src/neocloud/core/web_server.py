@@ -17,7 +17,7 @@ from typing import Any, cast
 import uvicorn
 
 from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.client_connections import ClientProtocol
+from neocloud.core.client_protocol import ClientProtocol
 
 TICK_SECONDS = 1.0
 HANDSHAKE_SECONDS = 10.0

@@ -19,10 +19,10 @@ from neocloud.core.certificate_files import CertificateFiles, CertificateUnusabl
 from neocloud.core.client_connections import (
     Answer,
     ClientConnections,
-    ClientProtocol,
     ConnectionLimits,
     Refusal,
 )
+from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.web_server import WebServer
 
 LOOPBACK = "127.0.0.1"

@@ -1,12 +1,13 @@
 # pyright: strict
-"""The gateway's side of `core.client_connections`: OpenAI errors, and responses with fewer system calls."""
+"""The gateway's side of `core.client_protocol`: OpenAI errors, and responses with fewer system calls."""
 
 import asyncio
 from typing import Any
 
 import orjson
 
-from neocloud.core.client_connections import Answer, ClientConnections, ClientProtocol, Refusal
+from neocloud.core.client_connections import Answer, ClientConnections, Refusal
+from neocloud.core.client_protocol import ClientProtocol
 from neocloud.gateway.api.app import LEAVE_CALLBACKS, LeaveCallbacks, new_request_id
 from neocloud.gateway.api.errors import OpenAiError, bad_request, unavailable
 from neocloud.gateway.settings import GatewaySettings
