@@ -103,7 +103,8 @@ def releases(tmp_path: Path) -> Iterator[Releases]:
     (cache / contract.cache_path().name).write_bytes(descriptor_set())
     found = Releases(tmp_path)
     yield found
-    found.neo(str(CODE.parent), "destroy", "--yes")
+    ended = found.neo(str(CODE.parent), "destroy", "--yes")
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_running_cloud_is_upgraded_or_goes_on_as_it_was(releases: Releases) -> None:

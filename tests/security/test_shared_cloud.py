@@ -49,7 +49,7 @@ async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, t
     authorizer = iam.StoreAuthorizer(store, clock)
     nobody = Subject("serviceaccount-e00x", "service_account", "no rights", operator.tenant_id)
     for subject, is_told in ((operator, True), (other, False), (nobody, False)):
-        told = await lifecycle._status(composition, operator.tenant_id, authorizer, subject)
+        told = await lifecycle._status(composition, operator.tenant_id, authorizer, subject, None)
         assert (told.keys() >= SECRET_KEYS) is is_told
         assert (str(tmp_path) in str(told)) is is_told
         assert told["version"] and "compute" in told["services"] and told["is_emulator"] is False
