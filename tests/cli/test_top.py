@@ -45,7 +45,7 @@ def served(cloud: FakeServer) -> FakeServer:
     )
     node = {"name": "worker-0", "slurm_state": "MIXED+DYNAMIC_NORM", "address": "10.128.0.7"}
     serve_clusters(cloud, cluster("lab", nodes=[node]))
-    job = {"name": "train", "user": "root", "nodes": ["worker-0"], "started_at": "2026-11-23T08:00:00Z"}
+    job = {"name": "train", "user": "root", "nodes": ["worker-0"]}
     serve_list(
         cloud, SLURM_JOBS, {"id": 6, **job, "state": "COMPLETED"}, {"id": 7, **job, "state": "RUNNING"}
     )
