@@ -123,3 +123,21 @@ def test_each_loss_is_shown_with_its_own_step(
     shown = capfdbinary.readouterr().err.decode()
     assert "step 1/90, loss 5.423" in shown and "step 2/90, loss 4.100" in shown
     assert "step 87" not in shown
+
+
+def test_events_are_read_to_the_end_and_shown_with_their_date(signed_in: Neo, jobs: FakeServer) -> None:
+    """A long training has more events than a page."""
+    output = contract.method(f"{JOBS}/ListEvents").output
+
+    def page(request: Any) -> Any:
+        number = int(request.page_token.rpartition("-m")[2] or 0) + 1
+        event = {**metrics(number, 1.0), "created_at": f"2026-11-0{number}T08:00:00Z", "level": "info"}
+        is_last = number == 3
+        return contract.from_dict(output, {"items": [event], "next_page_token": "" if is_last else "more"})
+
+    jobs.serve(f"{JOBS}/ListEvents", page)
+    ran = signed_in("tuning", "job", "events", JOB_ID)
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == [
+        f"2026-11-0{number} 08:00:00 UTC  info   Step {number}" for number in (1, 2, 3)
+    ]

@@ -44,11 +44,26 @@ def parsed_price(text: str, where: str) -> dict[str, str]:
 
 def is_cut_off(cloud: ProjectClient, model: str) -> bool:
     """Return whether calls of this model are refused: it has no price, and its project has a budget."""
-    if model in _listed(cloud) or not list(_optional(cloud, BUDGETS)):
+    if model in _listed(cloud) or not has_budget(cloud):
         return False
     names = {item.metadata.id: item.metadata.name for item in _optional(cloud, MODELS)}
     own = [item for item in _optional(cloud, DEPLOYMENTS) if _called(item, names) == model]
     return not any(_has_own_price(item) for item in own)
+
+
+def has_budget(cloud: ProjectClient) -> bool:
+    """Return whether the project has a budget, so that calls of models without a price are refused."""
+    return bool(list(_optional(cloud, BUDGETS)))
+
+
+def is_priced(cloud: ProjectClient, deployment: "Deployment", model: str) -> bool:
+    """Return whether the deployment of this model has a price, its own or that of the price list."""
+    return _has_own_price(deployment) or called_name(model, deployment) in _listed(cloud)
+
+
+def called_name(model: str, deployment: "Deployment") -> str:
+    """Return the name by which this deployment serves the model or adapter."""
+    return f"{model}-fast" if FLAVOUR.Name(deployment.spec.flavour) == "FAST" else model
 
 
 def warn_if_cut_off(cloud: ProjectClient, model: str) -> None:
@@ -76,8 +91,7 @@ def _has_own_price(deployment: "Deployment") -> bool:
 
 
 def _called(deployment: "Deployment", models: dict[str, str]) -> str:
-    name = models.get(deployment.spec.model_id, "")
-    return f"{name}-fast" if FLAVOUR.Name(deployment.spec.flavour) == "FAST" else name
+    return called_name(models.get(deployment.spec.model_id, ""), deployment)
 
 
 def _listed(cloud: ProjectClient) -> set[str]:

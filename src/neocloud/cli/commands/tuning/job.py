@@ -32,6 +32,7 @@ FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 RESTING = FINAL | {"PAUSED"}
 
 POLL_SECONDS = 1.0
+PAGE_SIZE = 1000
 INTERRUPTED = 130
 
 JobArgument = Annotated[
@@ -78,7 +79,8 @@ def events(
     while True:
         found = get_job(cloud, found.metadata.id)
         for event in unread.new():
-            echo(f"{contract.to_datetime(event.created_at):%H:%M:%S}  {event.level:<5}  {event.message}")
+            at = contract.to_datetime(event.created_at)
+            echo(f"{at:%Y-%m-%d %H:%M:%S} UTC  {event.level:<5}  {event.message}")
         if not follow or state_of(found) in RESTING:
             return
         time.sleep(POLL_SECONDS)
@@ -144,11 +146,15 @@ class Events:
 
     def new(self) -> Iterator[Any]:
         """Read the events after the last one; a page token is its time and id."""
-        request = {"id": self.job_id, "page_size": 1000, "page_token": self.last}
-        for event in self.cloud.client.call(f"{TUNING_JOBS}/ListEvents", request).items:
-            moment = contract.to_datetime(event.created_at).timestamp()
-            self.last = f"{moment:.6f}/{event.id}"
-            yield event
+        while True:
+            request = {"id": self.job_id, "page_size": PAGE_SIZE, "page_token": self.last}
+            page = self.cloud.client.call(f"{TUNING_JOBS}/ListEvents", request)
+            for event in page.items:
+                moment = contract.to_datetime(event.created_at).timestamp()
+                self.last = f"{moment:.6f}/{event.id}"
+                yield event
+            if not page.next_page_token:
+                return
 
 
 def follow(cloud: ProjectClient, job_id: str) -> "FineTuningJob":

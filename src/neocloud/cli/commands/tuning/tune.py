@@ -1,22 +1,22 @@
 """`neo tune`: from a file of conversations to a fine-tuned model, in one command."""
 
-import time
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.inference.deploy import deploy
-from neocloud.cli.commands.inference.price import PriceOption, is_cut_off, parsed_price
+from neocloud.cli.commands.inference.price import PriceOption, parsed_price
 from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
 from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
+from neocloud.cli.commands.tuning.serving import check_serving, serve
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, say, show, warn
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
-    DEPLOYMENTS,
     MODELS,
     TUNING_JOBS,
     ProjectClient,
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
 
 
-ADAPTERS = 4
-SERVED_TIMEOUT_SECONDS = 300.0
-POLL_SECONDS = 1.0
 ANSWER_TOKENS = 80
 
 CPU_PLATFORM = "cpu-local"
@@ -121,16 +118,19 @@ def tune(
         raise typer.BadParameter(
             "a price is that of the served model, so it needs --serve", param_hint="--price"
         )
+    if serve_it and not following:
+        raise typer.BadParameter(
+            "the new model is served once the job has ended, so leave out --no-follow", param_hint="--serve"
+        )
     if price:
         parsed_price(price, "--price")  # refused before anything starts
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, base)
-    if serve_it and not price and is_cut_off(cloud, model.metadata.name):
-        raise ClientError(
-            "FAILED_PRECONDITION",
-            f"{base} has no price, and this project has a budget, so the served model could not be called",
-            "Add --price INPUT/OUTPUT (US dollars per million tokens; 0 if it is free)",
-        )
+    base_model = model
+    if model.spec.base_model_id:
+        base_model = cloud.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id})
+    if serve_it:
+        check_serving(cloud, base_model, price, merge=merge)
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     settings |= {"lora_r": rank, "context_length": context_length}
     spec: JsonObject = {
@@ -148,23 +148,36 @@ def tune(
             spec["slurm_cluster_id"], spec["nodes"] = cloud.find(CLUSTERS, on_slurm).metadata.id, nodes
         shapes = [(platform, preset)] if on_slurm else list(_shapes(cloud, model, platform, preset))
         job = _started(cloud, spec, shapes)
-        if following or serve_it:
+        if following:
             job = follow(cloud, job.metadata.id)
             require_success(job)
         _print_result(job, output)
         if serve_it:
-            base_model = cloud.client.call(
-                f"{MODELS}/Get", {"id": model.spec.base_model_id or model.metadata.id}
-            )
-            serve(context, cloud, base_model, job, price)
-            _compare(gateway, base_model, job, question or first_question(data))
+            # In other formats stdout is the job alone, for programs.
+            with nullcontext() if output is Format.TABLE else redirect_stdout(sys.stderr):
+                names = serve(context, cloud, base_model, job, price)
+                _compare(gateway, names, question or first_question(data))
 
 
-def _compare(gateway: Gateway, base: "Model", job: "FineTuningJob", question: str) -> None:
+def _compare(gateway: Gateway, names: tuple[str, str], question: str) -> None:
     """Print the answers of base and new model."""
-    names = [base.metadata.name, job.status.fine_tuned_model]
-    answers(gateway, names, question or "Hello, who are you?")
-    echo(f"Chat with it: neo chat {names[1]} --compare {names[0]}")
+    base, new = names
+    _answers(gateway, names, question or "Hello, who are you?")
+    echo(f"Chat with it: neo chat {new} --compare {base}")
+
+
+def _answers(gateway: Gateway, models: Sequence[str], question: str) -> None:
+    """Print each model's answer to the question."""
+    echo(f"Question: {question}")
+    for model in models:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "max_tokens": ANSWER_TOKENS,
+            "temperature": 0,
+        }
+        answer = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
+        echo(f"{model}: {answer.strip()}")
 
 
 def _uploaded(gateway: Gateway, data: Path) -> str:
@@ -208,71 +221,3 @@ def _print_result(job: "FineTuningJob", output: Format) -> None:
         return
     echo(f"New model: {job.status.fine_tuned_model}")
     print_view(evaluation_view(job))
-
-
-def serve(
-    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str = ""
-) -> None:
-    """Deploy what is missing and wait until both names can be called."""
-    _ensure_deployment(context, cloud, base, job, price)
-    names = {base.metadata.name, job.status.fine_tuned_model}
-    with stage(f"Wait until {' and '.join(sorted(names))} can be called"):
-        deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
-        while not names <= _served(cloud):
-            if time.monotonic() > deadline:
-                raise ClientError(
-                    "DEADLINE_EXCEEDED",
-                    f"{', '.join(sorted(names - _served(cloud)))} is not served yet",
-                    "See the reason: neo deployment list; neo deployment logs NAME",
-                )
-            time.sleep(POLL_SECONDS)
-
-
-def answers(gateway: Gateway, models: list[str], question: str) -> None:
-    """Print each model's answer to the question."""
-    echo(f"Question: {question}")
-    for model in models:
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": question}],
-            "max_tokens": ANSWER_TOKENS,
-            "temperature": 0,
-        }
-        answer = gateway.post("chat/completions", body)["choices"][0]["message"]["content"]
-        echo(f"{model}: {answer.strip()}")
-
-
-def _ensure_deployment(
-    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str
-) -> None:
-    here = [each for each in cloud.list_all(DEPLOYMENTS) if each.spec.model_id == base.metadata.id]
-    if job.spec.merge:
-        deploy(context, job.status.fine_tuned_model, platform=job.spec.platform, price=price)
-    if not here:
-        adapters = 0 if job.spec.merge else ADAPTERS
-        deploy(
-            context,
-            base.metadata.name,
-            max_adapters=adapters,
-            platform=job.spec.platform,
-            price=price,
-        )
-    elif not job.spec.merge and not any(each.spec.max_adapters for each in here):
-        name = here[0].metadata.name
-        raise ClientError(
-            "FAILED_PRECONDITION",
-            f"The deployment {name} of {base.metadata.name} does not accept adapters",
-            f"Deploy it again: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
-            f" {ADAPTERS}. Or train with --merge",
-        )
-    else:
-        say(f"{base.metadata.name} is already served by {here[0].metadata.name}.")
-
-
-def _served(cloud: ProjectClient) -> set[str]:
-    return {
-        name
-        for deployment in cloud.list_all(DEPLOYMENTS)
-        for name in deployment.status.served_names
-        if any(replica.state == replica.READY for replica in deployment.status.replicas)
-    }

@@ -1,0 +1,140 @@
+"""Serve a fine-tuned model next to its base, for `neo tune --serve`."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from neocloud.cli.commands.inference.deploy import deploy
+from neocloud.cli.commands.inference.price import called_name, has_budget, is_cut_off, is_priced
+from neocloud.cli.output import say
+from neocloud.cli.progress import stage
+from neocloud.cli.resources.lookup import DEPLOYMENTS, ProjectClient, state_of
+from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.inference.v1 import Deployment, Model
+    from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
+
+ADAPTERS = 4
+SERVED_TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 1.0
+
+
+def check_serving(cloud: ProjectClient, base: "Model", price: str, *, merge: bool) -> None:
+    """Raise ClientError if base and new model could not be served or called after the training."""
+    name = base.metadata.name
+    deployment = _deployment_of(cloud.list_all(DEPLOYMENTS), base, merge=merge)
+    needs_price = "and this project has a budget, so it could not be called"
+    if deployment is not None:
+        change = f"neo deployment price {deployment.metadata.name}"
+        if price and not merge:
+            raise ClientError(
+                "FAILED_PRECONDITION",
+                f"{name} is already served by the deployment {deployment.metadata.name}, whose price the new"
+                " model has too",
+                f"Leave out --price, or change that price: {change} {price}",
+            )
+        if has_budget(cloud) and not is_priced(cloud, deployment, name):
+            raise ClientError(
+                "FAILED_PRECONDITION",
+                f"The deployment {deployment.metadata.name} of {name} has no price, {needs_price}",
+                f"Set a price: {change} INPUT/OUTPUT (US dollars per million tokens; 0 if it is free)",
+            )
+    if price:
+        return
+    if has_budget(cloud) if merge else deployment is None and is_cut_off(cloud, name):
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{'The new model' if merge else name} has no price, {needs_price}",
+            "Add --price INPUT/OUTPUT (US dollars per million tokens; 0 if it is free)",
+        )
+
+
+def serve(
+    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str = ""
+) -> tuple[str, str]:
+    """Deploy what is missing, and return the names of base and new model once both can be called."""
+    _ensure_deployment(context, cloud, base, job, price)
+    models = base.metadata.name, job.status.fine_tuned_model
+    with stage(f"Wait until {' and '.join(models)} can be called"):
+        deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
+        while True:
+            names = _callable_names(cloud, base, job)
+            if all(names):
+                return names
+            if time.monotonic() > deadline:
+                missing = [model for model, name in zip(models, names, strict=True) if not name]
+                raise ClientError(
+                    "DEADLINE_EXCEEDED",
+                    f"{', '.join(missing)} is not served yet",
+                    "See the reason: neo deployment list; neo deployment logs NAME",
+                )
+            time.sleep(POLL_SECONDS)
+
+
+def _ensure_deployment(
+    context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str
+) -> None:
+    deployment = _deployment_of(cloud.list_all(DEPLOYMENTS), base, merge=job.spec.merge)
+    if job.spec.merge:
+        deploy(
+            context,
+            job.status.fine_tuned_model,
+            platform=job.spec.platform,
+            price=price,
+            project=cloud.project,
+        )
+    if deployment is None:
+        adapters = 0 if job.spec.merge else ADAPTERS
+        deploy(
+            context,
+            base.metadata.name,
+            max_adapters=adapters,
+            platform=job.spec.platform,
+            price=price,
+            project=cloud.project,
+        )
+    else:
+        say(f"{base.metadata.name} is already served by {deployment.metadata.name}.")
+
+
+def _deployment_of(deployments: "Sequence[Deployment]", base: "Model", *, merge: bool) -> "Deployment | None":
+    """Return the deployment of the base to use; None if there is none.
+
+    Raises ClientError if there are some, but none accepts an adapter, which a job without --merge creates.
+    """
+    here = [each for each in deployments if each.spec.model_id == base.metadata.id]
+    usable = [each for each in here if merge or each.spec.max_adapters]
+    if here and not usable:
+        name = here[0].metadata.name
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"The deployment {name} of {base.metadata.name} does not accept adapters",
+            f"Deploy it again: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
+            f" {ADAPTERS}. Or train with --merge",
+        )
+    return usable[0] if usable else None
+
+
+def _callable_names(cloud: ProjectClient, base: "Model", job: "FineTuningJob") -> tuple[str, str]:
+    """Return the names by which base and new model can be called; "" for one that cannot be called yet."""
+    deployments = cloud.list_all(DEPLOYMENTS)
+    of_base = _deployment_of(deployments, base, merge=job.spec.merge)
+    serve_base = [] if of_base is None else [of_base]
+    serve_new = deployments if job.spec.merge else serve_base
+    return (
+        _callable_name(base.metadata.name, serve_base),
+        _callable_name(job.status.fine_tuned_model, serve_new),
+    )
+
+
+def _callable_name(model: str, deployments: "Sequence[Deployment]") -> str:
+    """Return the name by which one of the deployments answers for the model; a call wakes one asleep."""
+    for each in deployments:
+        name, status = called_name(model, each), each.status
+        is_ready = any(replica.state == replica.READY for replica in status.replicas)
+        if name in status.served_names and (is_ready or state_of(each) == "ASLEEP"):
+            return name
+    return ""
