@@ -1,8 +1,10 @@
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -50,6 +52,22 @@ def user_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("neocloud.client.connection.token_folder", lambda: tmp_path / "tokens")
     monkeypatch.setattr("neocloud.cli.target.DEFAULT_HOME", tmp_path / "state")
     return tmp_path
+
+
+@pytest.fixture
+def closed_home(user_folders: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder of a cloud that another user started; root, who runs tests, is refused nothing."""
+    home = user_folders / "state"
+    home.mkdir(mode=0o700)
+    stat = os.stat
+
+    def refuse(path: int | str | Path, *arguments: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, (str, Path)) and home in Path(path).parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    return home
 
 
 @pytest.fixture

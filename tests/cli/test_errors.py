@@ -48,6 +48,19 @@ def test_when_nothing_answers_neo_says_neo_up(neo: Neo, credentials_file: Path) 
     )
 
 
+@pytest.mark.parametrize("command", [("status",), ("logs",), ("down",), ("destroy", "--yes"), LIST])
+def test_a_cloud_of_another_user_is_not_taken_for_a_stopped_one(
+    neo: Neo, closed_home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("NEOCLOUD_HOME", str(closed_home))
+    ran = neo(*command)
+    assert ran.code == 4, ran.err
+    assert (
+        f"neo: {closed_home}/" in ran.err
+        and "cannot be read by this user. Run the command as root" in ran.err
+    )
+
+
 def test_a_stopped_cloud_on_this_machine_is_named_by_its_folder(
     neo: Neo, credentials_file: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,16 @@ def test_without_the_option_it_is_the_log_of_the_server(
     assert not served.requests
 
 
+def test_a_user_who_may_not_read_the_log_of_the_server_reads_that_of_the_workload(
+    signed_in: Neo, served: FakeServer, closed_home: Path
+) -> None:
+    ran = signed_in("logs", "web")
+    assert (ran.code, ran.out) == (0, "booted\n")
+    assert "The server's log may be read by root only" in ran.err
+    ran = signed_in("logs")
+    assert ran.code == 4 and "cannot be read by this user. Run the command as root" in ran.err
+
+
 def test_a_machine_without_the_log_of_the_server_prints_that_of_the_workload(
     signed_in: Neo, served: FakeServer, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from neocloud.cli.main import Choice
 from neocloud.client.connection import Client, connect
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
-from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles
+from neocloud.client.profiles import Profile, Profiles, config_file, exists_in_home, read_profiles
 
 if TYPE_CHECKING:
     from neocloud.client.gateway import Gateway
@@ -31,7 +31,7 @@ def profile_of(context: typer.Context) -> Profile:
 def profile_of_home(home: Path, name: str) -> Profile:
     """Return a profile made from the files that the server wrote into its state folder."""
     credentials_file = home / "credentials.json"
-    if not credentials_file.exists():
+    if not exists_in_home(credentials_file):
         raise ClientError(
             "UNAVAILABLE", f"There is no cloud in {home}", f"Start one with `neo up --home {home}`"
         )

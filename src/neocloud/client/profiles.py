@@ -177,3 +177,21 @@ def _device_key(endpoint: str, email: str) -> str:
 
 def _device_file() -> Path:
     return config_file().parent / "devices.json"
+
+
+def exists_in_home(file: Path) -> bool:
+    """Return whether there is this file in a state folder.
+
+    Raises ClientError if the folder is closed to this user, as that of a cloud that root started is.
+    """
+    try:
+        file.stat()
+    except PermissionError as error:
+        raise ClientError(
+            "PERMISSION_DENIED",
+            f"{file} cannot be read by this user",
+            "Run the command as root, or name another state folder with --home",
+        ) from error
+    except OSError:
+        return False
+    return True

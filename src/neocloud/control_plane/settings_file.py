@@ -42,11 +42,6 @@ class BadSettings(OSError):
     """The settings of a home cannot be used."""
 
 
-def is_configured(home: Path) -> bool:
-    """Return whether `neo` has written settings into this folder."""
-    return (home / CONFIG_FILE).exists() or (home / EARLIER_FILE).exists()
-
-
 def read_settings(home: Path) -> Settings:
     """Return what was chosen for this home. Raises BadSettings when the file is damaged; OSError."""
     try:

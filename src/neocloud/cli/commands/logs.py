@@ -24,6 +24,7 @@ from neocloud.cli.target import home_of, profile_of_home
 from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
+from neocloud.client.profiles import exists_in_home
 from neocloud.core import contract
 
 POLL_SECONDS = 0.3
@@ -151,11 +152,12 @@ def logs(
         raise typer.BadParameter(why, param_hint="--workload")
     try:
         cloud_home = None if workload else _home_with_log(context, home)
-    except ClientError:
+    except ClientError as error:
         if not resource or for_server or home is not None:
             raise
         cloud_home = None
-        say("The server's log is not on this machine; this is the log of what runs in the resource.")
+        why = "may be read by root only" if error.code == "PERMISSION_DENIED" else "is not on this machine"
+        say(f"The server's log {why}; this is the log of what runs in the resource.")
     if cloud_home is None:
         print_workload_log(context, resource, project, follow=follow)
         return
@@ -184,7 +186,7 @@ def _options_for_server(since: str, level: Level, output: LogFormat) -> str:
 def _home_with_log(context: typer.Context, given: Path | None) -> Home:
     """Return the state folder. Raises ClientError if there is no log in it."""
     home = Home(home_of(context, given))
-    if not home.log_file.exists() and not older_file(home.log_file).exists():
+    if not exists_in_home(home.log_file) and not exists_in_home(older_file(home.log_file)):
         raise ClientError(
             "NOT_FOUND",
             f"There is no log in {home.path}",

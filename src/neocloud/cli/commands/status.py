@@ -64,6 +64,7 @@ def status(
       neo status --output json
     """
     place = Home(home_of(context, home))
+    is_ours = place.is_ours()  # first, as a user to whom the folder is closed would read "stopped"
     server = place.server()
     stopped = "restarting" if is_supervised(place) else "stopped"
     report: JsonObject = {
@@ -78,7 +79,7 @@ def status(
     if output is not Format.TABLE:
         show(output, report, fields_table(()))
     elif server is None:
-        _print_stopped(place)
+        _print_stopped(place, is_ours=is_ours)
     else:
         _print_running(report, place, server)
     if server is None:
@@ -141,7 +142,7 @@ def _restart_rows(place: Home) -> list[tuple[str, object]]:
     return [("Restarts", f"{deaths.restarts}; at {at:%Y-%m-%d %H:%M:%S} UTC the server {deaths.why}{said}")]
 
 
-def _print_stopped(place: Home) -> None:
+def _print_stopped(place: Home, *, is_ours: bool) -> None:
     if is_supervised(place):
         rows = [("State", "restarting"), ("State folder", place.path), *_restart_rows(place)]
         print_view(fields_table([*rows, ("Log", place.log_file)]))
@@ -152,7 +153,7 @@ def _print_stopped(place: Home) -> None:
             )
         return
     print_view(fields_table([("State", "stopped"), ("State folder", place.path)]))
-    echo("Start it with `neo up`." if place.is_ours() else "There is no cloud there. `neo up` starts one.")
+    echo("Start it with `neo up`." if is_ours else "There is no cloud there. `neo up` starts one.")
 
 
 def _print_running(report: JsonObject, place: Home, server: RunningServer) -> None:

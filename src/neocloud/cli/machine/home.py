@@ -16,9 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
-from neocloud.client.profiles import config_file, read_profiles
+from neocloud.client.profiles import config_file, exists_in_home, read_profiles
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.settings_file import BadSettings, is_configured, read_settings, write_settings
+from neocloud.control_plane.settings_file import (
+    CONFIG_FILE,
+    EARLIER_FILE,
+    BadSettings,
+    read_settings,
+    write_settings,
+)
 from neocloud.core.osfiles import HeldLock, OpenFolder, ensure_private, take_lock
 
 SERVER_MODULE = "neocloud.control_plane"
@@ -73,11 +79,12 @@ class Home:
         return self.path / "known_hosts"
 
     def is_ours(self) -> bool:
-        return is_configured(self.path) or (self.path / "server.lock").exists()
+        """Return whether `neo up` or a server made this folder. Raises ClientError if it is closed to us."""
+        return any(exists_in_home(self.path / name) for name in (CONFIG_FILE, EARLIER_FILE, "server.lock"))
 
     def was_started(self) -> bool:
-        """A server was ready on this folder at least once."""
-        return self.credentials_file.exists()
+        """A server was ready on this folder at least once. Raises ClientError if it is closed to us."""
+        return exists_in_home(self.credentials_file)
 
     def create(self) -> None:
         """Make the folder; refuses one that holds something else, because `neo destroy` empties it."""
