@@ -101,6 +101,12 @@ async def serving(folder: Path, limits: ApiConnectionLimits, *, tls: bool = True
 both = pytest.mark.parametrize("tls", [True, False], ids=["tls", "plain"])
 
 
+@pytest.fixture(autouse=True)
+def long_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half-open handshakes stay open, however busy the machine is."""
+    monkeypatch.setattr(web_server, "HANDSHAKE_SECONDS", 10 * LONG)
+
+
 @both
 async def test_a_head_that_stops_is_refused(tmp_path: Path, tls: bool) -> None:
     async with serving(tmp_path, SHORT, tls=tls) as api:
