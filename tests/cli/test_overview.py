@@ -54,6 +54,23 @@ def test_ps_of_an_empty_project_says_so(signed_in: Neo, cloud: FakeServer) -> No
     assert ran.code == 0 and "Nothing runs here" in ran.err
 
 
+def test_ps_and_ls_name_what_the_caller_may_not_list(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.permission_denied("list", PROJECT)
+
+    serve_clusters(cloud)
+    cloud.serve(f"{INSTANCES}/List", refuse)
+    for command in ("ps", "ls"):
+        ran = signed_in(command)
+        assert ran.code == 0 and not ran.out
+        assert ran.err.splitlines() == [
+            "You may not list instances here.",
+            "There is nothing of the other kinds.",
+        ]
+    cloud.serve(f"{CLUSTERS}/List", refuse)
+    assert signed_in("ps").code == signed_in("ls").code == 4
+
+
 def test_ssh_finds_a_machine_or_a_cluster(
     signed_in: Neo, served: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,11 +5,12 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from neocloud.cli.commands import top
@@ -84,7 +85,7 @@ def test_without_a_terminal_it_ends_after_one_screen(signed_in: Neo, served: Fak
     assert [job["state"] for job in document["jobs"]] == ["RUNNING"]
 
 
-def test_what_may_not_be_listed_is_left_out(signed_in: Neo, served: FakeServer) -> None:
+def test_what_may_not_be_listed_is_named(signed_in: Neo, served: FakeServer) -> None:
     def refuse(request: Any) -> Any:
         raise contract.permission_denied("compute.instance.list", PROJECT)
 
@@ -95,12 +96,22 @@ def test_what_may_not_be_listed_is_left_out(signed_in: Neo, served: FakeServer) 
     served.serve(f"{SLURM_JOBS}/List", away)
     ran = signed_in("top", "--once")
     assert ran.code == 0 and "MACHINE" not in ran.out and "worker-0" in ran.out
-    assert "No jobs of lab" in ran.err
+    assert "No jobs of lab" in ran.err and "You may not list machines here." in ran.err
+    for service in (CLUSTERS, DEPLOYMENTS):
+        served.serve(f"{service}/List", refuse)
+    ran = signed_in("top", "--once")
+    assert ran.code == 4 and "Permission 'compute.instance.list'" in ran.err and not ran.out
+
+
+@pytest.mark.parametrize("interval", ["nan", "inf", "0.5", "1e300"])
+def test_an_interval_is_a_number_of_seconds(signed_in: Neo, served: FakeServer, interval: str) -> None:
+    ran = signed_in("top", "--interval", interval)
+    assert ran.code == 2 and "--interval" in ran.err and not served.requests
 
 
 def test_an_empty_project_says_so(signed_in: Neo, cloud: FakeServer) -> None:
     ran = signed_in("top", "--once")
-    assert ran.code == 0 and "Nothing runs here." in ran.out
+    assert ran.code == 0 and "No machine, cluster or deployment runs here." in ran.out
 
 
 @pytest.fixture
@@ -179,18 +190,63 @@ def test_a_rate_counts_the_names_of_the_deployment_only() -> None:
     assert top.rate(["bank"], None, now) is None
 
 
+def screen_of(rows: int, height: int, name: str = "train") -> str:
+    """Return what `neo top` draws on a terminal of this height."""
+    node = {"cluster": "lab", "slurm_state": "IDLE"}
+    job = {"id": 7, "cluster": "lab", "name": name, "state": "RUNNING", "started_at": "2026-11-23T08:00:00Z"}
+    document = {
+        "at": "2026-11-23T08:00:45+00:00",
+        "project_id": PROJECT,
+        "host": None,
+        "machines": [],
+        "clusters": [{"name": "lab"}],
+        "nodes": [{**node, "name": f"worker-{number}"} for number in range(rows)],
+        "jobs": [job] * rows,
+        "deployments": [],
+        "notes": ["No jobs of other are shown: " + "it does not answer " * 40],
+    }
+    screen = Console(width=80, height=height, file=StringIO())
+    screen.print(top.drawn(document, screen))
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
+
+
+def test_a_name_does_not_control_the_terminal() -> None:
+    shown = screen_of(1, 24, "\x1b]0;x\x07 of\nmany lines")
+    assert "\x1b" not in shown and "\\x1b]0;x\\x07 of many" in shown
+    assert "45 s" in shown
+
+
+@pytest.mark.parametrize("height", [16, 24, 50])
+def test_a_screen_is_not_higher_than_the_terminal(height: int) -> None:
+    lines = screen_of(40, height, "a long name " * 20).splitlines()
+    assert len(lines) <= height and lines[-1] == "Ctrl-C ends it."
+    assert any(line.startswith("No jobs of other") for line in lines[:2])
+    hidden = [int(line.split()[1]) for line in lines if line.startswith("... ")]
+    listed = sum("worker-" in line or "RUNNING" in line for line in lines)
+    assert len(hidden) == 2 and sum(hidden) + listed == 80
+    assert "more" not in screen_of(2, height)
+
+
+def test_a_short_table_leaves_its_lines_to_the_others() -> None:
+    assert top.shares([2, 40, 40], 20) == [2, 9, 9]
+    assert top.shares([2, 3], 20) == [2, 3]
+    assert top.shares([5, 5], 0) == [1, 1]
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"])
 def test_the_screen_is_refreshed_also_while_the_server_is_away(
-    signed_in: Neo, served: FakeServer, monkeypatch: pytest.MonkeyPatch
+    signed_in: Neo, served: FakeServer, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     drawn: list[dict[str, Any]] = []
     document = top.document_of
 
     def sometimes(*given: Any) -> Any:
         if len(drawn) == 1:
-            raise ClientError("UNAVAILABLE", "The server does not answer")
+            raise ClientError(code, "The server does not answer")
         return document(*given)
 
-    def draw(shown: dict[str, Any]) -> RenderableType:
+    def draw(shown: dict[str, Any], screen: Console) -> RenderableType:
         drawn.append(shown)
         if len(drawn) == 3:
             raise KeyboardInterrupt

@@ -152,8 +152,11 @@ def _lines(view: View) -> Iterable[str]:
         yield (" " * GAP).join(padded).rstrip()
 
 
-def styled(view: View) -> Table:
-    """Return a table for a terminal, with the names of states coloured."""
+def styled(view: View, *, one_line: bool = False) -> Table:
+    """Return a table for a terminal, with the names of states coloured.
+
+    With `one_line`, every row takes one line: the widest columns are shortened to fit.
+    """
     result = Table(
         box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_header=bool(view.headers)
     )
@@ -161,18 +164,24 @@ def styled(view: View) -> Table:
         longest = max((len(row[number]) for row in view.rows), default=0)
         is_whole = longest <= LONGEST_UNBROKEN if header != "ID" else True
         justify = "right" if header in view.right else "left"
-        result.add_column(visible(header), justify=justify, overflow="fold", no_wrap=is_whole)
+        result.add_column(
+            _cell(header, one_line=one_line),
+            justify=justify,
+            overflow="ellipsis" if one_line else "fold",
+            no_wrap=is_whole and not one_line,
+        )
     if not view.headers:
         result.add_column(style="bold", no_wrap=True)
         result.add_column(overflow="fold")
     for row in view.rows:
-        result.add_row(*(_cell(text) for text in row))
+        result.add_row(*(_cell(text, one_line=one_line) for text in row))
     return result
 
 
-def _cell(text: str) -> Text:
+def _cell(text: str, *, one_line: bool) -> Text:
     """Return a cell, coloured if it is the name of a state."""
-    return Text(visible(text), style=next((STYLES[word] for word in text.split("+") if word in STYLES), ""))
+    style = next((STYLES[word] for word in text.split("+") if word in STYLES), "")
+    return Text(visible(text.replace("\n", " ") if one_line else text), style, no_wrap=one_line or None)
 
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking, as scripts do.")]

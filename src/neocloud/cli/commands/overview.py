@@ -1,6 +1,6 @@
 """`neo ps`, `neo ls` and `neo ssh`: what is in the project, whatever its kind."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,19 +10,20 @@ import typer
 from neocloud.cli.commands import instance
 from neocloud.cli.commands.slurm import login
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, JsonObject, OutputOption, show, table
+from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
     INSTANCES,
-    NOT_OFFERED,
     TUNING_JOBS,
-    ProjectClient,
     ProjectOption,
     connect_to_project,
     find_in,
+    list_in,
     names_of,
     not_found,
+    plural,
+    refusal_note,
     state_of,
 )
 from neocloud.client.errors import ClientError
@@ -66,13 +67,17 @@ def ps(context: typer.Context, project: ProjectOption = "", output: OutputOption
 
 @ls_app.command()
 def ls(context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE) -> None:
-    """Show what is in the project, also what does not run, such as disks and models.
+    """Show what is in the project, also what does not run: models, disks, images, networks, service accounts.
+
+    Other kinds, such as security groups and budgets, are listed by the commands of their product.
 
     Example:
 
       neo ls
     """
-    _show(context, project, [*RUNNING, *OTHERS], output, "The project is empty.")
+    kinds = [*RUNNING, *OTHERS]
+    empty = f"The project has no {plural([kind for kind, _ in kinds], 'or')}."
+    _show(context, project, kinds, output, empty)
 
 
 @ssh_app.command()
@@ -135,22 +140,17 @@ def _show(
     context: typer.Context, project: str, kinds: Sequence[tuple[str, str]], output: Format, empty: str
 ) -> None:
     cloud = connect_to_project(context, project)
-    found = [(kind, item) for kind, service in kinds for item in _listed(cloud, service)]
+    listed, refused = list_in(cloud, kinds)
+    found = [(kind, item) for kind, service in kinds for item in listed.get(service, ())]
     now = datetime.now(UTC)
     rows = [
         (item.metadata.name, kind, _state(item), _age(item, now), item.metadata.id) for kind, item in found
     ]
     data: list[JsonObject] = [{"kind": kind, **contract.to_dict(item)} for kind, item in found]
+    if refused:
+        say(refusal_note(refused))
+        empty = "There is nothing of the other kinds."
     show(output, data, table(["NAME", "KIND", "STATE", "AGE", "ID"], rows, right=["AGE"]), empty=empty)
-
-
-def _listed(cloud: ProjectClient, service: str) -> Iterable[Any]:
-    try:
-        return cloud.list_all(service)
-    except ClientError as error:
-        if error.code not in NOT_OFFERED:
-            raise
-        return []
 
 
 def _state(item: Any) -> str:

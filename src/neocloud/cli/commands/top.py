@@ -1,5 +1,6 @@
 """`neo top`: what runs in the project and how busy it is, on one screen that is refreshed."""
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -41,6 +42,8 @@ from neocloud.cli.resources.lookup import (
     ProjectClient,
     ProjectOption,
     connect_to_project,
+    list_in,
+    refusal_note,
     state_of,
 )
 from neocloud.cli.terminal import echo, visible
@@ -51,11 +54,25 @@ from neocloud.messages.neocloud.inference.v1 import Replica
 SAMPLE_SECONDS = 1.0
 """Between the two readings of the gateway's counters where only one screen is printed."""
 REQUESTS = "neocloud_gateway_requests_total"
-_NO_JOBS = frozenset({*NOT_OFFERED, "FAILED_PRECONDITION", "NOT_FOUND", "UNAVAILABLE"})
+_PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"})
+"""Codes of errors that may be over at the next refresh."""
+_NO_JOBS = frozenset({*NOT_OFFERED, *_PASSING, "FAILED_PRECONDITION", "NOT_FOUND"})
 """Codes that a cluster without a running Slurm, or one that was just deleted, answers for its jobs."""
+_KINDS = (("Slurm cluster", CLUSTERS), ("machine", INSTANCES), ("deployment", DEPLOYMENTS))
+_LONGEST_INTERVAL = 3600
+_LINES_AROUND = 2
+"""Of a table: the empty line before it, and its header. Of the screen's end: as many."""
+_SHARE_OF_NOTES = 4
+"""Notes take at most this part of the screen's height."""
 _MEMORY = Path("/proc/meminfo")
 
 app = command_group()
+
+
+def _number(value: float) -> float:
+    if math.isnan(value):
+        raise typer.BadParameter("nan is not a number of seconds")
+    return value
 
 
 @dataclass(frozen=True)
@@ -69,7 +86,12 @@ class Answered:
 @app.command()
 def top(
     context: typer.Context,
-    interval: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Time between refreshes.")] = 2,
+    interval: Annotated[
+        float,
+        typer.Option(
+            min=1, max=_LONGEST_INTERVAL, callback=_number, metavar="SECONDS", help="Time between refreshes."
+        ),
+    ] = 2,
     once: Annotated[bool, typer.Option("--once", help="Print one screen and end.")] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -77,8 +99,8 @@ def top(
     """Show what runs and how busy it is: machines, Slurm nodes and jobs, deployments.
 
     Refreshed until Ctrl-C; printed once with --once, with --output json or yaml, and without a terminal. On
-    the cloud's own machine it also shows the host's load and memory, and the requests per second of
-    deployments, which count all models of that name in the cloud.
+    the cloud's own machine the operator, with the profile of `neo up`, also sees the host's load and memory,
+    and the requests per second of deployments, which count all models of that name in the cloud.
 
     Examples:
 
@@ -116,7 +138,7 @@ def _single(cloud: ProjectClient) -> JsonObject:
 
 
 def refresh(cloud: ProjectClient, interval: float, live: Live) -> None:
-    """Draw the screen again and again until Ctrl-C. A server that is away for a moment does not end it."""
+    """Draw the screen again and again until Ctrl-C. An error that may pass does not end it."""
     before, document = None, None
     try:
         while True:
@@ -125,42 +147,36 @@ def refresh(cloud: ProjectClient, interval: float, live: Live) -> None:
                 document = document_of(cloud, before, now)
                 before = now
             except ClientError as error:
-                if document is None or error.code != "UNAVAILABLE":
+                if document is None or error.code not in _PASSING:
                     raise
                 document = {**document, "notes": [str(error)]}
-            live.update(drawn(document), refresh=True)
+            live.update(drawn(document, live.console), refresh=True)
             cloud.client.sleep(interval)
     except KeyboardInterrupt:
         return
 
 
 def document_of(cloud: ProjectClient, before: Answered | None, now: Answered | None) -> JsonObject:
-    clusters = _listed(cloud, CLUSTERS)
+    listed, refused = list_in(cloud, _KINDS)
+    clusters = listed.get(CLUSTERS, ())
     jobs, notes = _jobs(cloud, clusters)
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "project_id": cloud.project,
         "host": _host(cloud),
-        "machines": [_machine(item) for item in _listed(cloud, INSTANCES)],
+        "machines": [_machine(item) for item in listed.get(INSTANCES, ())],
+        "clusters": [
+            {"name": item.metadata.name, "id": item.metadata.id, "state": state_of(item)} for item in clusters
+        ],
         "nodes": [
             {"cluster": cluster.metadata.name, **contract.to_dict(node)}
             for cluster in clusters
             for node in cluster.status.nodes
         ],
         "jobs": jobs,
-        "deployments": [_deployment(item, before, now) for item in _listed(cloud, DEPLOYMENTS)],
-        "notes": notes,
+        "deployments": [_deployment(item, before, now) for item in listed.get(DEPLOYMENTS, ())],
+        "notes": [refusal_note(refused), *notes] if refused else notes,
     }
-
-
-def _listed(cloud: ProjectClient, service: str) -> Sequence[Any]:
-    """Return the resources, or none if the caller may not list them or this cloud does not serve them."""
-    try:
-        return cloud.list_all(service)
-    except ClientError as error:
-        if error.code not in NOT_OFFERED:
-            raise
-        return []
 
 
 def _jobs(cloud: ProjectClient, clusters: Sequence[Any]) -> tuple[list[JsonObject], list[str]]:
@@ -265,8 +281,8 @@ def _heading(document: JsonObject) -> list[str]:
         lines.append(
             f"Host: {host['cpus']} CPUs, load {host['load']}; memory {used:.1f} of {total:.1f} GiB in use"
         )
-    if not any(document[kind] for kind in ("machines", "nodes", "jobs", "deployments")):
-        lines.append("Nothing runs here.")
+    if not any(document[kind] for kind in ("machines", "clusters", "deployments", "notes")):
+        lines.append("No machine, cluster or deployment runs here.")
     return lines
 
 
@@ -332,9 +348,28 @@ def _elapsed(job: JsonObject, now: str) -> str:
     return duration(max(0.0, seconds))
 
 
-def drawn(document: JsonObject) -> RenderableType:
-    parts: list[RenderableType] = [Text(visible(line)) for line in _heading(document)]
-    for view in _views(document):
-        parts += [Text(), styled(view)]
-    parts += [Text(visible(note), style="yellow") for note in document["notes"]]
+def drawn(document: JsonObject, screen: Console) -> RenderableType:
+    """Return what fits on the screen: the notes below the heading, then the share of each table."""
+    heading, notes = (
+        [line for text in texts for line in Text(visible(text), style).wrap(screen, screen.width)]
+        for texts, style in ((_heading(document), ""), (document["notes"], "yellow"))
+    )
+    shown = max(1, screen.height // _SHARE_OF_NOTES)
+    parts: list[RenderableType] = [*heading, *notes[:shown]]
+    views = _views(document)
+    free = screen.height - len(parts) - _LINES_AROUND * (len(views) + 1)
+    for view, lines in zip(views, shares([len(view.rows) for view in views], free), strict=True):
+        hidden = len(view.rows) - lines + 1 if len(view.rows) > lines else 0
+        part = View(view.rows[: len(view.rows) - hidden], view.headers, view.right)
+        parts += [Text(), styled(part, one_line=True)]
+        parts += [Text(f"... {hidden} more", style="dim")] if hidden else []
     return Group(*parts, Text("\nCtrl-C ends it.", style="dim"))
+
+
+def shares(rows: Sequence[int], lines: int) -> list[int]:
+    """Divide the lines among tables of so many rows, evenly but for what short tables leave to the others."""
+    found = dict.fromkeys(range(len(rows)), 0)
+    for done, index in enumerate(sorted(found, key=rows.__getitem__)):
+        found[index] = max(1, min(rows[index], lines // (len(rows) - done)))
+        lines -= found[index]
+    return list(found.values())

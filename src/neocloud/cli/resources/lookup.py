@@ -1,6 +1,6 @@
 """Find resources by name or id for the hand-written commands, and the project they are in."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -144,6 +144,41 @@ def find_in(
     if len(refusals) == len(services):
         raise refusals[0]
     return found, [error for error in refusals if error.code == "PERMISSION_DENIED"]
+
+
+def list_in(
+    cloud: ProjectClient, kinds: Sequence[tuple[str, str]]
+) -> tuple[Mapping[str, Sequence[Any]], Sequence[str]]:
+    """Return the resources by service, and the labels of the kinds that the caller may not list.
+
+    `kinds` holds labels and services; this cloud need not serve all. Raises ClientError if all are refused.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    labels: list[str] = []
+    refusals: list[ClientError] = []
+    for label, service in kinds:
+        try:
+            found[service] = cloud.list_all(service)
+        except ClientError as error:
+            if error.code not in NOT_OFFERED:
+                raise
+            if error.code == "PERMISSION_DENIED":
+                labels.append(label)
+                refusals.append(error)
+    if refusals and not found:
+        raise refusals[0]
+    return found, labels
+
+
+def refusal_note(labels: Sequence[str]) -> str:
+    """Return what to tell a caller who may not list these kinds."""
+    return f"You may not list {plural(labels, 'or')} here."
+
+
+def plural(labels: Sequence[str], conjunction: str) -> str:
+    """ "instances, disks or models"."""
+    *others, last = [f"{label}s" for label in labels]
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 def not_found(message: str, refusals: Sequence[ClientError]) -> ClientError:
