@@ -12,6 +12,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
 from neocloud.cli.machine.server_process import deaths_of_server, get_json, is_supervised
+from neocloud.cli.machine.systemd_unit import has_unit, unit_file
 from neocloud.cli.output import (
     Format,
     JsonObject,
@@ -73,6 +74,7 @@ def status(
         "is_emulator": place.settings().emulator,
         "is_supervised": is_supervised(place),
         "restarts": _restarts(place),
+        "service": unit_file(place).name if has_unit(place) else "",
     }
     if server is not None:
         report |= _running_report(place, server)
@@ -165,6 +167,7 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         ("Version", server.version),
         ("Process", server.pid),
         *_restart_rows(place),
+        *([("At boot", f"started by systemd ({unit_file(place).name})")] if has_unit(place) else []),
         ("State folder", place.path),
         ("Database", report.get("database", "")),
         ("Log", place.log_file),

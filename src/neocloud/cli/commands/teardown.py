@@ -10,6 +10,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import run_server_verb, stop_server
+from neocloud.cli.machine.systemd_unit import remove_unit
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of
@@ -31,7 +32,7 @@ def destroy(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
 ) -> None:
-    """Remove the cloud: containers, networks, images, mounts, files, its profile.
+    """Remove the cloud: containers, networks, images, mounts, files, its profile, its unit of systemd.
 
     All data in it is lost, including files on shared file systems. Debian packages are kept, and so are files
     that `neo client-config` wrote for other clients, which are listed.
@@ -48,6 +49,7 @@ def destroy(
         return
     if not yes and not typer.confirm(f"Remove the cloud in {place.path} with all its data?", err=True):
         raise typer.Abort
+    remove_unit(place, stop=True)
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         with stage("Stop the server"):
             stop_server(place)

@@ -17,6 +17,13 @@ from neocloud.cli.machine import images
 from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.server_process import check_machine, keep_supervised, start_server, stop_server
+from neocloud.cli.machine.systemd_unit import (
+    check_systemd,
+    install_unit,
+    remove_unit,
+    unit_file,
+    update_unit,
+)
 from neocloud.cli.machine.upgrade import remove_copies, undo_interrupted_upgrade, upgrade
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
@@ -37,7 +44,9 @@ from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, database
 app = command_group()
 
 
-def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any) -> None:
+def up(
+    context: typer.Context, home: Path | None, service: bool | None, tls: bool | None, **given: Any
+) -> None:
     """Start the cloud on this machine.
 
     Builds missing container images (some minutes, once), starts the server and creates a profile, so that
@@ -53,6 +62,7 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
       neo up --home /srv/cloud                 # keep the state elsewhere
       neo up --grpc-port 0 --http-port 0       # any free ports
       neo up --listen 192.0.2.7                # for other machines too, over TLS
+      neo up --service                         # again whenever this machine boots, by systemd
       neo up --emulator                        # for tests: runs nothing real, free ports, temporary folder
     """
     os.umask(0o077)
@@ -62,6 +72,8 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
     _check_database(context, given)
     is_emulator = bool(given.get("emulator")) or "emulator_gpus" in given
     place = emulator_home(home) if is_emulator else Home(home_of(context, home))
+    if service:
+        _check_service(is_emulator or place.settings().emulator)
     is_first = not place.was_started()
     place.create()
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
@@ -85,6 +97,7 @@ def up(context: typer.Context, home: Path | None, tls: bool | None, **given: Any
                 server = upgrade(place, server)
             elif keep_supervised(place):
                 say("The server's supervisor had died; another one watches the server now.")
+    _keep_service(place, service)
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
 
@@ -97,9 +110,16 @@ def _signature() -> inspect.Signature:
         help="Also serve the API over TLS, with the cloud's own certificate authority.",
         show_default=False,
     )
+    service = typer.Option(
+        "--service/--no-service",
+        help="Also start the cloud when this machine boots, and stop it in order when it shuts down: installs"
+        " a unit of systemd, or removes it.",
+        show_default=False,
+    )
     found = [
         _parameter("context", typer.Context, inspect.Parameter.empty),
         _parameter("home", Annotated[Path | None, state_folder], None),
+        _parameter("service", Annotated[bool | None, service], None),
     ]
     for name, (item, option) in options().items():
         if not option.by_neo:
@@ -236,6 +256,26 @@ def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
         raise ClientError(
             "INVALID_ARGUMENT", "--database-url cannot be combined with --database-url-file", "Drop one"
         )
+
+
+def _check_service(is_emulator: bool) -> None:
+    if is_emulator:
+        raise ClientError(
+            "INVALID_ARGUMENT", "--service is for a real cloud; an emulator is started by hand", "Drop it"
+        )
+    check_systemd()
+
+
+def _keep_service(place: Home, service: bool | None) -> None:
+    """Install or remove the unit of systemd, or let one that is there start this release."""
+    if service:
+        with stage("Install the unit of systemd"):
+            install_unit(place)
+        say(f"systemd starts this cloud when the machine boots: {unit_file(place)}")
+    elif service is False and remove_unit(place):
+        say("systemd does not start this cloud any more; it goes on running.")
+    elif update_unit(place):
+        say(f"The unit of systemd starts release {__version__} from now on: {unit_file(place)}")
 
 
 def _prepare_machine(place: Home, settings: Settings) -> None:
