@@ -25,6 +25,8 @@ async def remove():
 
 asyncio.run(remove())
 """
+NAMESPACES = "neotest-"
+"""What names of network namespaces begin with; then comes the id of the process that made them."""
 _held: dict[Path, tuple[Path, int]] = {}
 """By home: the file, and the descriptor that holds its lock until this process ends."""
 
@@ -63,7 +65,15 @@ def remove_leftovers() -> list[Path]:
                 _remove(home)
                 removed.append(home)
             path.unlink(missing_ok=True)
+    _remove_namespaces()
     return removed
+
+
+def _remove_namespaces() -> None:
+    for path in Path("/run/netns").glob(f"{NAMESPACES}*"):
+        process_id = path.name.removeprefix(NAMESPACES).partition("-")[0]
+        if process_id.isdigit() and not Path("/proc", process_id).exists():
+            _run(["ip", "netns", "delete", path.name], {})
 
 
 def _remove(home: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import leftovers
+
 CLOUD_ADDRESS, LAPTOP_ADDRESS = "10.213.0.1", "10.213.0.2"
 CLOUD_ADDRESS_6, LAPTOP_ADDRESS_6 = "fd13::1", "fd13::2"
 COMMAND_SECONDS = 180
@@ -57,8 +59,8 @@ def two_machines(folder: Path) -> Iterator[tuple[Machine, Machine]]:
     """Yield the machine of the cloud and the laptop."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
-    number = uuid.uuid4().hex[:8]
-    names = [f"neotest-{number}-{side}" for side in ("cloud", "laptop")]
+    number = uuid.uuid4().hex[:6]
+    names = [f"{leftovers.NAMESPACES}{os.getpid()}-{number}-{side}" for side in ("cloud", "laptop")]
     addresses = [(CLOUD_ADDRESS, CLOUD_ADDRESS_6), (LAPTOP_ADDRESS, LAPTOP_ADDRESS_6)]
     try:
         for name in names:

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core import contract
-from neocloud.core.contract.cache import descriptor_set
 from neocloud.testing.waiting import wait_until
+from tests.contract_cache import cache_with_contract
 
 NOBODY = 65534
 Neo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,9 +25,7 @@ Neo = Callable[..., "subprocess.CompletedProcess[str]"]
 def folder() -> Iterator[Path]:
     """All that the person may write to; the contract is in their cache already."""
     made = Path(tempfile.mkdtemp(prefix="neocloud-test-"))
-    cache = made / "cache" / "neocloud"
-    cache.mkdir(parents=True)
-    (cache / contract.cache_path().name).write_bytes(descriptor_set())
+    cache_with_contract(made / "cache")
     if os.geteuid() == 0:
         for path in (made, *made.rglob("*")):
             os.chown(path, NOBODY, NOBODY)

@@ -10,6 +10,7 @@ import pytest
 
 from neocloud.control_plane.tls import _host_name
 from neocloud.server import ensure_certificate
+from tests import leftovers
 from tests.two_machines import CLOUD_ADDRESS, Machine, two_machines
 
 EMAIL = "alice@bank.example"
@@ -47,6 +48,7 @@ class Cloud:
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     folder = tmp_path_factory.mktemp("machines")
     home = folder / "cloud"
+    leftovers.record(home)
     with two_machines(folder) as (machine, laptop):
         try:
             started = machine.neo("up", "--emulator", "--home", str(home), "--listen", CLOUD_ADDRESS)
@@ -57,6 +59,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
             yield Cloud(machine, laptop, home, created.stdout.split()[-1], json.loads(status.stdout))
         finally:
             machine.neo("destroy", "--home", str(home), "--yes")
+    leftovers.forget(home)
 
 
 def test_a_colleague_signs_in_and_works_from_a_laptop(cloud: Cloud) -> None:

@@ -6,6 +6,7 @@ Releases are copies of the code with another number; all run the emulator, in pr
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from typing import Any
 import pytest
 
 import neocloud
-from neocloud.core import contract
-from neocloud.core.contract.cache import descriptor_set, proto_root
+from neocloud.core.child_process import deaths_in
+from neocloud.core.contract.cache import proto_root
+from neocloud.testing.waiting import wait_until
+from tests.contract_cache import cache_with_contract
 
 CODE = Path(neocloud.__file__).parent
 OTHERS = [path for path in sys.path if path and Path(path) != CODE.parent]
@@ -83,6 +86,14 @@ class Releases:
     def server(self) -> dict[str, Any]:
         return json.loads((self.home / "server.json").read_text())
 
+    def supervisor(self) -> int:
+        """Return its process id."""
+        return int(json.loads((self.home / "supervisor.json").read_text())["pid"])
+
+    def deaths(self) -> int:
+        """Return how often the server died since the last `neo up`."""
+        return deaths_in(json.loads((self.home / "server-process.json").read_text())).restarts
+
     def runs(self, release: str) -> bool:
         """Whether its server answers with the resource, under a supervisor, and no copy is left."""
         found = json.loads(self.neo(release, "compute", "filesystem", "list", "--output", "json").stdout)
@@ -98,9 +109,7 @@ class Releases:
 
 @pytest.fixture
 def releases(tmp_path: Path) -> Iterator[Releases]:
-    cache = tmp_path / "cache" / "neocloud"
-    cache.mkdir(parents=True)
-    (cache / contract.cache_path().name).write_bytes(descriptor_set())
+    cache_with_contract(tmp_path / "cache")
     found = Releases(tmp_path)
     yield found
     ended = found.neo(str(CODE.parent), "destroy", "--yes")
@@ -110,16 +119,19 @@ def releases(tmp_path: Path) -> Iterator[Releases]:
 def test_a_running_cloud_is_upgraded_or_goes_on_as_it_was(releases: Releases) -> None:
     first, second = releases.install("0.0.8"), releases.install("0.0.9")
     releases.start(first)
-    before = releases.server()
     upgraded = releases.neo(second, "up")
     assert upgraded.returncode == 0, upgraded.stderr
     assert "release 0.0.8 was replaced by 0.0.9" in upgraded.stdout
     server = releases.server()
-    assert (server["version"], server["grpc"]) == ("0.0.9", before["grpc"])
+    assert server["version"] == "0.0.9"
     assert releases.runs(second)
+    copies = releases.home / "upgrade"
+    copies.mkdir(mode=0o700)
+    (copies / "0.0.8.db").write_bytes(b"of an upgrade whose `neo up` was killed when the server was ready")
     again = releases.neo(second, "up")
     assert "already running" in again.stdout
     assert releases.server()["pid"] == server["pid"], "the same release changes nothing"
+    assert not copies.exists()
 
     broken = releases.install("9.9.9", fails=True, migrates=True)
     refused = releases.neo(broken, "up")
@@ -131,6 +143,27 @@ def test_a_running_cloud_is_upgraded_or_goes_on_as_it_was(releases: Releases) ->
     assert releases.runs(second)
 
 
+def test_a_release_comes_back_without_its_supervisor_and_is_replaced_when_it_cannot_start(
+    releases: Releases,
+) -> None:
+    first, broken = releases.install("0.0.9"), releases.install("9.9.9", fails=True)
+    releases.start(first)
+    os.kill(releases.supervisor(), signal.SIGKILL)
+    refused = releases.neo(broken, "up")
+    assert refused.returncode == 5
+    assert "and its server runs again" in " ".join(refused.stderr.split())
+    assert releases.runs(first)
+
+    releases.install("0.0.9", fails=True)
+    os.kill(releases.server()["pid"], signal.SIGKILL)
+    wait_until(lambda: releases.deaths() > 1, "it dies as it starts", seconds=120)
+    newer = releases.install("1.0.0")
+    started = releases.neo(newer, "up")
+    assert started.returncode == 0, started.stderr
+    assert releases.server()["version"] == "1.0.0"
+    assert releases.runs(newer)
+
+
 def test_a_release_that_was_installed_over_another_cannot_bring_it_back(releases: Releases) -> None:
     place = releases.install("0.0.9", name="installed")
     releases.start(place)
@@ -139,7 +172,7 @@ def test_a_release_that_was_installed_over_another_cannot_bring_it_back(releases
     assert refused.returncode != 0
     assert "release 0.0.9 is not installed any more where it ran" in " ".join(refused.stderr.split())
     assert releases.revision() == HEAD
-    assert releases.neo(place, "compute", "filesystem", "list").returncode != 0, "no server runs"
+    assert releases.neo(place, "compute", "filesystem", "list").returncode == 5, "no server runs"
     releases.install("0.0.9", name="installed")
     assert releases.neo(place, "up").returncode == 0
     assert releases.runs(place)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core import contract
 from neocloud.testing.emulator import Emulator, connected
+from tests import leftovers
+from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import GUIDES, HOWTOS, ROOT, blocks_of
 from tests.guides.readers import READERS
 from tests.guides.session import Reader, parts_of, reason_of, run_page
@@ -51,13 +52,15 @@ def _emulator(folder: Path) -> Iterator[Emulator]:
     home = folder / "cloud"
     environment = _environment(folder, home)
     ports = [word for name in ("grpc", "http", "tls") for word in (f"--{name}-port", "0")]
-    _neo(environment, "up", "--emulator", "--tls", *ports)
+    leftovers.record(home)
     try:
+        _neo(environment, "up", "--emulator", "--tls", *ports)
         with connected(home) as running:
             yield running
     finally:
         if home.exists():
             _neo(environment, "destroy", "--yes")
+        leftovers.forget(home)
 
 
 def _neo(environment: Mapping[str, str], *arguments: str) -> None:
@@ -105,7 +108,7 @@ def _environment(folder: Path, home: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "HOME": str(folder / "me"),
-        "XDG_CACHE_HOME": str(contract.cache_path().parents[1]),
+        "XDG_CACHE_HOME": str(cache_with_contract(folder / "cache")),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "NO_COLOR": "1",

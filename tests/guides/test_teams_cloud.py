@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from neocloud.core import contract
+from tests import leftovers
+from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import ROOT, Block, blocks_of
 from tests.guides.session import Reader, run_page
 from tests.two_machines import Machine, two_machines
@@ -30,6 +31,7 @@ def test_a_colleague_follows_the_page(tmp_path: Path) -> None:
     on_laptop = next(
         number for number, line in enumerate(PAGE.read_text().splitlines(), 1) if line == "## On the laptop"
     )
+    leftovers.record(tmp_path / "cloud")
     with two_machines(tmp_path) as (cloud, laptop):
         _add_address(cloud, "192.0.2.7/24")
         _add_address(laptop, "192.0.2.8/24")
@@ -43,6 +45,7 @@ def test_a_colleague_follows_the_page(tmp_path: Path) -> None:
             assert "alice@bank.example" in next(iter(seen.values()))
         finally:
             cloud.neo("destroy", "--yes", **home)
+    leftovers.forget(tmp_path / "cloud")
 
 
 def test_every_command_that_is_left_out_is_on_the_page() -> None:
@@ -57,7 +60,7 @@ def _follow(blocks: list[Block], reader: Reader, machine: Machine, more: dict[st
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "HOME": str(machine.home_directory),
-        "XDG_CACHE_HOME": str(contract.cache_path().parents[1]),
+        "XDG_CACHE_HOME": str(cache_with_contract(folder / "cache")),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "COLUMNS": "160",

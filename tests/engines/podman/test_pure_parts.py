@@ -19,7 +19,7 @@ from neocloud.engines.podman.containers import (
     LOST,
     Row,
     living_containers,
-    monitor_ended,
+    monitors_ended,
     observed_pod,
     parse_accelerators,
     phase_of,
@@ -332,7 +332,7 @@ async def test_container_has_ended_when_its_own_monitor_is_gone() -> None:
     try:
         while "f" * 64 not in living_containers():
             assert monitor.poll() is None
-        waiting = asyncio.create_task(monitor_ended("f" * 64))
+        waiting = asyncio.create_task(monitors_ended(["f" * 64]))
         done, _ = await asyncio.wait([waiting], timeout=0.2)
         assert not done
         monitor.communicate()

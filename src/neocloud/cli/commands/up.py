@@ -24,7 +24,7 @@ from neocloud.cli.machine.systemd_unit import (
     unit_file,
     update_unit,
 )
-from neocloud.cli.machine.upgrade import remove_copies, undo_interrupted_upgrade, upgrade
+from neocloud.cli.machine.upgrade import prepare_start, remove_copies, upgrade
 from neocloud.cli.output import fields_table, print_view, say
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of, profile_name_for, profile_of_home
@@ -95,8 +95,10 @@ def up(
                 replaced = server.version
                 _prepare_machine(place, settings)
                 server = upgrade(place, server)
-            elif keep_supervised(place):
-                say("The server's supervisor had died; another one watches the server now.")
+            else:
+                remove_copies(place)  # of an upgrade that ended without its `neo up`
+                if keep_supervised(place):
+                    say("The server's supervisor had died; another one watches the server now.")
     _keep_service(place, service)
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
@@ -294,9 +296,9 @@ def _start(place: Home, settings: Settings) -> RunningServer:
     if settings != place.settings():
         stop_server(place)  # it may be about to be started again, with the options of before
     place.keep_settings(settings)
-    if undo_interrupted_upgrade(place):
-        say(f"An upgrade was cut off; the database is again that of release {__version__}.")
     try:
+        if prepare_start(place):
+            say(f"An upgrade was cut off; the database is again that of release {__version__}.")
         with stage("Start the server"):
             started = start_server(place)
         remove_copies(place)

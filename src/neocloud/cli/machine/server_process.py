@@ -126,6 +126,11 @@ def stop_server(home: Home) -> bool:
     return supervisor is not None or any(left)
 
 
+def own_supervisor_command(home: Home) -> list[str]:
+    """Return how this release starts the server's supervisor."""
+    return supervisor_command(home.path, _command(home))
+
+
 def _start_supervisor(
     home: Home, supervisor: Child, command: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> int:
@@ -135,9 +140,7 @@ def _start_supervisor(
     if not is_adopted and server.record_file is not None:
         server.record_file.unlink(missing_ok=True)  # of an earlier life of the cloud
     deaths_allowed = deaths_of_server(home).restarts + is_adopted
-    supervisor.start(
-        command or supervisor_command(home.path, _command(home)), environment=environment or _environment()
-    )
+    supervisor.start(command or own_supervisor_command(home), environment=environment or _environment())
     return deaths_allowed
 
 

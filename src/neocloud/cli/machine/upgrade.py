@@ -15,10 +15,11 @@ from pathlib import Path
 
 from neocloud import __version__
 from neocloud.cli.machine.home import Home, RunningServer
-from neocloud.cli.machine.server_process import start_server, stop_server
+from neocloud.cli.machine.server_process import own_supervisor_command, start_server, stop_server
+from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.server_supervisor import supervisor_child
+from neocloud.control_plane.server_supervisor import server_child, supervisor_child, supervisor_command
 
 _VERSION_TIMEOUT_SECONDS = 30.0
 _PRINT_VERSION = "import neocloud; print(neocloud.__version__)"
@@ -59,6 +60,7 @@ def upgrade(place: Home, server: RunningServer) -> RunningServer:
     and the release before runs again if it is still installed.
     """
     before = _running_release(place, server)
+    remove_copies(place)  # of an earlier upgrade: none may be taken for this one's
     try:
         with stage(f"Stop the server of release {before.version}"):
             stop_server(place)
@@ -74,18 +76,29 @@ def upgrade(place: Home, server: RunningServer) -> RunningServer:
             raise ClientError(
                 "FAILED_PRECONDITION", f"The database cannot be copied: {error}. {outcome}", "Free some space"
             ) from error
+        say(f"The upgrade was interrupted. {outcome}.")
         raise
     remove_copies(place)
     return started
 
 
-def undo_interrupted_upgrade(place: Home) -> bool:
-    """Restore this release's database if an upgrade to another one was cut off; return whether it was."""
+def prepare_start(place: Home) -> bool:
+    """Stop a release that only tries to start, and restore this one's database if an upgrade was cut off.
+
+    Returns whether the database was restored. Raises ClientError.
+    """
+    supervisor = supervisor_child(place.path).find()
+    is_other = supervisor is not None and not _runs_this_release(place, supervisor.pid)
     copy = _copy_file(place, __version__)
+    if is_other or copy.exists():
+        stop_server(place)
     if not copy.exists() or _revision(copy) == _revision(place.settings().database):
         return False
-    _restore_database(place, __version__)
-    return True
+    try:
+        return _restore_database(place, __version__)
+    except (OSError, sqlite3.Error) as error:
+        what = f"The database of before the upgrade cannot be restored: {error}; it is {copy}"
+        raise ClientError("FAILED_PRECONDITION", what, "Free some space, then repeat this command") from error
 
 
 def remove_copies(place: Home) -> None:
@@ -93,20 +106,44 @@ def remove_copies(place: Home) -> None:
 
 
 def _running_release(place: Home, server: RunningServer) -> _Release:
-    supervisor = supervisor_child(place.path).find()
-    if supervisor is None:
-        return _Release(server.version, (), {})
-    process = Path(f"/proc/{supervisor.pid}")
-    try:
-        command = _strings(process / "cmdline")
-        pairs = (each.partition("=") for each in _strings(process / "environ"))
-        return _Release(server.version, tuple(command), {name: value for name, _, value in pairs})
-    except OSError:  # it has just ended
-        return _Release(server.version, (), {})
+    """Return the release that runs. Raises ClientError when `neo up` did not start it."""
+    supervisor, child = supervisor_child(place.path).find(), server_child(place.path).find()
+    if supervisor is None and child is None:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Release {server.version} runs in {place.path}, and another program than `neo up` started it",
+            f"Stop it (`kill {server.pid}`; what runs in the cloud goes on), then repeat this command",
+        )
+    if supervisor is not None:
+        pid, command = supervisor.pid, _command_of(supervisor.pid)
+    else:  # its supervisor has died
+        pid, command = server.pid, _command_of(server.pid)
+        command = [*command[:1], *supervisor_command(place.path, command)[1:]] if command else []
+    return _Release(server.version, tuple(command), _environment_of(pid))
+
+
+def _runs_this_release(place: Home, supervisor_pid: int) -> bool:
+    """Return whether the supervisor starts the program, and from the folders, that this process would."""
+    path = _environment_of(supervisor_pid).get("PYTHONPATH")
+    is_same = _command_of(supervisor_pid) == own_supervisor_command(place)
+    return is_same and path == os.environ.get("PYTHONPATH")
+
+
+def _command_of(pid: int) -> list[str]:
+    """Return the words of a process's command line; none when it has ended."""
+    return _strings(Path(f"/proc/{pid}/cmdline"))
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    pairs = (each.partition("=") for each in _strings(Path(f"/proc/{pid}/environ")))
+    return {name: value for name, _, value in pairs}
 
 
 def _strings(file: Path) -> list[str]:
-    return [os.fsdecode(each) for each in file.read_bytes().split(b"\0") if each]
+    try:
+        return [os.fsdecode(each) for each in file.read_bytes().split(b"\0") if each]
+    except OSError:
+        return []
 
 
 def _go_back(place: Home, release: _Release) -> str:
@@ -118,7 +155,8 @@ def _go_back(place: Home, release: _Release) -> str:
             state = "The database was not copied"
     except (ClientError, OSError, sqlite3.Error) as error:
         copy = _copy_file(place, release.version)
-        return f"Release {release.version} was not started again: {error}; its database is {copy}"
+        where = f"; its database is {copy}" if copy.is_file() else ""
+        return f"Release {release.version} was not started again: {error}{where}"
     if not release.is_installed():
         remove_copies(place)
         return (
@@ -144,12 +182,12 @@ def _copy_file(place: Home, version: str) -> Path:
 
 def _copy_database(place: Home, version: str) -> None:
     """Copy an SQLite database; one of PostgreSQL is left to its own tools."""
-    database = place.settings().database
-    if not Path(database).is_file():
+    settings = place.settings()
+    if settings.database_url_file or not Path(settings.database).is_file():
         return
+    database = settings.database
     copy = _copy_file(place, version)
     part = copy.with_suffix(".part")
-    remove_copies(place)
     copy.parent.mkdir(mode=0o700)
     _copy(database, part)
     part.rename(copy)

@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
@@ -53,6 +53,7 @@ _MONITOR_CHECKS = 300
 _MONITOR_PAUSE_SECONDS = 0.05
 _ROOT = Path("/sys/fs/cgroup")
 _DEATH_SECONDS = 5.0
+_KILL_PASSES = 5
 
 
 def living_containers() -> set[str]:
@@ -71,22 +72,23 @@ def with_lost(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "State": LOST, "ExitCode": _KILLED} if row["Id"] in lost else row for row in rows]
 
 
-async def monitor_ended(container_id: str) -> bool:
-    """Wait for the end of the monitor of an ended container; return False if it takes too long.
+async def monitors_ended(container_ids: Collection[str]) -> bool:
+    """Wait for the end of the monitors of ended containers; return False if it takes too long.
 
     The monitor runs Podman's clean-up, which removes the network, even one created for the next start.
     """
     for _ in range(_MONITOR_CHECKS):
-        if not await asyncio.to_thread(_has_monitor, container_id):
+        if not await asyncio.to_thread(_has_monitor, container_ids):
             return True
         await asyncio.sleep(_MONITOR_PAUSE_SECONDS)
     return False
 
 
-def _has_monitor(container_id: str) -> bool:
-    """Return whether the container has a monitor; those of commands in it do not count."""
-    mark = f"\0-u\0{container_id}\0".encode()
-    return any(mark in _content(process / "cmdline") for process in _PROCESSES.glob("[0-9]*"))
+def _has_monitor(container_ids: Collection[str]) -> bool:
+    """Return whether one of the containers has a monitor; those of commands in them do not count."""
+    marks = {f"\0-u\0{each}\0".encode() for each in container_ids}
+    commands = (_content(process / "cmdline") for process in _PROCESSES.glob("[0-9]*"))
+    return any(mark in command for command in commands if b"\0-u\0" in command for mark in marks)
 
 
 def _has_process(row: Row) -> bool:
@@ -101,15 +103,23 @@ def _content(path: Path) -> bytes:
 
 
 def end_processes(layout: Layout) -> None:
-    """Kill the processes left in our groups and wait for their end."""
-    for process_id in processes_in_groups(layout):
-        with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(process_id)
-            try:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                select.select([handle], [], [], _DEATH_SECONDS)
-            finally:
-                os.close(handle)
+    """Kill the processes left in our groups and wait for their end; those that they start meanwhile, too."""
+    for _ in range(_KILL_PASSES):
+        found = processes_in_groups(layout)
+        if not found:
+            return
+        for process_id in found:
+            _kill(process_id)
+
+
+def _kill(process_id: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(process_id)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            select.select([handle], [], [], _DEATH_SECONDS)
+        finally:
+            os.close(handle)
 
 
 def remove_groups(layout: Layout) -> None:

@@ -199,6 +199,7 @@ class PodmanEngine:
         """Stop all pods, mounts and the service; with `keep` the pods continue. Nothing is deleted."""
         if not keep:
             await self._prepare()
+            self._prober.close()  # a probe would find pods that are stopping, and restart them
             await self._components.pods.stop_all()
             await withdraw_public_addresses(self.layout, ())
         await self._service().stop()

@@ -20,7 +20,7 @@ from neocloud.engines.podman.containers import (
     by_pod,
     container_name,
     is_running,
-    monitor_ended,
+    monitors_ended,
     with_lost,
 )
 from neocloud.engines.podman.layout import Layout, Objects, logged, pod_field
@@ -181,7 +181,7 @@ class Pods:
         """Stop every pod of this state folder without removing it; return after Podman's clean-up."""
         rows = await self.rows()
         await self._stop(rows, _GRACE_SECONDS)
-        await asyncio.gather(*(monitor_ended(row["Id"]) for row in rows))
+        await monitors_ended({row["Id"] for row in rows})
 
     async def container(self, reference: Reference, container: str | None) -> str:
         """Return Podman's name of a container; of the pod's first one unless named."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Pod, Service
 from neocloud.engines.manifest.network_spec import Member
-from neocloud.engines.podman.containers import monitor_ended
+from neocloud.engines.podman.containers import monitors_ended
 from neocloud.engines.podman.layout import Layout, Objects, read_record, write_record
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import check_public_address
@@ -279,7 +279,7 @@ class Attachments:
     async def attach(self, member: Member, container: str) -> None:
         """Create the container's network and add its bridge port to the rules, before its program runs."""
         before = await self._libpod.get(f"/containers/{container}/json")
-        if before["State"]["Status"] != "initialized" and not await monitor_ended(before["Id"]):
+        if before["State"]["Status"] != "initialized" and not await monitors_ended([before["Id"]]):
             raise EngineError(f"Pod {member.pod.name} is still being stopped; apply it again.")
         await self._libpod.post(f"/containers/{container}/init")
         found = await self._libpod.get(f"/containers/{container}/json")
