@@ -1,4 +1,4 @@
-"""`neo chat --once` says why an answer takes long: a model that sleeps is started by the request."""
+"""`neo chat --once` says why an answer takes long, and `neo chat` where its link opens."""
 
 import threading
 from collections.abc import Iterator
@@ -35,3 +35,16 @@ def test_a_long_wait_is_explained(
     chat.answer(cast(Gateway, SlowGateway(said)), {"model": "bank"}, None)
     assert texts[0].startswith("Waiting for bank: it may be starting")
     assert capsys.readouterr().out == "Hello\n"
+
+
+@pytest.mark.parametrize(
+    ("link", "is_direct"),
+    [
+        ("http://127.0.0.1:8900/chat#code=1", False),
+        ("https://[::1]:8901/chat#code=1", False),
+        ("https://192.0.2.7:8901/chat#code=1", True),
+        ("https://models.bank.example/chat#code=1", True),
+    ],
+)
+def test_only_a_link_of_loopback_needs_ssh(link: str, is_direct: bool) -> None:
+    assert ("`ssh -L`" not in chat.where_to_open(link)) is is_direct

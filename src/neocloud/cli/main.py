@@ -30,8 +30,8 @@ First steps:
   neo image build machine                      # once: build its disk
   neo compute instance create web --public-ip  # a virtual machine
   neo ssh web                                  # a shell in it
-  neo slurm cluster create bank --workers 2    # a Slurm cluster
-  neo slurm job submit bank train.sbatch       # run a batch job
+  neo slurm cluster create lab --workers 2     # a Slurm cluster
+  neo slurm job submit lab train.sbatch        # run a batch job
   neo ps                                       # what runs
   neo billing report                           # what it cost
   neo down                                     # stop it; everything is kept

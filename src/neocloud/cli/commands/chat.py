@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
@@ -81,7 +81,7 @@ def chat(
     if browser and sys.stdout.isatty() and _has_browser():
         webbrowser.open(link)
     else:
-        say("Open it in a browser on this machine, or on another one through `ssh -L` with the same port.")
+        say(where_to_open(link))
 
 
 def _model(gateway: Gateway, name: str) -> Any:
@@ -103,6 +103,13 @@ def _link(gateway: Gateway, model: str, compare: str) -> str:
     fields = {"code": gateway.post("chat/links", {})["code"], "model": model, "compare": compare}
     said = urlencode({name: value for name, value in fields.items() if value}, quote_via=quote)
     return f"{gateway.base_url.removesuffix('/v1')}/chat#{said}"
+
+
+def where_to_open(link: str) -> str:
+    """Return in which browser the link opens: one of loopback on another machine only through ssh."""
+    if urlsplit(link).hostname in ("127.0.0.1", "::1", "localhost"):
+        return "Open it in a browser on this machine, or on another one through `ssh -L` with the same port."
+    return "Open it in a browser, on this machine or any other that reaches the address."
 
 
 def _has_browser() -> bool:
