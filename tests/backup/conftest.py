@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,12 @@ async def insert(store: Store, numbers: range) -> None:
             tx.insert(resource(f"slurmcluster-e00n{number}", name=f"n{number}"))
 
     await store.write(work)
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check removes what killed commands left in the temporary folder, which tests beside it use."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
 @pytest.fixture

@@ -5,19 +5,22 @@ import json
 import os
 import re
 import sqlite3
+import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neocloud.control_plane.backup import write
 from neocloud.control_plane.backup.archive import BackupError
 from neocloud.control_plane.backup.contents import DATABASES, FILES
-from neocloud.control_plane.backup.keys import Keys, Passphrase, needs_passphrase, new_key, read_keys
+from neocloud.control_plane.backup.keys import Keys, new_key, read_keys
 from neocloud.control_plane.backup.restore import check_backup, known_schemas
-from neocloud.control_plane.backup.staging import PREFIX
+from neocloud.control_plane.backup.staging import PREFIX, draft_of, private_folder
 from neocloud.core.store import upgrade
+from neocloud.testing.waiting import until
 from tests.backup.conftest import SECRET, UsedHome, insert, left_in, opened, restored
 
 
@@ -81,31 +84,11 @@ async def test_writers_go_on_and_the_copy_is_of_one_moment(
         made = await asyncio.to_thread(used.back_up, target, keys)
         counts.append(made.resources["neocloud.slurm.v1.Cluster"])
         assert counts[-1] >= before and counts[-1] % 2 == 1
-        while written == before:  # the writer was not stopped by the copy
-            await asyncio.sleep(0.01)
+        await until(lambda: written > before, "the copy does not stop the writer")  # noqa: B023
     is_done.set()
     await writer
     restored(tmp_path / "2.age", keys, tmp_path / "new")
     assert len(await names_in(tmp_path / "new")) == min(counts[-1], 100)
-
-
-async def test_a_passphrase_does_too(used: UsedHome, keys: Keys, tmp_path: Path) -> None:
-    target = tmp_path / "cloud.age"
-    used.back_up(target, Passphrase("correct horse battery"))
-    with target.open("rb") as file:
-        assert needs_passphrase(file)
-    with pytest.raises(BackupError, match="The passphrase is not the one of this backup"):
-        restored(target, Passphrase("another one entirely"), tmp_path / "new")
-    with pytest.raises(BackupError, match="not made with this key file"):
-        restored(target, keys, tmp_path / "new")
-    content = target.read_bytes()
-    target.write_bytes(content[:-1])
-    with pytest.raises(BackupError, match="The backup is damaged"):
-        restored(target, Passphrase("correct horse battery"), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-    target.write_bytes(content)
-    restored(target, Passphrase("correct horse battery"), tmp_path / "new")
-    assert await names_in(tmp_path / "new") == ["n0", "n1", "n2"]
 
 
 async def test_a_public_key_backs_up_and_does_not_restore(used: UsedHome, tmp_path: Path) -> None:
@@ -148,9 +131,14 @@ async def test_a_file_that_is_there_is_replaced_only_by_force(
     target.write_text("of somebody")
     with pytest.raises(BackupError, match="exists already") as caught:
         used.back_up(target, keys)
-    assert caught.value.is_conflict and target.read_text() == "of somebody"
-    used.back_up(target, keys, replace=True)
-    check_backup(target, keys, lambda _: None)
+    assert caught.value.is_conflict
+    with pytest.raises(BackupError, match="is no backup"):
+        used.back_up(target, keys, replace=True)
+    assert target.read_text() == "of somebody"
+    target.unlink()
+    for _ in range(2):
+        used.back_up(target, keys, replace=True)
+        check_backup(target, keys, lambda _: None)
 
 
 async def test_no_backup_is_written_into_the_state_folder(used: UsedHome, keys: Keys) -> None:
@@ -161,9 +149,12 @@ async def test_no_backup_is_written_into_the_state_folder(used: UsedHome, keys: 
 async def test_a_postgresql_cloud_is_refused_with_what_to_do(
     used: UsedHome, keys: Keys, tmp_path: Path
 ) -> None:
-    settings = replace(used.settings, database_url="postgresql://db.example/neocloud")
-    with pytest.raises(BackupError, match="pg_dump.*store.key"):
-        write.write_backup(settings, tmp_path / "cloud.age", keys, lambda _: None)
+    for settings in (
+        replace(used.settings, database_url="postgresql://db.example/neocloud"),
+        replace(used.settings, database_url_file=tmp_path / "url"),
+    ):
+        with pytest.raises(BackupError, match="pg_dump.*store.key"):
+            write.write_backup(settings, tmp_path / "cloud.age", keys, lambda _: None)
 
 
 async def test_a_damaged_database_is_not_backed_up(used: UsedHome, keys: Keys, tmp_path: Path) -> None:
@@ -178,9 +169,37 @@ async def test_what_killed_commands_left_is_removed(used: UsedHome, keys: Keys, 
     for folder in (used.path, tmp_path):
         (folder / f"{PREFIX}left").mkdir()
         (folder / f"{PREFIX}left" / "state.db").touch()
+    (tmp_path / ".cloud.age.00c0ffee.partial").touch()
     used.back_up(tmp_path / "cloud.age", keys)
     restored(tmp_path / "cloud.age", keys, tmp_path / "new")
-    assert not list(used.path.glob(f"{PREFIX}*")) and not list(tmp_path.glob(f"{PREFIX}*"))
+    assert left_in(tmp_path) == ["backup.key", "cloud.age", "home", "new"]
+    assert not list(used.path.glob(f"{PREFIX}*"))
+
+
+async def test_what_a_command_uses_is_not_removed_by_another(tmp_path: Path) -> None:
+    with private_folder(tmp_path, "one") as one, private_folder(tmp_path, "two") as two:
+        assert one.is_dir() and two.is_dir()
+        with draft_of(tmp_path / "cloud.age") as (first, _), draft_of(tmp_path / "cloud.age") as (second, _):
+            assert first.exists() and second.exists()
+    assert left_in(tmp_path) == []
+
+
+async def test_a_folder_that_another_command_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its creation and its lock it looks like one that a killed command left."""
+    made = list[str]()
+    make = tempfile.mkdtemp
+
+    def make_and_lose(**options: Any) -> str:
+        made.append(make(**options))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    with private_folder(tmp_path, "one") as folder:
+        assert folder.is_dir() and len(made) == 2
 
 
 # Full disks

@@ -1,6 +1,7 @@
 """`neo backup` and `neo restore`: the state of a cloud in one encrypted file, and back."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,10 @@ from typing import Annotated
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.machine.home import Home
+from neocloud.cli.machine.home import Home, no_cloud_in
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import stage
+from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.target import home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -20,7 +22,7 @@ from neocloud.control_plane.backup.archive import BackupError, open_regular
 from neocloud.control_plane.backup.contents import NOT_HELD, Manifest
 from neocloud.control_plane.backup.keys import Lock, Passphrase, needs_passphrase, new_key, read_keys
 from neocloud.control_plane.backup.restore import check_backup, restore_backup
-from neocloud.control_plane.backup.write import write_backup
+from neocloud.control_plane.backup.write import check_places, write_backup
 from neocloud.core.osfiles import create_file
 
 VARIABLE = "NEOCLOUD_BACKUP_PASSPHRASE"
@@ -76,20 +78,21 @@ def backup(
     os.umask(0o077)
     place = Home(home_of(context, home))
     target = file.absolute()
-    with _told():
+    with _told(), stopped_by_signals():
         if not place.is_ours():
-            raise ClientError(
-                "FAILED_PRECONDITION",
-                f"There is no cloud in {place.path}",
-                "Name its state folder with --home",
-            )
+            raise no_cloud_in(place.path)
+        check_places(place.settings(), target, replace=force)
+        if key_file is not None:
+            _check_key_place(key_file.absolute(), target, place.path)
         lock = _lock_for_backup(key_file, passphrase_file, new_key_file)
         with (
-            place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")),
+            place.locked(
+                lambda: say(f"Another neo is working on {place.path}; waiting for it."), may_create=False
+            ),
             stage("Back up the state") as show_detail,
         ):
             manifest = write_backup(place.settings(), target, lock, show_detail, replace=force)
-    size = target.stat().st_size
+        size = target.stat().st_size
     show(
         output,
         {"file": str(target), "size_bytes": size, **_document(manifest)},
@@ -126,7 +129,7 @@ def restore(
     os.umask(0o077)
     source = file.absolute()
     place = Home(home_of(context, home))
-    with _told():
+    with _told(), stopped_by_signals():
         lock = _lock_of(source, key_file, passphrase_file)
         with stage("Check the backup" if check else "Restore the state") as show_detail:
             if check:
@@ -142,7 +145,7 @@ def restore(
     )
     if output is Format.TABLE:
         is_default = place.path == Home(home_of(context)).path
-        option = "" if is_default else f" --home {place.path}"
+        option = "" if is_default else f" --home {shlex.quote(str(place.path))}"
         echo("The backup can be restored." if check else f"Start the cloud with `neo up{option}`.")
 
 
@@ -214,11 +217,29 @@ def _refuse_both(key_file: Path | None, passphrase_file: Path | None) -> None:
         )
 
 
+def _check_key_place(key_file: Path, target: Path, home: Path) -> None:
+    """Refuse a key file that the backup would replace, or that `neo destroy` would remove."""
+    is_same = key_file.resolve() == target.resolve() or (
+        target.exists() and key_file.exists() and target.samefile(key_file)
+    )
+    if is_same:
+        raise ClientError("INVALID_ARGUMENT", "The key file and the backup are one file", "Name two files")
+    if key_file.resolve().is_relative_to(home.resolve()):
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{key_file} lies in the state folder, which `neo destroy` removes",
+            "Keep the key elsewhere",
+        )
+
+
 def _make_key_file(path: Path) -> None:
     if os.path.lexists(path):
         raise ClientError("ALREADY_EXISTS", f"{path} exists already", "Drop --new-key to use it")
+    content = new_key()
     try:
-        create_file(path, new_key())
+        create_file(path, content)
+        if path.read_text(errors="replace") != content:
+            raise ClientError("ALREADY_EXISTS", f"{path} exists already", "Drop --new-key to use it")
     except OSError as error:
         raise ClientError(
             "FAILED_PRECONDITION", f"The key file {path} cannot be made: {error.strerror}", "Name another"
@@ -263,3 +284,9 @@ def _told() -> Iterator[None]:
     except BackupError as error:
         code = "ALREADY_EXISTS" if error.is_conflict else "FAILED_PRECONDITION"
         raise ClientError(code, error.what, error.next_step) from error
+    except OSError as error:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{error.filename or 'A file'} cannot be used: {error.strerror or error}",
+            "Check the path, and who may read and write there",
+        ) from error

@@ -150,20 +150,22 @@ class Home:
         return server if is_server_process(server.pid, self.path) else None
 
     @contextmanager
-    def locked(self, on_wait: Callable[[], None]) -> Iterator[None]:
+    def locked(self, on_wait: Callable[[], None], *, may_create: bool = True) -> Iterator[None]:
         """One `neo up`, `down` or `destroy` at a time; `on_wait` is called when another one is at work."""
-        lock = self._take_lock(on_wait)
+        lock = self._take_lock(on_wait, may_create=may_create)
         try:
             yield
         finally:
             lock.release()
 
-    def _take_lock(self, on_wait: Callable[[], None]) -> HeldLock:
+    def _take_lock(self, on_wait: Callable[[], None], *, may_create: bool) -> HeldLock:
         while True:
             try:
                 return take_lock(self.path / "neo.lock", wait=True, on_wait=on_wait)
             except FileNotFoundError:
                 # The holder before us was `neo destroy`, which removed the folder.
+                if not may_create:
+                    raise no_cloud_in(self.path) from None
                 self.create()
             except OSError as error:
                 raise _unusable(self.path, error) from error
@@ -196,6 +198,12 @@ def _is_same_folder(one: Path, other: Path) -> bool:
         return one == other or one.samefile(other)
     except OSError:
         return False
+
+
+def no_cloud_in(path: Path) -> ClientError:
+    return ClientError(
+        "FAILED_PRECONDITION", f"There is no cloud in {path}", "Name its state folder with --home"
+    )
 
 
 def _unusable(path: Path, error: OSError) -> ClientError:

@@ -48,12 +48,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 class PackedFiles:
-    """The archive of some files, read as a stream. `error` is why it ended early."""
+    """The archive of some files, read as a stream. `error` is the exception that ended it early."""
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._chunks = _packed(folder, names)
         self._rest = b""
-        self.error: OSError | None = None
+        self.error: BaseException | None = None
+        self.size = 0
+        """Bytes read so far."""
 
     def read(self, size: int = -1, /) -> bytes:
         try:
@@ -61,11 +63,12 @@ class PackedFiles:
                 self._rest = next(self._chunks)
         except StopIteration:
             return b""
-        except OSError as error:
+        except BaseException as error:
             self.error = error
             raise
         count = len(self._rest) if size < 0 else size
         data, self._rest = self._rest[:count], self._rest[count:]
+        self.size += len(data)
         return data
 
 

@@ -78,7 +78,7 @@ def read_manifest(text: bytes) -> Manifest:
             files={name: Content(int(each["size"]), str(each["sha256"])) for name, each in files.items()},
             outside=tuple(str(each) for each in document["outside"]),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise unusable("its list of files cannot be read") from None
     if manifest.format > FORMAT:
         raise too_new(manifest)

@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -16,15 +17,24 @@ from neocloud.control_plane.backup.archive import BackupError, PackedFiles, dama
 MAX_PASSPHRASE_BYTES = 512 * 1024**2
 """Largest file under a passphrase, which is encrypted and decrypted in memory. Keys have no such limit."""
 MAX_KEY_FILE_BYTES = 64 * 1024
-_HEADER_BYTES = 64 * 1024
+MAX_WORK_FACTOR = 22
+"""Largest cost of a passphrase that is accepted, as a power of two: 4 GiB of memory."""
 _CHUNK_BYTES = 1024**2
+HEADER_BYTES = 256 * 1024
+"""Longest header of a file of age that is read."""
+_AGE_CHUNK_BYTES, _NONCE_BYTES, _TAG_BYTES = 64 * 1024, 16, 16
 _MAGIC = b"age-encryption.org/v1\n"
+_SCRYPT = re.compile(rb"age-encryption\.org/v1\n-> scrypt [^ \n]* ([0-9]{1,9})\n")
 _KEY_PREFIX, _RECIPIENT_PREFIX = "AGE-SECRET-KEY-1", "age1"
 
 _age: Any = pyrage  # it has no types
 _EncryptError: type[Exception] = _age.EncryptError
 _DecryptError: type[Exception] = _age.DecryptError
 _BAD_KEY: tuple[type[Exception], ...] = (ValueError, _age.IdentityError, _age.RecipientError)
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
 
 
 class Writable(Protocol):
@@ -36,7 +46,7 @@ class Lock(Protocol):
 
     def encrypt(self, archive: PackedFiles, target: Writable) -> None: ...
 
-    def decrypt(self, source: BinaryIO, target: Writable) -> None: ...
+    def decrypt(self, source: Readable, target: Writable) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -54,16 +64,22 @@ class Passphrase:
                 )
         target.write(_age.passphrase.encrypt(bytes(content), self.value))
 
-    def decrypt(self, source: BinaryIO, target: Writable) -> None:
+    def decrypt(self, source: Readable, target: Writable) -> None:
         content = source.read(MAX_PASSPHRASE_BYTES + _CHUNK_BYTES + 1)
         if len(content) > MAX_PASSPHRASE_BYTES + _CHUNK_BYTES:
             raise damaged("it is larger than any that is encrypted with a passphrase")
+        _refuse_costly(content[:HEADER_BYTES])
         try:
             target.write(_age.passphrase.decrypt(content, self.value))
         except _DecryptError as error:
             if str(error) == "Decryption failed":
                 raise BackupError(
                     "The passphrase is not the one of this backup", "Give the one it was made with"
+                ) from None
+            if str(error).startswith("Excessive work"):
+                raise BackupError(
+                    "This machine is too slow, or too busy, for the passphrase of this backup",
+                    "Restore it on a faster machine, or when this one is idle",
                 ) from None
             raise damaged(str(error)) from None
 
@@ -84,7 +100,7 @@ class Keys:
         except _EncryptError as error:
             raise OSError(str(error)) from error
 
-    def decrypt(self, source: BinaryIO, target: Writable) -> None:
+    def decrypt(self, source: Readable, target: Writable) -> None:
         if not self.identities:
             raise BackupError(
                 "The key file holds public keys only, which cannot decrypt",
@@ -107,7 +123,7 @@ class Keys:
 
 def read_keys(path: Path) -> Keys:
     """Return the keys in a file, one a line; lines that begin with # are comments. Raises BackupError."""
-    if not path.exists():
+    if not os.path.lexists(path):
         raise BackupError(f"There is no key file {path}", "Add --new-key to make one, or name another")
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
@@ -145,12 +161,36 @@ def new_key() -> str:
     return f"# public key: {identity.to_public()}\n{identity}\n"
 
 
+def encrypted_size(head: bytes, size: int) -> int:
+    """Return how long a file of age is, by its first bytes and the size of what it holds."""
+    header = head.index(b"\n", head.index(b"\n--- ") + 1) + 1
+    return header + _NONCE_BYTES + size + _TAG_BYTES * max(1, -(-size // _AGE_CHUNK_BYTES))
+
+
+def is_age_file(path: Path) -> bool:
+    """Return whether a file is in the age format, as every backup is. Raises BackupError."""
+    with open_regular(path) as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
 def needs_passphrase(source: BinaryIO) -> bool:
     """Return whether a passphrase opens the backup, rather than a key. Raises BackupError for other files."""
-    head = source.read(_HEADER_BYTES)
+    head = source.read(HEADER_BYTES)
     source.seek(0)
     if not head.startswith(_MAGIC):
         raise BackupError("The file is no backup of Neocloud", "Name one that `neo backup` has written")
     if b"\n---" not in head:
         raise damaged("its header has no end")
     return head.startswith(_MAGIC + b"-> scrypt ")
+
+
+def _refuse_costly(head: bytes) -> None:
+    """The cost doubles with each step, and is what the file says: a hostile one would take all memory."""
+    found = _SCRYPT.match(head)
+    if found is None:
+        raise damaged("its header cannot be read")
+    if int(found[1]) > MAX_WORK_FACTOR:
+        raise BackupError(
+            f"The passphrase of this backup would take more than {2 ** (MAX_WORK_FACTOR - 20)} GiB of memory",
+            "Use a backup that `neo backup` has written",
+        )

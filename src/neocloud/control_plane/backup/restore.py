@@ -32,17 +32,22 @@ from neocloud.control_plane.backup.keys import Lock
 from neocloud.control_plane.backup.staging import (
     PREFIX,
     Show,
-    Sink,
+    Stream,
+    confirm,
     errors_of,
     first_error_of,
     free_bytes,
     opened,
     private_folder,
+    put_in_place,
 )
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
 from neocloud.core.osfiles import sync_folder
 from neocloud.core.untrusted_files import remove_tree
 
+_MAX_ROW_BYTES = 1024**2
+_MAX_STEPS = 1_000_000
+"""Of SQLite for the one row that holds the schema, which takes a dozen."""
 _VERSIONS = Path(neocloud.__file__).parent / "core" / "store" / "migrations" / "versions"
 
 
@@ -61,13 +66,14 @@ def restore_backup(source: Path, lock: Lock, home: Path, show: Show) -> Manifest
     _refuse_used(home)
     with errors_of(home, "the state folder"):
         home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    is_mount = home.is_mount()
+        is_mount = home.is_mount()
     with private_folder(home if is_mount else home.parent, "the restored state") as folder:
         state = folder / "state"
         state.mkdir(mode=0o700)
         manifest = _unpacked(source, lock, state, folder.parent, show)
         with errors_of(home, "the state folder"):
             (_move_into if is_mount else _move_to)(state, home)
+    confirm(home if is_mount else home.parent, f"{home} was written")
     return manifest
 
 
@@ -79,10 +85,10 @@ def _unpacked(source: Path, lock: Lock, folder: Path, parent: Path, show: Show) 
     with open_regular(source) as file, errors_of(parent, "the restored state"):
         with tempfile.TemporaryFile(dir=folder) as archive:
             show("decrypting")
-            sink = Sink(archive)
-            with first_error_of(sink):
-                lock.decrypt(file, sink)
-                sink.flush()
+            backup, plain = Stream(file), Stream(archive)
+            with first_error_of(backup, plain):
+                lock.decrypt(backup, plain)
+                plain.flush()
             archive.seek(0)
             show("unpacking")
             manifest = _unpack_files(archive, folder)
@@ -154,7 +160,15 @@ def _check_schema(manifest: Manifest, database: Path) -> None:
     """What counts is the schema of the database itself."""
     try:
         with closing(opened(database, "ro")) as connection:
-            found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)
+            connection.set_progress_handler(lambda: True, _MAX_STEPS)  # it ends a query that takes more
+            connection.execute("PRAGMA trusted_schema = OFF")
+            is_table = (
+                "name = 'alembic_version' AND type = 'table' AND rootpage > 0"  # a view may have no end
+            )
+            if connection.execute(f"SELECT 1 FROM sqlite_master WHERE {is_table}").fetchone() is None:
+                raise unusable(f"{STATE} in it is not the database of a cloud")
+            found = connection.execute("SELECT version_num FROM alembic_version").fetchmany(2)
     except sqlite3.Error:
         raise unusable(f"{STATE} in it is not the database of a cloud") from None
     if found != [(manifest.schema,)]:
@@ -187,28 +201,37 @@ def _refuse_used(home: Path) -> None:
         )
     left = [name for name in found if name != "lost+found" and not name.startswith(PREFIX)]
     if left:
-        raise BackupError(
-            f"{home} holds other files ({left[0]}). Nothing was changed",
-            "Name an empty or a new folder with --home",
-        )
+        raise _has_others(home, left[0])
+
+
+def _has_others(home: Path, name: str) -> BackupError:
+    return BackupError(
+        f"{home} holds other files ({name}). Nothing was changed", "Name an empty or a new folder with --home"
+    )
 
 
 def _move_to(state: Path, home: Path) -> None:
     """In one step, in place of an empty folder; fails when something came into it meanwhile."""
-    os.rename(state, home)
-    sync_folder(home.parent)
+    try:
+        os.rename(state, home)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            _refuse_used(home)
+        raise
 
 
 def _move_into(state: Path, home: Path) -> None:
     """Move the files into a folder that is a disk of its own. What was moved is removed if one fails."""
+    _refuse_used(home)
     moved: list[Path] = []
     try:
-        for path in sorted(state.iterdir(), key=lambda path: path.name == CONFIG_FILE):
+        for path in sorted(state.iterdir(), key=lambda path: path.name in (CONFIG_FILE, EARLIER_FILE)):
+            put_in_place(path, home / path.name)
             moved.append(home / path.name)
-            os.rename(path, home / path.name)
         home.chmod(0o700)
-        sync_folder(home)
-    except BaseException:
+    except BaseException as error:
         for path in moved:
             remove_tree(path)
+        if isinstance(error, FileExistsError):  # it came meanwhile
+            raise _has_others(home, Path(error.filename2 or error.filename).name) from None
         raise

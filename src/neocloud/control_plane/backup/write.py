@@ -28,19 +28,22 @@ from neocloud.control_plane.backup.contents import (
     Manifest,
     manifest_text,
 )
-from neocloud.control_plane.backup.keys import Lock
+from neocloud.control_plane.backup.keys import HEADER_BYTES, Lock, encrypted_size, is_age_file
 from neocloud.control_plane.backup.staging import (
     Show,
-    Sink,
+    Stream,
+    confirm,
+    draft_of,
     errors_of,
     first_error_of,
     free_bytes,
     opened,
     private_folder,
+    put_in_place,
 )
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
-from neocloud.core.osfiles import sync_folder, write_file
+from neocloud.core.osfiles import write_file
 
 SPARE_BYTES = 64 * 1024**2
 """What a backup leaves free on the disk of a running cloud."""
@@ -54,10 +57,10 @@ def write_backup(
 
     Nothing is left at the target or in the home when this fails. Raises BackupError.
     """
-    _check_source(settings)
-    _check_target(settings.home, target, replace)
+    check_places(settings, target, replace=replace)
     made_at = datetime.now(UTC)  # what was committed before is in it
-    with private_folder(settings.home, "the copy of the state") as copy:
+    what = "the copy of the state"
+    with errors_of(settings.home, what), private_folder(settings.home, what) as copy:
         names = [*_copy_databases(settings.home, copy, show), *_copy_files(settings.home, copy)]
         manifest = _describe(settings, made_at, copy, names)
         write_file(copy / MANIFEST, manifest_text(manifest))
@@ -67,8 +70,16 @@ def write_backup(
     return manifest
 
 
+def check_places(settings: Settings, target: Path, *, replace: bool) -> None:
+    """Refuse a cloud that cannot be backed up, and a target that cannot be written. Raises BackupError."""
+    with errors_of(settings.home, "the backup"):
+        _check_source(settings)
+    with errors_of(target.parent, "the backup"):
+        _check_target(settings.home, target, replace)
+
+
 def _check_source(settings: Settings) -> None:
-    if settings.database_url:
+    if settings.database_url or settings.database_url_file:
         raise BackupError(
             "The database of this cloud is PostgreSQL, which this command does not back up",
             "Back up the database with `pg_dump --format=custom`, and beside it these files in"
@@ -92,6 +103,10 @@ def _check_target(home: Path, target: Path, replace: bool) -> None:
             raise BackupError(f"{target} is no regular file", "Name another file")
         if not replace:
             raise _exists(target)
+        if not is_age_file(target):
+            raise BackupError(
+                f"{target} is no backup, and --force replaces nothing else", "Name another file"
+            )
 
 
 def _exists(target: Path) -> BackupError:
@@ -175,26 +190,30 @@ def _describe(settings: Settings, made_at: datetime, copy: Path, names: list[str
 
 
 def _encrypt(copy: Path, names: list[str], lock: Lock, target: Path, replace: bool) -> None:
-    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}.partial")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     archive = PackedFiles(copy, names)
-    try:
-        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            sink = Sink(file)
-            with first_error_of(archive, sink):
-                lock.encrypt(archive, sink)
-                sink.flush()
-            os.fsync(file.fileno())
-        if replace:
-            draft.replace(target)
-        else:
-            os.link(draft, target)  # another file may have come meanwhile
-        sync_folder(target.parent)
-    except FileExistsError:
-        raise _exists(target) from None
-    finally:
-        draft.unlink(missing_ok=True)
+    with draft_of(target) as (draft, file):
+        stream = Stream(file)
+        with first_error_of(archive, stream):
+            lock.encrypt(archive, stream)
+            stream.flush()
+        os.fsync(file.fileno())
+        _check_whole(draft, archive.size)
+        try:
+            if replace:
+                draft.replace(target)
+            else:
+                put_in_place(draft, target)  # another file may have come meanwhile
+        except FileExistsError:
+            raise _exists(target) from None
+    confirm(target.parent, f"{target} was written")
+
+
+def _check_whole(draft: Path, size: int) -> None:
+    """What encrypts ignores errors of its last write, also an interruption before it."""
+    with draft.open("rb") as file:
+        head = file.read(HEADER_BYTES)
+    if b"\n--- " not in head or _size_of(draft) != encrypted_size(head, size):
+        raise BackupError("The backup was not written whole. Nothing was changed", "Try again")
 
 
 def _size_of(path: Path) -> int:
