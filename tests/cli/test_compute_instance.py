@@ -213,3 +213,16 @@ def test_platforms_are_listed_by_preset(signed_in: Neo, machines: FakeServer) ->
     assert row.split()[:5] == ["cpu-local", "1vcpu-1gb", "1", "1", "GiB"]
     shown = signed_in("compute", "platform", "list", "-o", "json")
     assert json.loads(shown.out)[0]["metadata"]["name"] == "cpu-local"
+
+
+def test_the_file_of_host_keys_is_one_file_also_with_a_space_in_its_path(
+    signed_in: Neo, machines: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(instance_commands, "config_file", lambda: tmp_path / "my home" / "config.yaml")
+    monkeypatch.setattr(instance_commands, "accepts_ssh", lambda host: True)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("os.execv", lambda program, arguments: ran.append(arguments))
+    done = signed_in("compute", "instance", "ssh", "web", "--wait", "0")
+    assert done.code == 0, done.err
+    assert f'UserKnownHostsFile="{tmp_path}/my home/known_hosts/{ID}"' in ran[0]

@@ -4,13 +4,22 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from neocloud.cli.commands import logs
 from neocloud.cli.commands.logs import lines, records, start_of
 from neocloud.cli.machine.home import Home
+from neocloud.cli.resources.lookup import INSTANCES, PROJECTS
 from neocloud.client.errors import ClientError
+from neocloud.client.profiles import config_file, read_profiles
+from neocloud.core import contract
 from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import PROJECT, FakeServer
+
+GET_TENANT = "nebius.iam.v1.TenantService/Get"
+OTHER = "project-e00other"
 
 TEXT = """\
 2026-11-20 08:00:00,100 INFO neocloud.server: Listening on 127.0.0.1:7370
@@ -106,3 +115,54 @@ def test_start_is_a_span_or_a_time() -> None:
     assert start_of("2026-11-20", now) == datetime(2026, 11, 20, tzinfo=UTC)
     with pytest.raises(ClientError, match="not a time"):
         start_of("yesterday", now)
+
+
+@pytest.mark.parametrize("since", ["9999999d", "999999999999999d", f"{'9' * 5000}d"])
+def test_a_span_before_all_time_is_refused(signed_in: Neo, cloud: FakeServer, log: Path, since: str) -> None:
+    cloud.serve(GET_TENANT, contract.method(GET_TENANT).output())
+    for command in (("logs",), ("audit", "list")):
+        ran = signed_in(*command, "--since", since)
+        assert ran.code == 2 and "is too long ago" in ran.err, ran.err
+
+
+@pytest.fixture
+def running(signed_in: Neo, cloud: FakeServer, log: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """The server of the state folder runs; it has a machine `web-server` in each of two projects."""
+    profile = read_profiles(config_file()).get("test")
+    monkeypatch.setattr(Home, "server", lambda self: object())
+    monkeypatch.setattr(logs, "profile_of_home", lambda *_: profile)
+    ids = {PROJECT: "computeinstance-e00web", OTHER: "computeinstance-e00web2"}
+
+    def by_name(request: Any) -> Any:
+        if request.name != "web-server":
+            raise contract.not_found("instance", request.name)
+        made = contract.message("nebius.compute.v1.Instance")()
+        made.metadata.id = ids[request.parent_id]
+        return made
+
+    def project(request: Any) -> Any:
+        made = contract.method(f"{PROJECTS}/GetByName").output()
+        made.metadata.id = OTHER
+        return made
+
+    cloud.serve(f"{INSTANCES}/GetByName", by_name)
+    cloud.serve(f"{PROJECTS}/GetByName", project)
+    return cloud
+
+
+def test_a_name_with_a_hyphen_selects_the_records_of_its_id(neo: Neo, running: FakeServer, log: Path) -> None:
+    ran = neo("logs", "web-server", "--home", str(log.parents[1]))
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == TEXT.splitlines()[1:4]
+
+
+@pytest.mark.parametrize("project", [OTHER, "other"])
+def test_a_name_is_looked_up_in_the_project(neo: Neo, running: FakeServer, log: Path, project: str) -> None:
+    ran = neo("logs", "web-server", "--project", project, "--home", str(log.parents[1]))
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == TEXT.splitlines()[4:]
+
+
+def test_an_id_is_not_looked_up(neo: Neo, running: FakeServer, log: Path) -> None:
+    ran = neo("logs", "computeinstance-e00web", "--home", str(log.parents[1]))
+    assert ran.out.splitlines() == TEXT.splitlines()[1:4] and not running.requests

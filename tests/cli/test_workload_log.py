@@ -1,5 +1,6 @@
 """`neo logs NAME --workload`: the log of what runs in a resource, whichever service has it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from neocloud.cli.machine.home import Home
 from neocloud.cli.resources.lookup import DEPLOYMENTS, INSTANCES, TUNING_JOBS
+from neocloud.client.profiles import config_file, read_profiles, write_profiles
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import FakeServer, cluster, serve_clusters
@@ -75,8 +77,11 @@ def test_the_log_of_a_workload_is_found_by_name(
 
 
 def test_without_the_option_it_is_the_log_of_the_server(
-    signed_in: Neo, served: FakeServer, server_log: None
+    signed_in: Neo, served: FakeServer, server_log: None, user_folders: Path
 ) -> None:
+    profiles = read_profiles(config_file())
+    here = replace(profiles.get("test"), home=str(user_folders / "state"))
+    write_profiles(profiles.with_profile(here), config_file())
     ran = signed_in("logs", "web")
     assert ran.code == 0 and ran.out.endswith("web is known\n")
     assert not served.requests
@@ -90,6 +95,18 @@ def test_a_user_who_may_not_read_the_log_of_the_server_reads_that_of_the_workloa
     assert "The server's log may be read by root only" in ran.err
     ran = signed_in("logs")
     assert ran.code == 4 and "cannot be read by this user. Run the command as root" in ran.err
+
+
+def test_the_log_of_another_cloud_on_this_machine_is_not_that_of_the_profile(
+    signed_in: Neo, served: FakeServer, server_log: None, user_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = signed_in("logs", "web")
+    home = str(user_folders / "state")
+    assert (ran.code, ran.out) == (0, "booted\n")
+    assert f"add --home {home}" in ran.err
+    assert signed_in("logs", "web", "--home", home).out.endswith("web is known\n")
+    monkeypatch.setenv("NEOCLOUD_HOME", home)
+    assert signed_in("logs", "web").out.endswith("web is known\n")
 
 
 def test_a_machine_without_the_log_of_the_server_prints_that_of_the_workload(

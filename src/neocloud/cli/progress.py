@@ -28,12 +28,17 @@ REFRESH_PER_SECOND = 10
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text: 0.8 s, 12 s, 3 min 05 s."""
+    """Return a duration as text: 0.8 s, 12 s, 3 min 05 s, 3 h 05 min, 3 d 02 h."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+    minutes, hours = int(seconds) // 60, int(seconds) // 3600
+    if hours < 2:
+        return f"{minutes} min {int(seconds) % 60:02d} s"
+    if hours < 48:
+        return f"{hours} h {minutes % 60:02d} min"
+    return f"{hours // 24} d {hours % 24:02d} h"
 
 
 @contextmanager

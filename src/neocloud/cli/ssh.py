@@ -81,3 +81,8 @@ def accepts_ssh(host: str, port: int = SSH_PORT) -> bool:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
+
+
+def quoted(value: str) -> str:
+    """Return the value of an ssh option: unquoted, a path with a space is two paths."""
+    return f'"{value}"' if " " in value else value

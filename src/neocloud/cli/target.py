@@ -90,6 +90,14 @@ def home_of(context: typer.Context, given: Path | None = None) -> Path:
     return Path(current.home) if current and current.home else DEFAULT_HOME
 
 
+def current_is_remote(context: typer.Context) -> bool:
+    """Return whether the cloud of the profile to use has no state folder on this machine."""
+    choice: Choice = context.find_object(Choice) or Choice()
+    profiles = read_profiles(config_file())
+    profile = profiles.items.get(choice.profile or profiles.current)
+    return profile is not None and not profile.home
+
+
 def gateway_of(context: typer.Context, url: str = "", project: str = "") -> "Gateway":
     """Open the profile's gateway, or another OpenAI-compatible API with its key from the environment."""
     from neocloud.client.gateway import open_api, open_gateway  # noqa: PLC0415  httpx, for few commands

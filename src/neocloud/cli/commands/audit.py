@@ -13,6 +13,7 @@ from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, tab
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
+from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
 
@@ -138,11 +139,16 @@ def _moment(text: str) -> str:
     if span is None:
         return parse_date(text)
     # A second more: the end is exclusive, and the latest events should be included.
-    at = (
-        datetime.now(UTC)
-        - timedelta(**{_SPANS[span[2]]: int(span[1])})
-        + timedelta(seconds=int(not int(span[1])))
-    )
+    try:
+        at = (
+            datetime.now(UTC)
+            - timedelta(**{_SPANS[span[2]]: int(span[1])})
+            + timedelta(seconds=int(not int(span[1])))
+        )
+    except (OverflowError, ValueError) as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{text} is too long ago", "Write 30m, 12h, 7d, or a date such as 2026-11-01"
+        ) from error
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

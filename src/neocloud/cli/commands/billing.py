@@ -271,12 +271,12 @@ def parse_date(text: str) -> str:
     """Return a date or time in the contract's form; without a zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise ClientError(
             "INVALID_ARGUMENT", f"{text!r} is not a date", "Write 2026-11-01, or 2026-11-01T08:00:00"
         ) from error
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _kind(item: Any) -> str:

@@ -12,6 +12,7 @@ from neocloud.cli.resources.lookup import (
     ProjectClient,
     connect_to_project,
     find_in,
+    is_id_of,
     not_found,
 )
 from neocloud.cli.target import client_of
@@ -20,6 +21,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.faults import CLEAR, LIST, FaultKind
 from neocloud.client.faults import inject as inject_fault
 from neocloud.core import contract
+from neocloud.core.contract.registry import ROUTING_CODE
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.emulator.v1 import Fault, FaultSpec
@@ -92,7 +94,7 @@ def inject(
 
 
 def _resource_id(cloud: ProjectClient, named: str) -> str:
-    if not named or contract.is_id(named):
+    if not named or is_id_of(INSTANCES, named) or is_id_of(CLUSTERS, named):
         return named
     found, refusals = find_in(cloud, (INSTANCES, CLUSTERS), named)
     if len(found) == 1:
@@ -101,6 +103,8 @@ def _resource_id(cloud: ProjectClient, named: str) -> str:
         raise ClientError(
             "FAILED_PRECONDITION", f"Both a machine and a Slurm cluster are named {named!r}", "Give the id"
         )
+    if contract.is_id(named) and named.partition("-")[2].startswith(ROUTING_CODE):
+        return named  # an id of another kind
     raise not_found(f"There is no machine and no Slurm cluster {named!r}", refusals)
 
 

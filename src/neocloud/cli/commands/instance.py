@@ -29,6 +29,7 @@ from neocloud.cli.ssh import (
     accepts_ssh,
     default_public_keys,
     has_proxy,
+    quoted,
     read_public_keys,
 )
 from neocloud.cli.terminal import echo
@@ -225,8 +226,8 @@ def ssh(
         warn(f"Your ssh configuration reaches {host} through a proxy: ssh does not wait until it boots.")
     else:
         _wait_for_ssh(cloud, name, host, wait)
-    options = ["-o", f"UserKnownHostsFile={_known_hosts(instance)}", "-o", "StrictHostKeyChecking=accept-new"]
-    options += ["-o", f"ConnectTimeout={LOGIN_SECONDS}"]
+    options = ["-o", f"UserKnownHostsFile={quoted(str(_known_hosts(instance)))}"]
+    options += ["-o", "StrictHostKeyChecking=accept-new", "-o", f"ConnectTimeout={LOGIN_SECONDS}"]
     if identity is not None:
         options += ["-i", str(identity.absolute()), "-o", "IdentitiesOnly=yes"]
     os.execv(program, ["ssh", *options, "--", f"{user}@{host}", *(command or ())])

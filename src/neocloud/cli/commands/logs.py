@@ -17,15 +17,24 @@ from neocloud.cli.commands.workload_log import print_workload_log
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import say
-from neocloud.cli.resources.lookup import CLUSTERS, DEPLOYMENTS, INSTANCES, ProjectOption, names_of
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    INSTANCES,
+    PROJECTS,
+    ProjectClient,
+    ProjectOption,
+    id_of,
+    is_id_of,
+    names_of,
+)
 from neocloud.cli.resources.noun import Parent
 from neocloud.cli.resources.products import PRODUCTS
-from neocloud.cli.target import home_of, profile_of_home
+from neocloud.cli.target import current_is_remote, home_of, profile_of_home
 from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import exists_in_home
-from neocloud.core import contract
 
 POLL_SECONDS = 0.3
 INTERRUPTED = 130
@@ -150,20 +159,14 @@ def logs(
     if workload and (not resource or for_server):
         why = f"{for_server} is for the server's log" if for_server else "it needs the name of a resource"
         raise typer.BadParameter(why, param_hint="--workload")
-    try:
-        cloud_home = None if workload else _home_with_log(context, home)
-    except ClientError as error:
-        if not resource or for_server or home is not None:
-            raise
-        cloud_home = None
-        why = "may be read by root only" if error.code == "PERMISSION_DENIED" else "is not on this machine"
-        say(f"The server's log {why}; this is the log of what runs in the resource.")
+    is_general = bool(resource) and not for_server and home is None
+    cloud_home = None if workload else _home_to_read(context, home, is_general=is_general)
     if cloud_home is None:
         print_workload_log(context, resource, project, follow=follow)
         return
     file = cloud_home.log_file
     started_at = start_of(since, datetime.now(UTC)) if since else None
-    words = _words_of(cloud_home, resource) if resource else None
+    words = _words_of(cloud_home, resource, project) if resource else None
     chosen = Filter(words, started_at, level)
     try:
         printed = _print(records(lines(file, follow=follow)), chosen, output)
@@ -181,6 +184,28 @@ def _options_for_server(since: str, level: Level, output: LogFormat) -> str:
         "--output": output is not LogFormat.TEXT,
     }
     return next((option for option, is_given in given.items() if is_given), "")
+
+
+def _home_to_read(context: typer.Context, given: Path | None, *, is_general: bool) -> Home | None:
+    """Return the state folder with the server's log, or None and say why the workload's log is printed.
+
+    `is_general`: the options name a resource, but neither log. Raises ClientError without a log otherwise.
+    """
+    try:
+        home = _home_with_log(context, given)
+    except ClientError as error:
+        if not is_general:
+            raise
+        why = "may be read by root only" if error.code == "PERMISSION_DENIED" else "is not on this machine"
+        say(f"The server's log {why}; this is the log of what runs in the resource.")
+        return None
+    if is_general and current_is_remote(context):
+        say(
+            "The profile names no cloud on this machine; this is the log of what runs in the resource."
+            f" To print the server's log in {home.path} add --home {home.path}"
+        )
+        return None
+    return home
 
 
 def _home_with_log(context: typer.Context, given: Path | None) -> Home:
@@ -209,7 +234,12 @@ def start_of(text: str, now: datetime) -> datetime:
     """Return the time named by a span such as 15m, or by a date or time in UTC."""
     span = _SPAN.fullmatch(text)
     if span is not None:
-        return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
+        try:
+            return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
+        except (OverflowError, ValueError) as error:
+            raise ClientError(
+                "INVALID_ARGUMENT", f"{text} is too long ago", "Leave out --since to print the whole log"
+            ) from error
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -301,13 +331,16 @@ def _was_replaced(current: IO[str], file: Path) -> bool:
     return known.st_ino != present.st_ino or present.st_size < current.tell()
 
 
-def _words_of(home: Home, resource: str) -> re.Pattern[str]:
+def _words_of(home: Home, resource: str, project: str) -> re.Pattern[str]:
     """Return a pattern of the resource's id and name; ids of a name are known only while the cloud runs."""
     words = {resource}
-    if not contract.is_id(resource) and home.server() is not None:
+    kinds = (CLUSTERS, *(noun.service for product in PRODUCTS.values() for noun in product.nouns))
+    if not any(is_id_of(kind, resource) for kind in kinds) and home.server() is not None:
         profile = profile_of_home(home.path, "home")
         with connect(profile) as client:
-            words |= set(_ids_of(client, profile.project_id, resource))
+            cloud = ProjectClient(client, profile, profile.project_id)
+            project_id = id_of(cloud, PROJECTS, project) or profile.project_id
+            words |= set(_ids_of(client, project_id, resource))
     alternatives = "|".join(re.escape(word) for word in sorted(words))
     return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])")
 

@@ -18,7 +18,7 @@ from neocloud.cli.resources.lookup import (
     connect_to_project,
     state_of,
 )
-from neocloud.cli.ssh import matching_identity
+from neocloud.cli.ssh import matching_identity, quoted
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file
@@ -59,7 +59,7 @@ def ssh(
         )
     cloud = connect_to_project(context, project)
     settings = _settings(cloud, cloud.find(CLUSTERS, name), identity)
-    options = [part for key, value in settings.items() for part in ("-o", f"{key}={_quoted(value)}")]
+    options = [part for key, value in settings.items() for part in ("-o", f"{key}={quoted(value)}")]
     os.execv(program, ["ssh", *options, "--", settings["HostName"], *(command or ())])
 
 
@@ -81,7 +81,7 @@ def ssh_config(
     cluster = cloud.find(CLUSTERS, name)
     echo(f"Host {cluster.metadata.name}")
     for key, value in _settings(cloud, cluster, identity).items():
-        echo(f"  {key} {_quoted(value)}")
+        echo(f"  {key} {quoted(value)}")
 
 
 def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -> dict[str, str]:
@@ -116,7 +116,3 @@ def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:
     host = endpoint.host if endpoint.port == 22 else f"[{endpoint.host}]:{endpoint.port}"
     file.write_text("".join(f"{host} {key.strip()}\n" for key in endpoint.host_keys))
     return file
-
-
-def _quoted(value: str) -> str:
-    return f'"{value}"' if " " in value else value
