@@ -48,7 +48,18 @@ def test_when_nothing_answers_neo_says_neo_up(neo: Neo, credentials_file: Path) 
     )
 
 
-@pytest.mark.parametrize("command", [("status",), ("logs",), ("down",), ("destroy", "--yes"), LIST])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("logs",),
+        ("down",),
+        ("destroy", "--yes"),
+        ("image", "list"),
+        ("client-config", "trust"),
+        LIST,
+    ],
+)
 def test_a_cloud_of_another_user_is_not_taken_for_a_stopped_one(
     neo: Neo, closed_home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:

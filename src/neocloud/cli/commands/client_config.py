@@ -168,7 +168,7 @@ def _target(context: typer.Context) -> Target:
 
 
 def _server_with_tls(home: Home) -> RunningServer:
-    server = home.server()
+    server = home.server() if home.was_started() else None
     if server is None:
         raise ClientError("UNAVAILABLE", f"The cloud in {home.path} is not running", "Start it: neo up --tls")
     if not server.tls:

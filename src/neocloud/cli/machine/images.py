@@ -22,6 +22,7 @@ from pathlib import Path
 import neocloud
 from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
+from neocloud.client.profiles import exists_in_home
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
@@ -120,7 +121,9 @@ def _recipes() -> Path:
 
 def machine_disks(home: Path) -> list[JsonObject]:
     """Return the descriptions of all disks that machines can start from, by name."""
-    return [json.loads(file.read_text()) for file in sorted(_disk_folder(home).glob("*/image.json"))]
+    folder = _disk_folder(home)
+    files = sorted(folder.glob("*/image.json")) if exists_in_home(folder) else []
+    return [json.loads(file.read_text()) for file in files]
 
 
 def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -> JsonObject:
