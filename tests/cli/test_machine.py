@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.cli.commands.status import _certificate_rows
 from neocloud.cli.commands.teardown import mounts_below
 from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home, RunningServer
@@ -150,6 +151,14 @@ def test_options_that_did_not_work_are_not_kept(neo: Neo, machine: Path) -> None
     (machine / "fail-start").touch()
     neo("up", "--grpc-port", "4711")
     assert Home(machine).settings().grpc_port == 7370
+
+
+def test_status_says_when_the_authority_ends_with_the_certificate() -> None:
+    certificate = {"ends_at": "2026-11-30T09:30:00+00:00", "is_own": True, "is_expired": False, "problem": ""}
+    (row,) = _certificate_rows(certificate)
+    assert row == ("TLS expires", "2026-11-30 09:30 UTC; the server renews it before")
+    (row,) = _certificate_rows({**certificate, "ends_with_authority": True})
+    assert row == ("TLS expires", "2026-11-30 09:30 UTC; the cloud's certificate authority ends then too")
 
 
 def test_status_shows_what_runs_and_what_the_engine_can_do(neo: Neo, machine: Path) -> None:

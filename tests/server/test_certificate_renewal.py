@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from neocloud.control_plane import tls
 from neocloud.control_plane.settings import Settings
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import Service
 from neocloud.gateway.__main__ import listen as listen_for_gateway
@@ -36,6 +37,7 @@ from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME, WARN_BEF
 from neocloud.testing.waiting import FakeClock
 from tests.control_plane import plain_dependencies
 from tests.server.conftest import FILESYSTEM, Cloud, PermissionTable, TokenTable
+from tests.server.test_certificate_files import replace, sealed
 
 NAMES = ("localhost", "127.0.0.1")
 NOW = datetime.datetime.now(datetime.UTC)
@@ -43,6 +45,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 EARLIER = NOW - (SERVER_LIFETIME - RENEW_BEFORE)
 """A certificate of then is renewed now."""
 LONG = 60.0
+HOUR = datetime.timedelta(hours=1)
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + bytes([4, 0]) + bytes(4)
 PING = struct.pack(">I", 8)[1:] + bytes([6, 0]) + bytes(4) + bytes(8)
@@ -146,40 +149,6 @@ async def test_the_gateway_serves_the_renewed_certificate(tmp_path: Path) -> Non
     await serving
 
 
-def replace(file: Path, content: bytes) -> None:
-    """Replace a file as editors and `write_file` do. A write in place that follows the last one within the
-    kernel's clock tick leaves the times as they were."""
-    written = file.with_suffix(".new")
-    written.write_bytes(content)
-    written.replace(file)
-
-
-def test_files_that_do_not_go_together_change_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = ensure_certificate(tmp_path / "first", NAMES, NOW)
-    second = ensure_certificate(tmp_path / "second", NAMES, NOW)
-    files = CertificateFiles(first.chain_file, first.key_file)
-    loaded = files.load()
-    replace(first.chain_file, second.chain)
-    assert files.load() is loaded and files.load() is loaded
-    assert len(caplog.records) == 1, "it is said once"
-    assert "is still served" in caplog.text
-    replace(first.key_file, second.key)
-    assert files.load().chain == second.chain
-    first.chain_file.unlink()
-    assert files.load().chain == second.chain
-
-
-def test_files_that_never_could_be_used_are_an_error(tmp_path: Path) -> None:
-    files = CertificateFiles(tmp_path / "chain.pem", tmp_path / "key.pem")
-    for _ in range(2):
-        with pytest.raises(CertificateUnusable, match=r"chain.pem and .*key.pem, cannot be used"):
-            files.load()
-    made = ensure_certificate(tmp_path, NAMES, NOW)
-    assert CertificateFiles(made.chain_file, made.key_file).load().key == made.key
-
-
 async def renewed_once(settings: Settings, clock: FakeClock) -> ServerCertificate:
     """Return what a check an hour later serves."""
     checked: asyncio.Future[ServerCertificate] = asyncio.get_running_loop().create_future()
@@ -224,7 +193,24 @@ async def test_an_authority_that_has_ended_is_replaced(tmp_path: Path) -> None:
     last = ensure_certificate(tmp_path, NAMES, NOW + ten_years - datetime.timedelta(days=1))
     again = ensure_certificate(tmp_path, NAMES, NOW + ten_years - datetime.timedelta(hours=1))
     assert first.authority == last.authority and again == last
+    near = certificate_state(last.chain, last.chain_file, NOW + ten_years - HOUR, authority=last.authority)
+    assert near.ends_with_authority and "neo login" in near.problem and "neo down" not in near.problem
+    key = CertificateFolder(tmp_path).authority_key.read_bytes()
     assert ensure_certificate(tmp_path, NAMES, NOW + ten_years).authority != first.authority
+    assert (tmp_path / "ca.pem.old").read_bytes() == first.authority
+    assert (tmp_path / "ca.key.old").read_bytes() == key
+    assert (tmp_path / "ca.key.old").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_certificate_that_a_clock_ahead_signed_is_signed_again(tmp_path: Path) -> None:
+    first = ensure_certificate(tmp_path, NAMES, NOW)
+    (tmp_path / "server.pem").unlink()
+    ahead = ensure_certificate(tmp_path, NAMES, NOW + RENEW_BEFORE)
+    state = certificate_state(ahead.chain, ahead.chain_file, NOW, authority=ahead.authority)
+    assert "is not valid before" in state.problem and "timedatectl" in state.problem
+    again = ensure_certificate(tmp_path, NAMES, NOW)
+    assert again.authority == first.authority and serial(again) != serial(ahead)
+    assert not certificate_state(again.chain, again.chain_file, NOW, authority=again.authority).problem
 
 
 async def test_what_cannot_be_renewed_is_said_once_and_tried_again(
@@ -248,6 +234,78 @@ async def test_what_cannot_be_renewed_is_said_once_and_tried_again(
     assert [each.getMessage() for each in caplog.records] == ["The certificate is not renewed: disk full"]
 
 
+def seal_authority(folder: Path) -> None:
+    key = CertificateFolder(folder).authority_key
+    replace(key, sealed(key.read_bytes()))
+
+
+def exchange_authority_key(folder: Path) -> None:
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    replace(CertificateFolder(folder).authority_key, ed25519.Ed25519PrivateKey.generate().private_bytes(*pem))
+
+
+def mix_authorities(folder: Path) -> None:
+    other = ensure_certificate(folder / "other", NAMES, NOW)
+    replace(CertificateFolder(folder).authority, other.authority)
+
+
+@pytest.mark.parametrize("spoil", [seal_authority, exchange_authority_key, mix_authorities])
+async def test_an_authority_that_cannot_be_used_does_not_end_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+) -> None:
+    settings, clock = Settings(home=tmp_path, tls_port=0), FakeClock(NOW)
+    ensure_certificate(settings.certificate_folder, NAMES, NOW)
+    spoil(settings.certificate_folder)
+    await check_until_said(settings, clock, caplog)
+    (said,) = (each.getMessage() for each in caplog.records)
+    assert said.startswith("The certificate is not renewed: The cloud's certificate authority")
+    assert "Restore both files" in said
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> ServerCertificate:
+        raise x509.DuplicateExtension("twice", x509.ObjectIdentifier("2.5.29.17"))
+
+    monkeypatch.setattr(tls, "ensure_certificate", broken)
+    await check_until_said(Settings(home=tmp_path, tls_port=0), FakeClock(NOW), caplog)
+    (said,) = (each.getMessage() for each in caplog.records)
+    assert "Restore the files in" in said and "DuplicateExtension: twice" in caplog.text
+
+
+async def check_until_said(settings: Settings, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Check the certificate after an hour; return when a warning is logged."""
+    task = asyncio.create_task(tls.renew_certificate(settings, clock, lambda _: None))
+    await clock.advance(tls.RENEWAL_CHECK_SECONDS + 1)
+    async with asyncio.timeout(LONG):
+        while not caplog.records and not task.done():
+            await asyncio.sleep(0.01)
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_files_that_a_start_would_refuse_are_said_before_it(
+    cloud: Cloud, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = ensure_certificate(tmp_path, NAMES, NOW)
+    given = dataclasses.replace(made, authority=b"")
+    server = ApiServer(
+        *([], TokenTable(), PermissionTable(), plain_dependencies(cloud.store, SystemClock())),
+        tls=Tls(given, "127.0.0.1", 0, 0, frozenset()),
+    )
+    state = server.certificate_state()
+    assert state is not None and not state.problem
+    made.key_file.chmod(0o644)
+    state = server.certificate_state()
+    assert state is not None and "cannot be used at the next start" in state.problem
+    assert f"chmod 0600 {made.key_file}" in state.problem
+    settings = Settings(home=tmp_path, tls_port=0, tls_certificate=made.chain_file, tls_key=made.key_file)
+    await check_until_said(settings, FakeClock(NOW), caplog)
+    assert "cannot be used at the next start" in caplog.text
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize(
     ("left", "said"),
@@ -262,7 +320,8 @@ def test_an_end_that_is_near_is_said_with_the_command_that_helps(
 ) -> None:
     made = ensure_certificate(tmp_path, NAMES, NOW)
     ends_at = x509.load_pem_x509_certificate(made.chain).not_valid_after_utc
-    state = certificate_state(made.chain, made.chain_file, ends_at - left, is_own=is_own)
+    authority = made.authority if is_own else b""
+    state = certificate_state(made.chain, made.chain_file, ends_at - left, authority=authority)
     assert said in state.problem and bool(said) == bool(state.problem)
     assert state.is_expired(ends_at - left) is (not left)
     if said:

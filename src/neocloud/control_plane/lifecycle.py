@@ -267,6 +267,7 @@ def _certificate_report(state: CertificateState, clock: Clock) -> dict[str, Any]
         "is_own": state.is_own,
         "is_expired": state.is_expired(clock.now()),
         "problem": state.problem,
+        "ends_with_authority": state.ends_with_authority,
     }
 
 

@@ -15,6 +15,7 @@ import psutil
 from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
 from neocloud.core.clock import Clock
 from neocloud.server import (
+    UNUSABLE_AT_START,
     CertificateFolder,
     Public,
     ServerCertificate,
@@ -30,6 +31,7 @@ from neocloud.server import (
 logger = logging.getLogger(__name__)
 
 RENEWAL_CHECK_SECONDS = 3600.0
+NOT_RENEWED = "The certificate is not renewed: "
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 LINKS = Path("/sys/class/net")
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
@@ -65,10 +67,18 @@ async def renew_certificate(
             now = clock.now()
             certificate = await asyncio.to_thread(_certificate, settings, names, now)
             renewed(certificate)
-            is_own = bool(certificate.authority)
-            problem = certificate_state(certificate.chain, certificate.chain_file, now, is_own=is_own).problem
-        except (OSError, ValueError, ServerError) as error:
-            problem = f"The certificate is not renewed: {error}"
+            authority = certificate.authority
+            state = certificate_state(certificate.chain, certificate.chain_file, now, authority=authority)
+            problem = state.problem
+        except ServerError as error:
+            is_given = settings.tls_certificate is not None or settings.tls_key is not None
+            problem = f"{UNUSABLE_AT_START if is_given else NOT_RENEWED}{error}"
+        except OSError as error:
+            problem = f"{NOT_RENEWED}{error}"
+        except Exception:  # a loop's border: a certificate that serves must not end the server
+            folder = CertificateFolder(settings.certificate_folder).path
+            logger.exception("%sRestore the files in %s from a backup.", NOT_RENEWED, folder)
+            problem = ""
         if problem and problem != last_problem:
             logger.warning("%s", problem)
         last_problem = problem

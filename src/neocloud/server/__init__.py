@@ -3,6 +3,7 @@
 
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
 from neocloud.server.certificates import (
+    UNUSABLE_AT_START,
     CertificateFolder,
     CertificateState,
     ServerCertificate,
@@ -17,6 +18,7 @@ from neocloud.server.pipeline import Middleware, no_middleware
 from neocloud.server.request import DescriptorError, Request, Serve
 
 __all__ = [
+    "UNUSABLE_AT_START",
     "Addresses",
     "ApiServer",
     "CertificateFolder",

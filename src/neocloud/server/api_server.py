@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -19,7 +19,13 @@ from neocloud.core.callers import Rate
 from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable, LoadedCertificate
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, defaults_of
 from neocloud.engines.base import Capabilities
-from neocloud.server.certificates import CertificateState, ServerCertificate, certificate_state
+from neocloud.server.certificates import (
+    UNUSABLE_AT_START,
+    CertificateState,
+    ServerCertificate,
+    certificate_state,
+    read_certificate,
+)
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.http_server import Discovery, JsonFront, StatusReport
 from neocloud.server.listening import (
@@ -136,7 +142,14 @@ class ApiServer:
         if self._files is None:
             return None
         chain, now = self._files.load().chain, self._dependencies.clock.now()
-        return certificate_state(chain, self._files.chain, now, is_own=bool(self.authority))
+        state = certificate_state(chain, self._files.chain, now, authority=self.authority)
+        if state.is_own or state.is_expired(now):
+            return state
+        try:
+            read_certificate(self._files.chain, self._files.key, now)
+        except ServerError as error:
+            return replace(state, problem=f"{UNUSABLE_AT_START}{error} {state.problem}".rstrip())
+        return state
 
     def max_bytes(self, path: str) -> int:
         """Return how many bytes a request of this method may have."""

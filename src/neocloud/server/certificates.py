@@ -6,7 +6,8 @@ clients were told to trust it. It can sign for this cloud's own names only (name
 it need not fear for other names. Addresses are not constrained: gRPC's TLS library refuses every certificate
 with addresses then. When the cloud gets names beyond those, a new authority is made, and clients have to
 trust that one. Authorities of earlier releases have no constraints and stay; removing `ca.pem` and `ca.key`
-makes a new one. An authority that has expired is replaced too. The server certificate is
+makes a new one. An authority that has expired is replaced too. The one that is replaced is kept beside, as
+`ca.pem.old` and `ca.key.old`: a clock that was wrong for a moment must not cost it. The server certificate is
 made again when its names change or its end is near; `core.certificate_files` serves it from then on.
 """
 
@@ -35,6 +36,8 @@ _LEEWAY = datetime.timedelta(days=1)
 """Clients' clocks may be hours behind, as when one takes its local time for UTC."""
 
 Key = ec.EllipticCurvePrivateKey
+UNUSABLE_AT_START = "The certificate and its key cannot be used at the next start: "
+"""Begins what is said of an operator's files that a start would refuse."""
 logger = logging.getLogger(__name__)
 
 
@@ -80,7 +83,8 @@ def server_names(domains: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...
 
 
 def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
-    """The certificate for exactly these names, made or renewed where needed. Raises OSError."""
+    """Return the certificate for exactly these names, made or renewed where needed. Raises OSError, and
+    ServerError for an authority that cannot be used."""
     files = CertificateFolder(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, authority_key = _ensure_authority(files, names, now)
@@ -129,23 +133,42 @@ class CertificateState:
     """Signed by the cloud's own authority, and so renewed by the server."""
     problem: str = ""
     """What the operator has to do; empty when nothing."""
+    ends_with_authority: bool = False
+    """No renewal before then: the cloud's authority ends too, and clients have to trust its successor."""
 
     def is_expired(self, now: datetime.datetime) -> bool:
         return self.ends_at <= now
 
 
-def certificate_state(chain: bytes, file: Path, now: datetime.datetime, *, is_own: bool) -> CertificateState:
-    """Return the state of the certificate that is served. Raises ValueError when it is none."""
-    ends_at = x509.load_pem_x509_certificate(chain).not_valid_after_utc
+def certificate_state(
+    chain: bytes, file: Path, now: datetime.datetime, *, authority: bytes
+) -> CertificateState:
+    """Return the state of the certificate that is served. `authority` is the cloud's own, in PEM form; empty
+    when somebody else issued the certificate. Raises ValueError when it is none."""
+    found = x509.load_pem_x509_certificate(chain)
+    is_own, begins_at, ends_at = bool(authority), found.not_valid_before_utc, found.not_valid_after_utc
+    is_last = is_own and x509.load_pem_x509_certificate(authority).not_valid_after_utc <= ends_at
+    if begins_at > now:
+        what = (
+            f"The certificate {file} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC, so clients on other"
+            " machines cannot connect. Check this machine's clock: `timedatectl`."
+        )
+        return CertificateState(file, ends_at, is_own, what + (_SIGNED_AGAIN if is_own else ""), is_last)
     if ends_at - now > WARN_BEFORE:
-        return CertificateState(file, ends_at, is_own)
+        return CertificateState(file, ends_at, is_own, "", is_last)
     is_expired = ends_at <= now
     what = f"The certificate {file} {'expired' if is_expired else 'expires'} at {ends_at:%Y-%m-%d %H:%M} UTC."
     if is_expired:
         what += " Clients on other machines cannot connect."
-    return CertificateState(file, ends_at, is_own, what + (_RENEW_OWN if is_own else _RENEW_GIVEN))
+    advice = _RENEW_AUTHORITY if is_last else _RENEW_OWN if is_own else _RENEW_GIVEN
+    return CertificateState(file, ends_at, is_own, what + advice, is_last)
 
 
+_SIGNED_AGAIN = " If it is right now, `neo down` and `neo up` sign another certificate."
+_RENEW_AUTHORITY = (
+    " The cloud's certificate authority ends then too. Within an hour of that, the server makes another one;"
+    " people on other machines then have to trust it: `neo login`."
+)
 _RENEW_OWN = (
     " The server has not renewed it; its log says why: `neo logs`. `neo down` and `neo up` sign another one."
 )
@@ -160,7 +183,7 @@ def names_of(chain: Path) -> tuple[str, ...]:
     try:
         certificate = x509.load_pem_x509_certificate(chain.read_bytes())
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, x509.ExtensionNotFound):
+    except (OSError, ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
         return ()
     names = [*found.get_values_for_type(x509.DNSName), *found.get_values_for_type(x509.IPAddress)]
     return tuple(str(name).lower() for name in names if "*" not in str(name))
@@ -170,15 +193,16 @@ def _ensure_authority(
     files: CertificateFolder, names: Sequence[str], now: datetime.datetime
 ) -> tuple[x509.Certificate, Key]:
     if files.authority.exists() and files.authority_key.exists():
-        key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
-        assert isinstance(key, Key)
-        found = x509.load_pem_x509_certificate(files.authority.read_bytes())
+        found, key = _read_authority(files)
         if found.not_valid_after_utc > now and _may_sign(found, names):
             return found, key
         logger.warning(
-            "the authority has expired or may not sign for all names: clients must trust a new %s",
+            "the authority has expired or may not sign for all names: clients must trust a new %s; the one"
+            " before is kept beside it, as .old",
             files.authority,
         )
+        for each in (files.authority_key, files.authority):
+            write_file(each.with_name(f"{each.name}.old"), each.read_bytes(), durable=True)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Neocloud certificate authority")])
     certificate = (
@@ -191,6 +215,25 @@ def _ensure_authority(
     write_file(files.authority_key, _pem_key(key), 0o600, durable=True)
     write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644, durable=True)
     return certificate, key
+
+
+def _read_authority(files: CertificateFolder) -> tuple[x509.Certificate, Key]:
+    """Raises OSError, and ServerError when the files are not an authority of ours."""
+    try:
+        key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
+        found = x509.load_pem_x509_certificate(files.authority.read_bytes())
+        if not isinstance(key, Key):
+            raise ValueError("the key is not an elliptic curve key")
+        if found.public_key() != key.public_key():
+            raise ValueError("the key belongs to another certificate")
+        _ = found.extensions  # parsed when it is first used
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
+        raise ServerError(
+            f"The cloud's certificate authority, {files.authority} and {files.authority_key}, cannot be used:"
+            f" {error}. Restore both files from a backup; or remove both and run `neo down` and `neo up`,"
+            " which makes another authority that clients have to trust."
+        ) from error
+    return found, key
 
 
 def _permitted(names: Sequence[str]) -> list[x509.GeneralName]:
@@ -223,8 +266,17 @@ def _serves(
         certificate = x509.load_pem_x509_certificate(files.server.read_bytes())
         certificate.verify_directly_issued_by(authority)
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        InvalidSignature,
+        x509.ExtensionNotFound,
+        x509.DuplicateExtension,
+    ):
         return False
+    if certificate.not_valid_before_utc > now:
+        return False  # signed while the clock was ahead
     ends_at = certificate.not_valid_after_utc
     has_time = ends_at - now > RENEW_BEFORE or now < ends_at == authority.not_valid_after_utc
     return has_time and files.server_key.exists() and list(found) == _alternative_names(names)

@@ -205,7 +205,11 @@ def _certificate_rows(certificate: JsonObject) -> list[tuple[str, object]]:
         return []
     ends_at = datetime.fromisoformat(str(certificate["ends_at"]))
     ending = "expired" if certificate["is_expired"] else "expires"
-    renewal = "; the server renews it before" if certificate["is_own"] and not certificate["problem"] else ""
+    renewal = ""
+    if certificate["is_own"] and not certificate["problem"]:
+        renewal = "; the server renews it before"
+        if certificate.get("ends_with_authority"):  # servers of earlier releases do not send it
+            renewal = "; the cloud's certificate authority ends then too"
     return [(f"TLS {ending}", f"{ends_at:%Y-%m-%d %H:%M} UTC{renewal}")]
 
 
