@@ -7,9 +7,12 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import tarfile
-import time
+import zlib
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 
 from neocloud.control_plane.backup import restore
 from neocloud.control_plane.backup.archive import BackupError, open_regular
-from neocloud.control_plane.backup.contents import MAX_FILE_BYTES
+from neocloud.control_plane.backup.contents import DATABASES, FILES, MAX_FILE_BYTES
 from neocloud.control_plane.backup.keys import Keys, needs_passphrase, new_key, read_keys
 from neocloud.control_plane.backup.restore import check_backup
 from tests.backup.conftest import left_in, restored
@@ -166,6 +169,7 @@ async def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         open_regular(path)
 
 
+OUTSIDE = f"/tmp/neocloud-outside-{os.urandom(8).hex()}"
 ENTRIES = {
     "a link": (tarfile.SYMTYPE, "tls/server.pem", 0),
     "a hard link": (tarfile.LNKTYPE, "tls/server.pem", 0),
@@ -176,7 +180,7 @@ ENTRIES = {
     "a long name": (tarfile.GNUTYPE_LONGNAME, "././@LongLink", 100),
     "a long header": (tarfile.XHDTYPE, "././@PaxHeader", 1 << 40),
     "a way out": (tarfile.REGTYPE, "../outside", 1),
-    "an absolute name": (tarfile.REGTYPE, "/tmp/outside", 1),
+    "an absolute name": (tarfile.REGTYPE, OUTSIDE, 1),
     "another name": (tarfile.REGTYPE, "server.json", 1),
     "a file that is there twice": (tarfile.REGTYPE, "store.key", 32),
     "a file without end": (tarfile.REGTYPE, "tls/server.pem", 1 << 60),
@@ -201,8 +205,16 @@ async def test_an_archive_that_would_do_harm_is_refused(
     body = packed(files).rstrip(b"\0")
     body += bytes(-len(body) % 512) + header + bytes(min(size, 1024)) + bytes(2048)
     said = refused(encrypted(tmp_path / "hostile.age", keys, body))
-    assert said.startswith(("The backup is damaged: ", "The backup cannot be used: ")), said
-    assert not (tmp_path / "outside").exists() and not Path("/tmp/outside").exists()
+    if is_listed and name not in (*DATABASES, *FILES):
+        reason = f"The backup cannot be used: '{name}' in it is not a file of a cloud's state"
+    elif kind != tarfile.REGTYPE:
+        reason = f"The backup is damaged: '{name}' in it is not a regular file"
+    elif is_listed and size > MAX_FILE_BYTES:
+        reason = f"The backup cannot be used: {name} in it is too large"
+    else:
+        reason = f"The backup cannot be used: '{name}' in it is not in its list of files, or is there twice"
+    assert said.startswith(reason), said
+    assert not (tmp_path / "outside").exists() and not Path(OUTSIDE).exists()
 
 
 def newer_format(manifest: dict[str, Any]) -> None:
@@ -241,6 +253,10 @@ def no_files(manifest: dict[str, Any]) -> None:
     manifest["files"] = []
 
 
+def endless(manifest: dict[str, Any]) -> None:
+    manifest["format"] = float("inf")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -253,6 +269,7 @@ def no_files(manifest: dict[str, Any]) -> None:
         (one_more, "tls/server.key is missing"),
         (no_numbers, "its list of files cannot be read"),
         (no_files, "its list of files cannot be read"),
+        (endless, "its list of files cannot be read"),
     ],
 )
 async def test_a_list_of_files_that_does_not_fit_is_refused(
@@ -277,6 +294,31 @@ async def test_a_database_of_a_newer_release_is_refused(
     assert "made by Neocloud 9.1.0, which is newer (schema 0999)" in answer
 
 
+VERSIONS = {
+    "a view without end": "CREATE VIEW alembic_version AS"
+    " WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS version_num FROM n",
+    "a view that counts": "CREATE VIEW alembic_version AS"
+    " WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) AS version_num FROM n",
+    "a large row": "CREATE TABLE alembic_version (x, version_num AS (hex(zeroblob(1000000))));"
+    " INSERT INTO alembic_version (x) VALUES (1)",
+    "no table": "",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_schema_that_takes_time_or_memory_is_refused(
+    version: str, backup: Path, keys: Keys, refused: Refused, tmp_path: Path
+) -> None:
+    files = members(plain(backup, keys))
+    database = tmp_path / "hostile.db"
+    database.write_bytes(files["state.db"])
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(f"DROP TABLE alembic_version; {VERSIONS[version]}")
+    files["state.db"] = database.read_bytes()
+    answer = refused(encrypted(backup, keys, packed(with_manifest(files, unchanged))))
+    assert "state.db in it is not the database of a cloud" in answer
+
+
 @pytest.mark.parametrize("content", [b"", b"junk" * 1000], ids=["empty", "junk"])
 async def test_a_database_that_is_none_is_refused(
     content: bytes, backup: Path, keys: Keys, refused: Refused
@@ -285,14 +327,61 @@ async def test_a_database_that_is_none_is_refused(
     assert "state.db in it" in refused(encrypted(backup, keys, packed(with_manifest(files, unchanged))))
 
 
-async def test_files_that_grow_without_end_take_no_memory(backup: Path, keys: Keys, refused: Refused) -> None:
-    """A manifest of a gigabyte in a megabyte of archive."""
-    info = tarfile.TarInfo("manifest.json")
-    info.size = 1 << 30
-    began = time.monotonic()
-    tar = info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 24)
-    assert "does not begin with its list of files" in refused(encrypted(backup, keys, tar))
-    assert time.monotonic() - began < 60
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from neocloud.control_plane.backup.archive import BackupError
+from neocloud.control_plane.backup.keys import read_keys
+from neocloud.control_plane.backup.restore import check_backup
+
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+most = pages * resource.getpagesize() + int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    bytearray(2 * int(sys.argv[3]))
+    sys.exit("There is no limit.")
+except MemoryError:
+    pass
+try:
+    check_backup(Path(sys.argv[1]), read_keys(Path(sys.argv[2])), lambda _: None)
+except BackupError as error:
+    print(error)
+"""
+SPARE_BYTES = 128 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        (tarfile.REGTYPE, "manifest.json", "does not begin with its list of files"),
+        (tarfile.XHDTYPE, "././@PaxHeader", "is not a regular file"),
+        (tarfile.REGTYPE, "gateway/key", "has another size"),
+    ],
+)
+async def test_files_that_grow_without_end_take_no_memory(
+    kind: bytes, name: str, said: str, backup: Path, keys: Keys, tmp_path: Path
+) -> None:
+    """They are twice as large as the memory, in a megabyte of archive."""
+    files = with_manifest(members(plain(backup, keys)), unchanged)
+    first = packed({"manifest.json": files["manifest.json"]}).rstrip(b"\0")
+    first += bytes(-len(first) % 512)
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, 2 * SPARE_BYTES
+    packer = zlib.compressobj(9, wbits=zlib.MAX_WBITS + 16)
+    bomb = packer.compress((first if name == "gateway/key" else b"") + info.tobuf(tarfile.GNU_FORMAT))
+    bomb += b"".join(packer.compress(bytes(1024**2)) for _ in range(info.size // 1024**2)) + packer.flush()
+    assert len(bomb) < 1024**2
+    with backup.open("wb") as file:
+        keys.encrypt(Content(bomb), file)  # type: ignore[arg-type]
+    ran = subprocess.run(
+        [sys.executable, "-c", LIMITED, backup, tmp_path / "backup.key", str(SPARE_BYTES)],
+        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "TMPDIR": str(tmp_path)},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0 and said in ran.stdout, ran.stderr
 
 
 async def test_a_backup_that_would_fill_the_disk_is_refused_first(

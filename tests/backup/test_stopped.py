@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.cli.commands import backup as commands
 from neocloud.cli.machine.home import Home
 from neocloud.cli.main import run
 from neocloud.cli.signals import stopped_by_signals
@@ -160,3 +161,26 @@ def test_a_cloud_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     ):
         pass
     assert not home.path.exists()
+
+
+async def test_a_key_file_that_came_meanwhile_is_not_called_ours(
+    used: UsedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose(path: Path, _: str) -> None:
+        path.write_text("of somebody")
+
+    monkeypatch.setattr(commands, "create_file", lose)
+    new = ["--key-file", str(tmp_path / "new.key"), "--new-key"]
+    assert run(["backup", str(tmp_path / "cloud.age"), "--home", str(used.path), *new]) == 7
+    said = capsys.readouterr().err
+    assert "exists already" in said and "Made the key file" not in said
+    assert (tmp_path / "new.key").read_text() == "of somebody"
+
+
+async def test_the_command_that_starts_a_restored_cloud_can_be_pasted(
+    backup: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "a cloud"
+    key = ["--key-file", str(tmp_path / "backup.key")]
+    assert run(["restore", str(backup), "--home", str(home), *key]) == 0
+    assert f"--home '{home}'`" in capsys.readouterr().out

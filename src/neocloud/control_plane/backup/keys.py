@@ -123,8 +123,14 @@ class Keys:
 
 def read_keys(path: Path) -> Keys:
     """Return the keys in a file, one a line; lines that begin with # are comments. Raises BackupError."""
-    if not os.path.lexists(path):
-        raise BackupError(f"There is no key file {path}", "Add --new-key to make one, or name another")
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        raise BackupError(
+            f"There is no key file {path}", "Add --new-key to make one, or name another"
+        ) from None
+    except OSError as error:
+        raise BackupError(f"{path} cannot be read: {error.strerror}", "Name another file") from None
     with open_regular(path) as file:
         found = os.fstat(file.fileno())
         content = file.read(MAX_KEY_FILE_BYTES + 1)
