@@ -120,6 +120,27 @@ async def test_the_mark_of_a_cloud_comes_last(
     assert order[-1] == "config.json" and set(order) == set(left_in(small_disk))
 
 
+@pytest.mark.parametrize("name", ["state.db", "tls", "config.json"])
+@pytest.mark.parametrize("is_half", [True, False], ids=["within", "after"])
+async def test_a_restore_that_is_stopped_leaves_an_empty_disk(
+    name: str, is_half: bool, backup: Path, keys: Keys, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = restore.put_in_place
+
+    def put_and_stop(draft: Path, target: Path) -> None:
+        if target.name == name and is_half and draft.is_file():
+            os.link(draft, target)
+            raise KeyboardInterrupt
+        put(draft, target)
+        if target.name == name:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(restore, "put_in_place", put_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        restored(backup, keys, small_disk)
+    assert left_in(small_disk) == []
+
+
 # Errors in words
 
 

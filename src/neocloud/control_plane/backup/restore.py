@@ -40,6 +40,7 @@ from neocloud.control_plane.backup.staging import (
     opened,
     private_folder,
     put_in_place,
+    was_put,
 )
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
 from neocloud.core.osfiles import sync_folder
@@ -223,15 +224,15 @@ def _move_to(state: Path, home: Path) -> None:
 def _move_into(state: Path, home: Path) -> None:
     """Move the files into a folder that is a disk of its own. What was moved is removed if one fails."""
     _refuse_used(home)
-    moved: list[Path] = []
+    paths = sorted(state.iterdir(), key=lambda path: path.name in (CONFIG_FILE, EARLIER_FILE))
     try:
-        for path in sorted(state.iterdir(), key=lambda path: path.name in (CONFIG_FILE, EARLIER_FILE)):
+        for path in paths:
             put_in_place(path, home / path.name)
-            moved.append(home / path.name)
         home.chmod(0o700)
     except BaseException as error:
-        for path in moved:
-            remove_tree(path)
+        for path in paths:
+            if was_put(path, home / path.name):
+                remove_tree(home / path.name)
         if isinstance(error, FileExistsError):  # it came meanwhile
             raise _has_others(home, Path(error.filename2 or error.filename).name) from None
         raise

@@ -123,6 +123,14 @@ def put_in_place(draft: Path, target: Path) -> None:
         raise
 
 
+def was_put(draft: Path, target: Path) -> bool:
+    """Return whether `put_in_place` put it there, also when it was interrupted."""
+    try:
+        return os.path.samestat(draft.lstat(), target.lstat())
+    except FileNotFoundError:
+        return not os.path.lexists(draft)
+
+
 def confirm(folder: Path, done: str) -> None:
     """Return once the names in the folder are on the disk. Raises BackupError, which says what was done."""
     try:

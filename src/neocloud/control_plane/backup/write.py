@@ -60,7 +60,7 @@ def write_backup(
     check_places(settings, target, replace=replace)
     made_at = datetime.now(UTC)  # what was committed before is in it
     what = "the copy of the state"
-    with errors_of(settings.home, what), private_folder(settings.home, what) as copy:
+    with private_folder(settings.home, what) as copy, errors_of(settings.home, what):
         names = [*_copy_databases(settings.home, copy, show), *_copy_files(settings.home, copy)]
         manifest = _describe(settings, made_at, copy, names)
         write_file(copy / MANIFEST, manifest_text(manifest))
