@@ -16,12 +16,30 @@ from pathlib import Path
 import httpx
 import pytest
 
+import neocloud
 from neocloud.control_plane import gateway_supervisor
 from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, stop_gateway
 from neocloud.testing.gateway import free_port
 from neocloud.testing.waiting import until
 
 DEADLINE_SECONDS = 60.0
+
+
+@pytest.mark.parametrize("folder", ["gateway", "core"])
+def test_a_changed_file_of_the_gateway_or_its_core_is_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    package = tmp_path / "neocloud"
+    for name in ("gateway", "core", "cli"):
+        (package / name).mkdir(parents=True)
+        (package / name / "code.py").write_text("1")
+    monkeypatch.setattr(neocloud, "__file__", str(package / "__init__.py"))
+    before = gateway_supervisor._program()
+    (package / "cli" / "code.py").write_text("12")
+    assert gateway_supervisor._program() == before
+    (package / folder / "code.py").write_text("12")
+    assert gateway_supervisor._program() != before
+
 
 STAND_IN = """
 import os, signal, sys

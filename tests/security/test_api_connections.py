@@ -6,7 +6,7 @@ import datetime
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -169,6 +169,61 @@ async def test_a_server_stops_while_handshakes_are_half_open(tmp_path: Path) -> 
         reader, writer = await api.half_open()
         assert await api.ask(HEALTH_PATH) == (200, b"ready")
     assert await received(reader) == b""
+    writer.close()
+
+
+async def refused_over_tls(
+    api: Api, files: CertificateFolder
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a head that stops and read until the server closes TLS; do not close it in turn. Return the
+    connection below."""
+    reader, writer = await api.half_open()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=str(files.authority))
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+
+    async def run(work: Callable[[], bytes | None]) -> bytes | None:
+        while True:
+            try:
+                return work()
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65536))
+
+    async with asyncio.timeout(LONG):
+        await run(tls.do_handshake)
+        tls.write(HEAD)
+        with suppress(ssl.SSLZeroReturnError):
+            while await run(lambda: tls.read(65536)):
+                pass
+    return reader, writer
+
+
+async def until_cut(reader: asyncio.StreamReader, seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        with suppress(ConnectionResetError):
+            while await reader.read(65536):
+                pass
+
+
+async def test_a_client_that_does_not_close_tls_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asyncio alone would wait for 30 s."""
+    monkeypatch.setattr(web_server, "CLOSE_SECONDS", 0.5)
+    async with serving(tmp_path, SHORT) as api:
+        reader, writer = await refused_over_tls(api, CertificateFolder(tmp_path))
+        await until_cut(reader, 25.0)
+        writer.close()
+
+
+async def test_a_client_that_does_not_close_tls_is_cut_when_the_server_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "CLOSE_SECONDS", 10 * LONG)
+    async with serving(tmp_path, SHORT) as api:
+        reader, writer = await refused_over_tls(api, CertificateFolder(tmp_path))
+    await until_cut(reader, LONG)
     writer.close()
 
 

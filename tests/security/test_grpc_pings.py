@@ -5,6 +5,7 @@ import asyncio
 import datetime
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
@@ -51,6 +52,12 @@ class _Http2:
 async def connection(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[_Http2]:
     """To a server with our settings that allows a ping every 100 ms."""
     monkeypatch.setattr(grpc_server, "PING_INTERVAL_MS", INTERVAL_MS)
+    async with serving() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[_Http2]:
     server = grpc.aio.server(options=grpc_server.options(_NoMethods()))  # type: ignore[arg-type]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -71,6 +78,18 @@ async def test_a_flood_of_pings_ends_its_connection(connection: _Http2) -> None:
     while answers[-1] == _PING and len(answers) < 100:
         answers.append(await connection.ping())
     assert answers[-1] == _GOAWAY
+
+
+async def test_a_connection_without_a_call_ends_although_it_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "PING_INTERVAL_MS", INTERVAL_MS)
+    monkeypatch.setattr(grpc_server, "MAX_IDLE_MS", 1000)
+    async with serving() as client:
+        answer = await client.ping()
+        async with asyncio.timeout(60):
+            while answer == _PING:
+                await asyncio.sleep(5 * INTERVAL_MS / 1000)  # too early a ping ends it too
+                answer = await client.ping()
+        assert answer == _GOAWAY
 
 
 @pytest.mark.parametrize(("name", "value", "clients"), [("HANDSHAKE_MS", 300, 1), ("MAX_CONNECTIONS", 2, 3)])

@@ -1,5 +1,9 @@
-"""Starting, stopping and wiring: what an operator and the author of a brick see."""
+"""Starting, stopping and wiring: what an operator and the author of a service see."""
 
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,7 +15,16 @@ from neocloud.core.kind import Kind
 from neocloud.core.readers import Subject
 from neocloud.core.service import Method, Service
 from neocloud.core.store import StoreError
-from neocloud.server import ApiServer, DescriptorError, ServerError
+from neocloud.server import (
+    ApiServer,
+    DescriptorError,
+    Public,
+    ServerError,
+    Tls,
+    api_server,
+    ensure_certificate,
+    listening,
+)
 from tests.control_plane import plain_dependencies
 from tests.server.conftest import ADMIN, PROJECT, PROJECT_KIND, Cloud, PermissionTable, TokenTable
 
@@ -107,6 +120,29 @@ async def test_a_taken_port_is_a_clear_error(cloud: Cloud, which: str) -> None:
     with pytest.raises(ServerError, match=rf"Port {taken} on 127\.0\.0\.1 is taken.*choose another port"):
         await second.start()
     assert (await cloud.http.get("/healthz")).status_code == 200
+
+
+async def test_a_server_that_cannot_be_made_leaves_no_port_open(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[socket.socket] = []
+
+    def listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:
+        opened.extend(listening.listen_on(addresses, port))
+        return opened
+
+    def refuse_to_serve(application: Any, listeners: Any, *others: Any) -> listening.HttpServer:
+        if listeners == opened:
+            raise ServerError("The certificate cannot be used.")
+        return listening.HttpServer(application, listeners, *others)
+
+    monkeypatch.setattr(api_server, "listen_on", listen_on)
+    monkeypatch.setattr(api_server, "HttpServer", refuse_to_serve)
+    made = ensure_certificate(tmp_path / "tls", ("localhost",), datetime.now(UTC))
+    tls = Tls(made, "127.0.0.1", 0, 0, frozenset(), Public(("127.0.0.1",), 0))
+    with pytest.raises(ServerError, match="cannot be used"):
+        await server(cloud, Service("none"), tls=tls).start()
+    assert [each.fileno() for each in opened] == [-1]
 
 
 async def test_a_stopped_server_gives_its_ports_back(cloud: Cloud) -> None:

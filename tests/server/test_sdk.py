@@ -18,6 +18,7 @@ from nebius.api.nebius.compute.v1 import (
     UpdateFilesystemRequest,
 )
 
+from neocloud.server import grpc_server
 from tests.server.conftest import ADMIN, OTHER_PROJECT, PROJECT, READER, Cloud
 
 SSD = FilesystemSpec.FilesystemType.NETWORK_SSD
@@ -41,6 +42,21 @@ async def refused(call: Any) -> Any:
     with pytest.raises(RequestError) as caught:
         await call
     return caught.value.status
+
+
+@pytest.fixture
+def short_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_IDLE_MS", 200)
+
+
+async def test_a_client_whose_idle_connection_was_closed_connects_again(
+    short_idle: None, cloud: Cloud
+) -> None:
+    client = filesystems(cloud)
+    identifier = await create(client, "data")
+    for _ in range(4):
+        await asyncio.sleep(1)  # whether the connection has been closed by now does not matter
+        assert (await client.get(GetFilesystemRequest(id=identifier))).metadata.name == "data"
 
 
 async def test_a_resource_lives_from_create_to_delete(cloud: Cloud) -> None:

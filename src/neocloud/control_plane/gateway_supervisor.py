@@ -221,10 +221,15 @@ def _record_file(home: Path) -> Path:
     return gateway_folder(home) / "process.json"
 
 
+def _program_folders() -> list[Path]:
+    """Return the folders of the gateway's code: its own, and the core that it runs on."""
+    return [Path(neocloud.__file__).parent / name for name in ("gateway", "core")]
+
+
 def _program() -> str:
     """Return a fingerprint of the gateway's program, which changes with the release and with any file."""
-    folder = Path(neocloud.__file__).parent / "gateway"
-    files = sorted(each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc")
+    found = [each for folder in _program_folders() for each in folder.rglob("*")]
+    files = sorted(each for each in found if each.is_file() and each.suffix != ".pyc")
     states = [(str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
     return sha256(json.dumps([neocloud.__version__, states]).encode()).hexdigest()[:16]
 

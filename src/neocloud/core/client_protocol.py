@@ -81,7 +81,8 @@ class ClientProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close the connection, or let its response end first. Called by uvicorn when the server stops."""
         self._is_ending = True
-        super().shutdown()
+        if not self.transport.is_closing():
+            super().shutdown()
         if not self._is_answering():
             self._abort_after(IDLE_CLOSE_SECONDS)
 
@@ -210,7 +211,8 @@ class ClientProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
             self.client_left()
-        self.transport.close()
+        if not self.transport.is_closing():  # asyncio's TLS transport cannot be aborted after a second close
+            self.transport.close()
 
 
 def _health_only(app: ASGIApp, connections: ClientConnections) -> ASGIApp:

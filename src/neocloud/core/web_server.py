@@ -22,6 +22,8 @@ from neocloud.core.client_protocol import ClientProtocol
 TICK_SECONDS = 1.0
 HANDSHAKE_SECONDS = 10.0
 """A client has this long for its TLS handshake; asyncio gives it a minute."""
+CLOSE_SECONDS = 5.0
+"""A client has this long to close TLS in its turn; asyncio gives it 30 seconds."""
 MAX_KNOWN = 1000
 
 
@@ -149,6 +151,7 @@ class _Handshake:
                 self._accepted,
                 ssl=self._context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=CLOSE_SECONDS,
             )
             self._is_done = True
 

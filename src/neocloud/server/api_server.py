@@ -182,6 +182,7 @@ class ApiServer:
                 await each.start()
         except ServerError:
             await self.stop(0)
+            close_all(far)  # `stop` does not know them if no HttpServer could be made
             raise
         self._addresses = Addresses(
             f"{LOOPBACK}:{grpc_port}",

@@ -28,6 +28,9 @@ MAX_CONNECTIONS = 1024
 """To each address that gRPC listens on. Further ones are closed."""
 HANDSHAKE_MS = 10_000
 """A client has this long for its TLS handshake and the first frame of HTTP/2; gRPC gives it two minutes."""
+MAX_IDLE_MS = 300_000
+"""A connection without a call for so long is closed, whatever it pings; clients connect again with their next
+call. gRPC counts connections in all, not by address."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Handler = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -42,6 +45,7 @@ def options(pipeline: Pipeline) -> Sequence[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", MAX_IDLE_MS),
         ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
         ("grpc.max_receive_message_length", largest + MESSAGE_OVERHEAD_BYTES),
     )
