@@ -73,7 +73,7 @@ class Fuse:
 
 
 class Fragile:
-    """Any object, with its async methods on a fuse: they may crash before and after they take effect."""
+    """An object, with its async methods on a fuse: they may crash before and after they take effect."""
 
     def __init__(self, target: Any, fuse: Fuse) -> None:
         self._target = target

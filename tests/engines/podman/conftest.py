@@ -61,8 +61,8 @@ async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) ->
         yield bench
     finally:
         os.umask(mask)
+        await bench.engine.close()  # first: a probe of it would start Podman's service again
         await PodmanEngine(bench.home).destroy()
-        await bench.engine.close()
     assert traces_of(bench.engine.layout) == set()
     leftovers.forget(home)
     assert [path for path in bench.home.iterdir() if path.name != "images"] == []

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -49,7 +49,9 @@ from neocloud.cli.resources.lookup import (
 from neocloud.cli.terminal import echo, visible
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
-from neocloud.messages.neocloud.inference.v1 import Replica
+from neocloud.messages.nebius.compute.v1 import Instance
+from neocloud.messages.neocloud.inference.v1 import Deployment, Replica
+from neocloud.messages.neocloud.slurm.v1 import Cluster
 
 SAMPLE_SECONDS = 1.0
 """Between the two readings of the gateway's counters where only one screen is printed."""
@@ -179,7 +181,7 @@ def document_of(cloud: ProjectClient, before: Answered | None, now: Answered | N
     }
 
 
-def _jobs(cloud: ProjectClient, clusters: Sequence[Any]) -> tuple[list[JsonObject], list[str]]:
+def _jobs(cloud: ProjectClient, clusters: Sequence[Cluster]) -> tuple[list[JsonObject], list[str]]:
     """Return the jobs that wait or run, and why those of a cluster are missing."""
     found: list[JsonObject] = []
     notes: list[str] = []
@@ -196,7 +198,7 @@ def _jobs(cloud: ProjectClient, clusters: Sequence[Any]) -> tuple[list[JsonObjec
     return found, notes
 
 
-def _machine(item: Any) -> JsonObject:
+def _machine(item: Instance) -> JsonObject:
     addresses = [
         interface.public_ip_address.address or interface.ip_address.address
         for interface in item.status.network_interfaces
@@ -211,7 +213,7 @@ def _machine(item: Any) -> JsonObject:
     }
 
 
-def _deployment(item: Any, before: Answered | None, now: Answered | None) -> JsonObject:
+def _deployment(item: Deployment, before: Answered | None, now: Answered | None) -> JsonObject:
     names = list(item.status.served_names)
     return {
         "name": item.metadata.name,

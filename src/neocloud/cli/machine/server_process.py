@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer
@@ -168,7 +167,7 @@ def run_server_verb(home: Home, verb: str) -> None:
         )
 
 
-def get_json(address: str, path: str, token: str = "") -> Any:
+def get_json(address: str, path: str, token: str = "") -> object:
     """GET a page of the server's JSON side; None when it does not answer with success."""
     text = get_text(address, path, token)
     try:

@@ -1,7 +1,7 @@
 """Costs before anything is created: of resources (CalculatorService, in both its versions) and of tokens
 (TokenPriceService).
 
-Any signed-in subject may call them: answers follow from the price list alone, not from anyone's resources.
+Every signed-in subject may call them: answers follow from the price list alone, not from anyone's resources.
 """
 
 from collections.abc import Iterable, Sequence

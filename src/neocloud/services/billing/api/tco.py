@@ -1,6 +1,6 @@
 """TcoService: the monthly cost of owning a cluster, and of a conversation on it.
 
-Any signed-in subject may call it: answers follow from the price list alone, not from anyone's resources.
+Every signed-in subject may call it: answers follow from the price list alone, not from anyone's resources.
 """
 
 from collections.abc import Iterator, Sequence

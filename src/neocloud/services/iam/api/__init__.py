@@ -87,7 +87,7 @@ _PEOPLE_METHODS = (
 METHODS = (
     # The subject token is the credential, so anybody may call.
     Method("nebius.iam.v1.TokenExchangeService/Exchange", token_exchange.exchange, permission=None),
-    # Any signed-in subject, about itself.
+    # Every signed-in subject, about itself.
     Method("nebius.iam.v1.ProfileService/Get", profile.get, permission=""),
     Method("nebius.iam.v1.TenantService/List", containers.list_tenants_v1, permission=""),
     Method(

@@ -134,7 +134,7 @@ def _alias(verb: str, request: type[Message], answer: Callable[[Any], Message] |
 
 METHODS = (
     Method(f"{TENANTS}/Get", get, "iam.tenants.get", target=by_id),
-    # Any signed-in subject, about its own.
+    # Every signed-in subject, about its own.
     Method(f"{TENANTS}/GetByName", get_by_name, permission=""),
     Method(f"{TENANTS}/List", list_tenants, permission=""),
     Method(
