@@ -157,6 +157,11 @@ def _check_database(path: Path) -> None:
         raise unusable(f"{path.name} in it is damaged")
 
 
+_FIND_REVISIONS = (
+    "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version' AND type = 'table' AND rootpage > 0"
+)
+
+
 def _check_schema(manifest: Manifest, database: Path) -> None:
     """What counts is the schema of the database itself."""
     try:
@@ -164,10 +169,7 @@ def _check_schema(manifest: Manifest, database: Path) -> None:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)
             connection.set_progress_handler(lambda: True, _MAX_STEPS)  # it ends a query that takes more
             connection.execute("PRAGMA trusted_schema = OFF")
-            is_table = (
-                "name = 'alembic_version' AND type = 'table' AND rootpage > 0"  # a view may have no end
-            )
-            if connection.execute(f"SELECT 1 FROM sqlite_master WHERE {is_table}").fetchone() is None:
+            if connection.execute(_FIND_REVISIONS).fetchone() is None:  # a view may have no end
                 raise unusable(f"{STATE} in it is not the database of a cloud")
             found = connection.execute("SELECT version_num FROM alembic_version").fetchmany(2)
     except sqlite3.Error:
