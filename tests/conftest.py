@@ -4,10 +4,14 @@ fast   nothing outside of Python and short-lived tools: `make test-fast`
 real   Podman, PostgreSQL, a browser, network namespaces, clients and servers in processes of their own
 e2e    clouds with Slurm, QEMU or vLLM
 
-`make test` runs all three in one pytest: one worker takes the clouds with Slurm, in sequence, another one the
-machines, and whichever is free the rest. Clouds beside each other have address ranges of their own.
+`make test` runs all three in one pytest, with more workers than processors, since tests with real parts wait
+for half of their time: one worker takes the clouds with Slurm, in sequence, another one the models that are
+served, a third one the machines, and whichever is free the rest. Clouds beside each other have address ranges
+of their own.
 """
 
+import os
+import signal
 from collections import OrderedDict
 from pathlib import PurePosixPath
 
@@ -59,6 +63,7 @@ REAL = (
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
 GROUPS = {
+    "serving": ("tests/e2e/inference",),
     "clouds": ("tests/e2e", "tests/security/test_slurm_escape.py"),
     "machines": (
         "tests/conformance/test_dstack.py",
@@ -77,7 +82,9 @@ GROUPS = {
     ),
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
-Longest group first. Every other file is a group of its own."""
+Longest group first; a file belongs to the first one that names it. Every other file is a group of its own."""
+WAITING_GROUPS = 2
+"""Groups that may wait for real parts without a processor."""
 
 hypothesis.settings.register_profile(
     "same everywhere",
@@ -87,6 +94,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("same everywhere")
+
+
+def pytest_configure() -> None:
+    """Tests send signals that end a program: a shell that starts pytest in the background may ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -148,6 +162,12 @@ class GroupScheduling(LoadScopeScheduling):
 
         self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=rank))
         super()._assign_work_unit(node)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the workers of `-n logical`: one for each processor, and two more for tests with real parts."""
+    processors = len(os.sched_getaffinity(0))
+    return processors if config.option.markexpr else processors + WAITING_GROUPS
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
