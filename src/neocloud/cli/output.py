@@ -104,11 +104,25 @@ def show(output: Format, data: object, view: View, *, empty: str = "") -> None:
     if output is Format.JSON:
         write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     elif output is Format.YAML:
-        write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+        write(_yaml(data))
     elif view.rows:
         print_view(view)
     else:
         say(empty)
+
+
+def _yaml(data: object) -> str:
+    """Return the data as YAML, with 64-bit integers as numbers."""
+    from neocloud.core import contract  # noqa: PLC0415 - slow to load, and only this needs it
+
+    class Dumper(yaml.SafeDumper):
+        """Knows the contract's integers."""
+
+    def represent(dumper: yaml.SafeDumper, value: contract.Int64) -> yaml.Node:
+        return dumper.represent_scalar("tag:yaml.org,2002:int", value)
+
+    Dumper.add_representer(contract.Int64, represent)
+    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def print_view(view: View) -> None:

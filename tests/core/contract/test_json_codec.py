@@ -23,6 +23,25 @@ def test_any_and_time_round_trip() -> None:
     assert contract.from_json(type(operation), text) == operation
 
 
+def test_a_document_tells_numbers_from_digits() -> None:
+    """YAML has numbers without quotes, and a name or label that consists of digits with them."""
+    metadata = {"name": "7", "labels": {"team": "8"}, "resource_version": 9}
+    spec = {"node_sets": [{"name": "worker", "count": 3}], "subnet_id": "10"}
+    cluster = Cluster(metadata=metadata, spec=spec)
+    document = contract.to_document(cluster)
+    assert document == contract.to_dict(cluster)
+    assert contract.to_document(contract.pack(cluster)) == contract.to_dict(contract.pack(cluster))
+
+    def numbers(value: object) -> list[str]:
+        if isinstance(value, dict):
+            return [each for inner in value.values() for each in numbers(inner)]
+        if isinstance(value, list):
+            return [each for inner in value for each in numbers(inner)]
+        return [value] if isinstance(value, contract.Int64) else []
+
+    assert numbers(document) == ["9", "3"]
+
+
 @pytest.mark.parametrize("text", ["", "{}", b"{}"])
 def test_no_body_is_an_empty_message(text) -> None:
     assert contract.from_json(Cluster, text) == Cluster()

@@ -43,7 +43,7 @@ from neocloud.core.contract.errors import (
     unavailable,
     unimplemented,
 )
-from neocloud.core.contract.json_codec import from_dict, from_json, to_dict, to_json
+from neocloud.core.contract.json_codec import Int64, from_dict, from_json, to_dict, to_document, to_json
 from neocloud.core.contract.merge import Mask, merge_update, parse_mask
 from neocloud.core.contract.paging import (
     DEFAULT_PAGE_SIZE,
@@ -83,6 +83,7 @@ __all__ = [
     "ContractUnavailable",
     "Field",
     "FieldAnnotations",
+    "Int64",
     "Mask",
     "MessageType",
     "Nid",
@@ -135,6 +136,7 @@ __all__ = [
     "timestamp",
     "to_datetime",
     "to_dict",
+    "to_document",
     "to_json",
     "too_many_requests",
     "unauthenticated",

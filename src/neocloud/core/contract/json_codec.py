@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, cast
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from neocloud.core.contract.errors import bad_request
@@ -21,10 +22,44 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 M = TypeVar("M", bound=Message)
+_LONG = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
+
+
+class Int64(str):
+    """A 64-bit integer in a document: a string in JSON, as in protobuf's mapping, and a number in YAML."""
 
 
 def to_dict(value: Message, *, proto_names: bool = True) -> dict[str, Any]:
     return json_format.MessageToDict(value, preserving_proto_field_name=proto_names, descriptor_pool=pool())
+
+
+def to_document(value: Message) -> dict[str, Any]:
+    """Return what `to_dict` returns, with 64-bit integers as `Int64`."""
+    return _with_numbers(to_dict(value), value.DESCRIPTOR)
+
+
+def _with_numbers(content: dict[str, Any], descriptor: Descriptor) -> dict[str, Any]:
+    if "@type" in content:  # an Any has the fields of the message in it
+        descriptor = pool().FindMessageTypeByName(str(content["@type"]).rpartition("/")[2])
+    fields = descriptor.fields_by_name
+    return {
+        name: _numbered(value, fields[name]) if name in fields else value for name, value in content.items()
+    }
+
+
+def _numbered(value: Any, field: FieldDescriptor) -> Any:
+    inside = field.message_type
+    if isinstance(value, list):
+        return [_numbered(each, field) for each in cast(list[Any], value)]
+    if isinstance(value, str):
+        return Int64(value) if field.cpp_type in _LONG else value
+    if not isinstance(value, dict) or inside is None:
+        return value
+    content = cast(dict[str, Any], value)
+    if not inside.GetOptions().map_entry:
+        return _with_numbers(content, inside)
+    of_values = inside.fields_by_name["value"]
+    return {key: _numbered(each, of_values) for key, each in content.items()}
 
 
 def to_json(value: Message, *, indent: int | None = None, proto_names: bool = True) -> str:
