@@ -317,7 +317,7 @@ class Settings:
         metavar="text|json",
         example="Write text or json",
     )
-    tenant_name: str = _option("innovation-bank", "Name of the first tenant.", by_neo=False)
+    tenant_name: str = _option("default", "Name of the first tenant.", by_neo=False)
     region: str = _option("eu-north1", "Name of this region. Default: eu-north1.", by_neo=False)
     starting_seconds: float | None = _option(
         None,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
 
+from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam import bootstrap
 from tests.services.iam.conftest import Cloud
 from tests.services.iam.keys import key_pair
@@ -224,6 +226,17 @@ async def test_bootstrap_gives_the_same_answer_again(cloud: Cloud) -> None:
     again = await bootstrap(cloud.store, cloud.clock, held_credentials=cloud.bank.credentials)
     assert again == cloud.bank
     await cloud.sign_in(again.credentials)
+
+
+async def test_the_tenant_of_an_earlier_release_is_found_by_its_name(cloud: Cloud) -> None:
+    def rename(tx: Transaction) -> None:
+        tenant = tx.get(cloud.bank.tenant_id)
+        assert tenant is not None and tenant.name == "default"
+        tx.update(replace(tenant, name="innovation-bank"))
+
+    await cloud.store.write(rename)
+    again = await bootstrap(cloud.store, cloud.clock, held_credentials=cloud.bank.credentials)
+    assert again == cloud.bank
 
 
 async def test_lost_credentials_are_replaced_and_the_old_ones_end(cloud: Cloud) -> None:

@@ -26,6 +26,7 @@ from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec
 from neocloud.services.iam.access.tokens import ensure_signing_key
 from neocloud.services.iam.defaults import (
+    TENANT_NAME,
     TenantDefaults,
     add_operator_key,
     ensure_defaults,
@@ -63,7 +64,7 @@ async def bootstrap(
     store: Store,
     clock: Clock,
     *,
-    tenant_name: str = "innovation-bank",
+    tenant_name: str = TENANT_NAME,
     region: str = DEFAULT_REGION,
     held_credentials: Mapping[str, object] | None = None,
     make_key: Callable[[], RSAPrivateKey] = make_rsa_key,

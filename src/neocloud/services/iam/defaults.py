@@ -28,6 +28,9 @@ from neocloud.services.iam.rules.accounts import (
 from neocloud.services.iam.rules.keys import AuthPublicKeyRules
 
 _Default = Container | ServiceAccount | Group | GroupMembership | AccessPermit | AuthPublicKey
+TENANT_NAME = "default"
+EARLIER_TENANT_NAME = "innovation-bank"
+"""The default of earlier releases. A tenant keeps its name, so their clouds still have it."""
 OPERATOR_NAME = "operator"
 OPERATOR_GROUP = "admins"
 OPERATOR_KEY_DESCRIPTION = "Made by neo up"
@@ -48,15 +51,23 @@ def project_name(region: str) -> str:
     return f"default-{region}"
 
 
+def _first_tenant(tx: Transaction, name: str) -> Resource | None:
+    """Return the first tenant, also of a cloud that an earlier release created."""
+    found = tx.find(iam.CONTAINER, "", name)
+    if found is None and name == TENANT_NAME:
+        return tx.find(iam.CONTAINER, "", EARLIER_TENANT_NAME)
+    return found
+
+
 def find_defaults(tx: Transaction, tenant_name: str, region: str) -> TenantDefaults | None:
-    tenant = tx.find(iam.CONTAINER, "", tenant_name)
+    tenant = _first_tenant(tx, tenant_name)
     project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
     account = tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME) if tenant else None
     return TenantDefaults(tenant, project, account) if tenant and project and account else None
 
 
 def ensure_defaults(tx: Transaction, tenant_name: str, region: str, now: datetime) -> TenantDefaults:
-    tenant = tx.find(iam.CONTAINER, "", tenant_name) or _container(tx, "", tenant_name, region, now)
+    tenant = _first_tenant(tx, tenant_name) or _container(tx, "", tenant_name, region, now)
     groups = {name: _group(tx, tenant, name, role, now) for name, role in iam.DEFAULT_GROUPS.items()}
     name = project_name(region)
     project = tx.find(iam.CONTAINER, tenant.id, name) or _container(tx, tenant.id, name, region, now)
@@ -74,7 +85,7 @@ def find_misplaced_operator(
     It must be the account of the credentials file, or an administrator of the tenant: anybody with a right
     over accounts in the project could create one of the same name.
     """
-    tenant = tx.find(iam.CONTAINER, "", tenant_name)
+    tenant = _first_tenant(tx, tenant_name)
     project = tx.find(iam.CONTAINER, tenant.id, project_name(region)) if tenant else None
     if tenant is None or project is None or tx.find(iam.SERVICE_ACCOUNT, tenant.id, OPERATOR_NAME):
         return None
