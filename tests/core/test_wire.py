@@ -27,6 +27,18 @@ def test_a_row_becomes_a_message_of_its_class() -> None:
     assert disk == wire.resource_message(ROW)
 
 
+@pytest.mark.parametrize(
+    ("kind", "resource_id", "noun"),
+    [
+        (ROW.kind, ROW.id, "disk"),
+        ("nebius.iam.v1.Container", "project-e00a", "project"),
+        ("nebius.iam.v1.Container", "tenant-e00a", "tenant"),
+    ],
+)
+def test_a_kind_has_the_noun_that_people_use(kind: str, resource_id: str, noun: str) -> None:
+    assert wire.noun(kind, resource_id) == noun
+
+
 def test_a_row_of_another_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="nebius.compute.v1.Disk"):
         wire.message(ROW, Filesystem)

@@ -16,6 +16,7 @@ from neocloud.messages.nebius.common.v1 import Operation, ProgressTracker
 from neocloud.messages.nebius.common.v1 import ResourceMetadata as Metadata
 
 M = TypeVar("M", bound=Message)
+_CONTAINER = "nebius.iam.v1.Container"
 
 
 def metadata(row: Resource) -> Metadata:
@@ -49,6 +50,14 @@ def resource_message(row: Resource) -> Any:
         resource.status.ParseFromString(row.status)
         resource.status.SetInParent()
     return resource
+
+
+def noun(kind: str, resource_id: str) -> str:
+    """Return what people call a resource, "disk" for a "nebius.compute.v1.Disk".
+
+    A Container is a "project" or a "tenant", as its id says.
+    """
+    return resource_id.partition("-")[0] if kind == _CONTAINER else kind.rpartition(".")[2].lower()
 
 
 @overload

@@ -179,7 +179,7 @@ def note_change(
     event = _event(request, now, contract.Code.OK, resource_id)
     event = replace(_placed(event, rows), parent_id=parent_id)
     if is_gone and kind:
-        event = _with_lost(event, resource_id, _last_name(tx, resource_id), _noun(kind))
+        event = _with_lost(event, resource_id, _last_name(tx, resource_id), wire.noun(kind, resource_id))
     unfinished, _ = tx.list_operations(resource_id=resource_id, unfinished=True)
     is_going_on = any(operation.method == request.rpc.path for operation in unfinished)
     tx.audit(replace(event, status=STARTED if is_going_on else DONE))
@@ -259,9 +259,9 @@ def _placed(event: AuditEvent, rows: list[Resource]) -> AuditEvent:
         event,
         tenant_id=rows[-1].parent_id or rows[-1].id,
         hierarchy=json.dumps(
-            [[row.id, row.name, _noun(row.kind)] for row in reversed(rows)], ensure_ascii=False
+            [[row.id, row.name, wire.noun(row.kind, row.id)] for row in reversed(rows)], ensure_ascii=False
         ),
-        resource_kind=_noun(rows[0].kind),
+        resource_kind=wire.noun(rows[0].kind, rows[0].id),
         resource_name=rows[0].name,
     )
 
@@ -282,8 +282,3 @@ def _lineage(tx: Transaction, resource_id: str) -> Iterator[Resource]:
     while row is not None:
         yield row
         row = tx.get(row.parent_id) if row.parent_id else None
-
-
-def _noun(kind: str) -> str:
-    """Return the noun of a kind: "disk" of "nebius.compute.v1.Disk"."""
-    return kind.rpartition(".")[2].lower()

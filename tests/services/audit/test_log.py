@@ -50,8 +50,12 @@ async def test_a_change_says_who_what_where_and_how_it_ended(cloud: Cloud) -> No
         "compute", "create", "ai.nebius.compute.filesystem.create",
     )  # fmt: skip
     assert (event.resource.metadata.id, event.resource.metadata.name) == (identifier, "data")
-    hierarchy = [level.id for level in event.resource.hierarchy]
-    assert hierarchy == [cloud.tenant_id, cloud.project_id, identifier]
+    hierarchy = [(level.type, level.id) for level in event.resource.hierarchy]
+    assert hierarchy == [
+        ("tenant", cloud.tenant_id),
+        ("project", cloud.project_id),
+        ("filesystem", identifier),
+    ]
     assert event.authentication.authenticated
     assert event.authentication.subject.name == "operator"
     assert str(event.authentication.subject.service_account_id).startswith("serviceaccount-")
@@ -79,7 +83,7 @@ async def test_a_refused_change_is_there_with_its_reason(cloud: Cloud) -> None:
     (event,) = await events(cloud, "status = 'ERROR'")
     assert event.response.status_code == contract.Code.RESOURCE_EXHAUSTED
     assert COUNT in event.response.error_message
-    assert event.resource.metadata.id == cloud.project_id
+    assert (event.resource.metadata.type, event.resource.metadata.id) == ("project", cloud.project_id)
 
 
 async def test_a_denial_is_there_and_tells_nothing_of_others(cloud: Cloud) -> None:

@@ -17,7 +17,7 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 
-from neocloud.core import contract
+from neocloud.core import contract, wire
 from neocloud.core.readers import Subject
 from neocloud.core.service import Call
 from neocloud.core.store.audit_query import AuditEvent
@@ -192,7 +192,7 @@ def write_event(
     service, _, verb = method.partition("/")
     vendor, service_name, *_, name = service.split(".")
     action = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", verb).lower()
-    hierarchy = [[row.id, row.name, _noun(row.kind)] for row in reversed(rows)]
+    hierarchy = [[row.id, row.name, wire.noun(row.kind, row.id)] for row in reversed(rows)]
     tx.audit(
         AuditEvent(
             id=contract.new_id("auditevent"),
@@ -206,7 +206,7 @@ def write_event(
             message=error.message if error else "",
             tenant_id=tenant_id,
             hierarchy=json.dumps(hierarchy, ensure_ascii=False),
-            resource_kind=_noun(rows[0].kind) if rows else "",
+            resource_kind=wire.noun(rows[0].kind, rows[0].id) if rows else "",
             resource_name=rows[0].name if rows else "",
             service=service_name,
             action=action,
@@ -224,7 +224,3 @@ def write_no_event(tx: Transaction) -> None:
     """Do as much work as for an event, for a refusal that must take equally long and belongs to no tenant. An
     event for every made-up address would let anybody fill the disk."""
     tx.put_secret(SECRETS_ID, "nobody", b"refused")
-
-
-def _noun(kind: str) -> str:
-    return kind.rpartition(".")[2].lower()
