@@ -121,6 +121,8 @@ def test_list_shows_state_time_and_nodes(signed_in: Neo, bank: FakeServer) -> No
     lines = signed_in("slurm", "job", "list", "bank").out.splitlines()
     assert lines[1].split() == ["7", "train", "root", "COMPLETED", "2", "min", "05", "s", "worker-1", "0"]
     assert "Priority" in lines[2]
+    signed_in("slurm", "job", "list", "bank", "--active")
+    assert [request.active_only for request in bank.asked(f"{JOBS}/List")] == [False, True]
 
 
 def test_logs_prints_what_is_there_and_stops(signed_in: Neo, bank: FakeServer) -> None:

@@ -83,6 +83,7 @@ def test_without_a_terminal_it_ends_after_one_screen(signed_in: Neo, served: Fak
     assert document["host"] is None and document["notes"] == []
     assert document["deployments"][0]["requests_per_second"] is None
     assert [job["state"] for job in document["jobs"]] == ["RUNNING"]
+    assert all(request.active_only for request in served.asked(f"{SLURM_JOBS}/List"))
 
 
 def test_what_may_not_be_listed_is_named(signed_in: Neo, served: FakeServer) -> None:
@@ -107,6 +108,7 @@ def test_what_may_not_be_listed_is_named(signed_in: Neo, served: FakeServer) -> 
 def test_an_interval_is_a_number_of_seconds(signed_in: Neo, served: FakeServer, interval: str) -> None:
     ran = signed_in("top", "--interval", interval)
     assert ran.code == 2 and "--interval" in ran.err and not served.requests
+    assert "Input should" not in ran.err
 
 
 def test_an_empty_project_says_so(signed_in: Neo, cloud: FakeServer) -> None:

@@ -1,10 +1,17 @@
-"""SLURM-20: the job of a lost worker starts again at once, but not before Slurm has told its end."""
+"""SLURM-20: the job of a lost worker starts again at once, but not before Slurm has told its end.
 
+And the list of the jobs that wait or run.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile.nodes import restart_requeued_jobs
 from neocloud.services.slurm.slurmrestd import SlurmJob
 
@@ -32,7 +39,7 @@ def job(number: int, **changes: Any) -> SlurmJob:
 
 
 class Queue:
-    """The part of SlurmApi that is asked, over jobs that somebody lists."""
+    """The part of SlurmApi that is asked, over jobs that somebody lists. It has no accounting database."""
 
     def __init__(self, *jobs: SlurmJob, messages: int = 0) -> None:
         self._jobs = jobs
@@ -72,3 +79,21 @@ async def test_a_job_that_waits_for_another_reason_is_left_alone(changes: dict[s
 
 async def test_a_job_on_its_way_back_to_the_queue_is_looked_at_again() -> None:
     assert await restarted(Queue(job(1, state="COMPLETING"))) == ([], True)
+
+
+class Access:
+    """The part of SlurmAccess that lists jobs."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    @asynccontextmanager
+    async def ready_api(self, cluster_id: str) -> AsyncIterator[Queue]:
+        yield self._queue
+
+
+async def test_jobs_that_wait_or_run_are_listed_without_the_history() -> None:
+    states = {4: "STAGE_OUT", 3: "COMPLETED", 2: "RUNNING", 1: "PENDING"}
+    queue = Queue(*(job(number, state=state) for number, state in states.items()))
+    jobs = ClusterJobs(cast(SlurmAccess, Access(queue)))
+    assert [each.id for each in await jobs.active_jobs("slurmcluster-e00bank")] == [1, 2, 4]

@@ -171,7 +171,7 @@ def document_of(cloud: ProjectClient, before: Answered | None, now: Answered | N
             {"name": item.metadata.name, "id": item.metadata.id, "state": state_of(item)} for item in clusters
         ],
         "nodes": [
-            {"cluster": cluster.metadata.name, **contract.to_dict(node)}
+            {"cluster": cluster.metadata.name, **contract.to_document(node)}
             for cluster in clusters
             for node in cluster.status.nodes
         ],
@@ -188,13 +188,15 @@ def _jobs(cloud: ProjectClient, clusters: Sequence[Cluster]) -> tuple[list[JsonO
     for cluster in clusters:
         name = cluster.metadata.name
         try:
-            jobs = list(cloud.client.list_all(f"{SLURM_JOBS}/List", {"cluster_id": cluster.metadata.id}))
+            request = {"cluster_id": cluster.metadata.id, "active_only": True}
+            jobs = list(cloud.client.list_all(f"{SLURM_JOBS}/List", request))
         except ClientError as error:
             if error.code not in _NO_JOBS:
                 raise
             notes.append(f"No jobs of {name} ({state_of(cluster)}) are shown: {error}")
             continue
-        found += [{"cluster": name, **contract.to_dict(job)} for job in jobs if job.state in ACTIVE]
+        # A cloud of an earlier release lists all jobs.
+        found += [{"cluster": name, **contract.to_document(job)} for job in jobs if job.state in ACTIVE]
     return found, notes
 
 

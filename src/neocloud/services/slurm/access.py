@@ -5,6 +5,7 @@ Nothing is cached between calls: pods may move, so their addresses are looked up
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from shlex import quote
 from typing import Protocol
 
 from neocloud.core import contract
@@ -159,7 +160,7 @@ def api_errors(cluster_id: str) -> Iterator[None]:
         raise contract.bad_state(
             cluster_id,
             f'Cluster "{error.name}" is {error.state}, not READY. '
-            f"See what it waits for with: neo slurm cluster get {error.name}",
+            f"See what it waits for with: neo slurm cluster get {quote(error.name)}",
         ) from error
     except SubmissionUnknown as error:
         text = (

@@ -114,6 +114,12 @@ class ClusterJobs:
             jobs.update({job.id: job for job in await slurm.jobs()})
         return [jobs[job_id] for job_id in sorted(jobs)]
 
+    async def active_jobs(self, cluster_id: str) -> Sequence[SlurmJob]:
+        """Return the jobs that wait or run, oldest first."""
+        async with self._access.ready_api(cluster_id) as slurm:
+            jobs = await slurm.jobs()
+        return sorted((job for job in jobs if not job.has_ended), key=lambda job: job.id)
+
     async def find(self, cluster_id: str, job_id: int) -> SlurmJob | None:
         async with self._access.ready_api(cluster_id) as slurm:
             return await find_job(slurm, job_id)

@@ -24,6 +24,10 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 Json = Mapping[str, Any]
 """An object of slurmrestd's JSON. Its types differ between versions, so each field is converted."""
 
+_ACTIVE_STATES = frozenset(
+    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
+)
+"""Of jobs that have not ended."""
 _UNKNOWN_JOB_ERRORS = {2017, 9003}
 """ESLURM_INVALID_JOB_ID and slurmdbd's "nothing found"."""
 
@@ -85,7 +89,7 @@ class SlurmJob:
 
     @property
     def has_ended(self) -> bool:
-        return self.state not in {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED"}
+        return self.state not in _ACTIVE_STATES
 
 
 class SlurmApi(Protocol):

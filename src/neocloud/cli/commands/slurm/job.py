@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,8 +40,8 @@ app = command_group(
 
 Examples:
 
-  neo slurm job submit bank train.sbatch --wait
-  neo slurm job logs bank 7 --follow
+  neo slurm job submit lab train.sbatch --wait
+  neo slurm job logs lab 7 --follow
 """
 )
 
@@ -68,9 +69,9 @@ def submit(
 
     Examples:
 
-      neo slurm job submit bank train.sbatch
-      neo slurm job submit bank train.sbatch --wait -- --epochs 3
-      neo slurm job submit bank evaluate.sbatch --dependency afterok:12
+      neo slurm job submit lab train.sbatch
+      neo slurm job submit lab train.sbatch --wait -- --epochs 3
+      neo slurm job submit lab evaluate.sbatch --dependency afterok:12
     """
     cloud = connect_to_project(context, project)
     request = {
@@ -87,12 +88,12 @@ def submit(
         echo(f"Submitted job {job_id}")
     job = _wait(cloud, request["cluster_id"], job_id) if wait else None
     if output is not Format.TABLE:
-        show(output, {"job_id": job_id} if job is None else contract.to_dict(job), fields_table(()))
+        show(output, {"job_id": job_id} if job is None else contract.to_document(job), fields_table(()))
     if job is not None and job.state != "COMPLETED":
         raise ClientError(
             "ABORTED",
             f"Job {job_id} ended as {job.state}",
-            f"See its output: neo slurm job logs {cluster} {job_id}",
+            f"See its output: neo slurm job logs {quote(cluster)} {job_id}",
         )
 
 
@@ -100,31 +101,34 @@ def submit(
 def list_jobs(
     context: typer.Context,
     cluster: ClusterArgument,
+    active: Annotated[bool, typer.Option("--active", help="List only jobs that wait or run.")] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List the jobs of a cluster, including those that have ended.
 
-    Example:
+    Examples:
 
-      neo slurm job list bank
+      neo slurm job list lab
+      neo slurm job list lab --active
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
-    jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id}))
+    jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id, "active_only": active}))
     rows = (
         (job.id, job.name, job.user, job.state, _elapsed(job), ",".join(job.nodes) or job.reason, _exit(job))
         for job in jobs
     )
     show(
         output,
-        [contract.to_dict(job) for job in jobs],
+        [contract.to_document(job) for job in jobs],
         table(
             ["ID", "NAME", "USER", "STATE", "TIME", "NODES OR REASON", "EXIT"],
             rows,
             right=["ID", "TIME", "EXIT"],
         ),
-        empty=f"Cluster {cluster} has run no jobs. Submit one: neo slurm job submit {cluster} SCRIPT",
+        empty=f"Cluster {cluster} {'runs' if active else 'has run'} no jobs."
+        f" Submit one: neo slurm job submit {quote(cluster)} SCRIPT",
     )
 
 
@@ -140,7 +144,7 @@ def get(
 
     Example:
 
-      neo slurm job get bank 7
+      neo slurm job get lab 7
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
@@ -160,7 +164,7 @@ def get(
         ("Restarts", job.restarts),
         ("Output", job.output_path),
     ]
-    show(output, contract.to_dict(job), fields_table(rows))
+    show(output, contract.to_document(job), fields_table(rows))
 
 
 @app.command()
@@ -175,8 +179,8 @@ def logs(
 
     Examples:
 
-      neo slurm job logs bank --follow      # of the newest job
-      neo slurm job logs bank 7
+      neo slurm job logs lab --follow      # of the newest job
+      neo slurm job logs lab 7
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
@@ -206,7 +210,7 @@ def cancel(
 
     Example:
 
-      neo slurm job cancel bank 7
+      neo slurm job cancel lab 7
     """
     cloud = connect_to_project(context, project)
     request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, "job_id": job_id}
@@ -252,7 +256,7 @@ def _newest(cloud: ProjectClient, cluster_id: str, cluster: str) -> "Job":
         raise ClientError(
             "NOT_FOUND",
             f"Cluster {cluster} has run no jobs",
-            f"Submit one: neo slurm job submit {cluster} SCRIPT",
+            f"Submit one: neo slurm job submit {quote(cluster)} SCRIPT",
         )
     return max(jobs, key=lambda job: job.id)
 

@@ -73,8 +73,9 @@ async def get(call: Call, request: GetJobRequest) -> Job:
 
 async def list_jobs(call: Call, request: ListJobsRequest) -> ListJobsResponse:
     with api_errors(request.cluster_id):
-        jobs = await _jobs(call).all_jobs(request.cluster_id)
-    return ListJobsResponse(items=[_message(job) for job in jobs])
+        jobs = _jobs(call)
+        found = await (jobs.active_jobs if request.active_only else jobs.all_jobs)(request.cluster_id)
+    return ListJobsResponse(items=[_message(job) for job in found])
 
 
 async def cancel(call: Call, request: CancelJobRequest) -> CancelJobResponse:

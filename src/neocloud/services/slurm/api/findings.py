@@ -165,7 +165,7 @@ def all_reduce_report(output: bytes) -> AllReduceReport:
     if not isinstance(backend, str) or backend not in ALL_REDUCE_MIB_PER_SECOND:
         raise BadReport(f'"backend" is none of {", ".join(ALL_REDUCE_MIB_PER_SECOND)}')
     if not (isinstance(rows, list) and 0 < len(rows) <= MAX_ROWS):
-        raise BadReport('"results" is no list of measurements')
+        raise BadReport('"results" is not a list of measurements')
     return AllReduceReport(backend, _number(found, "ranks"), tuple(map(_row, rows)))
 
 
@@ -200,7 +200,7 @@ def _object(output: bytes) -> Mapping[str, object]:
 def _number(found: Mapping[str, object], name: str) -> int | float:
     value = found.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:  # nor NaN
-        raise BadReport(f'"{name}" is no number from 0 to {MOST:,}')
+        raise BadReport(f'"{name}" is not a number from 0 to {MOST:,}')
     return value
 
 
@@ -208,7 +208,7 @@ def _gpu_names(value: object) -> Sequence[str] | None:
     if value is None:
         return None
     if not (isinstance(value, list) and len(value) <= MAX_GPUS and all(map(_is_name, value))):
-        raise BadReport('"gpus" is no list of names')
+        raise BadReport('"gpus" is not a list of names')
     return value
 
 
