@@ -130,7 +130,9 @@ async def test_a_disk_is_written_by_one_machine_at_a_time(cloud: Cloud) -> None:
     spec = instance_spec(boot_disk=boot_disk("two-boot"), secondary_disks=[existing(data)])
     metadata = {"parent_id": cloud.project_id, "name": "two"}
     refusal = await cloud.refusal("InstanceService/Create", metadata=metadata, spec=spec)
-    assert refusal.code == Code.FAILED_PRECONDITION and first.metadata.id in refusal.message
+    assert refusal.code == Code.FAILED_PRECONDITION
+    assert f"attached to instance one ({first.metadata.id})" in refusal.message
+    assert "`neo compute instance stop one`" in refusal.message
     assert (await cloud.refusal("DiskService/Delete", id=data)).code == Code.FAILED_PRECONDITION
     await cloud.call("InstanceService/Delete", id=first.metadata.id)
     await cloud.gone(first.metadata.id)

@@ -17,7 +17,7 @@ from neocloud.messages.nebius.compute.v1 import (
 )
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, AllocationStatus, SecurityGroupSpec, SubnetSpec
 from neocloud.services.compute.public import filesystem_attachment, find_filesystem
-from neocloud.services.compute.rules.volumes import disk_spec_violations, find, missing
+from neocloud.services.compute.rules.volumes import attached_to, disk_spec_violations, find, missing
 from neocloud.services.compute.types import (
     DISK,
     FILESYSTEM,
@@ -148,11 +148,12 @@ def _acquire(reader: ResourceReader, disk_id: str, instance_id: str, *, is_read_
     others = {writer(reservations), *(() if is_read_only else readers(reservations))} - {"", instance_id}
     value = disk_attachment(instance_id, is_read_only=is_read_only)
     if others or not reader.reserve(namespace, value, instance_id):
-        holder = ", ".join(sorted(others)) or "another instance"
+        disk = reader.get(disk_id)
         raise contract.bad_state(
             disk_id,
-            f"Disk {disk_id} is attached to {holder}. A disk is written by one instance at a time: "
-            "detach it there first, or attach it for reading only.",
+            f'Disk "{disk.name if disk else disk_id}" is attached to'
+            f" {attached_to(reader, sorted(others), '--secondary-disks')}"
+            " A disk is written by one instance at a time; several may attach it for reading only.",
         )
 
 

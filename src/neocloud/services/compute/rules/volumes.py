@@ -3,6 +3,7 @@ Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
@@ -58,9 +59,10 @@ def attached_to(reader: ResourceReader, holders: Sequence[str], option: str) -> 
     names = ", ".join(
         f"{holder_name(row)} ({holder})" if row and row.name else holder for holder, row in rows
     )
-    first = next((row.name for _, row in rows if row and row.kind == INSTANCE and row.name), "")
-    if not first:
-        return f"{names}. Detach it there first."
+    found = next((row.name for _, row in rows if row and row.kind == INSTANCE and row.name), "")
+    if not found:
+        return f"{names or 'another instance'}. Detach it there first."
+    first = quote(found)
     return (
         f"{names}. Detach it first: `neo compute instance stop {first}`, then `neo compute instance update"
         f" {first} {option}` with those that stay."
