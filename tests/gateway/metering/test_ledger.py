@@ -128,9 +128,9 @@ async def test_usage_is_told_by_project_model_day_and_price(desk: Desk) -> None:
         (PROJECT, IN, 11, 20, Decimal("0.5")),
     }
     assert {(u.start, u.end) for u in found} == {
-        (start, datetime(2026, 11, 11, tzinfo=UTC)),
-        (datetime(2026, 11, 11, tzinfo=UTC), end),
-    }
+        (START, datetime(2026, 11, 11, tzinfo=UTC)),
+        (START + timedelta(days=1), end),
+    }, "of each day since its first request"
     assert {(u.resource_id, u.resource_name) for u in found} == {
         (DEPLOYMENT, "bank"),
         (DEPLOYMENT, "bank-fast"),

@@ -14,7 +14,7 @@ import json
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -264,13 +264,13 @@ class LedgerReader:
 
     def __call__(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
         """Return usage by the end time of requests; aggregated usage counts at the start of its hour,
-        so adjacent windows add up."""
+        so adjacent windows add up. The usage of a day begins with its first request."""
         found: list[CountedUsage] = []
-        for project_id, deployment_id, model, *prices, day, tokens, cached, output in self._sums(
+        for project_id, deployment_id, model, *prices, day, first, tokens, cached, output in self._sums(
             project_ids, _milliseconds(start), _milliseconds(end)
         ):
             counts = {"input": tokens - cached, "cached-input": cached, "output": output}
-            begin = datetime.fromtimestamp(day * _DAY_MS // 1000, UTC)
+            midnight = datetime.fromtimestamp((day + 1) * _DAY_MS // 1000, UTC)
             for (kind, count), price in zip(counts.items(), prices, strict=True):
                 if count:
                     found.append(
@@ -281,8 +281,8 @@ class LedgerReader:
                             parent_id=project_id,
                             sku=f"tokens.{model}.{kind}",
                             count=count,
-                            start=max(begin, start),
-                            end=min(begin + timedelta(days=1), end),
+                            start=datetime.fromtimestamp(first // 1000, UTC),
+                            end=min(midnight, end),
                             unit=_UNIT,
                             unit_size=_UNIT_SIZE,
                             unit_price=None if prices[0] == NO_PRICE else per_million(price),
@@ -317,7 +317,7 @@ class LedgerReader:
 
         def select(table: str, moment: str) -> str:
             return (
-                f"SELECT {_COLUMNS}, {moment} / {_DAY_MS} AS day, {sums} FROM {table}"  # nosec B608
+                f"SELECT {_COLUMNS}, {moment} / {_DAY_MS} AS day, min({moment}), {sums} FROM {table}"  # nosec B608
                 f" WHERE {moment} >= ? AND {moment} < ? AND project_id IN ({marks}) GROUP BY {_COLUMNS}, day"
             )
 
