@@ -105,7 +105,7 @@ async def test_a_public_key_backs_up_and_does_not_restore(used: UsedHome, tmp_pa
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "is no key file"),
+        ("", "is not a key file"),
         ("# nothing\n", "holds no key"),
         ("AGE-SECRET-KEY-1X\n", "Line 1"),
         ("\0", "Line 1"),
@@ -132,7 +132,7 @@ async def test_a_file_that_is_there_is_replaced_only_by_force(
     with pytest.raises(BackupError, match="exists already") as caught:
         used.back_up(target, keys)
     assert caught.value.is_conflict
-    with pytest.raises(BackupError, match="is no backup"):
+    with pytest.raises(BackupError, match="is not a backup"):
         used.back_up(target, keys, replace=True)
     assert target.read_text() == "of somebody"
     target.unlink()

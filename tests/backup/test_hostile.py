@@ -165,7 +165,7 @@ async def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         path.mkdir()
     elif kind == "device":
         path = Path("/dev/zero")
-    with pytest.raises(BackupError, match="is no regular file|cannot be read"):
+    with pytest.raises(BackupError, match="is not a regular file|cannot be read"):
         open_regular(path)
 
 

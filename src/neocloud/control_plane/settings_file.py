@@ -162,7 +162,7 @@ def _of_earlier_version(document: Mapping[str, Any]) -> dict[str, Any]:
 def _from_json(item: Field[Any], option: Option, value: Any) -> Any:
     if is_list(item):
         if not isinstance(value, list):
-            raise ValueError(f"{item.name} is no list")
+            raise ValueError(f"{item.name} is not a list")
         return tuple(_from_text(option, each) for each in cast(list[object], value))
     return _from_text(option, value)
 
@@ -171,7 +171,7 @@ def _from_text(option: Option, value: Any) -> Any:
     if isinstance(value, str):
         return option.parse(value)
     if not isinstance(value, (int, float)) and value is not None:
-        raise ValueError(f"{value!r} is no text and no number")
+        raise ValueError(f"{value!r} is neither a text nor a number")
     return value
 
 
@@ -207,7 +207,7 @@ def database_url_in_file(text: str) -> str:
         with open(descriptor, encoding="utf-8") as file:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise argparse.ArgumentTypeError(f"{text} is no file")
+                raise argparse.ArgumentTypeError(f"{text} is not a file")
             if found.st_mode & 0o077:
                 raise argparse.ArgumentTypeError(f"{text} is open to other users; run: chmod 600 {text}")
             return file.read().strip()

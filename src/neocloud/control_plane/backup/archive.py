@@ -43,7 +43,7 @@ def open_regular(path: Path) -> BinaryIO:
         raise BackupError(f"{path} cannot be read: {error.strerror}", "Name another file") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise BackupError(f"{path} is no regular file", "Name another file")
+        raise BackupError(f"{path} is not a regular file", "Name another file")
     return os.fdopen(descriptor, "rb")
 
 

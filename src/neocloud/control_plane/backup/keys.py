@@ -127,7 +127,7 @@ def read_keys(path: Path) -> Keys:
         path.lstat()
     except FileNotFoundError:
         raise BackupError(
-            f"There is no key file {path}", "Add --new-key to make one, or name another"
+            f"There is not a key file {path}", "Add --new-key to make one, or name another"
         ) from None
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror}", "Name another file") from None
@@ -136,7 +136,7 @@ def read_keys(path: Path) -> Keys:
         content = file.read(MAX_KEY_FILE_BYTES + 1)
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     if not lines or len(content) > MAX_KEY_FILE_BYTES:
-        raise BackupError(f"{path} is no key file", "Name another, or make one with --new-key")
+        raise BackupError(f"{path} is not a key file", "Name another, or make one with --new-key")
     recipients: list[str] = []
     identities: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -152,7 +152,7 @@ def read_keys(path: Path) -> Keys:
                 raise ValueError
         except _BAD_KEY:
             raise BackupError(
-                f"Line {number} of {path} is no key of age (AGE-SECRET-KEY-1... or age1...)", "Name another"
+                f"Line {number} of {path} is not an age key (AGE-SECRET-KEY-1... or age1...)", "Name another"
             ) from None
     if not recipients:
         raise BackupError(f"{path} holds no key", "Name another, or make one with --new-key")
@@ -184,7 +184,7 @@ def needs_passphrase(source: BinaryIO) -> bool:
     head = source.read(HEADER_BYTES)
     source.seek(0)
     if not head.startswith(_MAGIC):
-        raise BackupError("The file is no backup of Neocloud", "Name one that `neo backup` has written")
+        raise BackupError("The file is not a backup of Neocloud", "Name one that `neo backup` has written")
     if b"\n---" not in head:
         raise damaged("its header has no end")
     return head.startswith(_MAGIC + b"-> scrypt ")

@@ -100,12 +100,12 @@ def _check_target(home: Path, target: Path, replace: bool) -> None:
         )
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(target.lstat().st_mode):
-            raise BackupError(f"{target} is no regular file", "Name another file")
+            raise BackupError(f"{target} is not a regular file", "Name another file")
         if not replace:
             raise _exists(target)
         if not is_age_file(target):
             raise BackupError(
-                f"{target} is no backup, and --force replaces nothing else", "Name another file"
+                f"{target} is not a backup, and --force replaces nothing else", "Name another file"
             )
 
 
