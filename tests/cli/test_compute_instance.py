@@ -84,6 +84,16 @@ def test_a_machine_is_made_with_a_key_and_says_how_to_sign_in(
     assert "ssh ubuntu@203.0.113.5" in done.out
 
 
+def test_the_commands_that_are_named_can_be_pasted(
+    signed_in: Neo, machines: FakeServer, tmp_path: Path
+) -> None:
+    key = tmp_path / "key.pub"
+    key.write_text(PUBLIC_KEY + "\n")
+    done = signed_in("compute", "instance", "create", "My Web", "--ssh-key", str(key))
+    assert "neo compute instance ssh 'My Web' " in done.out
+    assert "neo compute instance serial-log 'My Web' --follow" in done.out
+
+
 def test_a_restart_is_a_stop_and_a_start(signed_in: Neo, machines: FakeServer) -> None:
     signed_in("compute", "instance", "restart", "web")
     changes = [path for path, _, _ in machines.requests if path.endswith(("/Stop", "/Start"))]

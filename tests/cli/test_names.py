@@ -6,6 +6,7 @@ import pytest
 
 from neocloud.cli.resources.lookup import CLUSTERS, MODELS, TUNING_JOBS, id_prefix_of
 from neocloud.cli.resources.names import BY_FIELD
+from neocloud.client.profiles import config_file, read_profiles
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
 from tests.cli.conftest import Neo
@@ -168,6 +169,20 @@ def test_names_in_an_update_are_those_of_the_project_of_the_resource(
     ran = signed_in("compute", "instance", "update", "computeinstance-e00web", "--secondary-disks", disks)
     assert ran.code == 0, ran.err
     assert served.asked(f"{DISKS}/GetByName")[-1].parent_id == "project-e00trading"
+
+
+def test_a_project_has_a_name_in_every_product(signed_in: Neo, served: FakeServer) -> None:
+    for command, path in (
+        (("billing", "usage"), "neocloud.billing.v1.UsageService/ListUsage"),
+        (("quota", "list"), "nebius.quotas.v1.QuotaAllowanceService/List"),
+    ):
+        served.serve(path, contract.method(path).output())
+        ran = signed_in(*command, "--project", "trading")
+        assert ran.code == 0, ran.err
+        assert served.asked(path)[-1].parent_id == "project-e00trading"
+    assert signed_in("config", "set-project", "trading").code == 0
+    assert read_profiles(config_file()).items["test"].project_id == "project-e00trading"
+    assert signed_in("config", "set-project", "trade").code == 3
 
 
 def test_the_keys_of_labels_are_no_references(signed_in: Neo, served: FakeServer) -> None:

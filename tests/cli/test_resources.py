@@ -114,6 +114,7 @@ def test_a_manifest_that_was_printed_can_be_given_back(
     """What only the cloud sets (id, status) is left out; flags come on top."""
     manifest = tmp_path / "filesystem.yaml"
     manifest.write_text(signed_in("compute", "filesystem", "get", "data", "-o", "yaml").out)
+    assert "size_gibibytes: 10\n" in manifest.read_text()
     signed_in("compute", "filesystem", "create", "--file", str(manifest), "--name", "copy")
     [request] = served.asked(f"{FILESYSTEMS}/Create")
     assert request.metadata.name == "copy"

@@ -180,6 +180,18 @@ def test_a_deployment_asleep_is_called_because_the_call_wakes_it(
     assert cloud_with_jobs.gateway.called == ["bank", NEW]
 
 
+@pytest.mark.parametrize("options", [(), ("--merge",)])
+def test_a_deployment_in_error_ends_the_wait_with_its_reason(
+    tuned: Tuned, cloud_with_jobs: Cloud, options: tuple[str, ...]
+) -> None:
+    cloud_with_jobs.deploy("mine", state="ERROR", max_adapters=4)
+    cloud_with_jobs.deployments[0].status.message = "the model server ended: no CUDA device."
+    ran = tuned("--serve", *options)
+    assert ran.code == 1 and not cloud_with_jobs.gateway.called
+    assert "its deployment mine is in state ERROR: the model server ended: no CUDA device." in ran.err
+    assert "neo deployment logs mine" in ran.err
+
+
 def test_a_deployment_without_adapters_is_refused_before_the_training(
     tuned: Tuned, cloud_with_jobs: Cloud
 ) -> None:

@@ -16,8 +16,17 @@ from neocloud.cli.lazy import Entry, LazyGroup
 from neocloud.cli.terminal import exit_code, report, report_defect
 from neocloud.client.errors import ClientError
 
-NO_NUMBER = "Input should be a valid integer, unable to parse string as an integer"
-"""How the parser of options calls a text that is no number."""
+PLAIN_WORDS: Mapping[str, str] = {
+    ": Value error, ": ": ",
+    "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
+    "Input should be a valid number, unable to parse string as a number": "must be a number",
+    "Input should be a valid boolean, unable to interpret input": "must be true or false",
+    "Unable to parse input string as an integer, exceeded maximum size": "is too large",
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+    "Input should be": "must be",
+}
+"""What the parser of options says of a value, and what people are told instead."""
 MACHINE = "This machine"
 PRODUCTS = "Products"
 ACCESS = "Access"
@@ -166,7 +175,8 @@ def _report_misuse(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
     message = error.format_message()
-    message = message.replace(": Value error, ", ": ").replace(NO_NUMBER, "must be a whole number")
+    for said, plain in PLAIN_WORDS.items():
+        message = message.replace(said, plain)
     if message:  # a group without a command has printed its help instead
         report((message if message.endswith((".", "?")) else f"{message}.") + hint)
     return error.exit_code

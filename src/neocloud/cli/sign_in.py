@@ -194,7 +194,7 @@ def connect_with(session: Session, profile: Profile) -> Client:
 
 
 def format_account(profile: "GetProfileResponse") -> str:
-    """Return the account of a GetProfileResponse: "alice@bank.example (tenantuseraccount-e00...)"."""
+    """Return the account of a GetProfileResponse: "alice@example.com (tenantuseraccount-e00...)"."""
     if profile.WhichOneof("profile") == "user_profile":
         user = profile.user_profile
         return f"{user.attributes.email or user.attributes.name or user.attributes.sub} ({user.id})"

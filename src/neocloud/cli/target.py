@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -33,7 +34,9 @@ def profile_of_home(home: Path, name: str) -> Profile:
     credentials_file = home / "credentials.json"
     if not exists_in_home(credentials_file):
         raise ClientError(
-            "UNAVAILABLE", f"There is no cloud in {home}", f"Start one with `neo up --home {home}`"
+            "UNAVAILABLE",
+            f"There is no cloud in {home}",
+            f"Start one with `neo up --home {quote(str(home))}`",
         )
     credentials = read_credentials(credentials_file)
     return Profile(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -81,9 +82,9 @@ def login(
 
     Examples:
 
-      neo login alice@bank.example
+      neo login alice@example.com
       neo login --oidc oidcfederation-e00abc            # with the browser
-      neo login https://cloud.example:7374 alice@bank.example
+      neo login https://cloud.example:7374 alice@example.com
       neo login https://cloud.example:7374 --invitation CODE
       neo login --credentials /var/lib/neocloud/credentials.json
     """
@@ -127,7 +128,8 @@ def login(
     write_profiles(profiles, config_file())
     echo(f"Signed in. {profile.name} is now the current profile.")
     if os.environ.get("NEOCLOUD_HOME"):
-        warn(f"NEOCLOUD_HOME is set and takes precedence. Unset it, or use `neo --profile {profile.name}`.")
+        instead = f"neo --profile {quote(profile.name)}"
+        warn(f"NEOCLOUD_HOME is set and takes precedence. Unset it, or use `{instead}`.")
     print_view(
         fields_table(
             [
@@ -202,7 +204,7 @@ def logout(context: typer.Context) -> None:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Profile {profile.name!r} belongs to a service account, which has no session",
-            f"Remove it with `neo config remove {profile.name}`",
+            f"Remove it with `neo config remove {quote(profile.name)}`",
         )
     file = Path(profile.session_file)
     try:
@@ -238,7 +240,13 @@ def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
         ("Profile", profile.name),
         ("API", profile.endpoint),
     ]
-    show(output, contract.to_dict(answer), fields_table(rows))
+    of_profile = {
+        "tenant_id": profile.tenant_id,
+        "project_id": profile.project_id,
+        "profile_name": profile.name,
+        "endpoint": profile.endpoint,
+    }
+    show(output, {**contract.to_document(answer), **of_profile}, fields_table(rows))
 
 
 SESSIONS = "neocloud.iam.v1.SessionService"
@@ -259,7 +267,8 @@ def list_sessions(
       neo session list --user tenantuseraccount-e00abc
     """
     with client_of(context) as client:
-        items = [contract.to_dict(item) for item in client.list_all(f"{SESSIONS}/List", {"parent_id": user})]
+        found = client.list_all(f"{SESSIONS}/List", {"parent_id": user})
+        items = [contract.to_document(item) for item in found]
     rows = (
         (
             item["metadata"]["id"],

@@ -83,7 +83,8 @@ def list_events(
         for item in items
     )
     view = table(["TIME", "WHO", "SERVICE", "ACTION", "RESOURCE", "OUTCOME"], rows)
-    show(output, [contract.to_dict(item) for item in items], view, empty="There are no events in that time.")
+    found = [contract.to_document(item) for item in items]
+    show(output, found, view, empty="There are no events in that time.")
 
 
 @app.command()

@@ -1,11 +1,11 @@
 """`neo backup` and `neo restore`: the state of a cloud in one encrypted file, and back."""
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -145,7 +145,7 @@ def restore(
     )
     if output is Format.TABLE:
         is_default = place.path == Home(home_of(context)).path
-        option = "" if is_default else f" --home {shlex.quote(str(place.path))}"
+        option = "" if is_default else f" --home {quote(str(place.path))}"
         echo("The backup can be restored." if check else f"Start the cloud with `neo up{option}`.")
 
 

@@ -13,7 +13,8 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.commands import add_nouns
-from neocloud.cli.target import profile_of, project_of
+from neocloud.cli.resources.lookup import ProjectOption, project_id_of
+from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
@@ -28,7 +29,6 @@ FromOption = Annotated[
     str, typer.Option("--from", help="Start, UTC. Default: the first day of this month.", metavar="DATE")
 ]
 ToOption = Annotated[str, typer.Option("--to", help="End, UTC, exclusive. Default: now.", metavar="DATE")]
-ProjectOption = Annotated[str, typer.Option("--project", help="Project id. Default: the profile's.")]
 
 app = command_group(
     """Usage and cost.
@@ -81,7 +81,7 @@ def usage(
         for item in answer.items
     )
     view = table(["RESOURCE", "KIND", "SKU", "UNITS", "FOR", "SINCE"], rows, right=["UNITS", "FOR"])
-    show(output, contract.to_dict(answer), view, empty="Nothing was used in that time.")
+    show(output, contract.to_document(answer), view, empty="Nothing was used in that time.")
 
 
 @app.command()
@@ -107,7 +107,7 @@ def report(
         summed(answer.lines, by),
         right=["QUANTITY", "PRICE", "COST"],
     )
-    show(output, contract.to_dict(answer), view, empty="Nothing was used in that time.")
+    show(output, contract.to_document(answer), view, empty="Nothing was used in that time.")
     if output is Format.TABLE and answer.lines:
         echo(
             f"\nTotal {answer.total_cost} {answer.currency}, {_time(answer.start)} to {_time(answer.end)} UTC"
@@ -187,7 +187,7 @@ def models(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
     columns = ["MODEL", "INPUT", "CACHED INPUT", "OUTPUT", "CONTEXT", "TOKENS A MINUTE", "LICENCE"]
     show(
         output,
-        contract.to_dict(answer),
+        contract.to_document(answer),
         table(columns, rows, right=columns[1:6]),
         empty="There are no prices.",
     )
@@ -221,7 +221,7 @@ def estimate(
         answer = client.call(f"{PRICE_SERVICE}/Estimate", request)
     rows = [(item.sku, f"{item.tokens:,}", item.unit_price, item.cost) for item in answer.items]
     view = table(["SKU", "TOKENS", "PRICE", "COST"], rows, right=["TOKENS", "PRICE", "COST"])
-    show(output, contract.to_dict(answer), view, empty="There are no prices.")
+    show(output, contract.to_document(answer), view, empty="There are no prices.")
     if output is Format.TABLE:
         echo(f"\nTotal {answer.cost} {answer.currency}; {answer.cost_per_request} per request")
 
@@ -258,12 +258,10 @@ def _cost(cost: Decimal | None) -> str:
 
 def _report(context: typer.Context, method: str, start: str, end: str, project: str) -> Any:
     profile = profile_of(context)
-    request: JsonObject = {
-        "parent_id": project_of(profile, project),
-        **({"start": parse_date(start)} if start else {}),
-        **({"end": parse_date(end)} if end else {}),
-    }
+    window = {"start": parse_date(start)} if start else {}
+    window |= {"end": parse_date(end)} if end else {}
     with connect(profile) as client:
+        request: JsonObject = {"parent_id": project_id_of(client, profile, project), **window}
         return client.call(f"{SERVICE}/{method}", request)
 
 

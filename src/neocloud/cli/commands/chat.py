@@ -15,6 +15,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import JsonObject, say
+from neocloud.cli.resources.lookup import connect_to_project
 from neocloud.cli.target import gateway_of
 from neocloud.cli.terminal import echo, write
 from neocloud.client.errors import ClientError
@@ -46,7 +47,9 @@ def chat(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the link if there is a browser.")
     ] = True,
-    project: Annotated[str, typer.Option(help="Project id; with --once. Default: the profile's.")] = "",
+    project: Annotated[
+        str, typer.Option(help="Id or name of the project; with --once. Default: the profile's.")
+    ] = "",
     gateway: Annotated[
         str,
         typer.Option(help="URL of another gateway, with its key in OPENAI_API_KEY.", metavar="URL"),
@@ -59,9 +62,11 @@ def chat(
     Examples:
 
       neo chat
-      neo chat bank --compare tiny
-      neo chat bank --once "How do I block my card?"
+      neo chat assistant --compare tiny
+      neo chat assistant --once "How do I block my card?"
     """
+    if project and not gateway:
+        project = connect_to_project(context, project).project
     with gateway_of(context, gateway, project) as opened:
         if once:
             if compare:

@@ -51,14 +51,18 @@ def use(name: Annotated[str, typer.Argument(help="Name of the profile.")]) -> No
 
 @app.command()
 def set_project(
-    context: typer.Context, project_id: Annotated[str, typer.Argument(help="Id of the project.")]
+    context: typer.Context, project: Annotated[str, typer.Argument(help="Id or name of the project.")]
 ) -> None:
     """Set the project that commands work in.
 
-    Example:
+    Examples:
 
+      neo config set-project risk
       neo config set-project project-e00risk
     """
+    from neocloud.cli.resources.lookup import PROJECTS, connect_to_project, is_id_of  # noqa: PLC0415  gRPC
+
+    project_id = project if is_id_of(PROJECTS, project) else connect_to_project(context, project).project
     profile = replace(profile_of(context), project_id=project_id)
     write_profiles(read_profiles(config_file()).with_profile(profile), config_file())
     echo(f"Profile {profile.name} now works in {project_id}.")

@@ -90,7 +90,7 @@ def inject(
             delay_seconds=delay,
             answer_lost=answer_lost,
         )
-    show(output, contract.to_dict(injected), _table([injected]))
+    show(output, contract.to_document(injected), _table([injected]))
 
 
 def _resource_id(cloud: ProjectClient, named: str) -> str:
@@ -120,7 +120,7 @@ def list_faults(context: typer.Context, output: OutputOption = Format.TABLE) -> 
         faults = list(client.call(LIST).items)
     show(
         output,
-        [contract.to_dict(found) for found in faults],
+        [contract.to_document(found) for found in faults],
         _table(faults),
         empty="No faults. Inject one: neo emulator fault inject --help",
     )

@@ -41,7 +41,7 @@ ContextLengthOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed for drawing samples.")]
 TasksOption = Annotated[
-    str, typer.Option(help="lm-eval tasks to run instead, e.g. bank_replies.", metavar="NAMES")
+    str, typer.Option(help="lm-eval tasks to run instead, by the names in --task-folder.", metavar="NAMES")
 ]
 TaskFolderOption = Annotated[
     Path | None, typer.Option(help="Folder with the YAML and JSONL files of --tasks.")
@@ -85,9 +85,9 @@ def evaluate(
 
     Examples:
 
-      neo evaluate --base tiny --candidate bank --data chats_test.jsonl
-      neo evaluate --base tiny --candidate bank --data chats_test.jsonl --limit 50 -o json | jq .comparison
-      neo evaluate --base tiny --candidate bank --tasks bank_replies --task-folder recipes/tasks
+      neo evaluate --base tiny --candidate assistant --data chats_test.jsonl
+      neo evaluate --base tiny --candidate assistant --data chats_test.jsonl -o json | jq .comparison
+      neo evaluate --base tiny --candidate assistant --tasks replies --task-folder ./tasks
     """
     places = (gateway, candidate_gateway or gateway)
     if tasks:

@@ -9,7 +9,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import check_machine
-from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.output import Format, OutputOption, say, show, size_text, table
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of
 from neocloud.client.errors import ClientError
@@ -102,7 +102,7 @@ def import_image(
             facts = images.import_disk(
                 file, place.path, name=name, family=family or name, title=title or name
             )
-    say(f"Image {name}, family {facts['family']}: for disks of {facts['minimum_bytes']} bytes or more.")
+    say(f"Image {name}, family {facts['family']}: for disks of {size_text(facts['minimum_bytes'])} or more.")
 
 
 @app.command("list")

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -128,7 +129,7 @@ def create(
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     if output is not Format.TABLE:
-        show(output, contract.to_dict(instance), fields_table(()))
+        show(output, contract.to_document(instance), fields_table(()))
         return
     if _is_emulated(cloud):
         echo(f"Instance {name} is {state_of(instance)}. It is emulated: there is no machine to sign in to.")
@@ -136,8 +137,8 @@ def create(
     echo(
         f"Instance {name} is {state_of(instance)}, and its guest boots now, which takes minutes without KVM."
     )
-    echo(f"See it boot: neo compute instance serial-log {name} --follow")
-    echo(f"Sign in: neo compute instance ssh {name}   or: ssh {user}@{_host_of(instance)}")
+    echo(f"See it boot: neo compute instance serial-log {quote(name)} --follow")
+    echo(f"Sign in: neo compute instance ssh {quote(name)}   or: ssh {user}@{_host_of(instance)}")
 
 
 def start(context: typer.Context, name: NameArgument, project: ProjectOption = "") -> None:
@@ -220,7 +221,7 @@ def ssh(
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Instance {name} is {state_of(instance)}",
-            f"Start it with `neo compute instance start {name}`",
+            f"Start it with `neo compute instance start {quote(name)}`",
         )
     if wait and has_proxy(program, f"{user}@{host}"):
         warn(f"Your ssh configuration reaches {host} through a proxy: ssh does not wait until it boots.")
@@ -237,7 +238,7 @@ def _wait_for_ssh(cloud: ProjectClient, name: str, host: str, seconds: int) -> N
     """Wait until an ssh server answers. Raises ClientError if none does."""
     if not seconds or accepts_ssh(host):
         return
-    serial_log = f"neo compute instance serial-log {name} --follow"
+    serial_log = f"neo compute instance serial-log {quote(name)} --follow"
     deadline = cloud.client.clock() + seconds
     with stage(f"Wait for the guest of {name}; {serial_log} shows it boot"):
         while not accepts_ssh(host):

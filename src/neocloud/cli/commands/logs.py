@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import IO, Annotated
 
 import typer
@@ -153,7 +154,7 @@ def logs(
       neo logs --since 15m --level warning
       neo logs computeinstance-e00abc --follow
       neo logs web --output json
-      neo logs bank --workload
+      neo logs assistant --workload
     """
     for_server = _options_for_server(since, level, output)
     if workload and (not resource or for_server):
@@ -215,7 +216,7 @@ def _home_with_log(context: typer.Context, given: Path | None) -> Home:
         raise ClientError(
             "NOT_FOUND",
             f"There is no log in {home.path}",
-            f"Start a cloud there with `neo up --home {home.path}`, or name another with --home",
+            f"Start a cloud there with `neo up --home {quote(str(home.path))}`, or name another with --home",
         )
     return home
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -119,7 +120,7 @@ def ssh(
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Both a machine and a Slurm cluster are named {name!r}",
-            f"Say which: neo compute instance ssh {name}, or neo slurm cluster ssh {name}",
+            f"Say which: neo compute instance ssh {quote(name)}, or neo slurm cluster ssh {quote(name)}",
         )
     if is_cluster and user:
         raise ClientError(
@@ -146,7 +147,7 @@ def _show(
     rows = [
         (item.metadata.name, kind, _state(item), _age(item, now), item.metadata.id) for kind, item in found
     ]
-    data: list[JsonObject] = [{"kind": kind, **contract.to_dict(item)} for kind, item in found]
+    data: list[JsonObject] = [{"kind": kind, **contract.to_document(item)} for kind, item in found]
     if refused:
         say(refusal_note(refused))
         empty = "There is nothing of the other kinds."

@@ -7,6 +7,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.resources.lookup import project_id_of
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
@@ -21,7 +22,9 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the quota, e.g. compute.disk.count.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant id. Default: the profile's.")]
-ProjectOption = Annotated[str, typer.Option("--project", help="Project id, instead of the whole tenant.")]
+ProjectOption = Annotated[
+    str, typer.Option("--project", help="Id or name of a project, instead of the whole tenant.")
+]
 
 app = command_group(
     """Limits and usage of a tenant and its projects.
@@ -54,9 +57,8 @@ def list_quotas(
     """
     profile = profile_of(context)
     with connect(profile) as client:
-        items = [
-            item for item in _all(client, _parent(profile, tenant, project)) if item.status.usage or not used
-        ]
+        found = _all(client, _parent(client, profile, tenant, project))
+        items = [item for item in found if item.status.usage or not used]
     rows = (
         (
             item.metadata.name,
@@ -68,7 +70,7 @@ def list_quotas(
         for item in items
     )
     view = table(["NAME", "USED", "LIMIT", "%", "WHAT"], rows, right=["USED", "LIMIT", "%"])
-    show(output, [contract.to_dict(item) for item in items], view, empty="No quota is in use.")
+    show(output, [contract.to_document(item) for item in items], view, empty="No quota is in use.")
 
 
 @app.command()
@@ -87,7 +89,7 @@ def get(
     """
     profile = profile_of(context)
     with connect(profile) as client:
-        item = _one(client, _parent(profile, tenant, project), name)
+        item = _one(client, _parent(client, profile, tenant, project), name)
     pairs = (
         ("Name", item.metadata.name),
         ("What", item.status.description),
@@ -97,7 +99,7 @@ def get(
         ("Share", f"{_percent(item)} %"),
         ("Id", item.metadata.id),
     )
-    show(output, contract.to_dict(item), fields_table(pairs))
+    show(output, contract.to_document(item), fields_table(pairs))
 
 
 @app.command("set", context_settings={"ignore_unknown_options": True})  # a limit of -1 is no option
@@ -118,7 +120,7 @@ def set_limit(
     """
     profile = profile_of(context)
     with connect(profile) as client:
-        parent_id = _parent(profile, tenant, project)
+        parent_id = _parent(client, profile, tenant, project)
         item = _one(client, parent_id, name)
         if limit == "default":
             client.wait(client.call(f"{SERVICE}/Delete", {"id": item.metadata.id}))
@@ -142,8 +144,8 @@ def _one(client: Client, parent_id: str, name: str) -> "QuotaAllowance":
     raise ClientError("NOT_FOUND", f"There is no quota {name!r}", "`neo quota list` lists them")
 
 
-def _parent(profile: Profile, tenant: str, project: str) -> str:
-    found = project or tenant or profile.tenant_id
+def _parent(client: Client, profile: Profile, tenant: str, project: str) -> str:
+    found = project_id_of(client, profile, project) if project else tenant or profile.tenant_id
     if not found:
         raise ClientError(
             "INVALID_ARGUMENT",

@@ -80,7 +80,7 @@ def tco(
     Examples:
 
       neo tco
-      neo tco --set workers=4 --set system_nodes_max=3 --measure bank
+      neo tco --set workers=4 --set system_nodes_max=3 --measure assistant
       neo tco --tokens-per-second 41.5 --hosted llama-3.1-70b=0.13/0.40 --output json
       neo tco --guide
     """
@@ -102,7 +102,7 @@ def tco(
     with client_of(context) as client:
         answer = client.call(f"{SERVICE}/Estimate", request)
     if output is not Format.TABLE:
-        show(output, contract.to_dict(answer), View(()))
+        show(output, contract.to_document(answer), View(()))
         return
     for view in (_rows(answer), _serving(answer), _hosted_rows(answer)):
         if view.rows:
@@ -121,7 +121,7 @@ def _print_list(context: typer.Context, method: str, output: Format) -> None:
     else:
         rows = ((each.question, each.small_model, each.large_model, each.advice) for each in answer.items)
         view = table(["QUESTION", "SMALL MODEL", "LARGE MODEL", "ADVICE"], rows)
-    show(output, contract.to_dict(answer), view)
+    show(output, contract.to_document(answer), view)
 
 
 def _rows(answer: "EstimateTcoResponse") -> View:

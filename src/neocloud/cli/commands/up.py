@@ -2,11 +2,11 @@
 
 import inspect
 import os
-import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -102,6 +102,8 @@ def up(
     _keep_service(place, service)
     profile = _make_profile(place)
     _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
+    if is_new and not is_first and not settings.emulator:
+        echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")
 
 
 def _signature() -> inspect.Signature:
@@ -210,7 +212,7 @@ def _refuse_changes(place: Home, settings: Settings, given: Collection[str]) -> 
         "FAILED_PRECONDITION",
         f"The cloud in {place.path} is running, and {', '.join(names.values())}"
         f" {'takes' if len(names) == 1 else 'take'} effect only when it starts. Nothing was changed",
-        f"Stop it with `neo down --home {shlex.quote(str(place.path))}`, which interrupts what runs in it,"
+        f"Stop it with `neo down --home {quote(str(place.path))}`, which interrupts what runs in it,"
         " then repeat this command",
     )
 
@@ -348,7 +350,6 @@ def _print_summary(
         echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
     elif is_new:
         echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
-        echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")
 
 
 def _short(path: Path) -> str:

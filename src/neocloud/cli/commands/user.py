@@ -21,7 +21,7 @@ USERS = "neocloud.iam.v1.UserService"
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 IAM = "nebius.iam.v1"
 app = command_group(
-    "Users: people who may sign in.\n\nExample:\n\n  neo user create alice@bank.example --group editors"
+    "Users: people who may sign in.\n\nExample:\n\n  neo user create alice@example.com --group editors"
 )
 
 UserArgument = Annotated[str, typer.Argument(help="E-mail address, or id of the user account.")]
@@ -42,7 +42,7 @@ def create(
 
     Examples:
 
-      neo user create alice@bank.example --group admins
+      neo user create alice@example.com --group admins
     """
     password = ask_password("", from_stdin=True) if password_stdin else ""
     request = {"parent_id": tenant_of(context), "email": email, "name": name, "password": password}
@@ -51,7 +51,7 @@ def create(
         created = client.call(f"{USERS}/Create", request)
         _add(client, created.tenant_user_account_id, group_ids)
     if output is not Format.TABLE:
-        show(output, contract.to_dict(created), fields_table(()))
+        show(output, contract.to_document(created), fields_table(()))
         return
     echo(f"Created user {email} ({created.tenant_user_account_id}).")
     _print_password(created.generated_password)
@@ -66,7 +66,7 @@ def list_users(context: typer.Context, output: OutputOption = Format.TABLE) -> N
       neo user list
     """
     with client_of(context) as client:
-        items = [contract.to_dict(item) for item in _users(client, tenant_of(context))]
+        items = [contract.to_document(item) for item in _users(client, tenant_of(context))]
     rows = (
         (
             item["attributes"].get("email", ""),
@@ -95,7 +95,7 @@ def invite(
 
     Example:
 
-      neo user invite bob@bank.example --group viewers
+      neo user invite bob@example.com --group viewers
     """
     tenant_id = tenant_of(context)
     request = {
@@ -126,7 +126,7 @@ def set_password(context: typer.Context, user: UserArgument, password_stdin: Std
 
     Example:
 
-      neo user set-password alice@bank.example
+      neo user set-password alice@example.com
     """
     password = ask_password("", from_stdin=True) if password_stdin else ""
     with client_of(context) as client:
@@ -182,7 +182,7 @@ def remove_second_factor(context: typer.Context, user: UserArgument) -> None:
 
     Example:
 
-      neo user remove-second-factor alice@bank.example
+      neo user remove-second-factor alice@example.com
     """
     _call_for_user(context, user, f"{USERS}/RemoveTotp")
     echo(f"{user} now signs in with the password alone.")
@@ -194,7 +194,7 @@ def block(context: typer.Context, user: UserArgument) -> None:
 
     Example:
 
-      neo user block alice@bank.example
+      neo user block alice@example.com
     """
     _call_for_user(context, user, f"{ACCOUNTS}/Block")
     echo(f"{user} is blocked.")
@@ -206,7 +206,7 @@ def unblock(context: typer.Context, user: UserArgument) -> None:
 
     Example:
 
-      neo user unblock alice@bank.example
+      neo user unblock alice@example.com
     """
     _call_for_user(context, user, f"{ACCOUNTS}/Unblock")
     echo(f"{user} may sign in again.")
@@ -218,7 +218,7 @@ def delete(context: typer.Context, user: UserArgument, yes: YesOption = False) -
 
     Example:
 
-      neo user delete alice@bank.example --yes
+      neo user delete alice@example.com --yes
     """
     confirm(f"user {user} with their memberships and sessions", yes=yes, is_new=True)
     _call_for_user(context, user, f"{USERS}/Delete")

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 import typer
 
@@ -54,7 +55,7 @@ def print_workload_log(context: typer.Context, name: str, project: str, *, follo
         raise ClientError(
             "INVALID_ARGUMENT",
             f"The log of a {log.kind} cannot be followed",
-            log.instead_of_follow.format(name=name),
+            log.instead_of_follow.format(name=quote(name)),
         )
     module, function = log.function.split(":")
     options = {} if log.instead_of_follow else {"follow": follow}
@@ -69,7 +70,7 @@ def _log_of(cloud: ProjectClient, name: str) -> _Log:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Several resources are named {name!r}: {', '.join(f'a {log.kind}' for log in logs)}",
-            f"Choose one: {', or '.join(f'{log.command} {name}' for log in logs)}",
+            f"Choose one: {', or '.join(f'{log.command} {quote(name)}' for log in logs)}",
         )
     if found:
         return _LOGS[next(iter(found))]

@@ -248,8 +248,13 @@ def connect_to_project(context: typer.Context, project: str) -> ProjectClient:
     profile = profile_of(context)
     client = connect(profile)
     context.call_on_close(client.close)
-    project = id_of(ProjectClient(client, profile, profile.project_id), PROJECTS, project)
-    return ProjectClient(client, profile, project_of(profile, project))
+    return ProjectClient(client, profile, project_id_of(client, profile, project))
+
+
+def project_id_of(client: Client, profile: Profile, named: str) -> str:
+    """Return the id of the named project, or else the profile's. Raises ClientError if there is none."""
+    cloud = ProjectClient(client, profile, profile.project_id)
+    return project_of(profile, id_of(cloud, PROJECTS, named))
 
 
 def state_of(resource: Any) -> str:

@@ -69,7 +69,7 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.iam.v1.InvitationService",
                 "Invitations; `neo user invite` also issues the code.",
-                "--email bob@bank.example",
+                "--email bob@example.com",
                 parent=Parent.TENANT,
                 without=("Resend",),
             ),
@@ -83,7 +83,7 @@ PRODUCTS: Mapping[str, Product] = {
                 "nebius.iam.v1.FederatedCredentialsService",
                 "External workloads that may act as a service account.",
                 "ci --oidc-provider-issuer-url https://issuer.example --federated-subject-id"
-                " repo:bank/app --subject-id serviceaccount-e00abc",
+                " repo:example/app --subject-id serviceaccount-e00abc",
             ),
             Noun(
                 "neocloud.iam.v1.OidcFederationService",
@@ -248,13 +248,13 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "neocloud.inference.v1.ModelService",
                 "Models and adapters that can be served; see also neo model.",
-                "bank --source-folder /srv/models/bank",
+                "assistant --source-folder /srv/models/assistant",
                 shortcuts=(("spec.source.folder", "--source-folder"),),
             ),
             Noun(
                 "neocloud.inference.v1.DeploymentService",
                 "Models being served; see also neo deploy and neo deployment.",
-                "bank --model-id inferencemodel-e00abc --platform cpu-local --preset 2vcpu-4gb",
+                "assistant --model-id inferencemodel-e00abc --platform cpu-local --preset 2vcpu-4gb",
             ),
             Noun(
                 "neocloud.inference.v1.BudgetService",

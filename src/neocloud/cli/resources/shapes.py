@@ -4,12 +4,12 @@ The cloud decides what fits and what this machine has; given names are passed on
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from neocloud.cli.output import Format, OutputOption, show, table
-from neocloud.cli.resources.lookup import ProjectClient, connect_to_project
+from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -91,9 +91,7 @@ def smallest_shape(cloud: ProjectClient, platform: str, preset: str) -> tuple[st
 
 def list_platforms(
     context: typer.Context,
-    parent_id: Annotated[
-        str, typer.Option(help="Id of the project. Default: the profile's.", show_default=False)
-    ] = "",
+    project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List the platforms with their presets: the available shapes of machines.
@@ -102,7 +100,7 @@ def list_platforms(
 
       neo compute platform list
     """
-    cloud = connect_to_project(context, parent_id)
+    cloud = connect_to_project(context, project)
     found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
     rows = (
         (
@@ -118,4 +116,4 @@ def list_platforms(
     )
     numbers = ["VCPUS", "MEMORY", "GPUS"]
     view = table(["PLATFORM", "PRESET", *numbers, "TITLE"], rows, right=numbers)
-    show(output, [contract.to_dict(item) for item in found], view, empty="There is no platform.")
+    show(output, [contract.to_document(item) for item in found], view, empty="There is no platform.")

@@ -260,7 +260,7 @@ def _target(
 def _finish(noun: Noun, client: Client, operation: "Operation", given: Given, what: str) -> None:
     """Wait unless --no-wait was given, then print the resource."""
     if given["no_wait"]:
-        show(given["output"], contract.to_dict(operation), single_table(contract.to_dict(operation)))
+        show(given["output"], contract.to_document(operation), single_table(contract.to_document(operation)))
         return
     _wait(client, operation, f"{noun.words.capitalize()} is being {what}")
     say(f"{noun.words.capitalize()} {operation.resource_id} is {what}.")
@@ -275,7 +275,7 @@ def _wait(client: Client, operation: "Operation", title: str) -> None:
 
 
 def _print_one(answer: Message, output: Format) -> None:
-    document = contract.to_dict(answer)
+    document = contract.to_document(answer)
     show(output, document, single_table(document), empty="The answer is empty.")
 
 
@@ -283,4 +283,4 @@ def _print_list(noun: Noun, response: Descriptor, items: list[Message], output: 
     item_type = response.fields_by_name[items_field(response)].message_type
     assert item_type is not None, "items are messages"
     view = list_table(item_type, items, noun.columns)
-    show(output, [contract.to_dict(item) for item in items], view, empty="There is none.")
+    show(output, [contract.to_document(item) for item in items], view, empty="There is none.")

@@ -62,7 +62,7 @@ def work_folder(home: Path, job_id: str) -> Path:
 
 
 def model_name(base: str, suffix: str, job_id: str) -> str:
-    """Return the name of the new model, such as "bank:ft-support-1a2b3c4d"."""
+    """Return the name of the new model, such as "assistant:ft-support-1a2b3c4d"."""
     short_id = job_id[-SHORT_ID_LENGTH:]
     return f"{base}:{'-'.join(part for part in ('ft', suffix, short_id) if part)}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from neocloud.cli.output import console, say
+from neocloud.cli.output import console, counted, say, size_text
 from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.client.errors import ClientError
 
@@ -56,7 +56,7 @@ def _copy(source: Path, target: Path) -> None:
     screen = console(sys.stderr)
     columns = (TextColumn("Copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     if not screen.is_terminal:
-        say(f"Copying {len(files)} files, {total:,} bytes")
+        say(f"Copying {counted(len(files), 'file')}, {size_text(total) or 'empty'}")
     with Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True) as progress:
         task = progress.add_task("copy", total=total)
         for path in files:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -112,13 +113,13 @@ def deploy(
 
     Examples:
 
-      neo deploy bank
-      neo deploy bank --max-adapters 4
-      neo deploy bank --fast --replicas 1..4 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
-      neo deploy bank --replicas 0..1
+      neo deploy assistant
+      neo deploy assistant --max-adapters 4
+      neo deploy assistant --fast --replicas 1..4 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
+      neo deploy assistant --replicas 0..1
       neo deploy bge-small --task embed
-      neo deploy bank --on-slurm research --gpus 1
-      neo deploy bank --price 0.10/0.40
+      neo deploy assistant --on-slurm research --gpus 1
+      neo deploy assistant --price 0.10/0.40
     """
     cloud = connect_to_project(context, project)
     found = cloud.find(MODELS, model)
@@ -166,17 +167,18 @@ def _follow(cloud: ProjectClient, name: str, operation: "Operation", *, wait: bo
             title = f"Deployment {name}: wait for the first replica"
             finish(cloud.client, operation, title, START_TIMEOUT_SECONDS)
         except ClientError as error:
-            hint = f"See the log: neo deployment logs {name}. Delete it: neo deployment delete {name}"
+            known_as = quote(name)
+            hint = f"See the log: neo deployment logs {known_as}. Delete it: neo deployment delete {known_as}"
             raise ClientError(error.code, str(error).rstrip("."), hint) from error
         except KeyboardInterrupt:
-            say(f"The operation continues in the cloud. `neo deployment get {name}` shows its state.")
+            say(f"The operation continues in the cloud. `neo deployment get {quote(name)}` shows its state.")
             raise
     return cloud.client.call(f"{DEPLOYMENTS}/Get", {"id": operation.resource_id})
 
 
 def _print_result(cloud: ProjectClient, deployment: "Deployment", output: Format) -> None:
     if output is not Format.TABLE:
-        show(output, contract.to_dict(deployment), fields_table(()))
+        show(output, contract.to_document(deployment), fields_table(()))
         return
     name = deployment.metadata.name
     status = deployment.status

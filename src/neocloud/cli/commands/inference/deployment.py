@@ -1,5 +1,6 @@
 """`neo deployment`: list, show, logs, scale, wake, delete."""
 
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,9 +47,9 @@ app = command_group(
 Examples:
 
   neo deployment list
-  neo deployment scale bank 0..2
-  neo deployment logs bank
-  neo deployment delete bank
+  neo deployment scale assistant 0..2
+  neo deployment logs assistant
+  neo deployment delete assistant
 """
 )
 
@@ -85,7 +86,7 @@ def list_deployments(
     headers = ("NAME", "STATE", "MODEL", "FLAVOUR", "READY", "PRESET", "CALLED")
     show(
         output,
-        [contract.to_dict(item) for item in items],
+        [contract.to_document(item) for item in items],
         table(headers, rows),
         empty="No model is served. Serve one with: neo deploy MODEL",
     )
@@ -102,7 +103,7 @@ def show_deployment(
 
     Example:
 
-      neo deployment get bank
+      neo deployment get assistant
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
@@ -120,7 +121,7 @@ def show_deployment(
         ("Cold start", f"{status.start_seconds} s" if status.start_seconds else ""),
         *((f"Replica {each.name.rpartition('-')[2]}", _replica(each)) for each in status.replicas),
     ]
-    show(output, contract.to_dict(item), fields_table(pairs))
+    show(output, contract.to_document(item), fields_table(pairs))
     if output is Format.TABLE:
         echo(how_to_call(cloud, item))
 
@@ -139,7 +140,7 @@ def logs(
 
     Example:
 
-      neo deployment logs bank --lines 50
+      neo deployment logs assistant --lines 50
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
@@ -173,8 +174,8 @@ def scale(
 
     Examples:
 
-      neo deployment scale bank 2
-      neo deployment scale bank 0..4 --idle 600
+      neo deployment scale assistant 2
+      neo deployment scale assistant 0..4 --idle 600
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
@@ -186,7 +187,7 @@ def scale(
     cloud.client.call(f"{DEPLOYMENTS}/Update", request, reset_mask=mask)
     span = counted(least, "replica") if least == most else f"{least} to {most} replicas"
     known_as = item.metadata.name
-    say(f"Deployment {known_as} now scales to {span}. `neo deployment get {known_as}` shows them.")
+    say(f"Deployment {known_as} now scales to {span}. `neo deployment get {quote(known_as)}` shows them.")
 
 
 @app.command()
@@ -205,8 +206,8 @@ def price(
 
     Examples:
 
-      neo deployment price bank 0.10/0.40
-      neo deployment price bank 0
+      neo deployment price assistant 0.10/0.40
+      neo deployment price assistant 0
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
@@ -227,13 +228,13 @@ def wake(context: typer.Context, name: NameArgument, project: ProjectOption = ""
 
     Example:
 
-      neo deployment wake bank
+      neo deployment wake assistant
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     cloud.client.call(f"{DEPLOYMENTS}/Wake", {"id": item.metadata.id})
     known_as = item.metadata.name
-    say(f"Deployment {known_as} is waking. `neo deployment get {known_as}` shows its state.")
+    say(f"Deployment {known_as} is waking. `neo deployment get {quote(known_as)}` shows its state.")
 
 
 @app.command()
@@ -244,7 +245,7 @@ def delete(
 
     Example:
 
-      neo deployment delete bank --yes
+      neo deployment delete assistant --yes
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)

@@ -1,6 +1,7 @@
 """`neo model`: add, list, show, delete."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,10 +43,10 @@ app = command_group(
 
 Examples:
 
-  neo model add bank ./bank-model
-  neo model add support ./support-adapter --base bank
+  neo model add assistant ./assistant-model
+  neo model add support ./support-adapter --base assistant
   neo model add qwen Qwen/Qwen3-0.6B
-  neo deploy bank
+  neo deploy assistant
 """
 )
 
@@ -100,8 +101,8 @@ def add(
 
     Examples:
 
-      neo model add bank ./bank-model --license Apache-2.0
-      neo model add support ./support-adapter --base bank
+      neo model add assistant ./assistant-model --license Apache-2.0
+      neo model add support ./support-adapter --base assistant
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
       neo model add big /srv/models/big --in-place
     """
@@ -124,7 +125,7 @@ def add(
         spec["source"] = {"hub": {"id": source, "revision": revision}}
     model = _create(cloud, name, spec)
     text = f"Model {name} is READY: {_summary(model)}."
-    next_step = f"Serve it: neo deploy {base or name}" + (" --max-adapters 4" if base else "")
+    next_step = f"Serve it: neo deploy {quote(base or name)}" + (" --max-adapters 4" if base else "")
     _show(model, output, f"{text}\n{next_step}")
 
 
@@ -158,7 +159,7 @@ def list_models(
     view = table(headers, rows, right=("PARAMETERS", "SIZE", "CONTEXT", "DEPLOYMENTS"))
     show(
         output,
-        [contract.to_dict(model) for model in models],
+        [contract.to_document(model) for model in models],
         view,
         empty="No models. Add one with: neo model add",
     )
@@ -175,7 +176,7 @@ def show_model(
 
     Example:
 
-      neo model get bank
+      neo model get assistant
     """
     _show(connect_to_project(context, project).find(MODELS, name), output, "")
 
@@ -208,10 +209,12 @@ def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:
         finish(cloud.client, operation, f"Model {name}: inspect its files", READ_TIMEOUT_SECONDS)
     except ClientError as error:
         raise ClientError(
-            error.code, str(error).rstrip("."), f"`neo model delete {name}` removes it; then add it again"
+            error.code,
+            str(error).rstrip("."),
+            f"`neo model delete {quote(name)}` removes it; then add it again",
         ) from error
     except KeyboardInterrupt:
-        say(f"The operation continues in the cloud. `neo model get {name}` shows its state.")
+        say(f"The operation continues in the cloud. `neo model get {quote(name)}` shows its state.")
         raise
     return cloud.client.call(f"{MODELS}/Get", {"id": operation.resource_id})
 
@@ -249,7 +252,7 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("Deployments", ", ".join(status.deployment_ids)),
         ("SHA-256", status.digest),
     )
-    show(output, contract.to_dict(model), fields_table(pairs))
+    show(output, contract.to_document(model), fields_table(pairs))
 
 
 _UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))

@@ -8,8 +8,8 @@ app = command_group(
 
 Examples:
 
-  neo slurm cluster create bank --workers 2
-  neo slurm job submit bank train.sbatch --wait
+  neo slurm cluster create lab --workers 2
+  neo slurm job submit lab train.sbatch --wait
 """
 )
 app.add_typer(cluster.app, name="cluster")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,10 +82,10 @@ def create(
 
     Examples:
 
-      neo slurm cluster create bank --workers 2
+      neo slurm cluster create lab --workers 2
       neo slurm cluster create lab --workers 1 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
-      neo slurm cluster create bank --ssh-key team.pub --login-port 2222
-      neo slurm cluster create bank --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
+      neo slurm cluster create lab --ssh-key team.pub --login-port 2222
+      neo slurm cluster create lab --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
     """
     cloud = connect_to_project(context, project)
     existing = cloud.find_optional(CLUSTERS, name) if reuse else None
@@ -126,9 +127,9 @@ def _mounted(text: str) -> dict[str, str]:
 
 def report_ready(cluster: "Cluster", output: Format, text: str) -> None:
     if output is not Format.TABLE:
-        show(output, contract.to_dict(cluster), fields_table(()))
+        show(output, contract.to_document(cluster), fields_table(()))
         return
-    name = cluster.metadata.name
+    name = quote(cluster.metadata.name)
     echo(text)
     echo(f"Sign in: neo slurm cluster ssh {name}   Submit: neo slurm job submit {name} SCRIPT")
 
@@ -151,8 +152,8 @@ def scale(
 
     Examples:
 
-      neo slurm cluster scale bank --workers 3
-      neo slurm cluster scale bank --node-set worker=3 --node-set gpu=0
+      neo slurm cluster scale lab --workers 3
+      neo slurm cluster scale lab --node-set worker=3 --node-set gpu=0
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
@@ -246,10 +247,10 @@ def watch_until_ready(cloud: ProjectClient, cluster: "Cluster") -> Any:
             cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": cluster.metadata.id})
         view.update(cluster.status.steps)
     if state_of(cluster) != "READY":
-        name = cluster.metadata.name
+        name = quote(cluster.metadata.name)
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"Cluster {name} is {state_of(cluster)}",
+            f"Cluster {cluster.metadata.name} is {state_of(cluster)}",
             f"`neo slurm cluster get {name}` shows the reason; `neo slurm cluster delete {name}` removes it",
         )
     return cluster

@@ -38,9 +38,9 @@ app = command_group(
 
 Examples:
 
-  neo slurm cluster create bank --workers 2
-  neo slurm cluster scale bank --workers 4
-  neo slurm cluster ssh bank -- sinfo
+  neo slurm cluster create lab --workers 2
+  neo slurm cluster scale lab --workers 4
+  neo slurm cluster ssh lab -- sinfo
 """
 )
 app.command("create")(create)
@@ -72,7 +72,7 @@ def list_all(
     )
     show(
         output,
-        [contract.to_dict(item) for item in clusters],
+        [contract.to_document(item) for item in clusters],
         table(["NAME", "STATE", "WORKERS", "LOGIN", "ID"], rows),
         empty="There is no Slurm cluster. Create one with `neo slurm cluster create NAME --workers 2`.",
     )
@@ -89,11 +89,11 @@ def get(
 
     Example:
 
-      neo slurm cluster get bank
+      neo slurm cluster get lab
     """
     cluster = connect_to_project(context, project).find(CLUSTERS, name)
     if output is not Format.TABLE:
-        show(output, contract.to_dict(cluster), fields_table(()))
+        show(output, contract.to_document(cluster), fields_table(()))
         return
     status = cluster.status
     waiting = [
@@ -127,7 +127,7 @@ def _nodes_view(cluster: "Cluster") -> View:
     return table(["NODE", "SLURM STATE", "ADDRESS", "RESTARTS", "REASON"], rows, right=["RESTARTS"])
 
 
-node_app = command_group("Nodes of a cluster.\n\nExample:\n\n  neo slurm node list bank")
+node_app = command_group("Nodes of a cluster.\n\nExample:\n\n  neo slurm node list lab")
 
 
 @node_app.command("list")
@@ -141,10 +141,10 @@ def list_nodes(
 
     Example:
 
-      neo slurm node list bank
+      neo slurm node list lab
     """
     found = connect_to_project(context, project).find(CLUSTERS, cluster)
-    items = [contract.to_dict(node) for node in found.status.nodes]
+    items = [contract.to_document(node) for node in found.status.nodes]
     show(output, items, _nodes_view(found), empty=NO_NODES)
 
 
@@ -154,7 +154,7 @@ def nodes() -> None:
 
     Example:
 
-      neo slurm node list bank
+      neo slurm node list lab
     """
 
 
@@ -169,7 +169,7 @@ def delete(
 
     Example:
 
-      neo slurm cluster delete bank --yes
+      neo slurm cluster delete lab --yes
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
@@ -214,8 +214,8 @@ def check(
 
     Examples:
 
-      neo slurm cluster check bank
-      neo slurm cluster check bank --report-only --output json
+      neo slurm cluster check lab
+      neo slurm cluster check lab --report-only --output json
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
@@ -234,7 +234,7 @@ def check(
         for item in answer.results
     )
     view = table(["NODE", "CHECK", "VERDICT", "MEASURED", "THRESHOLD", "NOTE"], rows)
-    show(output, [contract.to_dict(item) for item in answer.results], view, empty="No checks were run.")
+    show(output, [contract.to_document(item) for item in answer.results], view, empty="No checks were run.")
     counts = Counter(item.verdict for item in answer.results)
     if output is Format.TABLE:
         echo("\n" + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))

@@ -6,6 +6,7 @@ The host key arrives over an authenticated connection, so that ssh never asks wh
 import os
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,9 +49,9 @@ def ssh(
 
     Examples:
 
-      neo slurm cluster ssh bank
-      neo slurm cluster ssh bank -- sinfo
-      neo slurm cluster ssh bank -- sbatch --wait train.sbatch
+      neo slurm cluster ssh lab
+      neo slurm cluster ssh lab -- sinfo
+      neo slurm cluster ssh lab -- sbatch --wait train.sbatch
     """
     program = shutil.which("ssh")
     if program is None:
@@ -73,9 +74,9 @@ def ssh_config(
 
     Examples:
 
-      neo slurm cluster ssh-config bank > bank.ssh
-      scp -F bank.ssh train.py bank:
-      neo slurm cluster ssh-config bank >> ~/.ssh/config      # then: ssh bank
+      neo slurm cluster ssh-config lab > lab.ssh
+      scp -F lab.ssh train.py lab:
+      neo slurm cluster ssh-config lab >> ~/.ssh/config      # then: ssh lab
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
@@ -90,7 +91,7 @@ def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Cluster {cluster.metadata.name} has no login node yet: it is {state_of(cluster)}",
-            f"See its pending steps with `neo slurm cluster get {cluster.metadata.name}`",
+            f"See its pending steps with `neo slurm cluster get {quote(cluster.metadata.name)}`",
         )
     settings = {
         "HostName": endpoint.host,

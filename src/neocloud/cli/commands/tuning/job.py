@@ -56,7 +56,7 @@ def show_job(
       neo tuning job get
     """
     found = find_job(connect_to_project(context, project), job)
-    show(output, contract.to_dict(found), fields_table(_rows(found)))
+    show(output, contract.to_document(found), fields_table(_rows(found)))
 
 
 def events(
@@ -128,7 +128,7 @@ def _rows(job: "FineTuningJob") -> list[tuple[str, object]]:
         ("Result files", ", ".join(status.result_files)),
         ("Error", f"{status.error.code}: {status.error.message}" if status.HasField("error") else ""),
     ]
-    used = contract.to_dict(status.hyperparameters)
+    used = contract.to_document(status.hyperparameters)
     rows += [(name, value) for name, value in used.items() if value not in ("", None)]
     rows += [("Warning", text) for text in status.warnings]
     if status.HasField("evaluation"):

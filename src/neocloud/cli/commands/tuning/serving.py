@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -28,7 +29,7 @@ def check_serving(cloud: ProjectClient, base: "Model", price: str, *, merge: boo
     deployment = _deployment_of(cloud.list_all(DEPLOYMENTS), base, merge=merge)
     needs_price = "and this project has a budget, so it could not be called"
     if deployment is not None:
-        change = f"neo deployment price {deployment.metadata.name}"
+        change = f"neo deployment price {quote(deployment.metadata.name)}"
         if price and not merge:
             raise ClientError(
                 "FAILED_PRECONDITION",
@@ -55,20 +56,26 @@ def check_serving(cloud: ProjectClient, base: "Model", price: str, *, merge: boo
 def serve(
     context: typer.Context, cloud: ProjectClient, base: "Model", job: "FineTuningJob", price: str = ""
 ) -> tuple[str, str]:
-    """Deploy what is missing, and return the names of base and new model once both can be called."""
+    """Deploy what is missing, and return the names of base and new model once both can be called.
+
+    Raises ClientError if that takes too long, or with the reason of a deployment in ERROR.
+    """
     _ensure_deployment(context, cloud, base, job, price)
     models = base.metadata.name, job.status.fine_tuned_model
     with stage(f"Wait until {' and '.join(models)} can be called"):
         deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
         while True:
-            names = _callable_names(cloud, base, job)
-            if all(names):
-                return names
+            serving = list(zip(models, _serving(cloud, base, job), strict=True))
+            base_name, new_name = (_callable_name(model, served_by) for model, served_by in serving)
+            if base_name and new_name:
+                return base_name, new_name
+            missing = [each for each, name in zip(serving, (base_name, new_name), strict=True) if not name]
+            for model, served_by in missing:
+                _refuse_failed(model, served_by)
             if time.monotonic() > deadline:
-                missing = [model for model, name in zip(models, names, strict=True) if not name]
                 raise ClientError(
                     "DEADLINE_EXCEEDED",
-                    f"{', '.join(missing)} is not served yet",
+                    f"{', '.join(model for model, _ in missing)} is not served yet",
                     "See the reason: neo deployment list; neo deployment logs NAME",
                 )
             time.sleep(POLL_SECONDS)
@@ -112,21 +119,36 @@ def _deployment_of(deployments: "Sequence[Deployment]", base: "Model", *, merge:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"The deployment {name} of {base.metadata.name} does not accept adapters",
-            f"Deploy it again: neo deployment delete {name}; neo deploy {base.metadata.name} --max-adapters"
-            f" {ADAPTERS}. Or train with --merge",
+            f"Deploy it again: neo deployment delete {quote(name)}; neo deploy {quote(base.metadata.name)}"
+            f" --max-adapters {ADAPTERS}. Or train with --merge",
         )
     return usable[0] if usable else None
 
 
-def _callable_names(cloud: ProjectClient, base: "Model", job: "FineTuningJob") -> tuple[str, str]:
-    """Return the names by which base and new model can be called; "" for one that cannot be called yet."""
+def _serving(
+    cloud: ProjectClient, base: "Model", job: "FineTuningJob"
+) -> tuple["Sequence[Deployment]", "Sequence[Deployment]"]:
+    """Return the deployments that serve the base, and those that serve the new model."""
     deployments = cloud.list_all(DEPLOYMENTS)
     of_base = _deployment_of(deployments, base, merge=job.spec.merge)
     serve_base = [] if of_base is None else [of_base]
-    serve_new = deployments if job.spec.merge else serve_base
-    return (
-        _callable_name(base.metadata.name, serve_base),
-        _callable_name(job.status.fine_tuned_model, serve_new),
+    if not job.spec.merge:
+        return serve_base, serve_base
+    new = job.status.fine_tuned_model
+    return serve_base, [each for each in deployments if called_name(new, each) in each.status.served_names]
+
+
+def _refuse_failed(model: str, deployments: "Sequence[Deployment]") -> None:
+    """Raise ClientError with the reason if every deployment of the model is in ERROR."""
+    if not deployments or any(state_of(each) != "ERROR" for each in deployments):
+        return
+    name, why = deployments[0].metadata.name, deployments[0].status.message
+    known_as = quote(name)
+    raise ClientError(
+        "FAILED_PRECONDITION",
+        f"{model} is not served: its deployment {name} is in state ERROR{f': {why}' if why else ''}",
+        f"The cloud goes on trying. See its log: neo deployment logs {known_as}; and its state:"
+        f" neo deployment get {known_as}",
     )
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -163,7 +164,7 @@ def _compare(gateway: Gateway, names: tuple[str, str], question: str) -> None:
     """Print the answers of base and new model."""
     base, new = names
     _answers(gateway, names, question or "Hello, who are you?")
-    echo(f"Chat with it: neo chat {new} --compare {base}")
+    echo(f"Chat with it: neo chat {quote(new)} --compare {quote(base)}")
 
 
 def _answers(gateway: Gateway, models: Sequence[str], question: str) -> None:
@@ -214,7 +215,7 @@ def _print_result(job: "FineTuningJob", output: Format) -> None:
     for text in job.status.warnings:
         warn(text)
     if output is not Format.TABLE:
-        show(output, contract.to_dict(job), fields_table(()))
+        show(output, contract.to_document(job), fields_table(()))
         return
     if not job.status.fine_tuned_model:
         echo(f"Follow it: neo tuning job events {job.metadata.id} --follow")

@@ -137,7 +137,7 @@ def _cluster_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[
     row = reader.get(spec.slurm_cluster_id)
     if row is None or row.kind != CLUSTER or row.parent_id != new.metadata.parent_id:
         yield Violation(
-            "spec.slurm_cluster_id", "is no cluster of this project; `neo slurm cluster list` shows them"
+            "spec.slurm_cluster_id", "is not a cluster of this project; `neo slurm cluster list` shows them"
         )
         return
     if row.deleted_at is not None:
