@@ -35,7 +35,7 @@ def to_dict(value: Message, *, proto_names: bool = True) -> dict[str, Any]:
 
 def to_document(value: Message) -> dict[str, Any]:
     """Return what `to_dict` returns, with 64-bit integers as `Int64`."""
-    return _with_numbers(to_dict(value), value.DESCRIPTOR)
+    return _with_numbers(to_dict(value), cast(Descriptor, value.DESCRIPTOR))
 
 
 def _with_numbers(content: dict[str, Any], descriptor: Descriptor) -> dict[str, Any]:
@@ -51,9 +51,9 @@ def _numbered(value: Any, field: FieldDescriptor) -> Any:
     inside = field.message_type
     if isinstance(value, list):
         return [_numbered(each, field) for each in cast(list[Any], value)]
-    if isinstance(value, str):
-        return Int64(value) if field.cpp_type in _LONG else value
-    if not isinstance(value, dict) or inside is None:
+    if inside is None:
+        return Int64(value) if isinstance(value, str) and field.cpp_type in _LONG else value
+    if not isinstance(value, dict):  # such as a Timestamp, which is a string
         return value
     content = cast(dict[str, Any], value)
     if not inside.GetOptions().map_entry:
