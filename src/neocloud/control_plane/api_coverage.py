@@ -132,10 +132,6 @@ def present_page() -> str:
     return page(coverage(services), calls_in_tests(ROOT / "tests"))
 
 
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(present_page())
-
-
 def calls_in_tests(tests: Path) -> dict[str, list[str]]:
     """Return the files of tests, relative to `tests`, by method path."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -216,3 +212,7 @@ def _calls_of_sdk(tree: ast.Module) -> Iterator[str]:
         for rpc in contract.services().get(name.removesuffix("Client"), ()):
             if name.endswith("Client") and rpc.input.DESCRIPTOR.full_name in imported:
                 yield rpc.path
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(present_page())
