@@ -38,6 +38,11 @@ def test_every_delete_takes_yes(path: tuple[str, ...]) -> None:
     assert {"--yes", "-y"} <= options(LEAVES[path])
 
 
+def test_every_delete_of_what_may_run_can_be_forced() -> None:
+    forced = {path for path in verbs("delete") if "--force" in options(LEAVES[path])}
+    assert set(verbs("delete")) - forced == {("neo", "user", "delete")}, "users run nothing"
+
+
 @pytest.mark.parametrize("path", verbs("create"), ids=" ".join)
 def test_every_create_takes_the_name_as_an_argument(path: tuple[str, ...]) -> None:
     arguments = [parameter for parameter in LEAVES[path].params if parameter.param_type_name == "argument"]

@@ -1,12 +1,14 @@
 """Commands derived from the contract: flags become requests, answers become tables."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from neocloud.cli.resources import deletion
 from neocloud.cli.resources.flags import flags_of
 from neocloud.cli.resources.lookup import closest_names
 from neocloud.cli.resources.products import PRODUCTS
@@ -17,6 +19,7 @@ from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, operation
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 PROJECTS = "nebius.iam.v2.ProjectService"
+FORGOTTEN = contract.message("neocloud.operator.v1.ForgetResourceResponse")
 HAND_MADE = {
     "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService", "neocloud.billing.v1.UsageService",
     "neocloud.iam.v1.SignInService", "neocloud.iam.v1.UserService", "neocloud.iam.v1.SessionService",
@@ -24,7 +27,7 @@ HAND_MADE = {
     "nebius.audit.v2.AuditEventService", "nebius.quotas.v1.QuotaAllowanceService",
     "nebius.billing.v1.CalculatorService", "nebius.billing.v1alpha1.CalculatorService",
     "neocloud.billing.v1.TcoService", "neocloud.billing.v1.TokenPriceService",
-    "neocloud.inference.v1.GatewayService",
+    "neocloud.inference.v1.GatewayService", "neocloud.operator.v1.ResourceService",
 }  # fmt: skip
 
 
@@ -147,6 +150,97 @@ def test_get_by_an_unknown_name_lists_the_known_ones(signed_in: Neo, served: Fak
 def test_delete_by_name(signed_in: Neo, served: FakeServer) -> None:
     assert signed_in("compute", "filesystem", "delete", "data", "--yes").code == 0
     assert served.asked(f"{FILESYSTEMS}/Delete")[0].id == "computefilesystem-e00data"
+
+
+@pytest.fixture
+def stuck(served: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """A cloud in which the deletion of a filesystem does not end."""
+    unfinished = operation(filesystem().metadata.id, done=False)
+    monkeypatch.setattr(deletion, "WAIT_SECONDS", 0.0)
+    served.serve(f"{FILESYSTEMS}/Delete", unfinished)
+    served.serve("nebius.common.v1.OperationService/Get", unfinished)
+    left = {
+        "objects": [{"kind": "Pod", "namespace": "computefilesystem-e00data", "name": "copy"}],
+        "folders": ["/var/lib/neocloud/volumes/computefilesystem-e00data"],
+        "commands": ["podman ps --all"],
+    }
+    served.serve(deletion.FORGET, contract.from_dict(FORGOTTEN, {"left_behind": left}))
+    return served
+
+
+def refuse(code: contract.Code, message: str) -> Callable[[Any], Any]:
+    def answer(request: Any) -> Any:
+        raise contract.ApiError(code, message)
+
+    return answer
+
+
+FORCE = ("compute", "filesystem", "delete", "data", "--force")
+
+
+def test_force_lists_what_is_left_behind(signed_in: Neo, stuck: FakeServer) -> None:
+    ran = signed_in(*FORCE, "--yes")
+    assert ran.code == 0, ran.err
+    assert [request.id for request in stuck.asked(deletion.FORGET)] == ["computefilesystem-e00data"]
+    assert "removed from the control plane" in ran.out and "podman ps --all" in ran.out
+    assert "/var/lib/neocloud/volumes/computefilesystem-e00data" in ran.out
+    assert [line.split()[:2] for line in ran.out.splitlines() if "namespace" in line] == [["Pod", "copy"]]
+
+
+def test_force_says_that_the_engine_did_not_answer(signed_in: Neo, stuck: FakeServer) -> None:
+    answer = contract.from_dict(FORGOTTEN, {"left_behind": {"engine_error": "Podman did not start."}})
+    stuck.serve(deletion.FORGET, answer)
+    ran = signed_in(*FORCE, "--yes")
+    assert ran.code == 0 and "not known in full: Podman did not start." in ran.err
+
+
+def test_force_is_not_used_where_a_deletion_ends(signed_in: Neo, served: FakeServer) -> None:
+    ran = signed_in(*FORCE, "--yes")
+    assert ran.code == 0 and "data is deleted" in ran.out
+    assert not served.asked(deletion.FORGET)
+
+
+def test_force_follows_a_deletion_that_has_failed(signed_in: Neo, stuck: FakeServer) -> None:
+    stuck.serve(
+        f"{FILESYSTEMS}/Delete", refuse(contract.Code.FAILED_PRECONDITION, "Is being deleted already.")
+    )
+    assert signed_in(*FORCE, "--yes").code == 0
+    assert stuck.asked(deletion.FORGET)
+
+
+def test_force_removes_nothing_that_may_not_be_deleted(signed_in: Neo, stuck: FakeServer) -> None:
+    stuck.serve(f"{FILESYSTEMS}/Delete", refuse(contract.Code.FAILED_PRECONDITION, "It is attached to web."))
+    stuck.serve(deletion.FORGET, refuse(contract.Code.FAILED_PRECONDITION, "It is not being deleted."))
+    ran = signed_in(*FORCE, "--yes")
+    assert ran.code == 1 and ran.err.endswith("neo: It is attached to web.\n")
+    stuck.serve(f"{FILESYSTEMS}/Delete", refuse(contract.Code.PERMISSION_DENIED, "You may not."))
+    stuck.requests.clear()
+    assert signed_in(*FORCE, "--yes").code == 4
+    assert not stuck.asked(deletion.FORGET)
+
+
+def test_force_asks_and_waits(signed_in: Neo, stuck: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert signed_in(*FORCE, "--yes", "--no-wait").code == 2
+    answers = iter([False, True, False])
+    monkeypatch.setattr("typer.confirm", lambda *arguments, **options: next(answers))
+    assert signed_in(*FORCE).code == 1
+    assert not stuck.asked(f"{FILESYSTEMS}/Delete")
+    assert signed_in(*FORCE).code == 1
+    assert stuck.asked(f"{FILESYSTEMS}/Delete") and not stuck.asked(deletion.FORGET)
+
+
+def test_an_operator_forces_the_deletion_of_another_tenants_resource(
+    signed_in: Neo, stuck: FakeServer
+) -> None:
+    missing = refuse(contract.Code.NOT_FOUND, "There is no such resource.")
+    for verb in ("Get", "GetByName", "Delete"):
+        stuck.serve(f"{FILESYSTEMS}/{verb}", missing)
+    foreign = "computefilesystem-e00foreign"
+    ran = signed_in("compute", "filesystem", "delete", foreign, "--force", "--yes")
+    assert ran.code == 0, ran.err
+    assert [request.id for request in stuck.asked(deletion.FORGET)] == [foreign]
+    stuck.serve(deletion.FORGET, missing)
+    assert signed_in("compute", "filesystem", "delete", foreign, "--force", "--yes").code == 3
 
 
 @pytest.mark.parametrize("verb", [("get",), ("delete", "--yes")])

@@ -6,6 +6,8 @@ for standard and custom verbs alike.
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -13,19 +15,22 @@ import httpx
 import pytest
 
 from neocloud.control_plane.composition import SERVICES
+from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
-from neocloud.core.service import Method, Service, Write
+from neocloud.core.readers import ServiceRegistry
+from neocloud.core.service import Dependencies, Method, Service, Write, register_services
 from neocloud.core.store import Transaction, open_store
+from neocloud.engines.fake import FakeEngine
 from neocloud.server import ApiServer
-from neocloud.services import emulator
+from neocloud.services import emulator, operator
 from neocloud.testing.crash import Fuse, MortalStore
-from tests.control_plane import plain_dependencies
 from tests.server.conftest import (
     ADMIN,
     FILESYSTEM,
     INVENTORY,
     PROJECT,
     SUBJECTS,
+    TENANT,
     PermissionTable,
     TokenTable,
     project,
@@ -33,6 +38,7 @@ from tests.server.conftest import (
 from tests.server.killed_server import STOP, stop
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
+FORGET = "neocloud.operator.v1.ResourceService/Forget"
 KEY = "3f0c5a52-8d0d-4a3c-9b39-0e3f1a6e2f10"
 MOST_WRITES = 30
 
@@ -63,13 +69,18 @@ class Cloud:
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = SystemClock()
     store: Any = MortalStore(await open_store(tmp_path / "state.db", b"k" * 32, clock), Fuse())
+    await store.write(lambda tx: tx.insert(replace(project(TENANT), parent_id="")))
     await store.write(lambda tx: tx.insert(project(PROJECT)))
     custom = Method(STOP, stop, "compute.filesystems.stop", target=lambda request: request.id, is_change=True)
+    services = [Service("tests", kinds=(FILESYSTEM,), methods=(custom,)), operator.SERVICE]
+    settings = Settings(home=tmp_path, calls_per_second=0, sign_ins_per_second=0)
+    dependencies = Dependencies(store, clock, FakeEngine(), settings, ServiceRegistry())
+    register_services(services, dependencies)
     server = ApiServer(
-        [Service("tests", kinds=(FILESYSTEM,), methods=(custom,))],
+        services,
         TokenTable(),
         PermissionTable(),
-        plain_dependencies(store, clock),
+        dependencies,
         notify=lambda: None,
         inventory=lambda: INVENTORY,
     )
@@ -99,6 +110,12 @@ def test_every_change_is_one_transaction_unless_it_acts_outside_of_the_store() -
         assert (get_origin(answered) is Write) != method.has_outside_effects, method.path
 
 
+def be_deleting(tx: Transaction, identifier: str) -> None:
+    row = tx.get(identifier)
+    assert row is not None
+    tx.update(replace(row, deleted_at=datetime.now(UTC)))
+
+
 async def prepare(cloud: Cloud, verb: str) -> tuple[str, dict[str, Any]]:
     """The call to be killed."""
     metadata = {"parentId": PROJECT, "name": "data"}
@@ -109,10 +126,13 @@ async def prepare(cloud: Cloud, verb: str) -> tuple[str, dict[str, Any]]:
     if verb == "Update":
         body = {"metadata": {"id": identifier, "name": "data"}, "spec": {"sizeGibibytes": 2}}
         return f"{FILESYSTEMS}/Update", body
-    return STOP if verb == "Stop" else f"{FILESYSTEMS}/Delete", {"id": identifier}
+    if verb == "Forget":
+        await cloud.store.write(lambda tx: be_deleting(tx, identifier))
+    paths = {"Stop": STOP, "Delete": f"{FILESYSTEMS}/Delete", "Forget": FORGET}
+    return paths[verb], {"id": identifier}
 
 
-@pytest.mark.parametrize("verb", ["Create", "Update", "Delete", "Stop"])
+@pytest.mark.parametrize("verb", ["Create", "Update", "Delete", "Stop", "Forget"])
 async def test_a_change_is_there_with_its_records_or_not_at_all(cloud: Cloud, verb: str) -> None:
     path, body = await prepare(cloud, verb)
     before = await cloud.written(path)
@@ -134,7 +154,7 @@ async def test_a_change_is_there_with_its_records_or_not_at_all(cloud: Cloud, ve
     assert points >= 4, "row, operation, audit event, key: the process died before each"
     rows, *records = await cloud.written(path)
     assert records == [1, 1, True]
-    assert len(rows) == (0 if verb == "Delete" else 1)
+    assert len(rows) == (0 if verb in ("Delete", "Forget") else 1)
     assert verb != "Stop" or rows[0].labels == {"stopped": "1"}
     assert answer is not None and (await cloud.call(path, body, KEY)).json() == answer.json()
 

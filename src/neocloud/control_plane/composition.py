@@ -34,9 +34,21 @@ from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.server import expanded
-from neocloud.services import ai, audit, billing, compute, iam, inference, quotas, slurm, tuning, vpc
+from neocloud.services import (
+    ai,
+    audit,
+    billing,
+    compute,
+    iam,
+    inference,
+    operator,
+    quotas,
+    slurm,
+    tuning,
+    vpc,
+)
 
-SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit)
+SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit, operator)
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
 
 

@@ -57,6 +57,8 @@ class NewOperation:
     """Names the row to people: "instance web"."""
     is_done: bool = True
     """False: the reconciler of the row ends the operation, which replaces unfinished ones."""
+    has_removed: bool = False
+    """The work has removed the row. The audit event names it all the same."""
     answer: Callable[[Operation], Message] | None = None
     """Makes the answer where the operation is only a part of it."""
 
@@ -160,6 +162,10 @@ class Service:
     value that the composition holds for the interface goes before it."""
 
 
+class KindTable(dict[str, Kind]):
+    """The kinds of all services that are served, by message name."""
+
+
 def register_services(services: Iterable[Service], dependencies: Dependencies) -> None:
     """Add to `dependencies.provided` what these services declare."""
     found = tuple(services)
@@ -169,6 +175,9 @@ def register_services(services: Iterable[Service], dependencies: Dependencies) -
             provided.add_factory(interface, partial(factory, dependencies))
     provided.add_factory(
         CapacityUses, lambda: CapacityUses(use for service in found for use in service.capacity)
+    )
+    provided.add_factory(
+        KindTable, lambda: KindTable({kind.message: kind for service in found for kind in service.kinds})
     )
     provided.add_factory(Meters, lambda: Meters(meter for service in found for meter in service.meters))
 

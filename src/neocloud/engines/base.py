@@ -228,6 +228,13 @@ class Engine(Protocol):
         """Yield starts, ends and removals of pods from now on, until the caller stops reading."""
         ...
 
+    def removal_commands(self, namespace: str) -> Sequence[str]:
+        """Return shell commands for the host that list what runs in a namespace, and then remove it.
+
+        They are for an operator whose control plane no longer knows the namespace; files stay.
+        """
+        ...
+
     async def close(self) -> None:
         """Close connections. Workloads continue."""
         ...

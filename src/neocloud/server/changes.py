@@ -50,6 +50,8 @@ class Answered:
 
     answer: Message
     resource_id: str
+    removed: Resource | None = None
+    """The row of that resource, if the change has removed it."""
 
 
 async def commit(
@@ -74,7 +76,9 @@ async def commit(
 
 def record(tx: Transaction, request: Request, done: Answered, now: datetime) -> None:
     """Write the audit event, and remember the answer. An answer that holds a secret is never kept."""
-    note_change(tx, request, now, done.resource_id)
+    row = done.removed
+    kind, parent_id = (row.kind, row.parent_id) if row is not None else ("", "")
+    note_change(tx, request, now, done.resource_id, kind=kind, parent_id=parent_id)
     if contract.redact(done.answer) == done.answer:
         remember(tx, request, done.answer, now)
 

@@ -45,6 +45,25 @@ async def test_limits_are_those_of_the_pod(space: Space) -> None:
     assert (await space.run("one", "sh", "-c", cpu)).stdout.split()[0] == b"50000"
 
 
+async def test_an_operator_removes_a_namespace_without_the_engine(bench: PodmanBench) -> None:
+    """As the commands say that `neo ... delete --force` prints."""
+    space = Space(bench.engine, bench.image)
+    await space.apply(space.namespace(), space.pod("one"))
+    show, *removal = bench.engine.removal_commands(space.name)
+
+    async def shown() -> str:
+        command = [*show.split(), "--format", "{{.Labels}}"]
+        return (
+            await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+        ).stdout
+
+    assert "neocloud.pod:one" in await shown()
+    for command in removal:
+        await asyncio.to_thread(subprocess.run, command.split(), capture_output=True, check=True)
+    assert not await shown()
+    await bench.engine.remove([Reference("Namespace", space.name, space.name)])
+
+
 async def test_published_port_answers_on_loopback_only(space: Space) -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]

@@ -15,6 +15,7 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, YesOption
 from neocloud.cli.resources import verbs
+from neocloud.cli.resources.deletion import ForceOption
 from neocloud.cli.resources.flags import Flag, flags_of, option
 from neocloud.cli.resources.lookup import names_of
 from neocloud.cli.resources.names import refers
@@ -135,7 +136,12 @@ def _get(noun: Noun, verb: str) -> Built:
 
 
 def _delete(noun: Noun, verb: str) -> Built:
-    parameters: Parameters = {**_target(noun, is_exact=True), "yes": (YesOption, False), **_no_wait()}
+    parameters: Parameters = {
+        **_target(noun, is_exact=True),
+        "yes": (YesOption, False),
+        "force": (ForceOption, False),
+        **_no_wait(),
+    }
     return parameters, verbs.delete, f"Delete {noun.one}.", f"{_target_example(noun)} --yes"
 
 

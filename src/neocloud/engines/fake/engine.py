@@ -227,6 +227,10 @@ class FakeEngine:
         self.faults.check_available()
         return self._events(self._listen())
 
+    def removal_commands(self, namespace: str) -> Sequence[str]:
+        """Return none: nothing really runs on the host."""
+        return ()
+
     async def close(self) -> None:
         for task in self._deaths:
             task.cancel()

@@ -168,6 +168,15 @@ class PodmanEngine:
     def events(self) -> AsyncIterator[EngineEvent]:
         return self._events(time.time())
 
+    def removal_commands(self, namespace: str) -> Sequence[str]:
+        podman = f"podman --url unix://{self.layout.socket}"
+        chosen = f"--filter label=neocloud.namespace={namespace}"
+        return (
+            f"{podman} ps --all {chosen}",
+            f"{podman} rm --force {chosen}",
+            f"{podman} network prune --force {chosen}",
+        )
+
     async def close(self) -> None:
         self._prober.close()
         await self._libpod.close()

@@ -88,9 +88,12 @@ class Custom:
 
         def work(tx: Transaction) -> Answered:
             answer = write.work(tx)
-            if isinstance(answer, NewOperation):
-                answer = insert_operation(tx, request, answer, self._runtime.now())
-            return Answered(answer, target)
+            if not isinstance(answer, NewOperation):
+                return Answered(answer, target)
+            message = insert_operation(tx, request, answer, self._runtime.now())
+            if answer.has_removed:
+                return Answered(message, answer.row.id, removed=answer.row)
+            return Answered(message, target)
 
         answer = await commit(self._runtime, request, work)
         write.after_commit()

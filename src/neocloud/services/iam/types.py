@@ -13,7 +13,7 @@ from typing import Protocol
 
 from neocloud.core.readers import Subject
 from neocloud.core.service import Authenticator
-from neocloud.core.store.protocol import Resource
+from neocloud.core.store.protocol import Page, Resource, Transaction
 
 CONTAINER = "nebius.iam.v1.Container"
 SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
@@ -70,6 +70,12 @@ class State(StrEnum):
 
 def is_tenant(row: Resource) -> bool:
     return row.kind == CONTAINER and not row.parent_id
+
+
+def operators_tenant_id(tx: Transaction) -> str:
+    """Return the id of the operator's tenant: the first one, which exists before anybody can sign in."""
+    tenants, _ = tx.list(CONTAINER, parent_id="", page=Page(1))
+    return tenants[0].id if tenants else ""
 
 
 def is_project(row: Resource) -> bool:

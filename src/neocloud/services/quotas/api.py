@@ -10,7 +10,7 @@ from typing import Any
 
 from neocloud.core import contract, operations, wire
 from neocloud.core.service import Call, Handler, Method, Write
-from neocloud.core.store.protocol import OperationRow, Page, Resource, Transaction
+from neocloud.core.store.protocol import OperationRow, Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.quotas.v1 import (
     CreateQuotaAllowanceRequest,
@@ -23,7 +23,7 @@ from neocloud.messages.nebius.quotas.v1 import (
     QuotaAllowanceSpec,
     UpdateQuotaAllowanceRequest,
 )
-from neocloud.services.iam.types import CONTAINER, is_tenant
+from neocloud.services.iam.types import CONTAINER, is_tenant, operators_tenant_id
 from neocloud.services.quotas.ledger import limit_of
 from neocloud.services.quotas.rules import (
     ACTIVE,
@@ -220,14 +220,10 @@ def _check(tx: Transaction, target: QuotaContainer, quota: Quota, request: _SetR
 
 
 def _check_operator(tx: Transaction, call: Call, target: QuotaContainer) -> None:
-    """Raise ApiError if a caller who is not an operator changes the limit of a tenant.
-
-    The operator's tenant is the first one: it is created before anybody can sign in.
-    """
+    """Raise ApiError if a caller who is not an operator changes the limit of a tenant."""
     if not is_tenant(target.container):
         return
-    operator, _ = tx.list(CONTAINER, parent_id="", page=Page(1))
-    if call.subject is None or call.subject.tenant_id != operator[0].id:
+    if call.subject is None or call.subject.tenant_id != operators_tenant_id(tx):
         raise contract.permission_denied(
             "quotas.allowances.update",
             target.container.id,

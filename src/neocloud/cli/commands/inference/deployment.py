@@ -20,6 +20,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration, finish
+from neocloud.cli.resources.deletion import ForceOption, delete_by_force
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     MODELS,
@@ -239,7 +240,11 @@ def wake(context: typer.Context, name: NameArgument, project: ProjectOption = ""
 
 @app.command()
 def delete(
-    context: typer.Context, name: NameArgument, yes: YesOption = False, project: ProjectOption = ""
+    context: typer.Context,
+    name: NameArgument,
+    yes: YesOption = False,
+    force: ForceOption = False,
+    project: ProjectOption = "",
 ) -> None:
     """Delete a deployment; the model is kept.
 
@@ -250,6 +255,15 @@ def delete(
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
     confirm(f"deployment {item.metadata.name}", yes=yes, is_new=True)
+    if force:
+        delete_by_force(
+            cloud.client,
+            f"{DEPLOYMENTS}/Delete",
+            item.metadata.id,
+            f"deployment {item.metadata.name}",
+            yes=yes,
+        )
+        return
     operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
     finish(cloud.client, operation, f"Delete deployment {item.metadata.name}", DELETE_TIMEOUT_SECONDS)
     say(f"Deployment {item.metadata.name} is deleted.")

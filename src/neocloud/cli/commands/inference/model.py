@@ -21,6 +21,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import finish
+from neocloud.cli.resources.deletion import ForceOption, delete_by_force
 from neocloud.cli.resources.lookup import (
     MODELS,
     ProjectClient,
@@ -186,6 +187,7 @@ def delete(
     context: typer.Context,
     name: NameArgument,
     yes: YesOption = False,
+    force: ForceOption = False,
     project: ProjectOption = "",
 ) -> None:
     """Delete a model and the copy of its weights; a folder of the operator is kept.
@@ -197,6 +199,11 @@ def delete(
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, name)
     confirm(f"model {model.metadata.name} and the copy of its weights", yes=yes, is_new=True)
+    if force:
+        delete_by_force(
+            cloud.client, f"{MODELS}/Delete", model.metadata.id, f"model {model.metadata.name}", yes=yes
+        )
+        return
     operation = cloud.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
     finish(cloud.client, operation, f"Delete model {model.metadata.name}", READ_TIMEOUT_SECONDS)
     say(f"Model {model.metadata.name} is deleted.")

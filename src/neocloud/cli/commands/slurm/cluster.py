@@ -20,6 +20,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration, stage
+from neocloud.cli.resources.deletion import ForceOption, delete_by_force
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
@@ -163,6 +164,7 @@ def delete(
     context: typer.Context,
     name: ClusterArgument,
     yes: YesOption = False,
+    force: ForceOption = False,
     project: ProjectOption = "",
 ) -> None:
     """Delete a cluster and its shared root; all files in it are lost.
@@ -174,6 +176,9 @@ def delete(
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     confirm(f"cluster {name} and all files in it", yes=yes)
+    if force:
+        delete_by_force(cloud.client, f"{CLUSTERS}/Delete", cluster.metadata.id, f"cluster {name}", yes=yes)
+        return
     operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster.metadata.id})
     view = watch_operation(cloud, operation, f"Delete cluster {name}")
     echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")

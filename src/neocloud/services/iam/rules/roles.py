@@ -32,10 +32,10 @@ def _read(*services: str) -> tuple[str, ...]:
 ROLES: Mapping[str, Role] = {
     "admin": Role("Everything, including access rights.", ("*",)),
     "editor": Role(
-        "Everything except access rights, quotas, the audit log and faults of the emulator.",
+        "Everything except access rights, quotas, the audit log, emulator faults and removal by force.",
         (
             "*",
-            *(f"!{pattern}" for pattern in _all("iam", "quotas", "audit", "emulator")),
+            *(f"!{pattern}" for pattern in _all("iam", "quotas", "audit", "emulator", "operator")),
             *_read("iam", "quotas"),
         ),
     ),

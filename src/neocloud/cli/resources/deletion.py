@@ -1,0 +1,94 @@
+"""`neo ... delete NAME --force`: delete as usual, and remove by force what does not go.
+
+Only an operator of the cloud may remove a resource by force. It leaves pods, volumes, networks and files
+behind, which are listed.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neocloud.cli.output import print_view, say, table
+from neocloud.cli.progress import finish
+from neocloud.cli.terminal import echo
+from neocloud.client.connection import Client
+from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.operator.v1 import LeftBehind
+
+FORGET = "neocloud.operator.v1.ResourceService/Forget"
+WAIT_SECONDS = 30.0
+"""How long an ordinary deletion may take before force is used."""
+_NOT_ACCEPTED = frozenset({"NOT_FOUND", "FAILED_PRECONDITION"})
+"""Codes of a Delete that an operator may follow by force: the resource is another tenant's, or an earlier
+deletion of it has failed."""
+
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help=f"If the deletion does not end within {WAIT_SECONDS:.0f} s, remove the resource from the control"
+        " plane and list what is left behind. For operators of the cloud.",
+    ),
+]
+
+
+def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, yes: bool) -> None:
+    """Delete the resource with the method `path`; if it is still there afterwards, remove it by force.
+
+    Asks again before that, unless `yes`. Raises ClientError.
+    """
+    refusal: ClientError | None = None
+    try:
+        operation = client.call(path, {"id": resource_id})
+    except ClientError as error:
+        if error.code not in _NOT_ACCEPTED:
+            raise
+        problem = refusal = error
+    else:
+        try:
+            finish(client, operation, f"Delete {what}", WAIT_SECONDS)
+        except ClientError as error:
+            problem = error
+        else:
+            echo(f"{_sentence(what)} is deleted.")
+            return
+    say(f"{_sentence(what)} is still there. {problem}")
+    question = f"Remove {what} from the control plane by force? What it runs is left behind."
+    if not yes and not typer.confirm(question, err=True):
+        say(f"{_sentence(what)} is not removed by force.")
+        raise typer.Exit(1)
+    try:
+        answer = client.call(FORGET, {"id": resource_id})
+    except ClientError as error:
+        if error.code == "NOT_FOUND" and refusal is None:
+            echo(f"{_sentence(what)} is deleted.")  # by the deletion, which has ended meanwhile
+            return
+        if error.code == "FAILED_PRECONDITION" and refusal is not None:
+            raise refusal from error  # it is not being deleted, and the refusal says why
+        raise
+    echo(f"{_sentence(what)} is removed from the control plane.")
+    _print_left_behind(answer.left_behind)
+
+
+def _print_left_behind(left: "LeftBehind") -> None:
+    if left.engine_error:
+        say(f"What is left behind is not known in full: {left.engine_error}")
+    elif not left.objects and not left.folders:
+        say("Nothing is left behind.")
+        return
+    if left.objects or left.folders:
+        say("This is left behind; nothing removes it but `neo destroy`, or you:")
+        objects = [(each.kind, each.name, f"namespace {each.namespace}") for each in left.objects]
+        folders = [("Folder", folder, "") for folder in left.folders]
+        print_view(table(["KIND", "NAME", "WHERE"], [*objects, *folders]))
+    if left.commands:
+        say("On the cloud's machine, as root, these list containers, remove them, and remove networks:")
+        for command in left.commands:
+            echo(f"  {command}")
+        say("Remove folders only when the containers are gone.")
+
+
+def _sentence(what: str) -> str:
+    return what[:1].upper() + what[1:]

@@ -1,0 +1,148 @@
+"""Forget: remove a resource whose deletion does not end from the control plane, and list what is left behind.
+
+The list is made before the transaction, since the engine is called for it. A reconcile run of the resource
+that is in progress loses its lease with the row: it can write nothing afterwards.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from neocloud.core import contract, operations
+from neocloud.core.kind import delete_row
+from neocloud.core.service import Call, KindTable, Method, NewOperation, Write
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.engines.base import Engine, EngineError, Reference
+from neocloud.messages.nebius.common.v1 import Operation
+from neocloud.messages.neocloud.operator.v1 import (
+    EngineObject,
+    ForgetResourceRequest,
+    ForgetResourceResponse,
+    ForgottenResource,
+    LeftBehind,
+)
+from neocloud.services.iam.types import operators_tenant_id
+
+PERMISSION = "operator.resources.forget"
+ENGINE_SECONDS = 10.0
+"""How long the engine may take to list what is left behind."""
+REASON = "An operator removed the resource from the control plane by force. Its workloads may still exist."
+_NAMED_CHILDREN = 5
+
+
+async def forget(call: Call, request: ForgetResourceRequest) -> Write[ForgetResourceResponse]:
+    dependencies = call.dependencies
+    kinds = dependencies.provided.get(KindTable)
+    listed = await dependencies.store.read(lambda tx: _to_forget(tx, call, request.id))
+    left = await _left_behind(dependencies.engine, dependencies.settings.home, listed)
+
+    def work(tx: Transaction) -> NewOperation:
+        rows = _to_forget(tx, call, request.id)
+        if {row.id for row in rows} != {row.id for row in listed}:
+            raise contract.conflict(request.id, f"What {request.id} owns has just changed. Try again.")
+        now = dependencies.clock.now()
+        for row in reversed(rows):
+            operations.abort_unfinished(tx, row.id, now, REASON)
+            delete_row(tx, kinds, row, now)
+        title = f"{_words(rows[0].kind)} {rows[0].name}".strip()
+        return NewOperation(rows[0], title, has_removed=True, answer=lambda done: _response(done, rows, left))
+
+    return Write(work)
+
+
+def _to_forget(tx: Transaction, call: Call, resource_id: str) -> list[Resource]:
+    """Return the resource and everything that it owns, owners first. Raises ApiError when it must stay."""
+    if call.subject is None or call.subject.tenant_id != operators_tenant_id(tx):
+        raise contract.permission_denied(
+            PERMISSION,
+            resource_id,
+            "Only an operator of this cloud can remove a resource by force. Give one its id.",
+        )
+    row = tx.get(resource_id)
+    if row is None:
+        raise contract.not_found("resource", resource_id)
+    if row.deleted_at is None:
+        raise contract.bad_state(
+            row.id, f"{row.id} is not being deleted. Only a deletion that does not end can be forced."
+        )
+    rows = {row.id: row}
+    waiting = [row]
+    while waiting:
+        owned = [each for each in tx.owned(waiting.pop(0).id) if each.id not in rows]
+        rows |= {each.id: each for each in owned}
+        waiting += owned
+    children = [child for each in rows for child in tx.children(each) if child.id not in rows]
+    if children:
+        named = ", ".join(f"{child.name or child.id}" for child in children[:_NAMED_CHILDREN])
+        more = f" and {len(children) - _NAMED_CHILDREN} more" if len(children) > _NAMED_CHILDREN else ""
+        raise contract.bad_state(row.id, f"{row.id} still holds {named}{more}. Delete these first.")
+    return list(rows.values())
+
+
+def _response(operation: Operation, rows: Sequence[Resource], left: LeftBehind) -> ForgetResourceResponse:
+    resources = [ForgottenResource(id=row.id, kind=row.kind, name=row.name) for row in rows]
+    return ForgetResourceResponse(operation=operation, resources=resources, left_behind=left)
+
+
+async def _left_behind(engine: Engine, home: Path, rows: Sequence[Resource]) -> LeftBehind:
+    ids = {row.id for row in rows}
+    found: set[Reference] = set()
+    problem = ""
+    try:
+        async with asyncio.timeout(ENGINE_SECONDS):
+            for row in rows:
+                found |= await _objects_of(engine, row, ids)
+    except TimeoutError:
+        problem = f"The engine did not answer within {ENGINE_SECONDS:g} s."
+    except EngineError as error:
+        problem = str(error)
+    objects = sorted(found, key=lambda each: (each.namespace, each.kind != "Pod", each.kind, each.name))
+    namespaces = sorted(ids if problem else {each.namespace for each in objects} & ids)
+    folders = await asyncio.to_thread(lambda: sorted(str(path) for path in _folders(home, ids)))
+    return LeftBehind(
+        objects=[EngineObject(kind=each.kind, namespace=each.namespace, name=each.name) for each in objects],
+        folders=folders,
+        commands=[line for namespace in namespaces for line in engine.removal_commands(namespace)],
+        engine_error=problem,
+    )
+
+
+async def _objects_of(engine: Engine, row: Resource, ids: Collection[str]) -> set[Reference]:
+    """Return what is in the namespace of the resource, which has its id as a name.
+
+    A part of something else may be in the namespace of its owner; there it has its id as a name.
+    """
+    seen = await engine.observe(row.id)
+    found = {pod.reference for pod in seen.pods} | seen.others
+    if row.owner_id and row.owner_id not in ids:
+        seen = await engine.observe(row.owner_id)
+        found |= {each for each in seen.others if each.name == row.id}
+    return found
+
+
+def _folders(home: Path, ids: Collection[str]) -> Iterator[Path]:
+    """Yield the folders in the first two levels of folders of the state folder that have an id as a name."""
+    for folder in _subfolders(home):
+        for path in _subfolders(folder):
+            if path.name in ids:
+                yield path
+            else:
+                yield from (path / each for each in ids if (path / each).is_dir())
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    except OSError:
+        return []  # removed meanwhile
+
+
+def _words(kind: str) -> str:
+    """ "node group" of "nebius.mk8s.v1.NodeGroup"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.rpartition(".")[2]).lower()
+
+
+METHODS = (
+    Method("neocloud.operator.v1.ResourceService/Forget", forget, PERMISSION, is_change=True, is_ending=True),
+)
