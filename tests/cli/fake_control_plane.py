@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from neocloud.core import contract
+from neocloud.core import contract, releases
 
 EXCHANGE = "nebius.iam.v1.TokenExchangeService/Exchange"
 CLUSTERS = "neocloud.slurm.v1.ClusterService"
@@ -27,6 +27,8 @@ class FakeServer:
     requests: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
     tokens: int = 0
     refused_tokens: set[str] = field(default_factory=set)
+    version: str = ""
+    """The server's version, which its answers name; "" as in servers of before."""
 
     def serve(self, path: str, answer: Any) -> None:
         """Answer `path` with a message, or with what a function of the request returns or raises."""
@@ -48,6 +50,8 @@ class FakeServer:
     def handle(self, path: str, request: Any, context: grpc.ServicerContext) -> Any:
         headers = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         self.requests.append((path, request, headers))
+        own = ((releases.HEADER, self.version),) if self.version else ()
+        context.set_trailing_metadata(own)
         try:
             if (
                 path != EXCHANGE
@@ -57,7 +61,7 @@ class FakeServer:
             return self.methods[path](request)
         except contract.ApiError as error:
             details = ("grpc-status-details-bin", error.status().SerializeToString())
-            context.set_trailing_metadata((details,))
+            context.set_trailing_metadata((details, *own))
             codes = {code.value[0]: code for code in grpc.StatusCode}
             context.abort(codes[int(error.code)], error.message)
 

@@ -1,6 +1,7 @@
-"""A certificate that is not valid by this machine's clock: the error says how far the clocks differ."""
+"""Before a sign-in: certificates that are not valid by this machine's clock, clouds of another release."""
 
 import http.server
+import json
 import ssl
 import threading
 from collections.abc import Iterator
@@ -11,21 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.client.errors import ClientError
+from neocloud import __version__
+from neocloud.client.errors import ClientError, ReleasesApart
 from neocloud.client.trust import find_cloud
 from neocloud.server import ensure_certificate
 from neocloud.server.certificates import SERVER_LIFETIME
 
 
 @contextmanager
-def cloud(folder: Path, signed_at: datetime, clock_ahead: timedelta) -> Iterator[str]:
+def cloud(folder: Path, signed_at: datetime, clock_ahead: timedelta, answer: bytes = b"{}") -> Iterator[str]:
     """Serve over TLS with a certificate of that time and with that clock; yield the URL."""
 
     class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(answer)
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return format_datetime(datetime.now(UTC) + clock_ahead, usegmt=True)
@@ -71,3 +73,15 @@ def test_an_expired_certificate_is_the_operators(tmp_path: Path) -> None:
     error = refusal(tmp_path, datetime.now(UTC) - SERVER_LIFETIME - timedelta(days=1), timedelta())
     assert "expired" in str(error) and "clock" not in str(error)
     assert "neo status" in error.next_step
+
+
+def test_a_cloud_of_a_far_release_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    document = {"authority": "", "grpc_port": 7372, "gateway_port": 0}
+    now, ca_file = datetime.now(UTC), str(tmp_path / "ca.pem")
+    for version in (__version__, "no version", 7, None):
+        answer = json.dumps(document | {"version": version}).encode()
+        with cloud(tmp_path, now, timedelta(), answer) as url:
+            assert find_cloud(url, ca_file, "", lambda found: False).endpoint == "localhost:7372"
+    far = json.dumps(document | {"version": "7.5.1"}).encode()
+    with cloud(tmp_path, now, timedelta(), far) as url, pytest.raises(ReleasesApart, match=r"neocloud==7\.5"):
+        find_cloud(url, ca_file, "", lambda found: False)

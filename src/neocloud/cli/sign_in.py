@@ -12,7 +12,7 @@ from neocloud.cli.output import say
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, invoke, invoker, live_endpoint, open_channel
 from neocloud.client.credentials import StaticToken
-from neocloud.client.errors import ClientError
+from neocloud.client.errors import ClientError, ReleasesApart
 from neocloud.client.loopback import BrowserReply
 from neocloud.client.profiles import (
     Profile,
@@ -122,6 +122,8 @@ def by_password(target: SignInTarget, email: str, code: str, tenant: str, from_s
 
     try:
         return sign_in(call, "WithPassword", fields, utc_now())
+    except ReleasesApart:
+        raise
     except ClientError as error:
         if error.code != "FAILED_PRECONDITION" or code or from_stdin:
             raise

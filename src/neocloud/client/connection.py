@@ -3,7 +3,8 @@
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
 fetched and the call repeated once; when it answers UNAVAILABLE, the call is repeated a few times. All these
-calls have the same key, so a change never happens twice.
+calls have the same key, so a change never happens twice. A call names the version of this code, and client
+and server refuse each other when their releases are too far apart.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
+from neocloud import __version__
 from neocloud.client.credentials import (
     Credentials,
     ExchangedToken,
@@ -25,10 +27,10 @@ from neocloud.client.credentials import (
     cache_file_for,
     read_credentials,
 )
-from neocloud.client.errors import ClientError, code_name, from_rpc_error
+from neocloud.client.errors import ClientError, ReleasesApart, code_name, from_rpc_error, trailer
 from neocloud.client.profiles import Profile, token_folder
 from neocloud.client.sessions import SessionToken
-from neocloud.core import contract
+from neocloud.core import contract, releases
 from neocloud.core.child_process import POLL_SECONDS, Child
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class Client:
     tokens: TokenSource
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    version: str = __version__
+    """The version that calls name; "" for none, which works with a server of any release."""
 
     def call(
         self,
@@ -164,7 +168,8 @@ class Client:
         self, path: str, message: "Message", metadata: list[tuple[str, str]], timeout_seconds: float
     ) -> object:
         bearer = ("authorization", f"Bearer {self.tokens.token()}")
-        return invoke(self.channel, self.endpoint, path, message, [*metadata, bearer], timeout_seconds)
+        sent = [*metadata, bearer]
+        return invoke(self.channel, self.endpoint, path, message, sent, timeout_seconds, self.version)
 
 
 def invoke(
@@ -174,27 +179,46 @@ def invoke(
     message: "Message",
     metadata: Sequence[tuple[str, str]] = (),
     timeout_seconds: float = CALL_TIMEOUT_SECONDS,
+    version: str = __version__,
 ) -> Any:
-    """Make one call; gRPC errors become ClientError."""
+    """Make one call; gRPC errors become ClientError. `version` is this client's; "" names none."""
     method = contract.method(path)
     unary = channel.unary_unary(
         f"/{method.path}",
         request_serializer=method.input.SerializeToString,
         response_deserializer=method.output.FromString,
     )
+    sent = (*metadata, (releases.HEADER, version)) if version else tuple(metadata)
     try:
-        return unary(message, metadata=tuple(metadata), timeout=timeout_seconds)
+        answer, ended = unary.with_call(message, metadata=sent, timeout=timeout_seconds)
     except grpc.RpcError as error:
+        if version and isinstance(error, grpc.Call):
+            _check_release(version, error)
         raise from_rpc_error(error, endpoint) from error
+    if version:
+        _check_release(version, ended)
+    return answer
 
 
-def connect(profile: Profile) -> Client:
-    """Open a connection for a profile. Nothing is sent yet."""
+def _check_release(version: str, ended: grpc.Call) -> None:
+    """Raise ReleasesApart when the server that answered does not work with this version.
+
+    A server of ours has refused such a call already; one that does not name its version is not checked.
+    """
+    found = trailer(ended, releases.HEADER)
+    refusal = releases.refusal(version, found) if isinstance(found, str) else None
+    if refusal is not None:
+        raise ReleasesApart("FAILED_PRECONDITION", refusal.message, refusal.next_step)
+
+
+def connect(profile: Profile, version: str = __version__) -> Client:
+    """Open a connection for a profile. Nothing is sent yet. With `version` "", calls name none."""
     endpoint = live_endpoint(profile)
     if profile.session_file:
         channel = open_channel(endpoint, profile.ca_file)
-        return Client(channel, endpoint, SessionToken(Path(profile.session_file), invoker(channel, endpoint)))
-    return connect_as(read_credentials(Path(profile.credentials_file)), endpoint, profile.ca_file)
+        tokens = SessionToken(Path(profile.session_file), invoker(channel, endpoint, version))
+        return Client(channel, endpoint, tokens, version=version)
+    return connect_as(read_credentials(Path(profile.credentials_file)), endpoint, profile.ca_file, version)
 
 
 def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
@@ -210,19 +234,18 @@ def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
     return grpc.secure_channel(endpoint, grpc.ssl_channel_credentials(roots), options=CHANNEL_OPTIONS)
 
 
-def invoker(channel: grpc.Channel, endpoint: str) -> Invoke:
+def invoker(channel: grpc.Channel, endpoint: str, version: str = __version__) -> Invoke:
     """Return a function that calls without a token: (path, request) -> response."""
-    return lambda path, message: invoke(channel, endpoint, path, message)
+    return lambda path, message: invoke(channel, endpoint, path, message, version=version)
 
 
-def connect_as(credentials: Credentials, endpoint: str, ca_file: str = "") -> Client:
+def connect_as(
+    credentials: Credentials, endpoint: str, ca_file: str = "", version: str = __version__
+) -> Client:
     channel = open_channel(endpoint, ca_file)
-
-    def exchange(path: str, message: "Message") -> object:
-        return invoke(channel, endpoint, path, message)
-
+    exchange = invoker(channel, endpoint, version)
     tokens = ExchangedToken(credentials, exchange, cache_file_for(credentials, endpoint, token_folder()))
-    return Client(channel, endpoint, tokens)
+    return Client(channel, endpoint, tokens, version=version)
 
 
 def live_endpoint(profile: Profile) -> str:

@@ -40,6 +40,10 @@ class ClientError(Exception):
         return "\n".join(lines) if len(lines) > 2 else " ".join(lines)
 
 
+class ReleasesApart(ClientError):
+    """`neo` and the cloud are of releases that do not work together."""
+
+
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
@@ -53,10 +57,8 @@ def from_rpc_error(error: "grpc.RpcError", endpoint: str) -> ClientError:
 
     status = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
     code = status.name
-    found = error.trailing_metadata() if isinstance(error, grpc.Call) else ()
-    trailers = cast("Iterable[tuple[str, bytes]]", found or ())
-    details = next((value for key, value in trailers if key == DETAILS_TRAILER), None)
-    if details is not None:
+    details = trailer(error, DETAILS_TRAILER) if isinstance(error, grpc.Call) else None
+    if isinstance(details, bytes):
         known = contract.from_status(details)
         is_passing = status is grpc.StatusCode.UNAVAILABLE
         return ClientError(code, known.message, _next_step(code), _violations(known.details), is_passing)
@@ -70,6 +72,12 @@ def from_rpc_error(error: "grpc.RpcError", endpoint: str) -> ClientError:
         )
     message = (error.details() if isinstance(error, grpc.Call) else "") or str(error)
     return ClientError(code, message, _next_step(code))
+
+
+def trailer(call: "grpc.Call", name: str) -> str | bytes | None:
+    """Return this trailer of an answer; None where there is none."""
+    found = cast("Iterable[tuple[str, str | bytes]]", call.trailing_metadata() or ())
+    return next((value for key, value in found if key == name), None)
 
 
 def _violations(details: "Iterable[ServiceError]") -> tuple[tuple[str, str], ...]:

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from neocloud.client.errors import ClientError
+from neocloud import __version__
+from neocloud.client.errors import ClientError, ReleasesApart
 from neocloud.client.profiles import config_file
+from neocloud.core import releases
 from neocloud.core.osfiles import make_private_parents, write_file
 
 DEFAULT_PORT = 7374
@@ -49,6 +51,7 @@ class _Document:
     authority: str
     grpc_port: int
     gateway_port: int
+    version: str
 
 
 def is_url(text: str) -> bool:
@@ -61,7 +64,7 @@ def find_cloud(
     """Return the cloud at this URL, verified.
 
     `confirm` is called with the fingerprint of its authority when neither a file of certificates nor a
-    fingerprint is given. Raises ClientError.
+    fingerprint is given. Raises ClientError; ReleasesApart when its release does not work with this one.
     """
     host, port = _host_and_port(url)
     if not ca_file:
@@ -73,6 +76,9 @@ def find_cloud(
         else:
             ca_file = _system_authorities()
     found = _fetch(host, port, verified_context(ca_file))
+    refusal = releases.refusal(__version__, found.version)
+    if refusal is not None:
+        raise ReleasesApart("FAILED_PRECONDITION", refusal.message, refusal.next_step)
     name = _in_url(host)
     return RemoteCloud(
         url=f"https://{name}:{port}",
@@ -184,7 +190,8 @@ def _fetch(host: str, port: int, context: ssl.SSLContext) -> _Document:
         document = cast(dict[str, object], json.loads(body))
         ports = document["grpc_port"], document["gateway_port"]
         grpc_port, gateway_port = (port if isinstance(port, int) else 0 for port in ports)
-        return _Document(str(document["authority"]), grpc_port, gateway_port)
+        version = str(document.get("version", ""))
+        return _Document(str(document["authority"]), grpc_port, gateway_port, version)
     except (ValueError, KeyError, TypeError) as error:
         raise ClientError(
             "FAILED_PRECONDITION",

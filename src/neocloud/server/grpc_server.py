@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from neocloud.core import releases
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.request import SOURCE_HEADER
 
@@ -73,6 +74,8 @@ class ContractHandler(grpc.GenericRpcHandler):
                 names = ("x-request-id", "x-trace-id")
                 await context.send_initial_metadata(tuple((name, answer.request_id) for name in names))
             if answer.error is None:
+                if answer.version:
+                    context.set_trailing_metadata(_version_trailer(answer))
                 return answer.message.SerializeToString()
             await _abort(context, answer)
             raise AssertionError("abort always raises")
@@ -94,5 +97,9 @@ async def _abort(context: Any, answer: Answer) -> None:
     error = answer.error
     assert error is not None
     status = error.status(answer.service)
-    trailers = (("grpc-status-details-bin", status.SerializeToString()),)
-    await context.abort(_CODES[int(error.code)], error.message, trailers)
+    details = ("grpc-status-details-bin", status.SerializeToString())
+    await context.abort(_CODES[int(error.code)], error.message, (details, *_version_trailer(answer)))
+
+
+def _version_trailer(answer: Answer) -> tuple[tuple[str, str], ...]:
+    return ((releases.HEADER, answer.version),) if answer.version else ()

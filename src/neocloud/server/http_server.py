@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from neocloud import __version__
-from neocloud.core import contract
+from neocloud.core import contract, releases
 from neocloud.core.readers import Subject
 from neocloud.core.web_server import HostNames
 from neocloud.server.listening import HEALTH_PATH
@@ -168,7 +168,8 @@ def _require_json(request: Request) -> None:
 
 
 def _identity(answer: Answer) -> dict[str, str]:
-    return {"x-request-id": answer.request_id, "x-trace-id": answer.request_id}
+    version = {releases.HEADER: answer.version} if answer.version else {}
+    return {"x-request-id": answer.request_id, "x-trace-id": answer.request_id, **version}
 
 
 def _error_response(answer: Answer) -> Response:
@@ -239,6 +240,7 @@ class TokenExchangeForm:
 _REPEATED = frozenset({"scopes"})
 _ERRORS = {
     contract.Code.INVALID_ARGUMENT: "invalid_request",
+    contract.Code.FAILED_PRECONDITION: "invalid_request",
     contract.Code.UNAUTHENTICATED: "invalid_grant",
     contract.Code.PERMISSION_DENIED: "unauthorized_client",
 }

@@ -9,13 +9,14 @@ others by the address they come from.
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from neocloud.core import contract
+from neocloud import __version__
+from neocloud.core import contract, releases
 from neocloud.core.callers import CLIENT_HEADER, Buckets, GatewayKey, Rate, source_network
 from neocloud.core.logs import bind, bind_more
 from neocloud.core.readers import Subject
@@ -47,6 +48,8 @@ class Answer:
     service: str = ""
     is_logged: bool = True
     """Errors and changes are in the log under the request id; a read that went well is not."""
+    version: str = ""
+    """The server's version, for a client that named its own."""
 
 
 class Rates:
@@ -88,6 +91,14 @@ def _take(buckets: Buckets, caller: str) -> None:
         )
 
 
+def _refuse_far_release(client_version: str) -> None:
+    """Raise ApiError when this server does not work with a `neo` of that version."""
+    refusal = releases.refusal(client_version, __version__)
+    if refusal is not None:
+        text = f"{refusal.message}. {refusal.next_step}."
+        raise contract.ApiError(contract.Code.FAILED_PRECONDITION, text)
+
+
 class Pipeline:
     def __init__(
         self,
@@ -114,7 +125,8 @@ class Pipeline:
         """Serve the method at `path`; `decode` makes the request of a message class, from `size` bytes."""
         request_id = secrets.token_hex(16)
         with bind(request_id=request_id, method=path):
-            return await self._answer(path, decode, headers, request_id, size)
+            answer = await self._answer(path, decode, headers, request_id, size)
+        return replace(answer, version=__version__) if releases.HEADER in headers else answer
 
     async def _answer(
         self,
@@ -127,6 +139,8 @@ class Pipeline:
         service = path.partition("/")[0]
         headers = self._from_client(headers)
         try:
+            if releases.HEADER in headers:
+                _refuse_far_release(headers[releases.HEADER])
             endpoint = self._endpoints.get(path)
             if endpoint is None:
                 is_known = path in contract.methods()

@@ -210,7 +210,7 @@ def logout(context: typer.Context) -> None:
     try:
         session = read_session(file)
         with open_channel(profile.endpoint, profile.ca_file) as channel:
-            sign_out(invoker(channel, profile.endpoint), session)
+            sign_out(invoker(channel, profile.endpoint, version=""), session)
     except ClientError as error:
         warn(f"The cloud could not be reached, so the session stays valid until it is revoked. {error}")
     forget_session(file)

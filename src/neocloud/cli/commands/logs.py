@@ -338,7 +338,7 @@ def _words_of(home: Home, resource: str, project: str) -> re.Pattern[str]:
     kinds = (CLUSTERS, *(noun.service for product in PRODUCTS.values() for noun in product.nouns))
     if not any(is_id_of(kind, resource) for kind in kinds) and home.server() is not None:
         profile = profile_of_home(home.path, "home")
-        with connect(profile) as client:
+        with connect(profile, version="") as client:
             cloud = ProjectClient(client, profile, profile.project_id)
             project_id = id_of(cloud, PROJECTS, project) or profile.project_id
             words |= set(_ids_of(client, project_id, resource))

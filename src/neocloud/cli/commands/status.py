@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
@@ -31,6 +32,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.server_supervisor import server_child
+from neocloud.core import releases
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Cluster
@@ -90,7 +92,7 @@ def status(
 
 def _running_report(place: Home, server: RunningServer) -> JsonObject:
     profile = profile_of_home(place.path, "home")
-    with connect(profile) as client:
+    with connect(profile, version="") as client:
         details = get_json(server.http, "/status", client.tokens.token())
         clusters = list(client.list_all(LIST_CLUSTERS, {"parent_id": profile.project_id}))
     if not isinstance(details, dict):
@@ -186,6 +188,8 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
     print_view(fields_table([*rows, *machine]))
     if certificate := report.get("certificate"):
         _print_problem(certificate)
+    if refusal := releases.refusal(__version__, server.version):
+        warn(f"{refusal.message}. {refusal.next_step}.")
     for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
     echo()
