@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neocloud.cli import signals
 from neocloud.cli.terminal import EXIT_CODE_MEANINGS, EXIT_CODES
 from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles, write_profiles
 from neocloud.core import contract
@@ -209,4 +210,5 @@ def test_a_reader_that_goes_away_is_no_error(signed_in: Neo, cloud: FakeServer, 
 
 
 def test_every_exit_code_has_a_meaning_in_the_reference() -> None:
-    assert set(EXIT_CODES.values()) < set(EXIT_CODE_MEANINGS)
+    of_signals = {128 + number for number in signals.ENDING}
+    assert of_signals | set(EXIT_CODES.values()) < set(EXIT_CODE_MEANINGS)

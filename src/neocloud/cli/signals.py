@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def stopped_by_signals() -> Generator[None, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.getsignal(each) for each in _SIGNALS}
+    before = {each: signal.getsignal(each) for each in ENDING}
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(each, stop)

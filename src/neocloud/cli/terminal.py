@@ -38,7 +38,9 @@ EXIT_CODE_MEANINGS = {
     5: "the cloud is not running or does not answer",
     6: "not enough resources or quota",
     7: "the name is already in use",
+    129: "stopped by SIGHUP, as when its terminal is closed",
     130: "interrupted with Ctrl-C",
+    143: "stopped by SIGTERM",
 }
 
 
