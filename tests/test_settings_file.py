@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from neocloud.control_plane.settings import Settings, options
-from neocloud.control_plane.settings_file import BadSettings, parse_arguments, read_settings, write_settings
+from neocloud.control_plane.settings_file import (
+    WORLD_FILE,
+    BadSettings,
+    parse_arguments,
+    read_settings,
+    write_settings,
+)
 
 EARLIER = {
     "grpc_port": 0,
@@ -97,6 +103,16 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(BadSettings, match=r"config\.json cannot be read"):
         read_settings(tmp_path)
+
+
+def test_a_home_is_destroyed_whatever_its_settings_are(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    home = ["--home", str(tmp_path)]
+    assert parse_arguments([*home, "--destroy-workloads"]) == ("destroy", Settings(home=tmp_path))
+    (tmp_path / WORLD_FILE).touch()
+    assert parse_arguments([*home, "--destroy-workloads"])[1].emulator, "no engine is looked for"
+    with pytest.raises(BadSettings):
+        parse_arguments([*home, "--stop-workloads"])
 
 
 def test_every_field_that_an_operator_chooses_has_an_option() -> None:

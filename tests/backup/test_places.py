@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.cli.machine import home as home_module
+from neocloud.cli.machine.home import Home
 from neocloud.cli.main import run
 from neocloud.control_plane.backup import restore, staging, write
 from neocloud.control_plane.backup.archive import BackupError
 from neocloud.control_plane.backup.keys import Keys, read_keys
 from neocloud.control_plane.backup.restore import check_backup, restore_backup
 from neocloud.control_plane.backup.staging import put_in_place
+from neocloud.core.osfiles import locked
 from tests.backup.conftest import UsedHome, left_in, restored
 
 
@@ -139,6 +142,73 @@ async def test_a_restore_that_is_stopped_leaves_an_empty_disk(
     with pytest.raises(KeyboardInterrupt):
         restored(backup, keys, small_disk)
     assert left_in(small_disk) == []
+
+
+# Several commands
+
+
+async def test_of_two_restores_one_makes_the_cloud(backup: Path, keys: Keys, tmp_path: Path) -> None:
+    home = tmp_path / "new"
+    other = list[str]()
+
+    def meanwhile(_: str) -> None:
+        if not other:
+            other.append("restores")
+            restored(backup, keys, home)
+            (home / "config.json").write_text("of the other")
+
+    with pytest.raises(BackupError, match="holds a cloud already"):
+        restore_backup(backup, keys, home, meanwhile)
+    assert (home / "config.json").read_text() == "of the other"
+
+
+async def test_a_folder_that_neo_up_made_meanwhile_stays(backup: Path, keys: Keys, tmp_path: Path) -> None:
+    home = tmp_path / "new"
+    with pytest.raises(BackupError, match="holds a cloud already"):
+        restore_backup(backup, keys, home, lambda _: Home(home).create())
+    assert left_in(home) == ["config.json", "log", "neo.lock"]
+
+
+async def test_neo_up_takes_what_was_restored_meanwhile(
+    backup: Path, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restored cloud comes after `neo up` has found an empty folder, and keeps its settings."""
+    made = home_module.ensure_private
+
+    def make_and_restore(path: Path) -> None:
+        made(path)
+        restored(backup, keys, path)
+
+    monkeypatch.setattr(home_module, "ensure_private", make_and_restore)
+    home = Home(tmp_path / "new")
+    home.create()
+    assert str(home.settings().price_file) == "/etc/prices.yaml"
+
+
+async def test_a_folder_that_another_command_holds_is_refused(
+    backup: Path, keys: Keys, tmp_path: Path, small_disk: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    for home in (tmp_path / "new", small_disk):
+        with locked(home / "neo.lock"), pytest.raises(BackupError, match="Another `neo` is working on"):
+            restored(backup, keys, home)
+        assert left_in(home) == ["neo.lock"]
+        restored(backup, keys, home)  # nobody holds the lock any more
+        assert "config.json" in left_in(home)
+
+
+async def test_a_cloud_that_is_starting_is_not_called_absent(
+    keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Home(tmp_path / "new")
+    home.create()
+    command = ["backup", str(tmp_path / "cloud.age"), "--home", str(home.path)]
+    command += ["--key-file", str(tmp_path / "backup.key")]
+    with locked(home.path / "neo.lock"):
+        assert run(command) == 5
+    assert "is starting for the first time" in capsys.readouterr().err
+    assert run(command) == 1
+    assert "There is no cloud to back up" in capsys.readouterr().err
 
 
 # Errors in words

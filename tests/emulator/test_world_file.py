@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.control_plane.settings_file import WORLD_FILE
 from neocloud.core.store import StoreError
 from neocloud.core.store.vault import Vault
-from neocloud.emulator.world_file import NAME, WorldFile
+from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.slurmrestd import SlurmNode
 from tests.engines.fake.test_fake_faults import NAMESPACE, pod
@@ -32,13 +33,13 @@ async def test_a_world_is_read_as_it_was_written(tmp_path: Path) -> None:
     world_file(tmp_path).write(written, {"cluster": {"worker-0": NODE}})
     assert world_file(tmp_path).read(read) == {"cluster": {"worker-0": NODE}}
     assert read == written
-    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / WORLD_FILE).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_world_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     """The file was written by a release that pickled worlds and kept manifests as dictionaries."""
     read = FakeWorld()
-    (tmp_path / NAME).write_bytes((Path(__file__).parent / "worlds" / "pickled").read_bytes())
+    (tmp_path / WORLD_FILE).write_bytes((Path(__file__).parent / "worlds" / "pickled").read_bytes())
     assert world_file(tmp_path).read(read) == {"cluster": {"worker-0": NODE}}
     (pod,) = read.pods.values()
     assert pod.manifest.labels == {"role": "worker"} and pod.containers[0].is_running
@@ -61,30 +62,30 @@ class Trap:
 
 
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(pickle.dumps((Trap(tmp_path / "sprung"), {})))
+    (tmp_path / WORLD_FILE).write_bytes(pickle.dumps((Trap(tmp_path / "sprung"), {})))
     with pytest.raises(StoreError, match="posix.mkdir, which is not a part of an emulated world"):
         world_file(tmp_path).read(FakeWorld())
     assert not (tmp_path / "sprung").exists()
 
 
 async def test_a_pickle_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(pickle.dumps((await a_world(), {})))
-    (tmp_path / NAME).chmod(0o660)
-    with pytest.raises(StoreError, match=f"chmod 600 {tmp_path / NAME}"):
+    (tmp_path / WORLD_FILE).write_bytes(pickle.dumps((await a_world(), {})))
+    (tmp_path / WORLD_FILE).chmod(0o660)
+    with pytest.raises(StoreError, match=f"chmod 600 {tmp_path / WORLD_FILE}"):
         world_file(tmp_path).read(FakeWorld())
 
 
 async def test_a_world_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
     world_file(tmp_path).write(await a_world(), {})
-    content = bytearray((tmp_path / NAME).read_bytes())
+    content = bytearray((tmp_path / WORLD_FILE).read_bytes())
     content[-1] ^= 1
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / WORLD_FILE).write_bytes(content)
     with pytest.raises(StoreError, match="cannot be read with this key"):
         world_file(tmp_path).read(FakeWorld())
 
 
 def test_a_link_in_its_stead_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"")
-    (tmp_path / NAME).symlink_to(tmp_path / "other")
+    (tmp_path / WORLD_FILE).symlink_to(tmp_path / "other")
     with pytest.raises(StoreError, match="Check who owns it"):
         world_file(tmp_path).read(FakeWorld())

@@ -25,6 +25,10 @@ CONFIG_FILE = "config.json"
 EARLIER_FILE = "neo.json"
 """What `neo up` of earlier versions wrote."""
 URL_FILE = "database-url"
+LOCK_FILE = "neo.lock"
+"""Held by the command that changes the state folder; the server has a lock of its own."""
+WORLD_FILE = "emulated-world"
+"""What an emulator leaves in its state folder."""
 _UNSET_BEFORE: tuple[object, ...] = ("", 0, [], None)
 """In `neo.json`: the default, except for ports and rates."""
 _ZERO_COUNTS = (
@@ -85,7 +89,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
     values = vars(parser.parse_args(arguments))
     action = values.pop("action", None) or "serve"
     home = values.pop("home", DEFAULT_HOME).expanduser().absolute()
-    settings = read_settings(home)
+    settings = _settings_for(action, home)
     from_environment = take_database_url()
     if not {"database_url", "database_url_file"} & values.keys() and from_environment:
         values["database_url"] = from_environment
@@ -102,6 +106,16 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
         except argparse.ArgumentTypeError as error:
             parser.error(f"argument --database-url-file: {error}")
     return action, settings
+
+
+def _settings_for(action: str, home: Path) -> Settings:
+    """Return the settings of a home. One that is to be destroyed needs none that can be read."""
+    try:
+        return read_settings(home)
+    except OSError:
+        if action != "destroy":
+            raise
+        return Settings(home=home, emulator=(home / WORLD_FILE).exists())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from neocloud.control_plane.settings_file import WORLD_FILE
 from neocloud.core.osfiles import write_file
 from neocloud.core.store import StoreError
 from neocloud.core.store.vault import FORMAT, Vault
@@ -23,7 +24,6 @@ from neocloud.engines.fake.world_document import document_of, fill_world
 from neocloud.engines.manifest import Document, Pod, read_manifest
 from neocloud.services.slurm.slurmrestd import SlurmNode
 
-NAME = "emulated-world"
 SlurmRecords = Mapping[str, dict[str, SlurmNode]]
 
 _PICKLED = {
@@ -55,7 +55,7 @@ _MOVED = {
 
 class WorldFile:
     def __init__(self, home: Path, vault: Vault) -> None:
-        self._path = home / NAME
+        self._path = home / WORLD_FILE
         self._vault = vault
 
     def write(self, world: FakeWorld, slurm: SlurmRecords) -> None:
@@ -64,7 +64,7 @@ class WorldFile:
             for namespace, found in slurm.items()
         }
         content = json.dumps({"world": document_of(world), "slurm": nodes}).encode()
-        write_file(self._path, self._vault.seal(NAME, NAME, content))
+        write_file(self._path, self._vault.seal(WORLD_FILE, WORLD_FILE, content))
 
     def read(self, new: FakeWorld) -> SlurmRecords:
         """Fill the new world from the file, and return the records of Slurm. Raises StoreError when the file
@@ -78,7 +78,7 @@ class WorldFile:
         except OSError as error:
             raise StoreError(f"Cannot read {self._path}: {error.strerror}. Check who owns it.") from error
         if content[:1] == FORMAT:
-            found = json.loads(self._vault.open(NAME, NAME, content))
+            found = json.loads(self._vault.open(WORLD_FILE, WORLD_FILE, content))
             fill_world(new, found["world"])
             return _nodes(found["slurm"])
         if is_foreign:

@@ -12,6 +12,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home, no_cloud_in
+from neocloud.cli.machine.server_process import is_supervised
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import stage
 from neocloud.cli.signals import stopped_by_signals
@@ -81,6 +82,7 @@ def backup(
     with _told(), stopped_by_signals():
         if not place.is_ours():
             raise no_cloud_in(place.path)
+        _refuse_while_it_starts(place)
         check_places(place.settings(), target, replace=force)
         if key_file is not None:
             _check_key_place(key_file.absolute(), target, place.path)
@@ -169,6 +171,16 @@ def _rows(manifest: Manifest) -> Iterator[tuple[str, object]]:
     yield "Not in it", NOT_HELD[0]
     for each in (*NOT_HELD[1:], *manifest.outside):
         yield "", each
+
+
+def _refuse_while_it_starts(place: Home) -> None:
+    """Refuse a cloud that has not been ready yet, and that a command or a supervisor is starting."""
+    if not place.was_started() and (place.is_locked() or is_supervised(place)):
+        raise ClientError(
+            "UNAVAILABLE",
+            f"The cloud in {place.path} is starting for the first time, so there is nothing to back up yet",
+            "Repeat this command when `neo up` has ended",
+        )
 
 
 # Keys and passphrases

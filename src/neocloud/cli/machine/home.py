@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -21,17 +21,19 @@ from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import (
     CONFIG_FILE,
     EARLIER_FILE,
+    LOCK_FILE,
     BadSettings,
     read_settings,
     write_settings,
 )
-from neocloud.core.osfiles import HeldLock, OpenFolder, ensure_private, take_lock
+from neocloud.core.osfiles import HeldLock, Locked, OpenFolder, ensure_private, locked, take_lock
 
 SERVER_MODULE = "neocloud.control_plane"
 EARLIER_SERVER_MODULE = "neocloud.app"
 """What `neo up` of earlier versions started; such a server may still run."""
 
 
+_DESTROY_WORKS = "; `neo destroy` works without it"
 NOTHING_REAL = "This is an emulator: nothing real runs in it, no machine, no container, no job."
 
 
@@ -87,14 +89,20 @@ class Home:
         return exists_in_home(self.credentials_file)
 
     def create(self) -> None:
-        """Make the folder; refuses one that holds something else, because `neo destroy` empties it."""
+        """Make the folder; refuses one that holds something else, because `neo destroy` empties it.
+
+        Its first settings are written under its lock, since `neo restore` may put a cloud there.
+        """
         try:
             is_new = not self.is_ours()
             if is_new:
                 self._refuse_other_files()
             ensure_private(self.path)
             if is_new:
-                write_settings(Settings(home=self.path))
+                with locked(self.path / LOCK_FILE, wait=True):
+                    if not self.is_ours():
+                        self._refuse_other_files()
+                        write_settings(Settings(home=self.path))
             self.log_file.parent.mkdir(exist_ok=True, mode=0o700)
         except OpenFolder as error:
             raise ClientError("FAILED_PRECONDITION", error.why, error.next_step) from error
@@ -102,7 +110,7 @@ class Home:
             raise _unusable(self.path, error) from error
 
     def _refuse_other_files(self) -> None:
-        if self.path.exists() and any(self.path.iterdir()):
+        if self.path.exists() and any(path.name != LOCK_FILE for path in self.path.iterdir()):
             raise ClientError(
                 "FAILED_PRECONDITION",
                 f"{self.path} already holds other files, and a state folder belongs to Neocloud alone",
@@ -110,14 +118,29 @@ class Home:
             )
 
     def settings(self) -> Settings:
-        """Return what was chosen for this cloud; the defaults where nothing was, or nothing can be read."""
+        """Return what was chosen for this cloud, the defaults where nothing was.
+
+        Raises ClientError when that cannot be read.
+        """
         try:
             return read_settings(self.path)
         except BadSettings as error:
             what, _, next_step = str(error).rpartition(". Fix")
-            raise ClientError("FAILED_PRECONDITION", what, f"Fix{next_step}".rstrip(".")) from error
-        except OSError:
-            return Settings(home=self.path)
+            raise ClientError(
+                "FAILED_PRECONDITION", what, f"Fix{next_step.rstrip('.')}{_DESTROY_WORKS}"
+            ) from error
+        except PermissionError as error:
+            raise ClientError(
+                "PERMISSION_DENIED",
+                f"{error.filename} cannot be read by this user",
+                "Run the command as root, or as the user who started the cloud",
+            ) from error
+        except OSError as error:
+            raise ClientError(
+                "FAILED_PRECONDITION",
+                f"{error.filename or self.path / CONFIG_FILE} cannot be read: {error.strerror or error}",
+                f"Repair it, or restore it from a copy{_DESTROY_WORKS}",
+            ) from error
 
     def keep_settings(self, settings: Settings) -> None:
         try:
@@ -158,10 +181,20 @@ class Home:
         finally:
             lock.release()
 
+    def is_locked(self) -> bool:
+        """Return whether another command works on the folder."""
+        try:
+            take_lock(self.path / LOCK_FILE).release()
+        except Locked:
+            return True
+        except OSError:
+            return False
+        return False
+
     def _take_lock(self, on_wait: Callable[[], None], *, may_create: bool) -> HeldLock:
         while True:
             try:
-                return take_lock(self.path / "neo.lock", wait=True, on_wait=on_wait)
+                return take_lock(self.path / LOCK_FILE, wait=True, on_wait=on_wait)
             except FileNotFoundError:
                 # The holder before us was `neo destroy`, which removed the folder.
                 if not may_create:
@@ -231,6 +264,8 @@ def emulator_home(named: Path | None) -> Home:
         return home
     profiles = read_profiles(config_file())
     current = profiles.items.get(profiles.current)
-    if current is not None and current.home and Home(Path(current.home)).settings().emulator:
-        return Home(Path(current.home))
+    if current is not None and current.home:
+        with suppress(ClientError):  # a cloud of another user, or a damaged one: not the emulator in use
+            if Home(Path(current.home)).settings().emulator:
+                return Home(Path(current.home))
     return Home(Path(tempfile.mkdtemp(prefix="neocloud-emulator-")))

@@ -2,7 +2,8 @@
 """Restore a backup into an empty state folder, or check one.
 
 A backup is hostile input: only the names of `contents` are taken from it, and the state folder is changed by
-one rename, after everything has been checked.
+one rename, after everything has been checked. The restored state brings the lock of the folder, which is held
+until all of it is there: of several commands, `neo up` among them, one makes the cloud.
 """
 
 import errno
@@ -42,8 +43,8 @@ from neocloud.control_plane.backup.staging import (
     put_in_place,
     was_put,
 )
-from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
-from neocloud.core.osfiles import sync_folder
+from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE, LOCK_FILE
+from neocloud.core.osfiles import Locked, locked, sync_folder
 from neocloud.core.untrusted_files import remove_tree
 
 _MAX_ROW_BYTES = 1024**2
@@ -72,7 +73,8 @@ def restore_backup(source: Path, lock: Lock, home: Path, show: Show) -> Manifest
         state = folder / "state"
         state.mkdir(mode=0o700)
         manifest = _unpacked(source, lock, state, folder.parent, show)
-        with errors_of(home, "the state folder"):
+        with errors_of(home, "the state folder"), locked(state / LOCK_FILE):
+            _remove_unused_lock(home)
             (_move_into if is_mount else _move_to)(state, home)
     confirm(home if is_mount else home.parent, f"{home} was written")
     return manifest
@@ -202,12 +204,34 @@ def _refuse_used(home: Path) -> None:
             f"{home} holds a cloud already, and a backup is never restored over one. Nothing was changed",
             "Name an empty or a new folder with --home, or remove that cloud first with `neo destroy`",
         )
-    left = [name for name in found if name != "lost+found" and not name.startswith(PREFIX)]
+    ignored = ("lost+found", LOCK_FILE)
+    left = [name for name in found if name not in ignored and not name.startswith(PREFIX)]
     if left:
         raise _has_others(home, left[0])
 
 
+def _remove_unused_lock(home: Path) -> None:
+    """Remove a lock that a command which was killed has left. Raises BackupError when one holds it."""
+    path = home / LOCK_FILE
+    try:
+        if path.exists():
+            with locked(path):
+                _refuse_used(home)
+                path.unlink()
+    except Locked:
+        raise _is_busy(home) from None
+
+
+def _is_busy(home: Path) -> BackupError:
+    return BackupError(
+        f"Another `neo` is working on {home}. Nothing was changed",
+        "Wait for it, or name another folder with --home",
+    )
+
+
 def _has_others(home: Path, name: str) -> BackupError:
+    if name == LOCK_FILE:
+        return _is_busy(home)
     return BackupError(
         f"{home} holds other files ({name}). Nothing was changed", "Name an empty or a new folder with --home"
     )
@@ -220,13 +244,16 @@ def _move_to(state: Path, home: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             _refuse_used(home)
+            if (home / LOCK_FILE).exists():
+                raise _is_busy(home) from None
         raise
 
 
 def _move_into(state: Path, home: Path) -> None:
     """Move the files into a folder that is a disk of its own. What was moved is removed if one fails."""
     _refuse_used(home)
-    paths = sorted(state.iterdir(), key=lambda path: path.name in (CONFIG_FILE, EARLIER_FILE))
+    marks = {LOCK_FILE: -1, CONFIG_FILE: 1, EARLIER_FILE: 1}
+    paths = sorted(state.iterdir(), key=lambda path: marks.get(path.name, 0))
     try:
         for path in paths:
             put_in_place(path, home / path.name)

@@ -42,12 +42,11 @@ from neocloud.control_plane.backup.staging import (
     put_in_place,
 )
 from neocloud.control_plane.settings import Settings
-from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
+from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE, WORLD_FILE
 from neocloud.core.osfiles import write_file
 
 SPARE_BYTES = 64 * 1024**2
 """What a backup leaves free on the disk of a running cloud."""
-_WORLD = "emulated-world"
 
 
 def write_backup(
@@ -162,7 +161,7 @@ def _copy_files(home: Path, copy: Path) -> list[str]:
                 write_file(copy / name, content)
             found.append(name)
     if CONFIG_FILE not in found and EARLIER_FILE not in found:  # a server that `neo up` did not start
-        write_file(copy / CONFIG_FILE, json.dumps({"emulator": True} if (home / _WORLD).exists() else {}))
+        write_file(copy / CONFIG_FILE, json.dumps({"emulator": True} if (home / WORLD_FILE).exists() else {}))
         found.append(CONFIG_FILE)
     return found
 
