@@ -1,4 +1,7 @@
-"""Two machines for a test: network namespaces with a cable between them. Nothing else reaches either one."""
+"""Two machines for a test: network namespaces with a cable between them. Nothing else reaches either one.
+
+A laptop alone has a cable to the machine that runs the test, for clouds of real parts.
+"""
 
 import os
 import shutil
@@ -80,6 +83,30 @@ def two_machines(folder: Path) -> Iterator[tuple[Machine, Machine]]:
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+@contextmanager
+def laptop(folder: Path) -> Iterator[tuple[str, Machine]]:
+    """Yield an address of this machine that the laptop reaches, and the laptop."""
+    name, cable = f"{leftovers.NAMESPACES}{os.getpid()}-laptop", f"cable{os.getpid()}"
+    number = os.getpid() % 50 * 4  # runs side by side get ranges of their own
+    here, there = (f"203.0.113.{number + each}" for each in (1, 2))
+    home = folder / "laptop-user"
+    home.mkdir(mode=0o700)
+    try:
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "set", "lo", "up")
+        _ip("link", "add", cable, "type", "veth", "peer", "name", "cable", "netns", name)
+        _ip("address", "add", f"{here}/30", "dev", cable)
+        _ip("link", "set", cable, "up")
+        _ip("-n", name, "address", "add", f"{there}/30", "dev", "cable")
+        _ip("-n", name, "link", "set", "cable", "up")
+        # As a router would: the laptop knows a way to everything behind this machine.
+        _ip("-n", name, "route", "add", "default", "via", here)
+        yield here, Machine(name, home)
+    finally:
+        subprocess.run(["ip", "link", "delete", cable], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 def _ip(*arguments: str) -> None:

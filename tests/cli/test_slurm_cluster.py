@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from neocloud.cli.commands.slurm.login import login_host
+from neocloud.client.profiles import Profile
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import (
@@ -18,6 +20,7 @@ from tests.cli.fake_control_plane import (
     serve_clusters,
 )
 
+LOGIN_MODULE = "neocloud.cli.commands.slurm.login"
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPNsYZw2ZmQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1QkZkQ1Qk me@laptop"
 
 
@@ -402,6 +405,45 @@ class TestLogin:
         [arguments] = executed
         assert arguments[-4:] == ["--", "127.0.0.1", "sinfo", "--Node"]  # no host can pass for an option
         assert "Port=2222" in arguments
+
+    @pytest.mark.parametrize(
+        ("endpoint", "host", "expected"),
+        [
+            ("cloud.bank.example:7372", "0.0.0.0", "cloud.bank.example"),
+            ("cloud.bank.example:7372", "10.0.0.7", "cloud.bank.example"),  # translated on the way
+            ("[2001:db8::7]:7372", "10.0.0.7", "10.0.0.7"),  # login nodes have no IPv6 address
+            ("[2001:db8::7]:7372", "0.0.0.0", "2001:db8::7"),
+            ("127.0.0.1:7370", "0.0.0.0", "127.0.0.1"),
+            ("192.0.2.7:7372", "127.0.0.1", "127.0.0.1"),  # for a jump host
+        ],
+    )
+    def test_the_host_is_the_one_by_which_the_api_is_reached(
+        self, endpoint: str, host: str, expected: str
+    ) -> None:
+        assert login_host(Profile("far", endpoint, "", session_file="s"), host) == expected
+
+    def test_on_the_clouds_machine_it_is_loopback(self, tmp_path: Path) -> None:
+        assert login_host(Profile("near", "192.0.2.7:1", "", home=str(tmp_path)), "192.0.2.7") == "127.0.0.1"
+
+    def test_from_another_machine_the_host_key_is_pinned_for_the_host_that_is_called(
+        self, signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve_clusters(cloud, cluster("bank", login={**self.LOGIN, "host": "0.0.0.0"}))
+        monkeypatch.setattr(f"{LOGIN_MODULE}.live_endpoint", lambda profile: "192.0.2.7:7372")
+        ran = signed_in("slurm", "cluster", "ssh-config", "bank")
+        lines = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
+        assert lines["HostName"] == "192.0.2.7"
+        assert Path(lines["UserKnownHostsFile"]).read_text() == "[192.0.2.7]:2222 ssh-ed25519 AAAAhost\n"
+        assert "192.0.2.7:2222" in signed_in("slurm", "cluster", "get", "bank").out
+
+    def test_where_ssh_is_not_open_to_others_it_says_so(
+        self, signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve_clusters(cloud, cluster("bank", login=self.LOGIN))
+        monkeypatch.setattr("os.execv", lambda program, arguments: None)
+        assert "--listen" not in signed_in("slurm", "cluster", "ssh", "bank").err
+        monkeypatch.setattr(f"{LOGIN_MODULE}.live_endpoint", lambda profile: "192.0.2.7:7372")
+        assert "`neo up --listen ADDRESS`" in signed_in("slurm", "cluster", "ssh", "bank").err
 
     def test_a_cluster_without_login_node_says_how_far_it_is(self, signed_in: Neo, cloud: FakeServer) -> None:
         serve_clusters(cloud, cluster("bank", state="CREATING"))

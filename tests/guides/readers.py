@@ -23,6 +23,7 @@ INTERNET = "needs the internet"
 TRUST = "changes what the whole machine trusts: tests/conformance/trust.py does it for one process"
 SKYPILOT = "tests/conformance/test_skypilot.py::test_a_machine_is_launched_stopped_started_and_taken_down"
 TEAMS_CLOUD = "needs two machines: tests/guides/test_teams_cloud.py::test_a_colleague_follows_the_page"
+FAR_CLUSTER = "real Slurm: tests/e2e/test_two_clouds.py::test_ssh_and_scp_work_from_a_laptop"
 LAPTOP = "needs a gateway: tests/gateway/test_other_machines.py::test_the_openai_client_works_from_a_laptop"
 GATEWAY = "the emulator has no gateway: tests/conformance/openai/test_guide.py::test_a_snippet_runs"
 CHAT = (
@@ -133,7 +134,9 @@ READERS: Mapping[str, Reader] = {
             "::test_other_programs_read_the_archive",
         },
     ),
-    "docs/guides/a-teams-cloud.md": Reader(not_run={"neo ": TEAMS_CLOUD, "import ssl": LAPTOP}),
+    "docs/guides/a-teams-cloud.md": Reader(
+        not_run={"neo ": TEAMS_CLOUD, "scp -F lab.ssh": FAR_CLUSTER, "import ssl": LAPTOP}
+    ),
     "docs/guides/clients/json.md": Reader(),
     "docs/guides/clients/sdk.md": Reader(not_run={"neo client-config trust": TRUST}),
     "docs/guides/clients/terraform.md": Reader(

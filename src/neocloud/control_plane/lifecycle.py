@@ -201,6 +201,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     listen=settings.listen,
                     https_port=addresses.https_port,
                     gateway_tls_port=running.server.gateway_port,
+                    login_addresses=() if settings.emulator else settings.login_addresses,
                     credentials=first.credentials,
                     tenant_id=first.tenant_id,
                     project_id=first.project_id,

@@ -21,6 +21,8 @@ DEFAULT_HTTPS_PORT = 7374
 DEFAULT_GATEWAY_PORT = 8900
 DEFAULT_GATEWAY_TLS_PORT = 8901
 EVERY_ADDRESS = "all"
+EVERY_IPV4_ADDRESS = "0.0.0.0"  # asked for by the operator  # nosec B104
+LOOPBACK = "127.0.0.1"
 DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 PUBLISHED_DOMAIN = "api.nebius.cloud"
@@ -188,7 +190,7 @@ class Settings:
         clears=True,
         example="Write an address of this host, such as 192.0.2.7, or 'all'",
     )
-    """gRPC, the JSON API and the gateway are served there. Plain text stays on loopback."""
+    """gRPC, JSON API, gateway and ssh to login nodes are served there. Plain text stays on loopback."""
     https_port: int = _port(
         DEFAULT_HTTPS_PORT, "Port of the JSON API over TLS, with --listen; 0: any free port. Default: 7374."
     )
@@ -298,7 +300,8 @@ class Settings:
     )
     login_ports: tuple[int, int] = _option(
         (2222, 2999),
-        "Loopback ports for the login nodes of Slurm clusters. Default: 2222-2999.",
+        "Ports for ssh to the login nodes of Slurm clusters, on loopback and with --listen on its IPv4"
+        " addresses. Default: 2222-2999.",
         parse=port_range,
         metavar="FIRST-LAST",
         example="Write a range of ports: 2222-2999",
@@ -343,6 +346,13 @@ class Settings:
         if self.starting_seconds is not None:
             return self.starting_seconds
         return 0.0 if self.emulator else 6.0
+
+    @property
+    def login_addresses(self) -> tuple[str, ...]:
+        """Return the addresses of this host with ssh ports of login nodes. Pods have no IPv6 addresses."""
+        if EVERY_ADDRESS in self.listen:
+            return (EVERY_IPV4_ADDRESS,)
+        return tuple(dict.fromkeys((LOOPBACK, *(each for each in self.listen if ":" not in each))))
 
     @property
     def database(self) -> str:

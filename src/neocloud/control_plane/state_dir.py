@@ -69,6 +69,7 @@ def announce(
     listen: Sequence[str] = (),
     https_port: int = 0,
     gateway_tls_port: int = 0,
+    login_addresses: Sequence[str] = (),
 ) -> None:
     """Write what clients need; server.json last, since its presence means ready."""
     ids = {"tenant-id": tenant_id, "project-id": project_id}
@@ -78,6 +79,7 @@ def announce(
     write_file(settings.addresses_file, json.dumps({**addresses, "https_port": https_port}, indent=2))
     public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
     public |= {"gateway_tls_port": gateway_tls_port}
+    public |= {"login_addresses": list(login_addresses), "login_ports": list(settings.login_ports)}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))
 
 

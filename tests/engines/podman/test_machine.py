@@ -23,6 +23,7 @@ from neocloud.testing.engine_conformance import SERVE
 from neocloud.testing.engine_space import Space, mounted
 from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench, traces_of
+from tests.engines.podman.wire import Station, outside
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,6 +72,44 @@ async def test_published_port_answers_on_loopback_only(space: Space) -> None:
     await space.apply(space.pod("web", SERVE, container=ports))
     await until(lambda: _connects("127.0.0.1", port))
     assert not await _connects(_address_of_this_machine(), port)
+
+
+async def test_port_published_on_an_address_is_open_to_other_machines_and_to_no_pod(
+    space: Space, bench: PodmanBench
+) -> None:
+    """VPC-03: the login node of a cloud that listens for other machines."""
+    neighbour = Space(bench.engine, bench.image)
+    with outside() as world, socket.socket() as reserved, socket.socket() as also_reserved:
+        here = "198.51.100.1"
+        reserved.bind((here, 0))
+        also_reserved.bind((here, 0))
+        opened, near = (each.getsockname()[1] for each in (reserved, also_reserved))
+        reserved.close()
+        addresses = ("127.0.0.1", here)
+        ports = [{"containerPort": 8080, "hostIP": each, "hostPort": opened} for each in addresses]
+        also_reserved.close()
+        on_loopback = {"ports": [{"containerPort": 8080, "hostPort": near}]}
+        try:
+            await neighbour.apply(neighbour.namespace(), neighbour.pod("stranger"))
+            await space.apply(
+                space.pod("web", SERVE, container={"ports": ports}),
+                space.pod("near", SERVE, container=on_loopback),
+            )
+            for port in (opened, near):
+                await until(lambda port=port: _connects("127.0.0.1", port))
+            assert await _opens(world, here, opened)
+            assert not await _opens(world, here, near)
+            web = await space.until("web", lambda pod: pod.ready)
+            await neighbour.until("stranger", lambda pod: pod.ready)
+            request, knock = b"GET / HTTP/1.0\r\n\r\n", ("nc", "-w", "3")
+            own = await space.run("near", *knock, web.ip or "", "8080", stdin=request)
+            assert own.exit_code == 0, own
+            for address in (here, web.ip or ""):
+                port = str(opened if address == here else 8080)
+                knocked = await neighbour.run("stranger", *knock, address, port, stdin=request)
+                assert knocked.exit_code != 0, address
+        finally:
+            await bench.engine.remove([neighbour.whole])
 
 
 async def test_taken_port_is_named_and_the_other_pod_starts(space: Space) -> None:
@@ -377,6 +416,19 @@ async def _connects(address: str, port: int) -> bool:
     except (OSError, TimeoutError):
         return False
     writer.close()
+    return True
+
+
+async def _opens(station: Station, address: str, port: int) -> bool:
+    """Return whether a connection from there is accepted."""
+
+    def connect() -> None:
+        station.make(lambda: socket.create_connection((address, port), timeout=30)).close()
+
+    try:
+        await asyncio.to_thread(connect)
+    except OSError:
+        return False
     return True
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from neocloud.control_plane.settings import Settings
 from neocloud.engines.manifest import Manifest
 from neocloud.services.slurm.render import (
     ClusterSecrets,
@@ -125,6 +126,23 @@ def test_only_the_login_node_is_reachable_from_the_machine_and_only_on_loopback(
         if "hostPort" in port
     }
     assert published == {"login-0": ("127.0.0.1", 2222)}
+
+
+@pytest.mark.parametrize(
+    ("listen", "published", "host"),
+    [
+        ((), ["127.0.0.1"], "127.0.0.1"),
+        (("::1", "2001:db8::7"), ["127.0.0.1"], "127.0.0.1"),  # pods have no IPv6 addresses
+        (("2001:db8::7", "192.0.2.7"), ["127.0.0.1", "192.0.2.7"], "192.0.2.7"),
+        (("192.0.2.7", "127.0.0.1"), ["127.0.0.1", "192.0.2.7"], "192.0.2.7"),
+        (("all",), ["0.0.0.0"], "0.0.0.0"),
+    ],
+)
+def test_the_login_node_has_its_port_where_the_operator_opens_the_cloud(listen, published, host):
+    opened = replace(VIEW, ssh_host_addresses=Settings(listen=listen).login_addresses)
+    ports = pod("login-0", opened)["spec"]["containers"][0]["ports"]
+    assert ports == [{"containerPort": 22, "hostIP": each, "hostPort": 2222} for each in published]
+    assert opened.ssh_host == host
 
 
 def test_more_login_nodes_get_the_next_ports():

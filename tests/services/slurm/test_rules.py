@@ -107,6 +107,12 @@ def test_a_login_port_comes_from_the_operators_range_and_is_none_of_the_clouds_o
     assert violation.field == "spec.login.port" and "2222 to 2999" in violation.message
 
 
+def test_ports_that_the_cloud_has_for_other_machines_are_its_own():
+    settings = Settings(login_ports=(7000, 9000), tls_port=7372, listen=("192.0.2.7",))
+    ports = LoginPorts.of(settings)
+    assert not any(ports.allows(port) for port in (7374, 8901)) and ports.allows(7375)
+
+
 def test_clouds_on_one_host_look_for_login_ports_in_different_parts_of_the_range():
     ports = [LoginPorts.of(Settings(cloud_number=number)).all() for number in range(16)]
     assert [each[0] for each in ports] == list(range(2222, 2990, 48))

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.output import JsonObject
 from neocloud.client.trust import fingerprint
-from neocloud.control_plane.settings import EVERY_ADDRESS
+from neocloud.control_plane.settings import EVERY_ADDRESS, EVERY_IPV4_ADDRESS, LOOPBACK
+
+SSH = "ssh to Slurm login nodes"
 
 
 def open_ports(server: RunningServer) -> list[JsonObject]:
-    """Return every port on which the cloud itself listens: address, port, protocol, and whether with TLS."""
+    """Return every port on which the cloud listens: address, port, protocol, and whether with TLS.
+
+    The ports of login nodes are a range from `port` to `last_port`; a port without a cluster is closed.
+    """
     near = [
         (server.grpc, "gRPC", False),
         (server.http.removeprefix("http://"), "JSON", False),
@@ -24,19 +29,24 @@ def open_ports(server: RunningServer) -> list[JsonObject]:
         for address in server.listen
         for port, protocol in _ports_beyond(server)
     ]
-    return [_port(address, protocol, tls) for address, protocol, tls in (*near, *beyond) if address]
+    found = [_port(address, protocol, tls) for address, protocol, tls in (*near, *beyond) if address]
+    return [*found, *_login_ports(server)]
 
 
 def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object]]:
     """Yield lines of `neo status` and `neo up`."""
-    beyond = [port for port in open_ports(server) if port["tls"] and port["address"] in server.listen]
+    ports = open_ports(server)
+    beyond = [port for port in ports if port["tls"] and port["address"] in server.listen]
     if not beyond:
         yield "Open to", "this machine only (loopback)"
         return
-    yield "Open to", "other machines, over TLS; plain text on loopback only"
+    login_nodes = [port for port in ports if port["protocol"] == SSH and port["address"] != LOOPBACK]
+    what = "over TLS, and ssh with a key" if login_nodes else "over TLS"
+    yield "Open to", f"other machines, {what}; plain text on loopback only"
     for each in beyond:
-        where = "every address" if each["address"] == EVERY_ADDRESS else each["address"]
-        yield f"  TCP {each['port']}", f"{each['protocol']} on {where}"
+        yield f"  TCP {each['port']}", f"{each['protocol']} on {_where(each['address'])}"
+    for each in login_nodes:
+        yield f"  TCP {each['port']}-{each['last_port']}", f"{SSH} on {_where(each['address'])}"
     yield "Sign in with", f"neo login {sign_in_url(server)} EMAIL"
     if own := place.settings().tls_certificate:
         yield "Certificate", f"{own}, of another authority"
@@ -63,6 +73,17 @@ def _ports_beyond(server: RunningServer) -> Iterator[tuple[int, str]]:
     yield server.https_port, "JSON"
     if server.gateway_tls_port:
         yield server.gateway_tls_port, "OpenAI API and chat page"
+
+
+def _login_ports(server: RunningServer) -> Iterator[JsonObject]:
+    first, last = server.login_ports
+    for address in server.login_addresses:
+        yield {"address": address, "port": first, "last_port": last, "protocol": SSH, "tls": False}
+
+
+def _where(address: object) -> object:
+    names = {EVERY_ADDRESS: "every address", EVERY_IPV4_ADDRESS: "every IPv4 address"}
+    return names.get(str(address), address)
 
 
 def _port(address: str, protocol: str, tls: bool) -> JsonObject:

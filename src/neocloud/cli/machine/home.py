@@ -57,6 +57,10 @@ class RunningServer:
     """Of the JSON API there."""
     gateway_tls_port: int = 0
     """Of the OpenAI-compatible API there; 0: none."""
+    login_addresses: tuple[str, ...] = ()
+    """Addresses with ssh ports of Slurm login nodes; "0.0.0.0" stands for each of IPv4."""
+    login_ports: tuple[int, int] = (0, 0)
+    """The first and the last of these ports."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,8 @@ class Home:
                 listen=tuple(document.get("listen", ())),
                 https_port=int(document.get("https_port", 0)),
                 gateway_tls_port=int(document.get("gateway_tls_port", 0)),
+                login_addresses=tuple(document.get("login_addresses", ())),
+                login_ports=_port_range(document.get("login_ports", (0, 0))),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -202,6 +208,11 @@ class Home:
                 self.create()
             except OSError as error:
                 raise _unusable(self.path, error) from error
+
+
+def _port_range(ports: Sequence[int]) -> tuple[int, int]:
+    first, last = ports
+    return int(first), int(last)
 
 
 def is_server_process(pid: int, home: Path) -> bool:

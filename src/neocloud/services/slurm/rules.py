@@ -131,6 +131,7 @@ class LoginPorts:
         own = (
             *(settings.grpc_port, settings.http_port, settings.tls_port),
             *(settings.redirector_port, settings.gateway_port),
+            *((settings.https_port, settings.gateway_tls_port) if settings.listen else ()),
         )
         first, last = settings.login_ports
         return cls(first, last, frozenset(port for port in own if port), settings.cloud_number)

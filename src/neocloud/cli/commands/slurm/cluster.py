@@ -32,6 +32,7 @@ from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from neocloud.client.profiles import Profile
     from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition
 
 app = command_group(
@@ -60,13 +61,14 @@ def list_all(
 
       neo slurm cluster list
     """
-    clusters = connect_to_project(context, project).list_all(CLUSTERS)
+    cloud = connect_to_project(context, project)
+    clusters = cloud.list_all(CLUSTERS)
     rows = (
         (
             item.metadata.name,
             state_of(item),
             ", ".join(f"{part.count} {part.name} ({part.preset})" for part in item.spec.node_sets),
-            _login_address(item),
+            _login_address(cloud.profile, item),
             item.metadata.id,
         )
         for item in clusters
@@ -92,7 +94,8 @@ def get(
 
       neo slurm cluster get lab
     """
-    cluster = connect_to_project(context, project).find(CLUSTERS, name)
+    cloud = connect_to_project(context, project)
+    cluster = cloud.find(CLUSTERS, name)
     if output is not Format.TABLE:
         show(output, contract.to_document(cluster), fields_table(()))
         return
@@ -111,7 +114,7 @@ def get(
             for part in cluster.spec.node_sets
         ),
         ("Shared root", f"{cluster.spec.shared_root.size_gibibytes} GiB, {status.shared_root_filesystem_id}"),
-        ("Login", _login_address(cluster)),
+        ("Login", _login_address(cloud.profile, cluster)),
         ("Slurm", status.slurm_version),
     ]
     print_view(fields_table(rows))
@@ -193,9 +196,12 @@ def _node_states(slurm_state: str) -> str:
     return "+".join(word for word in slurm_state.split("+") if word != "DYNAMIC_NORM")
 
 
-def _login_address(cluster: "Cluster") -> str:
-    login_endpoint = cluster.status.login
-    return f"{login_endpoint.host}:{login_endpoint.port}" if login_endpoint.port else ""
+def _login_address(profile: "Profile", cluster: "Cluster") -> str:
+    endpoint = cluster.status.login
+    if not endpoint.port:
+        return ""
+    host = login.login_host(profile, endpoint.host)
+    return f"[{host}]:{endpoint.port}" if ":" in host else f"{host}:{endpoint.port}"
 
 
 CHECK_TIMEOUT_SECONDS = 900.0

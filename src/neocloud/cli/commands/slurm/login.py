@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud.cli.output import say
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
@@ -21,8 +22,10 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.ssh import matching_identity, quoted
 from neocloud.cli.terminal import echo
+from neocloud.client.connection import live_endpoint
 from neocloud.client.errors import ClientError
-from neocloud.client.profiles import config_file
+from neocloud.client.profiles import Profile, config_file
+from neocloud.control_plane.settings import EVERY_IPV4_ADDRESS, LOOPBACK
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Cluster
@@ -60,6 +63,11 @@ def ssh(
         )
     cloud = connect_to_project(context, project)
     settings = _settings(cloud, cloud.find(CLUSTERS, name), identity)
+    if settings["HostName"] == LOOPBACK and not _is_near(cloud.profile):
+        say(
+            "This cloud opens ssh to login nodes on its own machine only."
+            " Its operator opens it to others with `neo up --listen ADDRESS`."
+        )
     options = [part for key, value in settings.items() for part in ("-o", f"{key}={quoted(value)}")]
     os.execv(program, ["ssh", *options, "--", settings["HostName"], *(command or ())])
 
@@ -94,7 +102,7 @@ def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -
             f"See its pending steps with `neo slurm cluster get {quote(cluster.metadata.name)}`",
         )
     settings = {
-        "HostName": endpoint.host,
+        "HostName": login_host(cloud.profile, endpoint.host),
         "Port": str(endpoint.port),
         "User": "root",
         "UserKnownHostsFile": str(_pin_host_keys(cloud, cluster)),
@@ -114,6 +122,28 @@ def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / cluster.metadata.id
     endpoint = cluster.status.login
-    host = endpoint.host if endpoint.port == 22 else f"[{endpoint.host}]:{endpoint.port}"
-    file.write_text("".join(f"{host} {key.strip()}\n" for key in endpoint.host_keys))
+    host = login_host(cloud.profile, endpoint.host)
+    name = host if endpoint.port == 22 else f"[{host}]:{endpoint.port}"
+    file.write_text("".join(f"{name} {key.strip()}\n" for key in endpoint.host_keys))
     return file
+
+
+def login_host(profile: Profile, host: str) -> str:
+    """Return the name or address by which this machine reaches a login node.
+
+    `host` is that of the cluster's status. Another machine uses the one by which it reaches the API, which
+    may be translated on the way; but login nodes have no IPv6 address.
+    """
+    if host == LOOPBACK or profile.home:
+        return LOOPBACK
+    of_api = _host_of(profile)
+    return of_api if host == EVERY_IPV4_ADDRESS or ":" not in of_api else host
+
+
+def _is_near(profile: Profile) -> bool:
+    """Return whether the cloud is on this machine, or reached as if it were."""
+    return bool(profile.home) or _host_of(profile) in (LOOPBACK, "localhost", "::1")
+
+
+def _host_of(profile: Profile) -> str:
+    return live_endpoint(profile).rpartition(":")[0].strip("[]")

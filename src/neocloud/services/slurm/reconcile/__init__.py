@@ -49,6 +49,7 @@ class ClusterReconciler:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._login_ports = dependencies.provided.get(LoginPorts)
+        self._login_addresses = dependencies.settings.login_addresses
         self._home = dependencies.settings.home
         self._engine = dependencies.engine
         self._access = SlurmAccess.of(dependencies)
@@ -118,13 +119,13 @@ class ClusterReconciler:
     async def _view(self, scope: Scope) -> ClusterView:
         if not scope.login_port:
             # Stored before the pod exists: another port after a crash would replace the pod.
-            free = str(_free_port(self._login_ports)).encode()
+            free = str(_free_port(self._login_ports, self._login_addresses)).encode()
             port = await scope.context.secret(LOGIN_PORT, lambda: free)
             scope.cluster.status.login.port = int(port)
         claim = claim_name(scope.shared_root_id)
         folder = models_folder(self._home, scope.cluster_id)
         make_folder(folder)  # jobs run as users of the cluster
-        return await cluster_view(scope, self._image(), claim, scope.login_port, str(folder))
+        return await cluster_view(scope, self._image(), claim, self._login_addresses, str(folder))
 
     async def _wait_for_controller(self, scope: Scope) -> None:
         await _require_ready(CONTROLLER_POD, scope)
@@ -181,14 +182,19 @@ async def _require_ready(pod_name: str, scope: Scope) -> None:
         raise RetryLater(f"{pod_name}: {reason}", delay_seconds=DAEMON_POLL_SECONDS)
 
 
-def _free_port(ports: LoginPorts) -> int:
-    """Return a free port of the host's loopback address."""
+def _free_port(ports: LoginPorts, addresses: Sequence[str]) -> int:
+    """Return a port that is free on all these addresses of the host."""
     for port in ports.all():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if all(_is_free(address, port) for address in addresses):
             return port
     raise RetryLater(f"no port from {ports} is free for ssh; the operator sets the range", delay_seconds=10)
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True

@@ -129,7 +129,11 @@ async def read_scope(context: Context, engine: Engine) -> Scope:
 
 
 async def cluster_view(
-    scope: Scope, image: str, shared_root_claim: str, login_port: int, models_folder: str = ""
+    scope: Scope,
+    image: str,
+    shared_root_claim: str,
+    login_addresses: tuple[str, ...],
+    models_folder: str = "",
 ) -> ClusterView:
     """Return the view that the pods are rendered from."""
     return ClusterView(
@@ -142,7 +146,8 @@ async def cluster_view(
         shared_root_claim=shared_root_claim,
         interfaces=scope.interfaces,
         mounts=scope.mounts,
-        ssh_host_port=login_port,
+        ssh_host_port=scope.login_port,
+        ssh_host_addresses=login_addresses,
         models_folder=models_folder,
         models_on=frozenset(filter(scope.may_show_models, scope.workers)) if models_folder else frozenset(),
     )
@@ -221,7 +226,7 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     status.conditions.extend(_conditions(scope, result, state))
     status.login.CopyFrom(old.login)
     if scope.view is not None:
-        status.login.host = "127.0.0.1"
+        status.login.host = scope.view.ssh_host
         status.login.port = scope.login_port
         del status.login.host_keys[:]
         status.login.host_keys.append(public_host_key(scope.view.secrets.ssh_host_key))

@@ -103,9 +103,13 @@ def controller_pod(view: ClusterView) -> Pod:
 
 
 def login_pod(view: ClusterView, index: int) -> Pod:
-    port = ContainerPort(SSH_PORT)
+    ports = (ContainerPort(SSH_PORT),)
     if view.ssh_host_port is not None:
-        port = replace(port, host_ip="127.0.0.1", host_port=view.ssh_host_port + index)
+        host_port = view.ssh_host_port + index
+        ports = tuple(
+            ContainerPort(SSH_PORT, host_ip=address, host_port=host_port)
+            for address in view.ssh_host_addresses
+        )
     mounts = (
         *_node_mounts(view),
         Mount("login-keys", LOGIN_KEYS, read_only=True),
@@ -113,7 +117,7 @@ def login_pod(view: ClusterView, index: int) -> Pod:
     )
     container = replace(
         _container(view, "login", SSH_PORT, mounts),
-        ports=(port,),
+        ports=ports,
         env=_filesystem_variables(view) if view.mounts else None,
         security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )

@@ -6,6 +6,7 @@ The reconciler fills it in from the Cluster resource, its platforms and presets,
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from neocloud.control_plane.settings import LOOPBACK
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Interface
 
@@ -83,7 +84,9 @@ class ClusterView:
     """The PersistentVolumeClaim of the shared root, which jobs see as "/"."""
     login_count: int = 1
     ssh_host_port: int | None = None
-    """Port on the host's loopback for login-0; login-1 gets the next one, and so on."""
+    """Port of the host for login-0; login-1 gets the next one, and so on."""
+    ssh_host_addresses: tuple[str, ...] = (LOOPBACK,)
+    """Addresses of the host that have this port."""
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
     """By pod name; empty for a cluster on a network of its own."""
@@ -94,6 +97,11 @@ class ClusterView:
     """A folder of the host that jobs see read-only; "" for none."""
     models_on: frozenset[str] = frozenset()
     """Workers that mount it: a running worker is not restarted for it."""
+
+    @property
+    def ssh_host(self) -> str:
+        """Return the address for clients on other machines, or loopback where they have none."""
+        return next((each for each in self.ssh_host_addresses if each != LOOPBACK), LOOPBACK)
 
     @property
     def labels(self) -> Mapping[str, str]:
