@@ -54,7 +54,8 @@ def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, y
         else:
             echo(f"{_sentence(what)} is deleted.")
             return
-    say(f"{_sentence(what)} is still there. {problem}")
+    outcome = "is still there" if refusal is None else "was not deleted"
+    say(f"{_sentence(what)} {outcome}. {problem}")
     question = f"Remove {what} from the control plane by force? What it runs is left behind."
     if not yes and not typer.confirm(question, err=True):
         say(f"{_sentence(what)} is not removed by force.")
