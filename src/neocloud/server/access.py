@@ -85,8 +85,13 @@ def refuse_part(tx: Transaction, row: Resource) -> None:
     owner = tx.get(row.owner_id) if row.owner_id and row.finalizers else None
     if owner is not None and owner.deleted_at is None:
         raise contract.bad_state(
-            row.id, f"{row.id} is a part of {owner.id} ({owner.name}). Change that instead."
+            row.id,
+            f"{_named(row)} is a part of {_named(owner)}. Change or delete that instead.",
         )
+
+
+def _named(row: Resource) -> str:
+    return f"{row.name!r} ({row.id})" if row.name else row.id
 
 
 _SUBJECT_FIELDS = frozenset({"id", "parent_id", "metadata"})

@@ -39,6 +39,8 @@ async def test_who_accepts_is_in_the_groups_that_were_chosen_before(cloud: Cloud
     invitation_id = await invite(cloud)
     status = await invitation(cloud, invitation_id)
     assert status["state"] == "PENDING"
+    events, _ = await cloud.store.read(lambda tx: tx.list_audit())
+    assert (invitation_id, "create") in {(event.resource_id, event.action) for event in events}
     await cloud.add_to("viewers", status["tenantUserAccountId"])
     assert (await try_password(cloud)).code == "unauthenticated"
     session = signed(await accept(cloud, await code_of(cloud, invitation_id)))

@@ -93,7 +93,8 @@ class Custom:
             message = insert_operation(tx, request, answer, self._runtime.now())
             if answer.has_removed:
                 return Answered(message, answer.row.id, removed=answer.row)
-            return Answered(message, target)
+            # A create is about what it made. A row that is not kept has no place any more.
+            return Answered(message, answer.row.id if tx.get(answer.row.id) is not None else target)
 
         answer = await commit(self._runtime, request, work)
         write.after_commit()
