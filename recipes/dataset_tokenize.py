@@ -17,12 +17,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy
-
-from chat_tokens import IGNORED, ChatEncoder, load_tokenizer
 from conversations import BadRecords, Conversation, read_conversations
-from recipe_errors import RecipeError, exit_code, note
-from tokenized_data import Example, pack, plain_row, write_rows
+from recipe_errors import RecipeError, exit_code, needed_packages, note
+
+with needed_packages():
+    import numpy
+
+    from chat_tokens import IGNORED, ChatEncoder, load_tokenizer
+    from tokenized_data import Example, pack, plain_row, write_rows
 
 
 @dataclass

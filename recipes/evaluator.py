@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from chat_tokens import ChatEncoder, load_tokenizer
 from conversations import BadRecords, Conversation, read_conversations
-from generation import Generated, generate, perplexity, tokens_per_second
-from lora_model import load_base, precision, with_adapter
-from recipe_errors import RecipeError, exit_code, note
+from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
 from text_scores import bleu, comparison, exact_match, rouge
-from tokenized_data import Example
+
+with needed_packages():
+    import torch
+
+    from chat_tokens import ChatEncoder, load_tokenizer
+    from generation import Generated, generate, perplexity, tokens_per_second
+    from lora_model import load_base, precision, with_adapter
+    from tokenized_data import Example
 
 SPEED_TOKENS = 64  # per answer when speed is measured
 

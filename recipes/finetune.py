@@ -21,14 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import training_state
-from chat_tokens import load_tokenizer
 from checkpoint import CheckpointWriter, newest_whole
-from lora_model import load_base, precision, with_lora
-from recipe_errors import EXIT_OK, EXIT_STOPPED, RecipeError, exit_code, note
-from tokenized_data import TokenizedData
+from recipe_errors import EXIT_OK, EXIT_STOPPED, RecipeError, exit_code, needed_packages, note
 from training_arguments import (
     TrainingArguments,
     create_training_arguments,
@@ -37,11 +31,19 @@ from training_arguments import (
     require_places,
 )
 from training_metrics import MetricsFile
-from training_progress import Progress
-from training_schedule import learning_rate_factor, total_steps
-from training_step import TrainingStep
-from training_validation import Validation
-from workers import Workers
+
+with needed_packages():
+    import torch
+
+    import training_state
+    from chat_tokens import load_tokenizer
+    from lora_model import load_base, precision, with_lora
+    from tokenized_data import TokenizedData
+    from training_progress import Progress
+    from training_schedule import learning_rate_factor, total_steps
+    from training_step import TrainingStep
+    from training_validation import Validation
+    from workers import Workers
 
 
 class StopRequest:

@@ -18,15 +18,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
 from conversations import BadRecords, numbered_lines, read_conversations
-from recipe_errors import RecipeError, exit_code, note
+from recipe_errors import RecipeError, exit_code, needed_packages, note
 
-transformers.logging.disable_progress_bar()  # a job's log is a file, not a terminal
+with needed_packages():
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    transformers.logging.disable_progress_bar()  # a job's log is a file, not a terminal
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 

@@ -9,24 +9,25 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, GenerationConfig
-from transformers.hf_argparser import DataClassType, HfArgumentParser
+from recipe_errors import RecipeError, exit_code, needed_packages, note
 
-from chat_tokens import load_tokenizer
-from lora_model import load_base, with_adapter
-from recipe_errors import RecipeError, exit_code, note
+with needed_packages():
+    import torch
+    from transformers import AutoConfig, GenerationConfig
+
+    from chat_tokens import load_tokenizer
+    from lora_model import load_base, with_adapter
 
 
 @dataclass(frozen=True)
 class Options:
-    model: str = field(metadata={"help": "base model: local folder or hub id"})
-    adapter: Path = field(metadata={"help": "folder that finetune.py wrote"})
-    output: Path = field(metadata={"help": "folder to make"})
+    model: str
+    adapter: Path
+    output: Path
 
 
 def stored_type(model: str) -> torch.dtype:
@@ -57,12 +58,13 @@ def run(options: Options) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = HfArgumentParser(
-        DataClassType(Options),
-        formatter_class=argparse.HelpFormatter,
+    parser = argparse.ArgumentParser(
         description="Merge a LoRA adapter into the weights of its base model.",
         epilog="example: python3 merge_adapter.py --model base_model --adapter run1/adapter --output merged",
     )
+    parser.add_argument("--model", required=True, help="base model: local folder or hub id")
+    parser.add_argument("--adapter", type=Path, required=True, help="folder that finetune.py wrote")
+    parser.add_argument("--output", type=Path, required=True, help="folder to make")
     return exit_code(run, Options(**vars(parser.parse_args(argv))))
 
 

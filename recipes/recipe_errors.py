@@ -1,14 +1,16 @@
 """Turn a failure of a script into one line that says what happened and what to do next.
 
 Every script calls `exit_code(run, options)` from its `main`. An error that a user can cause or fix is a
-`RecipeError`; anything else is a bug in the script and keeps its traceback.
+`RecipeError`; anything else is a bug in the script and keeps its traceback. Imports of installed packages are
+in `with needed_packages():`, so that `--help` works where they are missing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +22,12 @@ EXIT_USAGE = 2  # argparse uses the same number
 EXIT_STOPPED = 75  # stopped on request; a checkpoint is on disk, run the same command again to continue
 
 
+PACKAGES = "torch transformers peft accelerate pyarrow sacrebleu rouge-score"
+IMPORTED = frozenset({*PACKAGES.split(), "jinja2", "numpy", "safetensors", "tokenizers"})
+"""What the scripts import; the packages above bring the others."""
+_missing: list[str] = []
+
+
 class RecipeError(Exception):
     """An error that the user can fix; the text says what happened and what to do next."""
 
@@ -29,10 +37,24 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def needed_packages() -> Iterator[None]:
+    """Let a script go on without a package that its body imports; `exit_code` says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in IMPORTED:
+            raise
+        _missing.append(package)
+
+
 def exit_code(run: Callable[[Options], int], options: Options) -> int:
     """Run a script's body and turn a known failure into one line and exit code 1."""
     script = Path(sys.argv[0]).name
     try:
+        if _missing:
+            raise RecipeError(f"the package {_missing[0]} is not installed; run `pip install {PACKAGES}`")
         return run(options)
     except RecipeError as error:
         note(f"{script}: error: {error}")
