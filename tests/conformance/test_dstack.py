@@ -20,7 +20,7 @@ def test_dstack_creates_reaches_and_terminates_a_machine(
     python = client_program("dstack", "python")
     words = [machine_cloud.home / "credentials.json", machine_cloud.project_id, "eu-north1"]
     command = trusting(
-        machine_cloud, python, DRIVER, *words, "cpu-local", "2vcpu-4gb", ssh_key.with_suffix(".pub")
+        machine_cloud, python, DRIVER, *words, "cpu-local", "1vcpu-4gb", ssh_key.with_suffix(".pub")
     )
     proxy = {"grpc_proxy": f"http://{machine_cloud.server['redirector']}", "no_grpc_proxy": ""}
     with subprocess.Popen(
