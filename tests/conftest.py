@@ -4,13 +4,10 @@ fast   nothing outside of Python and short-lived tools: `make test-fast`
 real   Podman, PostgreSQL, a browser, network namespaces, clients and servers in processes of their own
 e2e    clouds with Slurm, QEMU or vLLM
 
-`make test` runs all three in one pytest, with more workers than processors, since tests with real parts wait
-for half of their time: one worker takes the clouds with Slurm, in sequence, another one the models that are
-served, a third one the machines, and whichever is free the rest. Clouds beside each other have address ranges
-of their own.
+`make test` runs all three in one pytest: one worker takes the clouds with Slurm, in sequence, another one the
+machines, and whichever is free the rest. Clouds beside each other have address ranges of their own.
 """
 
-import os
 import signal
 from collections import OrderedDict
 from pathlib import PurePosixPath
@@ -63,7 +60,6 @@ REAL = (
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
 GROUPS = {
-    "serving": ("tests/e2e/inference",),
     "clouds": ("tests/e2e", "tests/security/test_slurm_escape.py"),
     "machines": (
         "tests/conformance/test_dstack.py",
@@ -82,9 +78,7 @@ GROUPS = {
     ),
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
-Longest group first; a file belongs to the first one that names it. Every other file is a group of its own."""
-WAITING_GROUPS = 2
-"""Groups that may wait for real parts without a processor."""
+Longest group first. Every other file is a group of its own."""
 
 hypothesis.settings.register_profile(
     "same everywhere",
@@ -162,12 +156,6 @@ class GroupScheduling(LoadScopeScheduling):
 
         self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=rank))
         super()._assign_work_unit(node)
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the workers of `-n logical`: one for each processor, and two more for tests with real parts."""
-    processors = len(os.sched_getaffinity(0))
-    return processors if config.option.markexpr else processors + WAITING_GROUPS
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:

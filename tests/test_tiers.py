@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import leftovers
-from tests.conftest import E2E, GROUPS, REAL, group_of, rank_of
+from tests.conftest import E2E, GROUPS, REAL, rank_of
 
 ROOT = Path(__file__).parents[1]
 NAMED = sorted({*E2E, *REAL, *(path for group in GROUPS.values() for path in group)})
@@ -28,11 +28,6 @@ def test_files_with_few_long_tests_do_not_run_last() -> None:
         *("tests/recipes/test_finetune.py", "tests/security/test_fuzz.py"),
         *("tests/core/test_wire.py", "tests/client/test_tokens.py"),
     ]
-
-
-def test_served_models_have_a_worker_of_their_own() -> None:
-    assert group_of("tests/e2e/inference/test_serving.py::test_x") == "serving"
-    assert group_of("tests/e2e/test_jobs.py::test_x") == "clouds"
 
 
 def test_a_home_of_a_killed_run_is_removed_and_one_in_use_is_not(
