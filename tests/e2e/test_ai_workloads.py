@@ -17,7 +17,10 @@ from nebius.api.nebius.ai.v1 import (
     StopEndpointRequest,
 )
 
+from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
+from neocloud.control_plane.settings import Settings
 from neocloud.engines.podman import PodmanEngine
+from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.testing.waiting import until
 from tests.services.ai.cloud import AiCloud, cloud_in_process
 from tests.services.ai.test_endpoints import create as create_endpoint
@@ -42,12 +45,15 @@ async def cloud(tmp_path: Path) -> AsyncIterator[AiCloud]:
     for program in PROGRAMS:
         (root / "bin" / program).symlink_to("busybox")
     engine = PodmanEngine(tmp_path)
+    own = with_own_ranges(Settings(home=tmp_path), host_subnets())
+    ranges = {"private_range": own.private_range, "public_pool": own.public_pool}
     try:
-        async with cloud_in_process(tmp_path, engine) as ready:
+        async with cloud_in_process(tmp_path, engine, **ranges, cloud_number=own.cloud_number) as ready:
             yield ready
     finally:
         await engine.destroy()
         await engine.close()
+        HostRegistry().remove(tmp_path)
 
 
 async def answer(address: str) -> str:

@@ -29,9 +29,9 @@ class AiCloud(control_plane.Cloud):
 
 
 @asynccontextmanager
-async def cloud_in_process(home: Path, engine: Any = None) -> AsyncIterator[AiCloud]:
+async def cloud_in_process(home: Path, engine: Any = None, **settings: Any) -> AsyncIterator[AiCloud]:
     """May be entered again on the same home and engine, as after a restart."""
     engine = engine or FakeEngine(cpus=8, memory_mib=32 * 1024)
     images = {"tool": {"name": IMAGE}}
-    async with control_plane.cloud_in_process(home, engine, images=images) as cloud:
+    async with control_plane.cloud_in_process(home, engine, images=images, **settings) as cloud:
         yield AiCloud(**vars(cloud))
