@@ -8,9 +8,23 @@ program and `config.json` in the state folder all follow from that.
 import json
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from ipaddress import IPv4Network, ip_address
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
+
+from neocloud.control_plane.option_values import (
+    EVERY_ADDRESS,
+    absolute_path,
+    certificate_file,
+    host_name,
+    ipv4_range,
+    listen_address,
+    media_domain,
+    model_folder,
+    one_of,
+    port_range,
+    rate,
+)
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
 DEFAULT_GRPC_PORT = 7370
@@ -20,92 +34,12 @@ DEFAULT_REDIRECTOR_PORT = 7373
 DEFAULT_HTTPS_PORT = 7374
 DEFAULT_GATEWAY_PORT = 8900
 DEFAULT_GATEWAY_TLS_PORT = 8901
-EVERY_ADDRESS = "all"
 EVERY_IPV4_ADDRESS = "0.0.0.0"  # asked for by the operator  # nosec B104
 LOOPBACK = "127.0.0.1"
 DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 PUBLISHED_DOMAIN = "api.nebius.cloud"
 """What clients without a domain setting call; served through the redirector only."""
-
-
-def model_folder(text: str) -> Path:
-    """With all links followed, as folders of models are compared."""
-    folder = Path(text).expanduser().resolve()
-    if folder == Path("/"):
-        raise ValueError("the whole machine cannot be opened for models")
-    return folder
-
-
-def host_name(text: str) -> str:
-    """Return the value of an option. Raises ValueError with a message for the operator."""
-    if not text or not all(part.replace("-", "").replace(":", "").isalnum() for part in text.split(".")):
-        raise ValueError("a host name or an address, without scheme and port")
-    return text.lower()
-
-
-def media_domain(text: str) -> str:
-    """As argparse reads it; the gateway and vLLM compare names. A ValueError is told to the operator."""
-    name = host_name(text)
-    if ":" in name or name.rpartition(".")[2].isdigit():
-        raise ValueError("a host name, not an address")
-    return name
-
-
-def listen_address(text: str) -> str:
-    """Return an address of this host, or "all". Raises ValueError with a message for the operator."""
-    if text == EVERY_ADDRESS:
-        return text
-    try:
-        found = ip_address(text.strip("[]"))
-    except ValueError:
-        raise ValueError(f"{text!r} is neither an address nor 'all'") from None
-    if found.is_multicast or "%" in text:
-        raise ValueError(f"clients cannot connect to {text}")
-    return EVERY_ADDRESS if found.is_unspecified else str(found)
-
-
-def rate(text: str) -> float:
-    """Return the value of an option. Raises ValueError with a message for the operator."""
-    found = float(text)
-    if not 0 <= found < float("inf"):
-        raise ValueError("must be 0 or more")
-    return found
-
-
-def port_range(text: str) -> tuple[int, int]:
-    """Return the value of an option. Raises ValueError with a message for the operator."""
-    first, _, last = text.partition("-")
-    found = int(first), int(last or first)
-    if not 1024 <= found[0] <= found[1] <= 65535:
-        raise ValueError("a range of ports is FIRST-LAST, from 1024 to 65535")
-    return found
-
-
-def ipv4_range(text: str) -> str:
-    """Return the value of an option. Raises ValueError with a message for the operator."""
-    return str(IPv4Network(text)) if text else ""
-
-
-def certificate_file(text: str) -> Path | None:
-    """Return the file of an option; None for "none"."""
-    return None if text == "none" else Path(text).expanduser().absolute()
-
-
-def absolute_path(text: str) -> Path:
-    """Return the path as the option gives it, below the current folder where it is relative."""
-    return Path(text).absolute()
-
-
-def one_of(*known: str) -> Callable[[str], str]:
-    """Return a parser that takes these words alone. It raises ValueError with a message for the operator."""
-
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"must be one of {', '.join(known)}")
-        return text
-
-    return parse
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from neocloud.control_plane.settings import EVERY_ADDRESS, PUBLISHED_DOMAIN, Settings
+from neocloud.control_plane.option_values import EVERY_ADDRESS
+from neocloud.control_plane.settings import PUBLISHED_DOMAIN, Settings
 from neocloud.core.clock import Clock
 from neocloud.server import (
     UNUSABLE_AT_START,

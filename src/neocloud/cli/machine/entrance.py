@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.output import JsonObject
 from neocloud.client.trust import fingerprint
-from neocloud.control_plane.settings import EVERY_ADDRESS, EVERY_IPV4_ADDRESS, LOOPBACK
+from neocloud.control_plane.option_values import EVERY_ADDRESS
+from neocloud.control_plane.settings import EVERY_IPV4_ADDRESS, LOOPBACK
 
 SSH = "ssh to Slurm login nodes"
 

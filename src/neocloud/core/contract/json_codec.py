@@ -38,8 +38,8 @@ def to_document(value: Message) -> dict[str, Any]:
     return _with_numbers(to_dict(value), cast(Descriptor, value.DESCRIPTOR))
 
 
-def _with_numbers(content: dict[str, Any], descriptor: Descriptor) -> dict[str, Any]:
-    if "@type" in content:  # an Any has the fields of the message in it
+def _with_numbers(content: JsonObject, descriptor: Descriptor) -> JsonObject:
+    if "@type" in content:  # a packed message has the fields of the message in it
         descriptor = pool().FindMessageTypeByName(str(content["@type"]).rpartition("/")[2])
     fields = descriptor.fields_by_name
     return {
@@ -47,19 +47,18 @@ def _with_numbers(content: dict[str, Any], descriptor: Descriptor) -> dict[str, 
     }
 
 
-def _numbered(value: Any, field: FieldDescriptor) -> Any:
+def _numbered(value: Json, field: FieldDescriptor) -> Json:
     inside = field.message_type
     if isinstance(value, list):
-        return [_numbered(each, field) for each in cast(list[Any], value)]
+        return [_numbered(each, field) for each in value]
     if inside is None:
         return Int64(value) if isinstance(value, str) and field.cpp_type in _LONG else value
     if not isinstance(value, dict):  # such as a Timestamp, which is a string
         return value
-    content = cast(dict[str, Any], value)
     if not inside.GetOptions().map_entry:
-        return _with_numbers(content, inside)
+        return _with_numbers(value, inside)
     of_values = inside.fields_by_name["value"]
-    return {key: _numbered(each, of_values) for key, each in content.items()}
+    return {key: _numbered(each, of_values) for key, each in value.items()}
 
 
 def to_json(value: Message, *, indent: int | None = None, proto_names: bool = True) -> str:
@@ -87,7 +86,7 @@ def from_json(
     if not isinstance(content, dict):
         raise _refusal(message_class, f"a JSON {type(content).__name__} was given")
     check(cast(object, content))
-    return from_dict(message_class, cast(dict[str, Any], content))
+    return from_dict(message_class, cast(JsonObject, content))
 
 
 def _refusal(message_class: type[Message], reason: str) -> Exception:
