@@ -43,10 +43,9 @@ def needed_packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in IMPORTED:
+        if error.name not in IMPORTED:  # also not a part of a package that is installed
             raise
-        _missing.append(package)
+        _missing.append(error.name)
 
 
 def exit_code(run: Callable[[Options], int], options: Options) -> int:

@@ -89,8 +89,7 @@ def two_machines(folder: Path) -> Iterator[tuple[Machine, Machine]]:
 def laptop(folder: Path) -> Iterator[tuple[str, Machine]]:
     """Yield an address of this machine that the laptop reaches, and the laptop."""
     name, cable = f"{leftovers.NAMESPACES}{os.getpid()}-laptop", f"cable{os.getpid()}"
-    number = os.getpid() % 50 * 4  # runs side by side get ranges of their own
-    here, there = (f"203.0.113.{number + each}" for each in (1, 2))
+    here, there = _free_addresses()
     home = folder / "laptop-user"
     home.mkdir(mode=0o700)
     try:
@@ -109,6 +108,16 @@ def laptop(folder: Path) -> Iterator[tuple[str, Machine]]:
         subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
-def _ip(*arguments: str) -> None:
+def _free_addresses() -> tuple[str, str]:
+    """Return two addresses of a range that no other test run on this machine has."""
+    seen = _ip("-o", "-4", "address")
+    first = os.getpid() % 50  # runs that start together begin at different ones
+    numbers = [(first + step) % 50 * 4 for step in range(50)]
+    free = next(number for number in numbers if f" 203.0.113.{number + 1}/" not in seen)
+    return f"203.0.113.{free + 1}", f"203.0.113.{free + 2}"
+
+
+def _ip(*arguments: str) -> str:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+    return done.stdout

@@ -212,7 +212,8 @@ def test_force_removes_nothing_that_may_not_be_deleted(signed_in: Neo, stuck: Fa
     stuck.serve(f"{FILESYSTEMS}/Delete", refuse(contract.Code.FAILED_PRECONDITION, "It is attached to web."))
     stuck.serve(deletion.FORGET, refuse(contract.Code.FAILED_PRECONDITION, "It is not being deleted."))
     ran = signed_in(*FORCE, "--yes")
-    assert ran.code == 1 and ran.err.endswith("neo: It is attached to web.\n")
+    assert ran.code == 1 and ran.err.endswith("neo: It is not being deleted.\n")
+    assert "was not deleted. It is attached to web." in ran.err
     stuck.serve(f"{FILESYSTEMS}/Delete", refuse(contract.Code.PERMISSION_DENIED, "You may not."))
     stuck.requests.clear()
     assert signed_in(*FORCE, "--yes").code == 4
@@ -227,6 +228,15 @@ def test_force_asks_and_waits(signed_in: Neo, stuck: FakeServer, monkeypatch: py
     assert not stuck.asked(f"{FILESYSTEMS}/Delete")
     assert signed_in(*FORCE).code == 1
     assert stuck.asked(f"{FILESYSTEMS}/Delete") and not stuck.asked(deletion.FORGET)
+
+
+def test_a_deletion_that_was_marked_by_its_owners_and_ended_meanwhile(
+    signed_in: Neo, stuck: FakeServer
+) -> None:
+    stuck.serve(f"{FILESYSTEMS}/Delete", refuse(contract.Code.FAILED_PRECONDITION, "It is being deleted."))
+    stuck.serve(deletion.FORGET, refuse(contract.Code.NOT_FOUND, "There is none."))
+    ran = signed_in(*FORCE, "--yes")
+    assert ran.code == 0 and "is deleted" in ran.out
 
 
 def test_an_operator_forces_the_deletion_of_another_tenants_resource(

@@ -443,7 +443,7 @@ class TestLogin:
         monkeypatch.setattr("os.execv", lambda program, arguments: None)
         assert "--listen" not in signed_in("slurm", "cluster", "ssh", "bank").err
         monkeypatch.setattr(f"{LOGIN_MODULE}.live_endpoint", lambda profile: "192.0.2.7:7372")
-        assert "`neo up --listen ADDRESS`" in signed_in("slurm", "cluster", "ssh", "bank").err
+        assert "`neo up --listen` and an IPv4 address" in signed_in("slurm", "cluster", "ssh", "bank").err
 
     def test_a_cluster_without_login_node_says_how_far_it_is(self, signed_in: Neo, cloud: FakeServer) -> None:
         serve_clusters(cloud, cluster("bank", state="CREATING"))

@@ -102,7 +102,7 @@ async def test_port_published_on_an_address_is_open_to_other_machines_and_to_no_
             web = await space.until("web", lambda pod: pod.ready)
             await neighbour.until("stranger", lambda pod: pod.ready)
             request, knock = b"GET / HTTP/1.0\r\n\r\n", ("nc", "-w", "3")
-            own = await space.run("near", *knock, web.ip or "", "8080", stdin=request)
+            own = await space.run("near", "nc", "-w", "30", web.ip or "", "8080", stdin=request)
             assert own.exit_code == 0, own
             for address in (here, web.ip or ""):
                 port = str(opened if address == here else 8080)

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,9 @@ class StubbornEngine(FakeEngine):
 
 
 @pytest.fixture
-async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
+async def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
+    monkeypatch.setattr(api, "SHORTEST_DELETION", timedelta(0))
+
     def composed(settings: Settings, engine: Any) -> Composition:
         clock = SystemClock()
 
@@ -192,6 +194,34 @@ async def test_what_is_not_stuck_stays(cloud: Cloud) -> None:
     assert all([await cloud.row(each) for each in (identifier, part, child)])
 
 
+async def test_a_deletion_that_has_just_begun_is_not_forced(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identifier = await stuck(cloud)
+    monkeypatch.setattr(api, "SHORTEST_DELETION", timedelta(hours=1))
+    refused = await cloud.refusal(FORGET, id=identifier)
+    assert refused.code is Code.FAILED_PRECONDITION and "Try again in 3" in refused.message
+    assert await cloud.row(identifier)
+
+
+async def test_what_cannot_be_listed_does_not_keep_it(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever keeps the deletion from ending may fail while the list is made, too."""
+
+    async def broken(namespace: str) -> Observation:
+        raise KeyError("neocloud.pod")
+
+    identifier = await stuck(cloud)
+    (tmp_path / "volumes" / identifier).mkdir(parents=True)
+    (tmp_path / "volumes" / "dead").symlink_to(tmp_path / "nowhere")
+    monkeypatch.setattr(cloud.engine, "observe", broken)
+    left = (await cloud.call(FORGET, id=identifier)).left_behind
+    assert "neocloud.pod" in left.engine_error
+    assert list(left.folders) == [str(tmp_path / "volumes" / identifier)]
+    assert await cloud.row(identifier) is None
+
+
 async def test_the_administrator_of_another_tenant_forces_nothing(cloud: Cloud) -> None:
     stranger, project_id = await stranger_of(cloud)
     foreign, own = await stuck(cloud), await stuck(stranger, project_id)
@@ -232,7 +262,7 @@ async def test_an_engine_that_does_not_answer_keeps_nothing(
 ) -> None:
     identifier = await stuck(cloud)
     if is_hung:
-        monkeypatch.setattr(api, "ENGINE_SECONDS", 0.01)
+        monkeypatch.setattr(api, "LISTING_SECONDS", 0.01)
         cloud.engine.gated = "observe"
     else:
         cloud.engine.faults.unavailable = True

@@ -4,6 +4,7 @@ Only an operator of the cloud may remove a resource by force. It leaves pods, vo
 behind, which are listed.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from neocloud.cli.progress import finish
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
+from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.operator.v1 import LeftBehind
@@ -32,6 +34,16 @@ ForceOption = Annotated[
         " plane and list what is left behind. For operators of the cloud.",
     ),
 ]
+
+
+def id_to_delete(find: Callable[[], str], name: str, *, force: bool) -> str:
+    """Return the id that `find` finds. With --force, `name` may be an id that the caller cannot read."""
+    try:
+        return find()
+    except ClientError as error:
+        if error.code == "NOT_FOUND" and force and contract.is_id(name):
+            return name
+        raise
 
 
 def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, yes: bool) -> None:
@@ -63,11 +75,9 @@ def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, y
     try:
         answer = client.call(FORGET, {"id": resource_id})
     except ClientError as error:
-        if error.code == "NOT_FOUND" and refusal is None:
+        if error.code == "NOT_FOUND" and (refusal is None or refusal.code != "NOT_FOUND"):
             echo(f"{_sentence(what)} is deleted.")  # by the deletion, which has ended meanwhile
             return
-        if error.code == "FAILED_PRECONDITION" and refusal is not None:
-            raise refusal from error  # it is not being deleted, and the refusal says why
         raise
     echo(f"{_sentence(what)} is removed from the control plane.")
     _print_left_behind(answer.left_behind)
@@ -77,8 +87,7 @@ def _print_left_behind(left: "LeftBehind") -> None:
     if left.engine_error:
         say(f"What is left behind is not known in full: {left.engine_error}")
     elif not left.objects and not left.folders:
-        say("Nothing is left behind.")
-        return
+        say("Nothing is known to be left behind. A step that was running may still have made something.")
     if left.objects or left.folders:
         say("This is left behind; nothing removes it but `neo destroy`, or you:")
         objects = [(each.kind, each.name, f"namespace {each.namespace}") for each in left.objects]
@@ -88,7 +97,10 @@ def _print_left_behind(left: "LeftBehind") -> None:
         say("On the cloud's machine, as root, these list containers, remove them, and remove networks:")
         for command in left.commands:
             echo(f"  {command}")
-        say("Remove folders only when the containers are gone.")
+        say(
+            "Remove folders only when the containers are gone. The one in engine/namespaces keeps volumes and"
+            " addresses of the containers in use."
+        )
 
 
 def _sentence(what: str) -> str:

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from neocloud.cli.output import Format, JsonObject, confirm, say, show
 from neocloud.cli.progress import finish
-from neocloud.cli.resources.deletion import delete_by_force
+from neocloud.cli.resources.deletion import delete_by_force, id_to_delete
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of
 from neocloud.cli.resources.names import resolve_names, with_field_names
@@ -103,7 +103,9 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
             "INVALID_ARGUMENT", "--force waits for the deletion first", "Leave out --no-wait or --force"
         )
     profile, client = _open(given)
-    resource_id = _to_delete(noun, client, profile, given)
+    resource_id = id_to_delete(
+        lambda: _target(noun, client, profile, given, is_exact=True)[0], given["target"], force=given["force"]
+    )
     what = f"{noun.words} {given['target']}"
     confirm(what, yes=given["yes"])
     if given["force"]:
@@ -113,16 +115,6 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
     if not given["no_wait"]:
         _wait(client, operation, f"Delete {what}")
     echo(f"{noun.words.capitalize()} {given['target']} is {'being ' if given['no_wait'] else ''}deleted.")
-
-
-def _to_delete(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
-    """Return the id of the resource to delete. With --force it may be one that the caller cannot read."""
-    try:
-        return _target(noun, client, profile, given, is_exact=True)[0]
-    except ClientError as error:
-        if error.code == "NOT_FOUND" and given["force"] and contract.is_id(given["target"]):
-            return given["target"]
-        raise
 
 
 def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:

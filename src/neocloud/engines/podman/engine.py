@@ -173,7 +173,7 @@ class PodmanEngine:
         chosen = f"--filter label=neocloud.namespace={namespace}"
         return (
             f"{podman} ps --all {chosen}",
-            f"{podman} rm --force {chosen}",
+            f"{podman} rm --force --depend {chosen}",
             f"{podman} network prune --force {chosen}",
         )
 

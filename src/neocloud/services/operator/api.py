@@ -5,15 +5,18 @@ that is in progress loses its lease with the row: it can write nothing afterward
 """
 
 import asyncio
+import logging
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from neocloud.core import contract, operations
 from neocloud.core.kind import delete_row
 from neocloud.core.service import Call, KindTable, Method, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.engines.base import Engine, EngineError, Reference
+from neocloud.engines.base import Engine, Reference
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.neocloud.operator.v1 import (
     EngineObject,
@@ -24,9 +27,13 @@ from neocloud.messages.neocloud.operator.v1 import (
 )
 from neocloud.services.iam.types import operators_tenant_id
 
+logger = logging.getLogger(__name__)
+
 PERMISSION = "operator.resources.forget"
-ENGINE_SECONDS = 10.0
-"""How long the engine may take to list what is left behind."""
+SHORTEST_DELETION = timedelta(seconds=30)
+"""A deletion that began more recently cannot be forced: it may be about to end."""
+LISTING_SECONDS = 10.0
+"""How long the engine, and then the disk, may take to list what is left behind."""
 REASON = "An operator removed the resource from the control plane by force. Its workloads may still exist."
 _NAMED_CHILDREN = 5
 
@@ -66,6 +73,12 @@ def _to_forget(tx: Transaction, call: Call, resource_id: str) -> list[Resource]:
         raise contract.bad_state(
             row.id, f"{row.id} is not being deleted. Only a deletion that does not end can be forced."
         )
+    left = SHORTEST_DELETION - (call.dependencies.clock.now() - row.deleted_at)
+    if left > timedelta(0):
+        raise contract.bad_state(
+            row.id,
+            f"The deletion of {row.id} has only just begun. Try again in {left.total_seconds():.0f} s.",
+        )
     rows = {row.id: row}
     waiting = [row]
     while waiting:
@@ -86,25 +99,31 @@ def _response(operation: Operation, rows: Sequence[Resource], left: LeftBehind) 
 
 
 async def _left_behind(engine: Engine, home: Path, rows: Sequence[Resource]) -> LeftBehind:
+    """Return what is known to be left. Whatever keeps the deletion from ending may fail here, too."""
     ids = {row.id for row in rows}
     found: set[Reference] = set()
-    problem = ""
+    folders: list[str] = []
+    problems: list[str] = []
     try:
-        async with asyncio.timeout(ENGINE_SECONDS):
+        async with asyncio.timeout(LISTING_SECONDS):
             for row in rows:
                 found |= await _objects_of(engine, row, ids)
     except TimeoutError:
-        problem = f"The engine did not answer within {ENGINE_SECONDS:g} s."
-    except EngineError as error:
-        problem = str(error)
+        problems.append(f"The engine did not answer within {LISTING_SECONDS:g} s.")
+    except Exception as error:
+        logger.warning("What %s leaves behind cannot be listed: %s", rows[0].id, error, exc_info=True)
+        problems.append(str(error) or type(error).__name__)
+    try:
+        async with asyncio.timeout(LISTING_SECONDS):
+            folders = await asyncio.to_thread(lambda: sorted(str(path) for path in _folders(home, ids)))
+    except TimeoutError:
+        problems.append(f"The disk of the state folder did not answer within {LISTING_SECONDS:g} s.")
     objects = sorted(found, key=lambda each: (each.namespace, each.kind != "Pod", each.kind, each.name))
-    namespaces = sorted(ids if problem else {each.namespace for each in objects} & ids)
-    folders = await asyncio.to_thread(lambda: sorted(str(path) for path in _folders(home, ids)))
     return LeftBehind(
         objects=[EngineObject(kind=each.kind, namespace=each.namespace, name=each.name) for each in objects],
         folders=folders,
-        commands=[line for namespace in namespaces for line in engine.removal_commands(namespace)],
-        engine_error=problem,
+        commands=[line for namespace in sorted(ids) for line in engine.removal_commands(namespace)],
+        engine_error=" ".join(problems),
     )
 
 
@@ -128,14 +147,15 @@ def _folders(home: Path, ids: Collection[str]) -> Iterator[Path]:
             if path.name in ids:
                 yield path
             else:
-                yield from (path / each for each in ids if (path / each).is_dir())
+                yield from (path / each for each in ids if os.path.isdir(path / each))
 
 
 def _subfolders(folder: Path) -> list[Path]:
     try:
-        return [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+        paths = list(folder.iterdir())
     except OSError:
-        return []  # removed meanwhile
+        return []  # removed meanwhile, or on a disk that does not answer
+    return [path for path in paths if os.path.isdir(path) and not os.path.islink(path)]  # False on an error
 
 
 def _words(kind: str) -> str:

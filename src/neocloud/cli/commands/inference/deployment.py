@@ -20,7 +20,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration, finish
-from neocloud.cli.resources.deletion import ForceOption, delete_by_force
+from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     MODELS,
@@ -253,20 +253,14 @@ def delete(
       neo deployment delete assistant --yes
     """
     cloud = connect_to_project(context, project)
-    item = cloud.find(DEPLOYMENTS, name)
-    confirm(f"deployment {item.metadata.name}", yes=yes, is_new=True)
+    deployment_id = id_to_delete(lambda: cloud.find(DEPLOYMENTS, name).metadata.id, name, force=force)
+    confirm(f"deployment {name}", yes=yes, is_new=True)
     if force:
-        delete_by_force(
-            cloud.client,
-            f"{DEPLOYMENTS}/Delete",
-            item.metadata.id,
-            f"deployment {item.metadata.name}",
-            yes=yes,
-        )
+        delete_by_force(cloud.client, f"{DEPLOYMENTS}/Delete", deployment_id, f"deployment {name}", yes=yes)
         return
-    operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": item.metadata.id})
-    finish(cloud.client, operation, f"Delete deployment {item.metadata.name}", DELETE_TIMEOUT_SECONDS)
-    say(f"Deployment {item.metadata.name} is deleted.")
+    operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": deployment_id})
+    finish(cloud.client, operation, f"Delete deployment {name}", DELETE_TIMEOUT_SECONDS)
+    say(f"Deployment {name} is deleted.")
 
 
 def _scaling(item: "Deployment") -> str:

@@ -21,7 +21,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import finish
-from neocloud.cli.resources.deletion import ForceOption, delete_by_force
+from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     MODELS,
     ProjectClient,
@@ -197,16 +197,14 @@ def delete(
       neo model delete support --yes
     """
     cloud = connect_to_project(context, project)
-    model = cloud.find(MODELS, name)
-    confirm(f"model {model.metadata.name} and the copy of its weights", yes=yes, is_new=True)
+    model_id = id_to_delete(lambda: cloud.find(MODELS, name).metadata.id, name, force=force)
+    confirm(f"model {name} and the copy of its weights", yes=yes, is_new=True)
     if force:
-        delete_by_force(
-            cloud.client, f"{MODELS}/Delete", model.metadata.id, f"model {model.metadata.name}", yes=yes
-        )
+        delete_by_force(cloud.client, f"{MODELS}/Delete", model_id, f"model {name}", yes=yes)
         return
-    operation = cloud.client.call(f"{MODELS}/Delete", {"id": model.metadata.id})
-    finish(cloud.client, operation, f"Delete model {model.metadata.name}", READ_TIMEOUT_SECONDS)
-    say(f"Model {model.metadata.name} is deleted.")
+    operation = cloud.client.call(f"{MODELS}/Delete", {"id": model_id})
+    finish(cloud.client, operation, f"Delete model {name}", READ_TIMEOUT_SECONDS)
+    say(f"Model {name} is deleted.")
 
 
 def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:

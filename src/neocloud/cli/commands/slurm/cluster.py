@@ -20,7 +20,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration, stage
-from neocloud.cli.resources.deletion import ForceOption, delete_by_force
+from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
@@ -177,12 +177,12 @@ def delete(
       neo slurm cluster delete lab --yes
     """
     cloud = connect_to_project(context, project)
-    cluster = cloud.find(CLUSTERS, name)
+    cluster_id = id_to_delete(lambda: cloud.find(CLUSTERS, name).metadata.id, name, force=force)
     confirm(f"cluster {name} and all files in it", yes=yes)
     if force:
-        delete_by_force(cloud.client, f"{CLUSTERS}/Delete", cluster.metadata.id, f"cluster {name}", yes=yes)
+        delete_by_force(cloud.client, f"{CLUSTERS}/Delete", cluster_id, f"cluster {name}", yes=yes)
         return
-    operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster.metadata.id})
+    operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster_id})
     view = watch_operation(cloud, operation, f"Delete cluster {name}")
     echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")
 

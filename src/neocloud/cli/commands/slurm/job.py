@@ -114,7 +114,8 @@ def list_jobs(
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
-    jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id, "active_only": active}))
+    listed = cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id, "active_only": active})
+    jobs = [job for job in listed if not active or job.state in ACTIVE]  # an earlier release lists all
     rows = (
         (job.id, job.name, job.user, job.state, _elapsed(job), ",".join(job.nodes) or job.reason, _exit(job))
         for job in jobs

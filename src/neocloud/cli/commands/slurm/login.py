@@ -66,7 +66,7 @@ def ssh(
     if settings["HostName"] == LOOPBACK and not _is_near(cloud.profile):
         say(
             "This cloud opens ssh to login nodes on its own machine only."
-            " Its operator opens it to others with `neo up --listen ADDRESS`."
+            " Its operator opens it to others with `neo up --listen` and an IPv4 address."
         )
     options = [part for key, value in settings.items() for part in ("-o", f"{key}={quoted(value)}")]
     os.execv(program, ["ssh", *options, "--", settings["HostName"], *(command or ())])
