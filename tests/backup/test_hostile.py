@@ -126,7 +126,7 @@ async def test_no_backup_at_all_is_refused(tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(content)
         with (
             (tmp_path / "file").open("rb") as file,
-            pytest.raises(BackupError, match="no backup of Neocloud"),
+            pytest.raises(BackupError, match="not a backup of Neocloud"),
         ):
             needs_passphrase(file)
     (tmp_path / "file").write_bytes(b"age-encryption.org/v1\n-> X25519 " + b"a" * 10_000_000)

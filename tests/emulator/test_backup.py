@@ -161,5 +161,5 @@ def test_the_command_line_says_what_is_missing(neo: Neo, folder: Path) -> None: 
     assert "Name the file of the key with --key-file" in refused("restore", file)
     assert "cannot be read" in refused("restore", str(folder / "none"), *key)
     (folder / "junk").write_text("junk")
-    assert "no backup of Neocloud" in refused("restore", str(folder / "junk"), *key)
+    assert "not a backup of Neocloud" in refused("restore", str(folder / "junk"), *key)
     done(neo("destroy", "--yes", **home))

@@ -7,7 +7,7 @@ for standard and custom verbs alike.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -113,7 +113,7 @@ def test_every_change_is_one_transaction_unless_it_acts_outside_of_the_store() -
 def be_deleting(tx: Transaction, identifier: str) -> None:
     row = tx.get(identifier)
     assert row is not None
-    tx.update(replace(row, deleted_at=datetime.now(UTC)))
+    tx.update(replace(row, deleted_at=datetime.now(UTC) - timedelta(hours=1)))
 
 
 async def prepare(cloud: Cloud, verb: str) -> tuple[str, dict[str, Any]]:

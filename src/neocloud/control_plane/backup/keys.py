@@ -127,7 +127,7 @@ def read_keys(path: Path) -> Keys:
         path.lstat()
     except FileNotFoundError:
         raise BackupError(
-            f"There is not a key file {path}", "Add --new-key to make one, or name another"
+            f"There is no key file {path}", "Add --new-key to make one, or name another"
         ) from None
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror}", "Name another file") from None
