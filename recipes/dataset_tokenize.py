@@ -14,6 +14,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,13 +58,23 @@ def fit(examples: Iterable[Example], context: int, too_long: str, counts: Counts
 
 
 def encode_all(encoder: ChatEncoder, conversations: list[Conversation], workers: int) -> list[Example]:
-    """Encode in parallel; forked workers inherit the tokenizer, so it is loaded only once."""
+    """Encode in parallel; forked workers inherit the tokenizer, so it is loaded only once.
+
+    Raises RecipeError when a worker died, as where memory is short. (`multiprocessing.Pool` would wait for it
+    for ever.)
+    """
     if workers == 1 or len(conversations) < 2 * workers:
         return [_encode(encoder, messages) for messages in conversations]
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per CPU is parallel enough
     chunk = max(1, min(256, len(conversations) // workers))
-    with multiprocessing.get_context("fork").Pool(workers, _inherit, (encoder,)) as pool:
-        return pool.map(_encode_inherited, conversations, chunksize=chunk)
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, forked, _inherit, (encoder,)) as pool:
+        try:
+            return list(pool.map(_encode_inherited, conversations, chunksize=chunk))
+        except BrokenProcessPool:
+            raise RecipeError(
+                f"one of {workers} processes died, perhaps for want of memory; run again with --workers 1"
+            ) from None
 
 
 _inherited: list[ChatEncoder] = []

@@ -16,6 +16,8 @@ import make_base_model  # noqa: E402
 
 torch.set_num_threads(1)  # models this small gain nothing from more
 
+ALONE = ("--workers", "1")
+"""For a script that runs in the tests' process: it has threads, so a forked worker may hang or die."""
 CHATS = [
     [
         {"role": "user", "content": f"I lost my card number {number}."},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -15,17 +18,31 @@ from lora_model import load_base
 from recipe_errors import RecipeError
 from tokenized_data import TokenizedData, pack
 
-from .conftest import CHATS
+from .conftest import ALONE, CHATS, RECIPES
 
 
 def tokenize(chats: Path, model: Path, *flags: str) -> TokenizedData:
     output = chats.with_suffix(".arrow")
-    assert dataset_tokenize.main([str(chats), "--model", str(model), *flags]) == 0
+    assert dataset_tokenize.main([str(chats), "--model", str(model), *ALONE, *flags]) == 0
     return TokenizedData.open(output)
 
 
+def tokenize_apart(
+    chats: Path, model: Path, *flags: str, program: str = ""
+) -> subprocess.CompletedProcess[str]:
+    start = f"import os, signal, sys, dataset_tokenize\n{program}\nsys.exit(dataset_tokenize.main())"
+    return subprocess.run(
+        [sys.executable, "-c", start, str(chats), "--model", str(model), *flags],
+        env={**os.environ, "PYTHONPATH": str(RECIPES)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
 def test_rows_have_ids_labels_and_mask(chats: Path, tiny_model: Path) -> None:
-    data = tokenize(chats, tiny_model, "--workers", "1")
+    data = tokenize(chats, tiny_model)
     assert data.table.column_names == ["input_ids", "labels", "attention_mask"]
     ids, labels = ChatEncoder(load_tokenizer(str(tiny_model))).encode(CHATS[3])
     assert data.table["input_ids"][3].as_py() == ids
@@ -34,8 +51,17 @@ def test_rows_have_ids_labels_and_mask(chats: Path, tiny_model: Path) -> None:
 
 
 def test_two_processes_write_what_one_writes(chats: Path, tiny_model: Path) -> None:
-    alone = tokenize(chats, tiny_model, "--workers", "1").table
-    assert tokenize(chats, tiny_model, "--workers", "2").table.equals(alone)
+    alone = tokenize(chats, tiny_model).table
+    ran = tokenize_apart(chats, tiny_model, "--workers", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert TokenizedData.open(chats.with_suffix(".arrow")).table.equals(alone)
+
+
+def test_a_process_that_dies_is_an_error_and_no_wait(chats: Path, tiny_model: Path) -> None:
+    dies = "def die(messages): os.kill(os.getpid(), signal.SIGKILL)\ndataset_tokenize._encode_inherited = die"
+    ran = tokenize_apart(chats, tiny_model, "--workers", "2", program=dies)
+    assert ran.returncode == 1 and "one of 2 processes died" in ran.stderr, ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_batches_are_padded_without_labels(chats: Path, tiny_model: Path) -> None:

@@ -17,7 +17,7 @@ from chat_tokens import ChatEncoder, load_tokenizer
 from generation import generate, perplexity, until_end
 from lora_model import load_base
 
-from .conftest import CHATS, write_chats
+from .conftest import ALONE, CHATS, write_chats
 
 INTENTS = [
     [{"role": "user", "content": text}, {"role": "assistant", "content": intent}]
@@ -31,7 +31,7 @@ def classifier(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     """Test data with two intents, and an adapter that has learnt them."""
     folder = tmp_path_factory.mktemp("classifier")
     data = write_chats(folder / "intents.jsonl", INTENTS)
-    assert dataset_tokenize.main([str(data), "--model", str(tiny_model), "--context", "64"]) == 0
+    assert dataset_tokenize.main([str(data), "--model", str(tiny_model), "--context", "64", *ALONE]) == 0
     settings = ["max_steps=60", "learning_rate=0.02", "per_device_train_batch_size=8", "save_steps=0"]
     flags = [word for setting in settings for word in ("--set", setting)]
     places = ["--model", str(tiny_model), "--data", str(data.with_suffix(".arrow"))]

@@ -21,7 +21,7 @@ import finetune
 from lora_model import load_base, precision, with_adapter
 from recipe_errors import EXIT_STOPPED, RecipeError
 
-from .conftest import CHATS, RECIPES, write_chats
+from .conftest import ALONE, CHATS, RECIPES, write_chats
 
 STEPS = 30
 GLOBAL_BATCH = 2
@@ -36,7 +36,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 @pytest.fixture(scope="module")
 def data(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     chats = write_chats(tmp_path_factory.mktemp("data") / "chats.jsonl")
-    assert dataset_tokenize.main([str(chats), "--model", str(tiny_model), "--context", "128"]) == 0
+    assert dataset_tokenize.main([str(chats), "--model", str(tiny_model), "--context", "128", *ALONE]) == 0
     return chats.with_suffix(".arrow")
 
 
@@ -223,7 +223,7 @@ def test_in_mixed_precision_the_learnt_weights_stay_in_32_bits(flags: list[str],
 
 def test_one_row_is_enough_to_train_on(tiny_model: Path, tmp_path: Path) -> None:
     chats = write_chats(tmp_path / "one.jsonl", CHATS[:1])
-    assert dataset_tokenize.main([str(chats), "--model", str(tiny_model), "--pack"]) == 0
+    assert dataset_tokenize.main([str(chats), "--model", str(tiny_model), "--pack", *ALONE]) == 0
     places = ["--model", str(tiny_model), "--data", str(chats.with_suffix(".arrow"))]
     assert finetune.main([*places, "--output-dir", str(tmp_path), "--set", "num_train_epochs=3"]) == 0
     assert summary(tmp_path)["step"] == 3
