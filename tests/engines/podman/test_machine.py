@@ -49,7 +49,10 @@ async def test_limits_are_those_of_the_pod(space: Space) -> None:
 async def test_an_operator_removes_a_namespace_without_the_engine(bench: PodmanBench) -> None:
     """As the commands say that `neo ... delete --force` prints."""
     space = Space(bench.engine, bench.image)
-    await space.apply(space.namespace(), space.pod("one"))
+    several = space.pod("several")
+    main = several["spec"]["containers"][0]
+    several["spec"]["containers"].append({**main, "name": "second"})  # they depend on a container they share
+    await space.apply(space.namespace(), space.pod("one"), several)
     show, *removal = bench.engine.removal_commands(space.name)
 
     async def shown() -> str:
@@ -58,9 +61,10 @@ async def test_an_operator_removes_a_namespace_without_the_engine(bench: PodmanB
             await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
         ).stdout
 
-    assert "neocloud.pod:one" in await shown()
+    before = await shown()
+    assert "neocloud.pod:one" in before and before.count("neocloud.pod:several") == 3
     for command in removal:
-        await asyncio.to_thread(subprocess.run, command.split(), capture_output=True, check=True)
+        await asyncio.to_thread(subprocess.run, ["sh", "-c", command], capture_output=True, check=True)
     assert not await shown()
     await bench.engine.remove([Reference("Namespace", space.name, space.name)])
 

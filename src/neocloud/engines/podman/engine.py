@@ -173,7 +173,8 @@ class PodmanEngine:
         chosen = f"--filter label=neocloud.namespace={namespace}"
         return (
             f"{podman} ps --all {chosen}",
-            f"{podman} rm --force --depend {chosen}",
+            # One by one: a single `rm` of Podman 4.3 leaves some where containers of a pod share another.
+            f"{podman} ps --all --quiet {chosen} | xargs -r -n 1 {podman} rm --force --depend --ignore",
             f"{podman} network prune --force {chosen}",
         )
 
