@@ -354,6 +354,8 @@ def _is_cancelled() -> bool:
 
 
 async def _cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel the task and wait until it has ended."""
+    """Cancel the task, wait until it has ended, and drop what it raised."""
     task.cancel()
     await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # retrieved, or asyncio would log it
