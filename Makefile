@@ -22,8 +22,8 @@ demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in
 serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
 	@$(BIN)/python -m neocloud.control_plane --home "$(SERVE_HOME)"
 
-test: debian-test $(TOOLS) clients ## run all tests, in parallel
-	@$(BIN)/pytest -n logical
+test: debian-test $(TOOLS) clients ## run all tests, in parallel; one that fails runs again, and is listed as RERUN
+	@$(BIN)/pytest -n logical --reruns 1 -r fER
 
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
 	@$(BIN)/pytest -n logical -m "not real and not e2e"

@@ -104,6 +104,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         remove_leftovers()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why tests failed that passed when they ran again (`make test`)."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_sep("_", f"first run of {report.nodeid}")
+        report.toterminal(terminalreporter._tw)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = tier_of(item)
