@@ -132,10 +132,14 @@ def gpus(text: str) -> tuple[Accelerator, ...]:
         model = f"NVIDIA {match['model']}"
         memory_mib = GPU_MEMORY_GIB.get(gpu_type(model), OTHER_GPU_MEMORY_GIB) * 1024
         first = len(found)
-        found += [
-            Accelerator("nvidia", model, memory_mib, first + number) for number in range(int(match["count"]))
-        ]
+        found += [_gpu(model, memory_mib, first + number) for number in range(int(match["count"]))]
     return tuple(found)
+
+
+def _gpu(model: str, memory_mib: int, number: int) -> Accelerator:
+    """Return a GPU with an address of its own, which can be passed to a machine."""
+    address = f"{number >> 8:04x}:{number & 0xFF:02x}:00.0"
+    return Accelerator("nvidia", model, memory_mib, number, address, str(number), f"GPU-emulated-{number}")
 
 
 def _published_types() -> list[str]:

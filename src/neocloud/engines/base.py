@@ -143,9 +143,33 @@ class Accelerator:
     model: str
     memory_mib: int
     index: int
+    """The driver's number. Numbers move up when a GPU is lost or passed to a guest: nothing is kept by it."""
     pci_address: str = ""
-    """ "0000:01:00.0" where it can be passed to a guest; "" where that is not known."""
+    """ "0000:01:00.0"; "" where it is not known."""
     iommu_group: str = ""
+    """The group that is passed to a guest as a whole; "" without an IOMMU."""
+    uuid: str = ""
+    obstacle: str = ""
+    """Why it cannot be passed to a virtual machine, and what to do. Containers can have it nevertheless."""
+
+    @property
+    def key(self) -> str:
+        """What it is recorded by: it stays the same over a reboot."""
+        return self.uuid or self.pci_address or str(self.index)
+
+    @property
+    def passthrough_problem(self) -> str:
+        """Why it cannot be passed to a virtual machine, and what to do; "" where it can."""
+        if self.obstacle:
+            return self.obstacle
+        if not self.pci_address:
+            return "its PCI address is not known; install a driver that tells it, and restart Neocloud"
+        if not self.iommu_group:
+            return (
+                "this host has no IOMMU, or it is switched off; switch on VT-d or AMD-Vi in the firmware, "
+                "add intel_iommu=on (Intel) and iommu=pt to the kernel's command line, and restart the host"
+            )
+        return ""
 
 
 @dataclass(frozen=True)

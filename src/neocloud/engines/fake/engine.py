@@ -7,6 +7,7 @@ and a test may answer `exec` itself. Nothing here waits, except with a clock and
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -242,6 +243,10 @@ class FakeEngine:
         found = self._pod(pod)
         self._end(found, found.containers[0], exit_code)
         self.world.save()
+
+    def show_accelerators(self, accelerators: Sequence[Accelerator]) -> None:
+        """Have these GPUs from now on."""
+        self._capabilities = replace(self._capabilities, accelerators=tuple(accelerators))
 
     def lose(self, pod: Reference) -> None:
         """Remove the pod without an event."""

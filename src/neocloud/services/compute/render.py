@@ -35,6 +35,8 @@ MACHINE_SECRET, MACHINE_FOLDER, MACHINE_FILE = "machine", "/etc/neocloud/machine
 IDENTITY_SECRET, IDENTITY_FOLDER, TOKEN_FILE = "identity", "/etc/neocloud/identity", "token.json"
 DISK_FILE = "disk.qcow2"
 KVM = "kvm"
+VFIO_FOLDER = "/dev/vfio/"
+"""Holds the devices of IOMMU groups. The engine takes a group from its drivers for the pod that names it."""
 
 GRACE_SECONDS = 60
 """The time for a guest to shut down before it is powered off."""
@@ -216,9 +218,9 @@ def _devices(view: MachineView) -> list[tuple[str, str]]:
     if view.acceleration == KVM:
         found.append(("kvm", "/dev/kvm"))
     if view.gpus:
-        found.append(("vfio", "/dev/vfio/vfio"))
+        found.append(("vfio", f"{VFIO_FOLDER}vfio"))
         groups = sorted({gpu.iommu_group for gpu in view.gpus})
-        found.extend((f"vfio-{group}", f"/dev/vfio/{group}") for group in groups)
+        found.extend((f"vfio-{group}", f"{VFIO_FOLDER}{group}") for group in groups)
     return found
 
 

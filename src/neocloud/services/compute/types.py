@@ -163,6 +163,12 @@ class InstanceReason(StrEnum):
     ADDRESS_FAILED = "AddressFailed"
     IDENTITY_FAILED = "IdentityFailed"
     NO_GPU_LEFT = "NoGpuLeft"
+    GPU_NOT_PASSABLE = "GpuNotPassable"
+    """A GPU is there, and this host cannot pass it to a virtual machine."""
+    GPU_LOST = "GpuLost"
+    """A GPU of the machine, which was started, does not answer any more."""
+    GPU_NOT_PASSED = "GpuNotPassed"
+    """The machine runs and was started without its GPUs."""
 
 
 class StopReason(StrEnum):

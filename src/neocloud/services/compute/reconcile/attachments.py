@@ -2,8 +2,8 @@
 
 The interface shows in the status when all of its addresses exist: its own allocations, or those that the spec
 names. An address is assigned before it is used, so no two instances answer to the same address. Managed disks
-are created, the others must be ready. A GPU is passed to the guest whole, by VFIO. All GPUs are reserved in
-one namespace, so that none is passed twice.
+are created, the others must be ready. A GPU is passed to the guest whole, by VFIO, or the instance fails. One
+ledger has the GPUs of machines and of containers, so that none is given twice.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Resource, Store, Transaction
-from neocloud.engines.base import Accelerator, Capabilities
-from neocloud.engines.manifest import Secret
+from neocloud.core.store.protocol import Resource, Store
+from neocloud.engines.base import Accelerator, Capabilities, KubernetesObject
+from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, TooFewGpus
+from neocloud.engines.manifest import Pod, Secret
 from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.fleet import gpu_type
 from neocloud.messages.nebius.compute.v1 import DiskStatus
@@ -22,7 +23,14 @@ from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SubnetSpec, SubnetSt
 from neocloud.services.compute.catalogue import Preset
 from neocloud.services.compute.public import claim_reference
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
-from neocloud.services.compute.render import DiskView, GpuView, InterfaceView, SharedView, identity_secret
+from neocloud.services.compute.render import (
+    VFIO_FOLDER,
+    DiskView,
+    GpuView,
+    InterfaceView,
+    SharedView,
+    identity_secret,
+)
 from neocloud.services.compute.types import (
     DISK,
     DiskState,
@@ -196,51 +204,78 @@ def _size(disk: Resource) -> int:
     return DiskStatus.FromString(disk.status).size_bytes
 
 
-GPU_NAMESPACE = "gpus"
-
-
 async def acquire_gpus(
-    store: Store, instance_id: str, preset: Preset, capabilities: Capabilities
+    store: Store, scope: MachineScope, preset: Preset, capabilities: Capabilities
 ) -> tuple[GpuView, ...]:
-    """Return the GPUs of the instance: those it holds and as many more as it needs. Raises Failed when too
-    few are free."""
-    fitting = {
-        str(each.index): each
-        for each in capabilities.accelerators
-        if preset.gpu_type in ("", gpu_type(each.model))
-    }
+    """Return the GPUs of the instance: those it holds and as many more as it needs.
 
-    def acquire(tx: Transaction) -> list[Accelerator]:
-        held = tx.reservations(GPU_NAMESPACE)
-        mine = [value for value in fitting if held.get(value) == instance_id]
-        for value in fitting:
-            if (
-                len(mine) < preset.gpus
-                and value not in held
-                and tx.reserve(GPU_NAMESPACE, value, instance_id)
-            ):
-                mine.append(value)
-        return [fitting[value] for value in mine[: preset.gpus]]
-
+    Raises Failed when it cannot have them, so that no instance runs, and is charged for, without its GPUs.
+    """
     if not preset.gpus:
         return ()
-    found = await store.write(acquire)
-    if len(found) < preset.gpus:
+    present = capabilities.accelerators
+    of_type = [each for each in present if preset.gpu_type in ("", gpu_type(each.model))]
+    usable = [each for each in of_type if not each.passthrough_problem]
+    ledger = GpuLedger(store.write)
+    if scope.pod is not None:
+        await _require_present(ledger, scope.id, present, usable)
+    try:
+        found = await ledger.acquire(scope.id, preset.gpus, usable, present)
+    except TooFewGpus as error:
+        raise _too_few(preset, of_type, error.free) from error
+    return tuple(GpuView(each.pci_address, each.iommu_group) for each in found)
+
+
+async def _require_present(
+    ledger: GpuLedger, instance_id: str, present: Sequence[Accelerator], usable: Sequence[Accelerator]
+) -> None:
+    """Raise Failed when a GPU of a machine that was started is gone: another cannot take its place there."""
+    held = {key for key, holder in (await ledger.holders(present)).items() if holder == instance_id}
+    for key in sorted(held - {each.key for each in usable}):
+        problem = next((f": {each.passthrough_problem}" for each in present if each.key == key), "")
         raise Failed(
-            InstanceReason.NO_GPU_LEFT,
-            f"{preset.gpus} GPUs are needed and {len(found)} are free. Stop a machine that has some.",
+            InstanceReason.GPU_LOST,
+            f"GPU {key} of this machine does not answer any more{problem}. Stop the machine and start it, so "
+            "that it gets another one, or restart the host if that GPU is needed.",
         )
-    return tuple(GpuView(each.pci_address, each.iommu_group) for each in found if each.pci_address)
+
+
+def _too_few(preset: Preset, of_type: Sequence[Accelerator], free: int) -> Failed:
+    problems = {each.passthrough_problem: each for each in of_type if each.passthrough_problem}
+    if problems:
+        reasons = "; ".join(
+            f"{each.model} {each.pci_address or each.index}: {problem}" for problem, each in problems.items()
+        )
+        return Failed(
+            InstanceReason.GPU_NOT_PASSABLE,
+            f"{preset.gpus} GPUs are needed, and of those here {free} are free and can be passed to a "
+            f"virtual machine. {reasons}.",
+        )
+    return Failed(
+        InstanceReason.NO_GPU_LEFT,
+        f"{preset.gpus} GPUs are needed and {free} are free. Stop a machine that has some.",
+    )
+
+
+def require_gpus_in(pod_spec: KubernetesObject, rendered: Pod) -> None:
+    """Raise Failed when the pod that runs was started without the devices of its GPUs."""
+    if _passed(rendered.spec()) - _passed(pod_spec):
+        raise Failed(
+            InstanceReason.GPU_NOT_PASSED,
+            "This machine runs without its GPUs: it was started before they could be passed to it. Stop it "
+            "and start it.",
+        )
+
+
+def _passed(pod_spec: KubernetesObject) -> set[str]:
+    """Return the devices of IOMMU groups in the spec of a pod."""
+    paths = (volume.get("hostPath", {}).get("path", "") for volume in pod_spec.get("volumes", ()))
+    return {path for path in paths if path.startswith(VFIO_FOLDER)}
 
 
 async def release_gpus(store: Store, instance_id: str) -> None:
-    def release(tx: Transaction) -> None:
-        for value, holder in tx.reservations(GPU_NAMESPACE).items():
-            if holder == instance_id:
-                tx.release(GPU_NAMESPACE, value)
-
     if instance_id in (await store.read(lambda tx: tx.reservations(GPU_NAMESPACE))).values():
-        await store.write(release)
+        await GpuLedger(store.write).release(instance_id)
 
 
 LIFETIME = timedelta(hours=1)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
-from neocloud.engines.base import PodPhase, Reference
+from neocloud.engines.base import Capabilities, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.catalogue import preset
@@ -23,6 +23,7 @@ from neocloud.services.compute.reconcile.attachments import (
     find_addresses,
     release_gpus,
     release_public_address,
+    require_gpus_in,
     shared_views,
 )
 from neocloud.services.compute.reconcile.machine_scope import (
@@ -92,12 +93,16 @@ class InstanceReconciler:
         pod = scope.pod
         if pod is not None and pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
             await self._remove_pod(scope)  # it ended when the cloud was stopped
-            pod = None
-        view = await self._view(scope, scope.addresses or await find_addresses(scope))
+            scope.observation = await self._engine.observe(namespace(scope.id))
+            pod = scope.pod
+        capabilities = await self._engine.capabilities()
+        view = await self._view(scope, scope.addresses or await find_addresses(scope), capabilities)
         rendered = machine_pod(view)
         if pod is None or not scope.runtime.pod_spec:
             await self._store_pod_spec(scope, rendered)
         else:
+            if not capabilities.is_boundless:  # nothing really runs there
+                require_gpus_in(scope.runtime.pod_spec, rendered)
             rendered = rendered.with_spec(scope.runtime.pod_spec)
         objects = [*machine_objects(view), *await self._tokens.objects(scope), rendered]
         await engine_call(self._engine.apply(objects))
@@ -133,8 +138,10 @@ class InstanceReconciler:
         if rest > 0:
             raise RetryLater("the guest runs; it is shown as starting for a moment", delay_seconds=rest)
 
-    async def _view(self, scope: MachineScope, addresses: Addresses) -> MachineView:
-        spec, capabilities = scope.instance.spec, await self._engine.capabilities()
+    async def _view(
+        self, scope: MachineScope, addresses: Addresses, capabilities: Capabilities
+    ) -> MachineView:
+        spec = scope.instance.spec
         shape = preset(spec.resources.platform, spec.resources.preset)
         return MachineView(
             id=scope.id,
@@ -151,7 +158,7 @@ class InstanceReconciler:
             disks=disk_views(scope),
             filesystems=await shared_views(scope),
             user_data=complete_user_data(spec.cloud_init_user_data),
-            gpus=await acquire_gpus(self._store, scope.id, shape, capabilities),
+            gpus=await acquire_gpus(self._store, scope, shape, capabilities),
             has_identity=bool(spec.service_account_id),
         )
 
