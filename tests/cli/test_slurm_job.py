@@ -72,7 +72,8 @@ def test_submit_sends_the_script_with_its_arguments(signed_in: Neo, bank: FakeSe
     assert request.script == script.read_text()
     assert list(request.arguments) == ["--epochs", "3"]
     assert dict(request.environment) == {"SEED": "1"}
-    assert (request.name, request.dependency, request.cluster_id) == (
+    assert (request.name, request.file_name, request.dependency, request.cluster_id) == (
+        "",
         "train",
         "afterok:6",
         "slurmcluster-e00bank",

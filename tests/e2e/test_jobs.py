@@ -68,6 +68,18 @@ def test_neo_submits_lists_follows_and_cancels_jobs_without_ssh(bank: Cluster, t
     assert "has ended already" in refused.stderr
 
 
+def test_a_script_keeps_its_own_name_and_folder_until_the_command_says_otherwise(bank: Cluster) -> None:
+    """SJOB-02."""
+    bank.ssh("mkdir -p /home/shared/own")
+    options = "#SBATCH --job-name=own --chdir=/home/shared/own"
+    script = f"#!/bin/bash\n{options}\n{{ echo $SLURM_JOB_NAME; pwd; }} > said\n"
+    submit = ("slurm", "job", "submit", "bank", "-", "--wait")
+    bank.cloud.neo(*submit, stdin=script)
+    bank.cloud.neo(*submit, "--name", "other", "--chdir", "/home/shared", stdin=script)
+    assert bank.ssh("cat /home/shared/own/said").split() == ["own", "/home/shared/own"]
+    assert bank.ssh("cat /home/shared/said; rm /home/shared/said").split() == ["other", "/home/shared"]
+
+
 def test_neo_waits_for_a_job_and_fails_when_the_job_fails(bank: Cluster) -> None:
     """SJOB-02."""
     neo = bank.cloud.neo

@@ -161,6 +161,7 @@ def test_sbatch_gets_options_script_arguments_and_environment(tmp_path: Path) ->
     program.write_text(
         "#!/bin/bash\n"
         f'printf "%s\\n" "$@" >{tmp_path}/arguments; /bin/cat "$3" >{tmp_path}/script\n'
+        f"pwd >{tmp_path}/folder\n"
         f'/usr/bin/env -0 >{tmp_path}/environment; echo "42;cluster"; exit 3\n'
     )
     program.chmod(0o755)
@@ -177,7 +178,7 @@ def test_sbatch_gets_options_script_arguments_and_environment(tmp_path: Path) ->
         "UID": "0",
     }
     ran = subprocess.run(
-        sbatch_command(["--parsable", "--chdir=/x y"], ["first", "second one"]),
+        sbatch_command(["--parsable", "--chdir=/x y"], ["first", "second one"], "-my $(job)", str(tmp_path)),
         input=sbatch_input(environment, script),
         capture_output=True,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
@@ -187,7 +188,8 @@ def test_sbatch_gets_options_script_arguments_and_environment(tmp_path: Path) ->
     given = (tmp_path / "arguments").read_text().splitlines()
     assert given[:2] + given[3:] == ["--parsable", "--chdir=/x y", "first", "second one"]
     assert (tmp_path / "script").read_text() == script
-    assert not Path(given[2]).exists()
+    assert Path(given[2]).name == "-my $(job)" and not Path(given[2]).parent.exists()
+    assert (tmp_path / "folder").read_text().strip() == str(tmp_path)
     seen = dict(each.split("=", 1) for each in (tmp_path / "environment").read_text().split("\0") if each)
     expected = {name: value for name, value in environment.items() if name != "UID"} | {"FROM_PROFILE": "1"}
     assert {name: seen.get(name) for name in expected} == expected

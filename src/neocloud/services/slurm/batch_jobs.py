@@ -13,6 +13,7 @@ from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineEr
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
 from neocloud.services.slurm.types import (
+    DEFAULT_WORKING_DIRECTORY,
     BatchJob,
     ClusterUnreachable,
     CommandResult,
@@ -29,17 +30,20 @@ MAX_REPLY_BYTES = 2000
 _SUBMIT = """
 variables=()
 while IFS= read -r -d "" each && [ -n "$each" ]; do variables+=("$each"); done
-script=$(mktemp) && cat >"$script" || exit 1
-options=$1; shift
+folder=$(mktemp -d) || exit 1
+script=$folder/$1
+cat >"$script" && cd -- "$2" || { rm -rf "$folder"; exit 1; }
+options=$3; shift 3
 set -- "$(type -P sbatch)" "${@:1:options}" "$script" "${@:options+1}"
 (
     for each in "${variables[@]}"; do export "$each"; done
     exec "$@"
 ) </dev/null
-code=$?; rm -f "$script"; exit $code
+code=$?; rm -rf "$folder"; exit $code
 """
-"""$1 is the number of sbatch options that follow; the rest are the script's arguments. Standard input has
-each NAME=value and a NUL after it, one more NUL, and the script."""
+"""$1 is the name of the script's file, which is the job's default name, $2 the default working directory, $3
+the number of sbatch options that follow; the rest are the script's arguments. Standard input has each
+NAME=value and a NUL after it, one more NUL, and the script."""
 
 CHECK_LOGIN_NODE = (
     "Its programs were changed, or something prints in the profile of its shell: look on the login node."
@@ -80,10 +84,12 @@ class ClusterJobs:
             raise EnvironmentRefused(problem)
         if not job.script.startswith("#!"):
             raise JobRefused('must start with a "#!" line, for example "#!/bin/bash"')
-        options = ["--parsable", f"--chdir={job.working_directory}"]
+        options = ["--parsable"]  # an option wins over the script's #SBATCH lines
+        if job.working_directory:
+            options.append(f"--chdir={job.working_directory}")
         if job.name:
             options.append(f"--job-name={job.name}")
-        command = sbatch_command([*options, *job.options], job.arguments)
+        command = sbatch_command([*options, *job.options], job.arguments, job.file_name)
         stdin = sbatch_input(job.environment, job.script)
         try:
             result = await self._execute(cluster_id, command, stdin=stdin)
@@ -177,10 +183,16 @@ def environment_problem(environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def sbatch_command(options: Sequence[str], arguments: Iterable[str]) -> list[str]:
+def sbatch_command(
+    options: Sequence[str],
+    arguments: Iterable[str],
+    file_name: str = "job",
+    directory: str = DEFAULT_WORKING_DIRECTORY,
+) -> list[str]:
     """Return the command for the login node. It reads `sbatch_input` on standard input: every user of the
     machine can read arguments, and the environment often holds keys."""
-    return ["/bin/bash", "-l", "-c", _SUBMIT, "sbatch", str(len(options)), *options, *arguments]
+    count = str(len(options))
+    return ["/bin/bash", "-l", "-c", _SUBMIT, "sbatch", file_name, directory, count, *options, *arguments]
 
 
 def sbatch_input(environment: Mapping[str, str], script: str) -> bytes:

@@ -83,6 +83,7 @@ def models_folder(home: Path, cluster_id: str) -> Path:
 
 
 DEFAULT_WORKING_DIRECTORY = "/home/shared"
+"""Where a job runs that neither its script nor its submission gives a working directory."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,17 @@ class NewJob:
     """A job to submit. None of its texts is interpreted by a shell."""
 
     name: str
+    """Name of the job; empty: what the script's #SBATCH lines say, else `file_name`."""
     script: str
     options: Sequence[str] = ()
     """Options of sbatch, e.g. "--cpus-per-task=2"."""
     arguments: Sequence[str] = ()
     """Arguments of the script."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    working_directory: str = DEFAULT_WORKING_DIRECTORY
+    working_directory: str = ""
+    """Empty: what the script's #SBATCH lines say, else `DEFAULT_WORKING_DIRECTORY`."""
+    file_name: str = "job"
+    """Name of the script's file on the login node, without a folder."""
 
 
 @dataclass(frozen=True)

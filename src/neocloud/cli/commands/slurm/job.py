@@ -54,8 +54,15 @@ def submit(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script.", show_default=False)
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the job. Default: the script's name.")] = "",
-    chdir: Annotated[str, typer.Option(help="Working directory on the cluster.")] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the job. Default: what the script says, else its file's name.")
+    ] = "",
+    chdir: Annotated[
+        str,
+        typer.Option(
+            help="Working directory on the cluster. Default: what the script says, else /home/shared."
+        ),
+    ] = "",
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Environment variable of the job; repeatable."),
@@ -77,7 +84,8 @@ def submit(
     request = {
         "cluster_id": cloud.find(CLUSTERS, cluster).metadata.id,
         "script": _read_script(script),
-        "name": name or ("" if str(script) == "-" else script.stem),
+        "name": name,
+        "file_name": "" if str(script) == "-" else script.stem,
         "working_directory": chdir,
         "environment": dict(_variable(item) for item in env or ()),
         "arguments": arguments or [],

@@ -28,7 +28,7 @@ from neocloud.services.slurm.batch_jobs import (
     find_job,
 )
 from neocloud.services.slurm.slurmrestd import SlurmJob
-from neocloud.services.slurm.types import DEFAULT_WORKING_DIRECTORY, JobRefused, NewJob
+from neocloud.services.slurm.types import JobRefused, NewJob
 
 LOG_CHUNK_BYTES = 256 * 1024
 SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
@@ -53,7 +53,8 @@ async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:
         options=[f"--dependency={request.dependency}"] if request.dependency else [],
         arguments=request.arguments,
         environment=request.environment,
-        working_directory=request.working_directory or DEFAULT_WORKING_DIRECTORY,
+        working_directory=request.working_directory,
+        file_name=request.file_name or "job",
     )
     with api_errors(request.cluster_id):
         try:
