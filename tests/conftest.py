@@ -56,6 +56,7 @@ REAL = (
     "tests/server/test_killed_server.py",
     "tests/services/billing/test_pricing_policies.py",
     "tests/services/slurm/test_kill.py",
+    "tests/test_wheel.py",
 )
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""

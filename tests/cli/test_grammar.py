@@ -82,7 +82,11 @@ def test_lm_eval_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv(tasks.PROGRAM_VARIABLE, raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr(tasks, "CLONE", clone)
-    with pytest.raises(ClientError, match="install-client"):
+    with pytest.raises(ClientError, match=r"Install `lm-eval\[api\]` with pip"):
+        tasks.program()
+    (clone / "scripts").mkdir(parents=True)
+    (clone / "scripts" / "install-client").touch()
+    with pytest.raises(ClientError, match="scripts/install-client lm-eval"):
         tasks.program()
     program.parent.mkdir(parents=True)
     program.touch()

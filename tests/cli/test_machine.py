@@ -413,14 +413,20 @@ class TestRequirements:
         assert ran.code == 4
         assert "you are not root. Run it as root" in ran.err
 
-    def test_a_missing_podman_is_named_with_the_way_to_get_it(
+    def test_missing_programs_are_named_with_the_command_that_installs_all(
         self, monkeypatch: pytest.MonkeyPatch, neo: Neo
     ) -> None:
         monkeypatch.setattr(server_process.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(server_process, "_TOOL_FOLDERS", "/nowhere")
         monkeypatch.setenv("PATH", "/nowhere")
         ran = neo("up")
         assert ran.code == 1
-        assert ran.err.startswith("neo: podman is not installed. Install it with `make setup`")
+        assert ran.err.startswith(
+            "neo: podman, runc, catatonit, netavark, nft are not installed. Install all"
+        )
+        installer = REPOSITORY / "scripts" / "install-debian-packages"
+        assert f"bash {installer} run" in ran.err
+        assert "apt-get install podman runc catatonit netavark nftables" in ran.err
 
     def test_a_podman_that_is_too_old_is_refused(
         self, monkeypatch: pytest.MonkeyPatch, neo: Neo, tmp_path: Path

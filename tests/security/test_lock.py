@@ -18,8 +18,8 @@ CLIENTS = ROOT / "tests" / "conformance" / "clients"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NO_PROGRAMS = (".md", ".conf")
 EXTRAS = {
-    "server": ("server",),
-    "test": ("server", "train", "test"),
+    "server": (),
+    "test": ("train", "test"),
     "jail": ("train", "serve"),
     "jail-gpu": ("train", "serve-gpu"),
 }

@@ -65,14 +65,16 @@ def program() -> str:
         raise ClientError(
             "FAILED_PRECONDITION",
             "lm-eval is not installed",
-            f"Run {_installer()}, or name the program in {PROGRAM_VARIABLE}",
+            f"{_how_to_install()}, or name the program in {PROGRAM_VARIABLE}",
         )
     return found
 
 
-def _installer() -> str:
+def _how_to_install() -> str:
     script = CLONE / "scripts" / "install-client"
-    return f"{script if script.is_file() else 'scripts/install-client'} lm-eval"
+    if script.is_file():
+        return f"Run {script} lm-eval"
+    return "Install `lm-eval[api]` with pip into an environment of its own and put its program on the path"
 
 
 def task_results(model: Model, tasks: Tasks) -> dict[str, dict[str, float]]:

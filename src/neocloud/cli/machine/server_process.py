@@ -14,7 +14,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shlex import quote
 
+import neocloud
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.client.errors import ClientError
@@ -23,8 +26,16 @@ from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE
 from neocloud.core.child_process import KILL_SECONDS, Child, Deaths, Process, deaths_in
 
 OLDEST_PODMAN = (4, 3)
-TOOLS = {"podman": "podman", "runc": "runc", "nft": "nftables"}
-INSTALL = "Install it with `make setup` in the checkout, or `apt-get install {package}`"
+TOOLS = {
+    "podman": "podman",
+    "runc": "runc",
+    "catatonit": "catatonit",
+    "netavark": "netavark",
+    "nft": "nftables",
+}
+"""Programs without which no container runs, and their packages. The installer's list is longer."""
+_TOOL_FOLDERS = "/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman"
+_PACKAGE = Path(neocloud.__file__).parent
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
 
@@ -37,12 +48,27 @@ def check_machine() -> None:
             "Running containers takes root, for networks and mounts, and you are not root",
             "Run it as root, for example with sudo",
         )
-    for tool, package in TOOLS.items():
-        if shutil.which(tool) is None:
-            raise ClientError(
-                "FAILED_PRECONDITION", f"{tool} is not installed", INSTALL.format(package=package)
-            )
+    folders = f"{os.environ.get('PATH', os.defpath)}:{_TOOL_FOLDERS}"
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=folders) is None]
+    if missing:
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            _how_to_install(*(TOOLS[tool] for tool in missing)),
+        )
     _check_podman_version()
+
+
+def _how_to_install(*packages: str) -> str:
+    """Return the command for all that Neocloud needs, which is inside an installed package, too."""
+    scripts = (folder / "scripts" / "install-debian-packages" for folder in (_PACKAGE, _PACKAGE.parents[1]))
+    installer = next((script for script in scripts if script.is_file()), None)
+    only = f"`apt-get install {' '.join(packages)}`"
+    if installer is None:
+        return f"Install with {only}"
+    return (
+        f"Install all that Neocloud needs with `bash {quote(str(installer))} run`, or only this with {only}"
+    )
 
 
 def _check_podman_version() -> None:
@@ -54,7 +80,7 @@ def _check_podman_version() -> None:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"`podman --version` does not say its version; it says: {said}",
-            INSTALL.format(package="podman"),
+            _how_to_install("podman"),
         )
     if (int(found[1]), int(found[2])) < OLDEST_PODMAN:
         raise ClientError(
