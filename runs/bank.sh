@@ -43,7 +43,7 @@ neo slurm job logs bank "$train" --follow
 neo slurm job logs bank "$evaluate" --follow > "$OUT/report.json"
 on_login sacct --allocations --format=JobID,JobName,NNodes,Elapsed,State
 
-say "6. Serve base and fine-tuned model with one engine, and send both a question"
+say "6. Serve base and fine-tuned model with one engine, set their price, and send both a question"
 name=$(basename "${DATA:-bank.csv}" | sed 's/\.[^.]*$//') # the name of the data, so that other data make another model
 RESULTS=$CODE/results/$name
 MODEL=$(printf %s "$name" | tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9' -)
@@ -52,11 +52,17 @@ neo model get "$MODEL-base" > /dev/null 2>&1 || neo model add "$MODEL-base" "$OU
 neo model get "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL" "$OUT/adapter" --base "$MODEL-base"
 neo deployment get "$MODEL-base" > /dev/null 2>&1 ||
   neo deploy "$MODEL-base" --platform cpu-local --max-adapters 2
-QUESTION=${QUESTION:-How do I open an account?}
+# Price of a token: what the replica's machine costs an hour, divided by the tokens that it writes in one.
+neo tco --measure "$MODEL-base" --output json > "$OUT/speed.json"
+neo deployment get "$MODEL-base" --output json > "$OUT/deployment.json"
+neo billing report --output json > "$OUT/bill.json"
+neo deployment price "$MODEL-base" "$(python3 runs/token_price.py "$OUT"/{speed,deployment,bill}.json)"
+# Of the test split, which neither model has seen.
+QUESTION=${QUESTION:-$(on_login "head -n 1 $RESULTS/chats_test.jsonl | jq -r 'first(.messages[] | select(.role == \"user\")).content'")}
 echo "Question: $QUESTION"
 for model in "$MODEL-base" "$MODEL"; do
   echo "--- $model"
-  neo chat "$model" --once "$QUESTION"
+  neo chat "$model" --once "$QUESTION" --temperature 0
 done
 
 say "7. Show the cost"

@@ -82,7 +82,7 @@ def test_ssh_finds_a_machine_or_a_cluster(
     assert signed_in("ssh", "computeinstance-web-1").code == 0, "a name of the form of an id"
     assert called == ["machine web", "cluster lab", "machine computeinstance-web-1"]
     lost = signed_in("ssh", "lost")
-    assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'" in lost.err
+    assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'. There are: " in lost.err
     as_user = signed_in("ssh", "lab", "--user", "me")
     assert as_user.code == 2 and "--user is for machines" in as_user.err
 

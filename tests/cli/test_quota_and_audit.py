@@ -1,4 +1,4 @@
-"""`neo quota` and `neo audit` against the real control plane on a fake engine. QUOTA-01, IAM-09."""
+"""`neo quota` and `neo audit` against the real control plane on a fake engine. QUOTA-01."""
 
 import asyncio
 import json

@@ -172,7 +172,7 @@ def test_a_job_over_its_memory_is_killed(bank: Cluster) -> None:
 
 @pytest.mark.parametrize("folder", ["/root", "/home/shared/made/on/the/spot", "/mnt/data", "/opt/ours"])
 def test_output_may_lie_anywhere_in_the_shared_root(bank: Cluster, folder: str) -> None:
-    """SLURM-05: also in folders that were made after the nodes started."""
+    """SLURM-04: also in folders that were made after the nodes started."""
     bank.ssh(f"mkdir -p {folder}")
     job = bank.sbatch("hostname; echo beside > result.txt", f"--chdir={folder}", "--output=job.out")
     assert bank.wait_for_job(job) == "COMPLETED"

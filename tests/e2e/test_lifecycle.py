@@ -14,9 +14,22 @@ from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster, user_key
 from tests.e2e.machine import Marks, traces
+from tests.e2e.reader import LEAVES_SHELLS, follow
+from tests.guides.session import Reader
 
 SMALL = ("--preset", "1vcpu-1gb")
 SEED = 11
+GETTING_STARTED = "docs/guides/getting-started.md"
+NOT_HERE = {
+    "git clone": "needs the internet",
+    "make ": "needs the internet",
+    "export PATH": "the tests' own path leads to it already",
+    "neo slurm cluster create": "the test before has made the cluster, which the page calls lab, too",
+    "neo slurm cluster check": "fails on a busy machine: tests/e2e/test_cluster.py",
+    "from nebius": "run on the emulator",
+    "neo down": "the first test of this file",
+    "neo destroy": "the last test of this file",
+}
 
 
 def test_down_and_up_bring_everything_back_and_a_job_that_was_cut_off_runs_again(bank: Cluster) -> None:
@@ -133,6 +146,19 @@ def has_nothing(cloud: Cloud, what: str) -> None:
 def networks(cloud: Cloud) -> list[str]:
     """Those of clusters; the project's own network is there all the time."""
     return cloud.podman("network", "ls", "--format={{.Name}}", "--filter=name=-slurmcluster-").split()
+
+
+def test_getting_started_works_as_written(victim: Cloud, tmp_path: Path) -> None:
+    """IAC-03: jobs, ssh, scp, scaling, `neo ps` and the bill of a real cluster."""
+    victim.neo("slurm", "cluster", "scale", "lab", "--workers", "2")
+    reader = Reader(not_run=NOT_HERE, types=LEAVES_SHELLS)
+    said = follow(victim, GETTING_STARTED, tmp_path, reader=reader)
+    assert "\nSubmitted batch job " in said
+    lines = [line.strip() for line in said.splitlines()]
+    assert {"worker-0", "worker-1"} <= set(lines), "the job printed the names of its nodes"
+    assert lines.count("logout") == 2
+    nodes = victim.clusters()[0]["status"]["nodes"]
+    assert [node["name"] for node in nodes] == ["worker-0", "worker-1", "worker-2"]
 
 
 def test_destroy_leaves_no_container_network_image_mount_rule_process_or_file(victim: Cloud) -> None:

@@ -18,7 +18,7 @@ def idle(bank: Cluster) -> None:
 
 
 def test_jobs_and_login_shells_see_the_same_root_and_nodes_keep_what_is_their_own(bank: Cluster) -> None:
-    """SLURM-05."""
+    """SLURM-04, SLURM-05."""
     bank.ssh("date > /etc/made-by-login && hostname > /tmp/private-to-login")
     output = bank.run_job(
         "srun bash -c 'cat /etc/made-by-login > /dev/null && hostname && ls /tmp/private-to-login 2>&1'"
@@ -141,6 +141,6 @@ def test_a_node_whose_slurmd_is_killed_from_inside_a_job_comes_back(bank: Cluste
 
 
 def test_the_login_shells_files_survive_in_the_shared_root(bank: Cluster) -> None:
-    """SLURM-05: /home, /root and /mnt are one file system for all."""
+    """SLURM-04: /home, /root and /mnt are one file system for all."""
     bank.ssh(f"mkdir -p /mnt/data && echo kept > /mnt/data/kept && echo kept > {SHARED}/kept")
     assert bank.run_job(f"srun cat /mnt/data/kept {SHARED}/kept", *ON_BOTH).split() == ["kept"] * 4

@@ -1,4 +1,4 @@
-"""What happens to an instance unasked, as the official SDK sees it (CMP-08, CMP-13)."""
+"""Preemption and maintenance of an instance, as the official SDK sees them (CMP-11, CMP-15)."""
 
 from collections.abc import Callable
 from typing import Any

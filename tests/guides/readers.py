@@ -8,8 +8,10 @@ from collections.abc import Mapping
 
 from tests.guides.session import Reader
 
-REAL_CLUSTER = (
-    "real Slurm: tests/e2e/test_jobs.py::test_neo_submits_lists_follows_and_cancels_jobs_without_ssh"
+REAL_CLUSTER = "real Slurm: tests/e2e/test_lifecycle.py::test_getting_started_works_as_written"
+CHECK = (
+    "real Slurm: tests/e2e/test_cluster.py"
+    "::test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run"
 )
 REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
@@ -17,7 +19,12 @@ REAL_TUNING = (
     "real vLLM: tests/e2e/inference/test_tuning.py"
     "::test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers"
 )
+PAUSED = (
+    "real Slurm: tests/e2e/inference/test_tuning.py"
+    "::test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes"
+)
 RECIPES = "real Slurm: tests/recipes/test_jobs.py; runs/bank.sh runs the same commands"
+LARGER = "needs four nodes with GPUs, and a model from a hub"
 IMAGES = "needs the Debian mirror for minutes: `make demo` and tests/images"
 INTERNET = "needs the internet"
 TRUST = "changes what the whole machine trusts: tests/conformance/trust.py does it for one process"
@@ -30,9 +37,10 @@ CHAT = (
     "the emulator has no gateway: tests/gateway/pages/test_chat_command.py"
     "::test_the_link_opens_the_models_that_were_named"
 )
-EVALUATION = (
+ON_REAL_MODEL = (
     "the emulator has no gateway: tests/e2e/inference/test_evaluation.py::test_a_model_is_as_good_as_itself"
 )
+LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
 HOWTO = "tests/test_howto.py::test_the_service_of_the_guide_serves_what_it_says"
@@ -54,7 +62,7 @@ READERS: Mapping[str, Reader] = {
             "make demo": INTERNET,
             "make setup": INTERNET,
             "export PATH": "the tests' own path leads to it already",
-            "neo slurm cluster check": REAL_CLUSTER,
+            "neo slurm cluster check": CHECK,
             "cat > hello.sbatch": REAL_CLUSTER,
             "neo slurm job": REAL_CLUSTER,
             "neo slurm cluster ssh": REAL_CLUSTER,
@@ -92,16 +100,21 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/evaluate.md": Reader(
         not_run={
-            "neo evaluate": EVALUATION,
+            "neo evaluate --base tiny --candidate bank --data chats_test.jsonl --limit": "needs jq, too",
+            "neo evaluate --base tiny --candidate bank --data": ON_REAL_MODEL,
+            "neo evaluate --base tiny --candidate bank --tasks": LM_EVAL,
             "scripts/install-client": INTERNET,
             "neo tco --set workers=4 --measure": "tests/e2e/inference/test_evaluation.py::"
             "test_what_a_conversation_costs_at_the_speed_it_is_served",
         }
     ),
-    "docs/guides/chat.md": Reader(not_run={"neo chat": CHAT}),
+    "docs/guides/chat.md": Reader(not_run={"neo chat bank --once": ON_REAL_MODEL, "neo chat": CHAT}),
     "docs/guides/tuning.md": Reader(
         not_run={
             "neo tune": REAL_TUNING,
+            "neo tuning job pause": PAUSED,
+            "neo tuning job resume": PAUSED,
+            "neo tuning job cancel": "needs a job that runs: tests/gateway/openai_files/test_fine_tuning.py",
             "neo tuning": REAL_TUNING,
             '{"messages"': "a line of data",
             "file =": GATEWAY,
@@ -109,21 +122,24 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/fine-tune.md": Reader(
         not_run={
-            start: RECIPES
-            for start in (
-                "neo slurm",
-                "ssh ",
-                "scp ",
-                "cd ",
-                "export ",
-                "prepare=",
-                "finetune=",
-                "evaluate=",
-                "squeue",
-                "jq ",
-                "python3 ",
-                "sbatch ",
-            )
+            "export CONFIG": LARGER,
+            "sbatch --nodes=4": LARGER,
+            **{
+                start: RECIPES
+                for start in (
+                    "neo slurm",
+                    "ssh ",
+                    "scp ",
+                    "cd ",
+                    "export DATA",
+                    "prepare=",
+                    "finetune=",
+                    "evaluate=",
+                    "squeue",
+                    "jq ",
+                    "python3 ",
+                )
+            },
         }
     ),
     "docs/guides/backup.md": Reader(
@@ -135,7 +151,14 @@ READERS: Mapping[str, Reader] = {
         },
     ),
     "docs/guides/a-teams-cloud.md": Reader(
-        not_run={"neo ": TEAMS_CLOUD, "scp -F lab.ssh": FAR_CLUSTER, "import ssl": LAPTOP}
+        not_run={
+            "cat > first.sbatch": FAR_CLUSTER,
+            "neo slurm": FAR_CLUSTER,
+            "neo ssh": FAR_CLUSTER,
+            "neo ": TEAMS_CLOUD,
+            "scp -F lab.ssh": FAR_CLUSTER,
+            "import ssl": LAPTOP,
+        }
     ),
     "docs/guides/clients/json.md": Reader(),
     "docs/guides/clients/sdk.md": Reader(not_run={"neo client-config trust": TRUST}),

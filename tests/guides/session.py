@@ -12,11 +12,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import Block
 
 SESSION_SECONDS = 420
 """How long one page may take on a machine that is many times slower."""
 SHELL_LANGUAGES = ("sh", "bash", "console")
+
+
+def environment_of(home_directory: Path, cache: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a reader: `neo` of these sources, and no variables of the user who tests."""
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "HOME": str(home_directory),
+        "XDG_CACHE_HOME": str(cache_with_contract(cache)),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        "COLUMNS": "160",
+        **more,
+    }
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Every command block of the README, the guides and the how-to is run in order, as written (IAC-03)."""
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +11,9 @@ import pytest
 
 from neocloud.testing.emulator import Emulator, connected
 from tests import leftovers
-from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import GUIDES, HOWTOS, ROOT, blocks_of
 from tests.guides.readers import READERS
-from tests.guides.session import Reader, parts_of, reason_of, run_page
+from tests.guides.session import Reader, environment_of, parts_of, reason_of, run_page
 from tests.services.inference.cloud import write_adapter, write_model
 
 PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *GUIDES, *HOWTOS)]
@@ -104,14 +101,4 @@ def _knowing(reader: Reader, cloud: Emulator) -> Reader:
 
 def _environment(folder: Path, home: Path) -> dict[str, str]:
     (folder / "me").mkdir(mode=0o700)
-    return {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "HOME": str(folder / "me"),
-        "XDG_CACHE_HOME": str(cache_with_contract(folder / "cache")),
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "NO_COLOR": "1",
-        "COLUMNS": "160",
-        "NEOCLOUD_HOME": str(home),
-    }
+    return environment_of(folder / "me", folder / "cache", NEOCLOUD_HOME=str(home))

@@ -1,14 +1,11 @@
 """The page about a team's cloud is followed on two machines: the cloud's, and a colleague's laptop."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests import leftovers
-from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import ROOT, Block, blocks_of
-from tests.guides.session import Reader, run_page
+from tests.guides.session import Reader, environment_of, run_page
 from tests.two_machines import Machine, two_machines
 
 PAGE = ROOT / "docs" / "guides" / "a-teams-cloud.md"
@@ -19,10 +16,11 @@ ON_SLURM = "tests/e2e/test_two_clouds.py::test_ssh_and_scp_work_from_a_laptop"
 PORTS = "--grpc-port 7370 --http-port 7371 --tls-port 7372 --https-port 7374"
 """Those of a real cloud. An emulator takes free ones by default; in a network of its own all are free."""
 NOT_RUN = {
-    "neo up --listen all  ": "another way of the line before",
     "neo up --listen all --tls": OWN_CERTIFICATE,
     "neo login https://192.0.2.7:7374 alice@bank.example --password-stdin": FOR_SCRIPTS,
     "neo login https://192.0.2.7:7374 --credentials": OWN_CERTIFICATE,
+    "cat > first.sbatch": ON_SLURM,
+    "neo slurm job": ON_SLURM,
     "neo ssh lab": ON_SLURM,
     "neo slurm cluster ssh-config lab": ON_SLURM,
     "scp -F lab.ssh": ON_SLURM,
@@ -60,16 +58,7 @@ def test_every_command_that_is_left_out_is_on_the_page() -> None:
 def _follow(blocks: list[Block], reader: Reader, machine: Machine, more: dict[str, str]) -> dict[str, str]:
     folder = machine.home_directory / "reader"
     (folder / "work").mkdir(parents=True)
-    environment = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "HOME": str(machine.home_directory),
-        "XDG_CACHE_HOME": str(cache_with_contract(folder / "cache")),
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "COLUMNS": "160",
-        **more,
-    }
+    environment = environment_of(machine.home_directory, folder / "cache", **more)
     said = run_page(blocks, reader, folder, environment, ["ip", "netns", "exec", machine.namespace])
     return {place: text for place, text in said.items() if text.strip()}
 

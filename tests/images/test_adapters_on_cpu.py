@@ -1,4 +1,4 @@
-"""EVAL-06: what the shared root adds to vLLM computes the same as an adapter applied token by token."""
+"""What the shared root adds to vLLM computes the same as an adapter applied token by token."""
 
 import importlib.util
 from pathlib import Path

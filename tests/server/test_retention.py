@@ -1,4 +1,4 @@
-"""Audit events and versions of resources are kept as long as the operator says, and no longer. IAM-09."""
+"""Audit events and versions of resources are kept as long as the operator says, and no longer."""
 
 import asyncio
 from collections import Counter

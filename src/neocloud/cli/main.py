@@ -31,12 +31,12 @@ MACHINE = "This machine"
 PRODUCTS = "Products"
 ACCESS = "Access"
 
-HELP = """Neocloud: virtual machines, networks and Slurm clusters, and their bill, on this machine or another.
+HELP = """Neocloud: virtual machines, networks, Slurm clusters and models, on this machine or another.
 
 First steps:
 
   neo up                                       # start a cloud on this machine
-  neo image build machine                      # once: build its disk
+  neo image build machine                      # once: the disks of virtual machines
   neo compute instance create web --public-ip  # a virtual machine
   neo ssh web                                  # a shell in it
   neo slurm cluster create lab --workers 2     # a Slurm cluster

@@ -1,4 +1,4 @@
-"""A model served as a job of a Slurm cluster, beside training (AIS-01, AIS-09): real Slurm, real vLLM."""
+"""A model served as a job of a Slurm cluster, beside training (AIS-01): real Slurm, real vLLM."""
 
 from collections.abc import Iterator
 from pathlib import Path

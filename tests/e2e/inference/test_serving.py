@@ -1,4 +1,4 @@
-"""A model served by a real vLLM in a pod (AIS-01, AIS-04, AIS-09): its key, adapters, a killed engine, its
+"""A model served by a real vLLM in a pod (AIS-01): its key, adapters, a killed engine, its
 log."""
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The audit log by the official SDK: every change and every denial, nobody else's, no secrets. IAM-09."""
+"""The audit log by the official SDK: every change and every denial, nobody else's, no secrets."""
 
 import json
 import time

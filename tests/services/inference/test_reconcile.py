@@ -1,4 +1,4 @@
-"""Models and deployments from request to fact, on a fake engine of pods (AIS-04, AIS-09, AIS-16).
+"""Models and deployments from spec to status, on a fake engine of pods (AIS-04, AIS-16).
 
 What a replica's engine says over HTTP is `test_engine_client`'s; here it is pretended.
 """

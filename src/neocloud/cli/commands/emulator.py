@@ -105,7 +105,8 @@ def _resource_id(cloud: ProjectClient, named: str) -> str:
         )
     if contract.is_id(named) and named.partition("-")[2].startswith(ROUTING_CODE):
         return named  # an id of another kind
-    raise not_found(f"There is no machine and no Slurm cluster {named!r}", refusals)
+    message = f"There is no machine and no Slurm cluster {named!r}"
+    raise not_found(cloud, (INSTANCES, CLUSTERS), named, message, refusals)
 
 
 @fault.command(name="list")

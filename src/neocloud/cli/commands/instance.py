@@ -10,7 +10,7 @@ import typer
 import yaml
 from google.protobuf.descriptor import Descriptor
 
-from neocloud.cli.machine.home import Home
+from neocloud.cli.machine.home import is_emulated
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, warn
 from neocloud.cli.progress import duration, finish, stage
 from neocloud.cli.resources.lookup import (
@@ -131,7 +131,7 @@ def create(
     if output is not Format.TABLE:
         show(output, contract.to_document(instance), fields_table(()))
         return
-    if _is_emulated(cloud):
+    if is_emulated(cloud.profile):
         echo(f"Instance {name} is {state_of(instance)}. It is emulated: there is no machine to sign in to.")
         return
     echo(
@@ -210,7 +210,7 @@ def ssh(
         )
     cloud = connect_to_project(context, project)
     instance = cloud.find(INSTANCES, name)
-    if _is_emulated(cloud):
+    if is_emulated(cloud.profile):
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Instance {name} is emulated: no machine runs behind it, so there is nothing to sign in to",
@@ -351,11 +351,6 @@ def _wait(cloud: ProjectClient, operation: "Operation", title: str) -> None:
     except KeyboardInterrupt:
         say("The operation continues in the cloud. `neo compute instance list` shows its state.")
         raise
-
-
-def _is_emulated(cloud: ProjectClient) -> bool:
-    """Return whether the profile's cloud is an emulator on this machine."""
-    return bool(cloud.profile.home) and Home(Path(cloud.profile.home)).settings().emulator
 
 
 def _known_hosts(instance: "Instance") -> Path:

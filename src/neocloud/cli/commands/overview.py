@@ -134,7 +134,13 @@ def ssh(
         account = user or instance.DEFAULT_USER
         instance.ssh(context, name, command, account, identity, wait, project)
     else:
-        raise not_found(f"There is no machine and no Slurm cluster {name!r}", refusals)
+        raise not_found(
+            cloud,
+            (INSTANCES, CLUSTERS),
+            name,
+            f"There is no machine and no Slurm cluster {name!r}",
+            refusals,
+        )
 
 
 def _show(

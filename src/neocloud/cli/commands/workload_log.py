@@ -77,7 +77,7 @@ def _log_of(cloud: ProjectClient, name: str) -> _Log:
     if _is_model_of_job(cloud, name):
         return _LOGS[TUNING_JOBS]
     kinds = "no machine, Slurm cluster, deployment or fine-tuning job"
-    raise not_found(f"There is {kinds} {name!r}", refusals)
+    raise not_found(cloud, _LOGS, name, f"There is {kinds} {name!r}", refusals)
 
 
 def _is_model_of_job(cloud: ProjectClient, name: str) -> bool:

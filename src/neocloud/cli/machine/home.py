@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from neocloud.client.errors import ClientError
-from neocloud.client.profiles import config_file, exists_in_home, read_profiles
+from neocloud.client.profiles import Profile, config_file, exists_in_home, read_profiles
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import (
     CONFIG_FILE,
@@ -260,6 +260,11 @@ def _unusable(path: Path, error: OSError) -> ClientError:
     return ClientError(
         "FAILED_PRECONDITION", f"{path} cannot be used: {error.strerror}", "Name another with --home"
     )
+
+
+def is_emulated(profile: Profile) -> bool:
+    """Return whether the profile's cloud is an emulator on this machine."""
+    return bool(profile.home) and Home(Path(profile.home)).settings().emulator
 
 
 def emulator_home(named: Path | None) -> Home:

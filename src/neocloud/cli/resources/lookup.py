@@ -181,11 +181,16 @@ def plural(labels: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
-def not_found(message: str, refusals: Sequence[ClientError]) -> ClientError:
-    """Return the error for a name that no service has; the refusals say where it may still be."""
+def not_found(
+    cloud: ProjectClient, services: Iterable[str], name: str, message: str, refusals: Sequence[ClientError]
+) -> ClientError:
+    """Return the error for a name that none of the services has; the refusals say where it may still be."""
     reasons = " ".join(dict.fromkeys(str(error) for error in refusals))
-    hint = f"It may be of a kind that you may not read: {reasons}" if reasons else "`neo ps` shows what runs"
-    return ClientError("NOT_FOUND", message, hint)
+    if reasons:
+        return ClientError("NOT_FOUND", message, f"It may be of a kind that you may not read: {reasons}")
+    found, _ = list_in(cloud, [(service, service) for service in services])
+    names = {item.metadata.name for items in found.values() for item in items} - {""}
+    return ClientError("NOT_FOUND", message, closest_names(name, names) or "`neo ps` shows what runs")
 
 
 def id_of(cloud: ProjectClient, service: str, named: str) -> str:

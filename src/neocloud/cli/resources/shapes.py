@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neocloud.cli.output import Format, OutputOption, show, table
-from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project
+from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, closest_names, connect_to_project
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -80,10 +80,13 @@ def smallest_shape(cloud: ProjectClient, platform: str, preset: str) -> tuple[st
         if (not platform or item.metadata.name == platform) and (not preset or shape.name == preset)
     ]
     if not candidates:
+        known = {shape.name for item in found for shape in item.spec.presets}
+        if not preset:
+            known = {item.metadata.name for item in found}
         raise ClientError(
             "INVALID_ARGUMENT",
             f"No platform here has a preset {preset!r}" if preset else f"There is no platform {platform!r}",
-            f"`neo compute platform list` lists them: {', '.join(item.metadata.name for item in found)}",
+            f"{closest_names(preset or platform, known)}. `neo compute platform list` lists all",
         )
     smallest = min(candidates, key=lambda candidate: candidate[:3])
     return smallest[3].metadata.name, smallest[4].name

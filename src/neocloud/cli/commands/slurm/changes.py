@@ -148,7 +148,7 @@ def scale(
 ) -> None:
     """Change the number of workers, up or down, while jobs run.
 
-    Jobs on a worker that is removed do not finish: Slurm requeues them.
+    A worker to be removed is drained: it takes no new jobs, and is removed when those on it have ended.
 
     Examples:
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud.cli.machine.home import is_emulated
 from neocloud.cli.output import say
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -62,7 +63,14 @@ def ssh(
             "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
         )
     cloud = connect_to_project(context, project)
-    settings = _settings(cloud, cloud.find(CLUSTERS, name), identity)
+    cluster = cloud.find(CLUSTERS, name)
+    if is_emulated(cloud.profile):
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Cluster {name} is emulated: no login node runs, so there is nothing to sign in to",
+            "For real clusters start a cloud with `neo up`",
+        )
+    settings = _settings(cloud, cluster, identity)
     if settings["HostName"] == LOOPBACK and not _is_near(cloud.profile):
         say(
             "This cloud opens ssh to login nodes on its own machine only."
