@@ -1,7 +1,9 @@
 """Tokens on the bill: from the gateway's ledger, each request once, at the price it was admitted at.
 BILL-03, AIS-14, FORM-13, FORM-18."""
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -18,7 +20,7 @@ from neocloud.core.service import Call
 from neocloud.core.store import Resource, open_store
 from neocloud.core.usage import CountedUsage, Meters, UsageSource
 from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import ledger_file, ledger_reader
+from neocloud.gateway.metering.ledger_tables import aggregate_hour, ledger_file, ledger_reader
 from neocloud.gateway.metering.recorder import UsageRecorder
 from neocloud.gateway.metering.usage import RequestStart, TokenUsage
 from neocloud.services.billing.api import get_report, list_usage
@@ -147,6 +149,28 @@ async def test_a_request_costs_what_it_was_admitted_at(cloud: Cloud) -> None:
     page = await cloud.usage(page_size=2)
     rest = await cloud.usage(page_size=2, page_token=page.next_page_token)
     assert [item.count for item in (*page.items, *rest.items)] == [1000] * 3
+
+
+async def test_pages_repeat_nothing_that_is_aggregated_between_them(cloud: Cloud, tmp_path: Path) -> None:
+    """Once the first hour of the day is a sum, and the second one is not yet."""
+    cloud.sell("bank", "1", "", "3")
+    await cloud.chat("a", 1500, 500, 200)
+    await cloud.clock.advance(HOUR)
+    await cloud.chat("b", 3000, 1000, 400)
+    page = await cloud.usage(page_size=1)
+    before = int((START + timedelta(minutes=30)).timestamp() * 1000)
+    with closing(sqlite3.connect(ledger_file(tmp_path))) as connection, connection:
+        assert aggregate_hour(connection, before)
+    found, token = list(page.items), page.next_page_token
+    for _ in range(2):
+        page = await cloud.usage(page_size=1, page_token=token)
+        found, token = [*found, *page.items], page.next_page_token
+    assert [(item.sku.rpartition(".")[2], item.count) for item in found] == [
+        ("cached-input", 1500),
+        ("input", 3000),
+        ("output", 600),
+    ]
+    assert not token
 
 
 async def test_what_has_no_price_is_counted_and_marked(cloud: Cloud) -> None:

@@ -14,6 +14,7 @@ import json
 import sqlite3
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -264,31 +265,33 @@ class LedgerReader:
 
     def __call__(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
         """Return usage by the end time of requests; aggregated usage counts at the start of its hour,
-        so adjacent windows add up. The usage of a day begins with its first request."""
-        found: list[CountedUsage] = []
+        so adjacent windows add up. The usage of a day begins with its first request, and is one record for
+        each SKU and price, also while a part of the day is aggregated."""
+        found: dict[tuple[Any, ...], CountedUsage] = {}
         for project_id, deployment_id, model, *prices, day, first, tokens, cached, output in self._sums(
             project_ids, _milliseconds(start), _milliseconds(end)
         ):
             counts = {"input": tokens - cached, "cached-input": cached, "output": output}
             midnight = datetime.fromtimestamp((day + 1) * _DAY_MS // 1000, UTC)
             for (kind, count), price in zip(counts.items(), prices, strict=True):
-                if count:
-                    found.append(
-                        CountedUsage(
-                            resource_id=deployment_id,
-                            resource_kind=DEPLOYMENT,
-                            resource_name=model,
-                            parent_id=project_id,
-                            sku=f"tokens.{model}.{kind}",
-                            count=count,
-                            start=datetime.fromtimestamp(first // 1000, UTC),
-                            end=min(midnight, end),
-                            unit=_UNIT,
-                            unit_size=_UNIT_SIZE,
-                            unit_price=None if prices[0] == NO_PRICE else per_million(price),
-                        )
-                    )
-        return found
+                if not count:
+                    continue
+                usage = CountedUsage(
+                    resource_id=deployment_id,
+                    resource_kind=DEPLOYMENT,
+                    resource_name=model,
+                    parent_id=project_id,
+                    sku=f"tokens.{model}.{kind}",
+                    count=count,
+                    start=datetime.fromtimestamp(first // 1000, UTC),
+                    end=min(midnight, end),
+                    unit=_UNIT,
+                    unit_size=_UNIT_SIZE,
+                    unit_price=None if prices[0] == NO_PRICE else per_million(price),
+                )
+                key = (project_id, deployment_id, usage.sku, usage.unit_price, day)
+                found[key] = _merged(found[key], usage) if key in found else usage
+        return list(found.values())
 
     def spent(self, month: str) -> Mapping[str, Decimal]:
         """Return the dollars that each project has spent on tokens in a month (UTC) such as "2026-11"."""
@@ -337,6 +340,10 @@ class LedgerReader:
             return
         with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
             yield connection
+
+
+def _merged(one: CountedUsage, other: CountedUsage) -> CountedUsage:
+    return replace(one, count=one.count + other.count, start=min(one.start, other.start))
 
 
 def _milliseconds(moment: datetime) -> int:

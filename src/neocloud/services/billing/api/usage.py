@@ -3,6 +3,7 @@
 Both are computed on each call and never stored, so a bill cannot contradict the history: from the resources'
 history, and from other sources that count, such as the gateway's ledger of tokens. A page token therefore
 keeps the window of its list too: usage of a resource that still runs neither moves nor grows between pages.
+Usage that the ledger aggregates between two pages keeps its place in the list.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from neocloud.services.iam.types import CONTAINER, is_tenant
 Record = UsageRecord | CountedUsage
 
 MAX_PAGE_SIZE = 1000
+_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,16 @@ def page(
 
 
 def key(record: Record) -> tuple[int, str, str, str, str]:
-    """Return a unique sort key of the record: a model has several payers, and prices."""
-    price = str(record.unit_price) if isinstance(record, CountedUsage) else ""
-    return _seconds(record.start), record.resource_id, record.sku, record.parent_id, price
+    """Return a unique sort key of the record, the same for as long as its page tokens are used.
+
+    A model has several payers and prices. Counted usage has its day as the time: its start moves to the full
+    hour when the ledger aggregates old requests.
+    """
+    begin = _seconds(record.start)
+    if isinstance(record, CountedUsage):
+        day, price = begin - begin % _DAY_SECONDS, str(record.unit_price)
+        return day, record.resource_id, record.sku, record.parent_id, price
+    return begin, record.resource_id, record.sku, record.parent_id, ""
 
 
 def _list_of(request: ListUsageRequest) -> str:
