@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.control_plane.composition import end_workloads
 from neocloud.control_plane.settings import Settings, options
 from neocloud.control_plane.settings_file import (
     WORLD_FILE,
@@ -98,21 +99,44 @@ def test_arguments_come_before_the_file(tmp_path: Path) -> None:
     assert parse_arguments([*home, "--stop-workloads"])[0] == "stop"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"gateway_hosts": 1}', '{"login_ports": "x"}', '{"host": {}}'])
-def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text)
+DAMAGED = (
+    *(b"", b"{", b"[]", b'{"tls_port": 73', b"\xff\xfe", b"[" * 100_000),
+    *(b'{"gateway_hosts": 1}', b'{"login_ports": "x"}', b'{"login_ports": 5}', b'{"host": {}}'),
+    *(b'{"price_file": 5}', b'{"grpc_port": true}', b'{"grpc_port": null}', b'{"grpc_port": 1.5}'),
+    *(b'{"http_port": 70000}', b'{"emulator": "yes"}', b'{"calls_per_second": NaN}', b'{"listen": [7]}'),
+)
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=[str(index) for index in range(len(DAMAGED))])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(BadSettings, match=r"config\.json cannot be read"):
         read_settings(tmp_path)
 
 
-def test_a_home_is_destroyed_whatever_its_settings_are(tmp_path: Path) -> None:
+def test_a_database_url_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "database-url").write_bytes(b"postgresql://\xff")
+    with pytest.raises(BadSettings, match="database-url cannot be read"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize("action", ["stop", "destroy"])
+def test_a_home_is_stopped_and_destroyed_whatever_its_settings_are(tmp_path: Path, action: str) -> None:
     (tmp_path / "config.json").write_text("{")
-    home = ["--home", str(tmp_path)]
-    assert parse_arguments([*home, "--destroy-workloads"]) == ("destroy", Settings(home=tmp_path))
+    arguments = ["--home", str(tmp_path), f"--{action}-workloads"]
+    assert parse_arguments(arguments) == (action, Settings(home=tmp_path))
     (tmp_path / WORLD_FILE).touch()
-    assert parse_arguments([*home, "--destroy-workloads"])[1].emulator, "no engine is looked for"
+    assert parse_arguments(arguments)[1].emulator, "no engine is looked for"
+    (tmp_path / "database-url").write_text("postgresql://a:b@host/c")
+    assert parse_arguments(arguments)[1].database_url == "postgresql://a:b@host/c"
     with pytest.raises(BadSettings):
-        parse_arguments([*home, "--stop-workloads"])
+        parse_arguments(arguments[:2])
+
+
+async def test_a_stop_without_settings_makes_no_database(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    await end_workloads(Settings(home=tmp_path, emulator=True), destroy=False)
+    assert not (tmp_path / "state.db").exists()
 
 
 def test_every_field_that_an_operator_chooses_has_an_option() -> None:

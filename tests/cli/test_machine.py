@@ -192,6 +192,27 @@ def test_down_stops_the_server_and_then_the_workloads_and_keeps_the_state(neo: N
     assert (machine / "credentials.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("config.json", b'{"tls_port": 73'), ("database-url", b"postgresql://\xff")]
+)
+def test_a_cloud_with_damaged_settings_is_stopped_wholly_and_they_are_named(
+    neo: Neo, machine: Path, name: str, content: bytes
+) -> None:
+    neo("up", *FREE_PORTS)
+    (machine / name).write_bytes(content)
+    ran = neo("status")
+    assert ran.code == 0 and f"{name} cannot be read" in ran.err
+    assert neo("logs").code == 0
+    ran = neo("down")
+    assert ran.code == 0 and f"{name} cannot be read" in ran.err
+    assert processes_of(machine) == []
+    assert (machine / "calls").read_text().splitlines()[-1].endswith("--stop-workloads")
+    ran = neo("up")
+    assert ran.code != 0 and f"{name} cannot be read" in ran.err
+    assert neo("destroy", "--yes").code == 0
+    assert not machine.exists()
+
+
 def test_a_server_of_an_earlier_version_is_recognised_and_stopped(tmp_path: Path) -> None:
     package = tmp_path / "program" / "neocloud"
     package.mkdir(parents=True)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from neocloud import emulator
@@ -158,7 +159,8 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
                 await (engine.destroy() if destroy else engine.shutdown())
             finally:
                 await engine.close()
-        if not destroy:
+        has_database = settings.database_url or await asyncio.to_thread(Path(settings.database).exists)
+        if not destroy and has_database:
             store = await open_store(settings.database, load_or_make_key(settings.key_file), SystemClock())
             await record_stop(store, [kind for service in SERVICES for kind in service.kinds])
             await store.close()

@@ -9,6 +9,8 @@ earlier versions have `neo.json` instead, which is read until the next `neo up` 
 
 import argparse
 import json
+import logging
+import operator
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from neocloud.control_plane.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
 from neocloud.core.osfiles import write_file
+
+logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
 EARLIER_FILE = "neo.json"
@@ -51,15 +55,20 @@ def read_settings(home: Path) -> Settings:
     try:
         chosen = _chosen(home)
         settings = replace(Settings(home=home), **chosen)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise BadSettings(
             f"{home / CONFIG_FILE} cannot be read: {error}. Fix the file, or restore it."
         ) from error
     if settings.database_url or settings.database_url_file:
         return settings
-    with suppress(FileNotFoundError, NotADirectoryError):
+    try:
         return replace(settings, database_url=(home / URL_FILE).read_text())
-    return settings
+    except (FileNotFoundError, NotADirectoryError):
+        return settings
+    except UnicodeDecodeError as error:
+        raise BadSettings(
+            f"{home / URL_FILE} cannot be read: {error}. Fix the file, or restore it."
+        ) from error
 
 
 def write_settings(settings: Settings) -> None:
@@ -78,6 +87,20 @@ def write_settings(settings: Settings) -> None:
     (home / EARLIER_FILE).unlink(missing_ok=True)
     if not has_secret:
         (home / URL_FILE).unlink(missing_ok=True)
+
+
+def settings_or_defaults(home: Path) -> tuple[Settings, str]:
+    """Return the settings of a home and "", or the defaults and why its own cannot be read.
+
+    The defaults are enough to stop a cloud. They have the database's URL where that can be read.
+    """
+    try:
+        return read_settings(home), ""
+    except OSError as error:
+        defaults, problem = Settings(home=home, emulator=(home / WORLD_FILE).exists()), str(error)
+    with suppress(OSError, UnicodeDecodeError):
+        defaults = replace(defaults, database_url=(home / URL_FILE).read_text())
+    return defaults, problem
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settings]:
@@ -109,13 +132,13 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
 
 
 def _settings_for(action: str, home: Path) -> Settings:
-    """Return the settings of a home. One that is to be destroyed needs none that can be read."""
-    try:
+    """Return the settings of a home. One that is to be stopped or destroyed needs none that can be read."""
+    if action == "serve":
         return read_settings(home)
-    except OSError:
-        if action != "destroy":
-            raise
-        return Settings(home=home, emulator=(home / WORLD_FILE).exists())
+    settings, problem = settings_or_defaults(home)
+    if problem:
+        logger.warning("%s The defaults are used to %s the workloads.", problem, action)
+    return settings
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,16 +200,24 @@ def _from_json(item: Field[Any], option: Option, value: Any) -> Any:
     if is_list(item):
         if not isinstance(value, list):
             raise ValueError(f"{item.name} is not a list")
-        return tuple(_from_text(option, each) for each in cast(list[object], value))
-    return _from_text(option, value)
+        return tuple(_from_text(item, option, each) for each in cast(list[object], value))
+    return _from_text(item, option, value)
 
 
-def _from_text(option: Option, value: Any) -> Any:
-    if isinstance(value, str):
-        return option.parse(value)
-    if not isinstance(value, (int, float)) and value is not None:
-        raise ValueError(f"{value!r} is neither a text nor a number")
-    return value
+def _from_text(item: Field[Any], option: Option, value: Any) -> Any:
+    if value is None and item.default is None:
+        return None
+    is_bool = isinstance(value, bool)
+    if is_bool and option.kind is bool:
+        return value
+    is_number = isinstance(value, (int, float)) and not is_bool and option.kind in (int, float)
+    if option.kind is bool or not (is_number or isinstance(value, str)):
+        raise ValueError(f"{item.name} cannot be {json.dumps(value)}")
+    found = option.parse(json.dumps(value) if is_number else value)
+    for bound, is_within in ((option.minimum, operator.ge), (option.maximum, operator.le)):
+        if bound is not None and not is_within(found, bound):
+            raise ValueError(f"{item.name} cannot be {found}")
+    return found
 
 
 def _to_json(name: str, value: Any) -> Any:

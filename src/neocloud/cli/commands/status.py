@@ -32,6 +32,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.server_supervisor import server_child
+from neocloud.control_plane.settings_file import settings_or_defaults
 from neocloud.core import releases
 
 if TYPE_CHECKING:
@@ -69,11 +70,12 @@ def status(
     place = Home(home_of(context, home))
     is_ours = place.is_ours()  # first, as a user to whom the folder is closed would read "stopped"
     server = place.server()
+    settings, problem = settings_or_defaults(place.path)
     stopped = "restarting" if is_supervised(place) else "stopped"
     report: JsonObject = {
         "state": "running" if server else stopped,
         "home": str(place.path),
-        "is_emulator": place.settings().emulator,
+        "is_emulator": settings.emulator,
         "is_supervised": is_supervised(place),
         "restarts": _restarts(place),
         "service": unit_file(place).name if has_unit(place) else "",
@@ -86,6 +88,8 @@ def status(
         _print_stopped(place, is_ours=is_ours)
     else:
         _print_running(report, place, server)
+    if problem:
+        warn(problem)
     if server is None:
         raise typer.Exit(5)
 

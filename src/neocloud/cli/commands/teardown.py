@@ -11,12 +11,13 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import run_server_verb, stop_server
 from neocloud.cli.machine.systemd_unit import remove_unit
-from neocloud.cli.output import say
+from neocloud.cli.output import say, warn
 from neocloud.cli.progress import stage
 from neocloud.cli.target import home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
+from neocloud.control_plane.settings_file import settings_or_defaults
 from neocloud.core.untrusted_files import remove_tree
 
 CLIENT_FILES = (".sky/config.yaml", ".dstack/server/config.yml")
@@ -148,9 +149,15 @@ def down(
         say(f"There is no cloud in {place.path}; nothing to stop.")
         return
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
+        _, problem = settings_or_defaults(place.path)
         with stage("Stop the server"):
             was_running = stop_server(place)
         with stage("Stop workloads"):
             run_server_verb(place, "--stop-workloads")
     echo("Neocloud is stopped." if was_running else "Neocloud was already stopped.")
     echo(f"Its state is kept in {place.path}. Start it again with `neo up`; remove it with `neo destroy`.")
+    if problem:
+        warn(
+            f"{problem} `neo up` does not start before that. If the cloud uses PostgreSQL, its history may miss"
+            " this stop, and workloads are billed for the time until they are started again."
+        )

@@ -9,6 +9,7 @@ from neocloud.cli.output import JsonObject
 from neocloud.client.trust import fingerprint
 from neocloud.control_plane.option_values import EVERY_ADDRESS
 from neocloud.control_plane.settings import EVERY_IPV4_ADDRESS, LOOPBACK
+from neocloud.control_plane.settings_file import settings_or_defaults
 
 SSH = "ssh to Slurm login nodes"
 
@@ -49,7 +50,7 @@ def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, obj
     for each in login_nodes:
         yield f"  TCP {each['port']}-{each['last_port']}", f"{SSH} on {_where(each['address'])}"
     yield "Sign in with", f"neo login {sign_in_url(server)} EMAIL"
-    if own := place.settings().tls_certificate:
+    if own := settings_or_defaults(place.path)[0].tls_certificate:
         yield "Certificate", f"{own}, of another authority"
     else:
         yield "Fingerprint", authority_fingerprint(place)
@@ -57,9 +58,12 @@ def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, obj
 
 def authority_fingerprint(place: Home) -> str:
     """Return the SHA-256 fingerprint of the cloud's certificate authority; "" for one that is not its own."""
-    if place.settings().tls_certificate:
+    if settings_or_defaults(place.path)[0].tls_certificate:
         return ""
-    return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
+    try:
+        return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
+    except (OSError, ValueError):
+        return ""
 
 
 def sign_in_url(server: RunningServer) -> str:
