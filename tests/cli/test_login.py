@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer
 
 ALICE = "alice@bank.example"
+USERS, BOB = "nebius.iam.v1.TenantUserAccountWithAttributesService", "tenantuseraccount-e00b"
 PROFILE = "nebius.iam.v1.ProfileService/Get"
 HTTP, GATEWAY = "https://cloud.example:7374", "https://cloud.example:8901"
 
@@ -63,6 +65,39 @@ def test_signing_in_again_keeps_the_gateway(neo: Neo, people: FakeServer) -> Non
     profile = read_profiles(config_file()).get("alice")
     assert (profile.http_endpoint, profile.gateway_endpoint) == (HTTP, GATEWAY)
     assert read_session(Path(profile.session_file)).access_token == "new"
+
+
+def test_the_project_is_given_by_name(neo: Neo, people: FakeServer) -> None:
+    path = "nebius.iam.v2.ProjectService/GetByName"
+
+    def by_name(request: Any) -> Any:
+        assert request.parent_id == TENANT
+        if request.name != "risk":
+            raise contract.not_found("project", request.name)
+        return contract.from_dict(contract.method(path).output, {"metadata": {"id": PROJECT, "name": "risk"}})
+
+    people.serve(path, by_name)
+    ran = neo("login", ALICE, "--endpoint", people.endpoint, "--project", "risk")
+    assert ran.code == 0, ran.err
+    assert read_profiles(config_file()).get("alice").project_id == PROJECT
+    ran = neo("login", ALICE, "--endpoint", people.endpoint, "--project", "nothing")
+    assert ran.code != 0 and "There is no project 'nothing'" in ran.err
+    assert read_profiles(config_file()).get("alice").project_id == PROJECT, "it is kept"
+
+
+def test_sessions_of_a_user_are_found_by_e_mail_address(neo: Neo, people: FakeServer) -> None:
+    keep("alice", people.endpoint, project_id=PROJECT)
+    users, revoke = f"{USERS}/List", "nebius.iam.v1.SessionManagementService/Revoke"
+    bob = {"tenant_user_account": {"metadata": {"id": BOB}}, "attributes": {"email": "bob@bank.example"}}
+    people.serve(users, contract.from_dict(contract.method(users).output, {"items": [bob]}))
+    people.serve("neocloud.iam.v1.SessionService/List", contract.method("neocloud.iam.v1.SessionService/List").output())
+    people.serve(revoke, contract.method(revoke).output())
+    assert neo("session", "list", "--user", "Bob@bank.example").code == 0
+    assert people.asked("neocloud.iam.v1.SessionService/List")[0].parent_id == BOB
+    assert neo("session", "revoke", "--user", "bob@bank.example").code == 0
+    assert neo("session", "revoke", "--all").code == 0
+    (one, everything) = people.asked(revoke)
+    assert (one.tenant_user_account_id, everything.all_my_active) == (BOB, True)
 
 
 def test_a_profile_of_another_cloud_is_not_replaced(neo: Neo, people: FakeServer) -> None:

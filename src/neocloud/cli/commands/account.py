@@ -10,8 +10,11 @@ from typing import Annotated
 import typer
 
 from neocloud.cli import sign_in
+from neocloud.cli.commands.user import user_id
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, table, warn
+from neocloud.cli.resources.lookup import ProjectClient, id_of, project_id_of, tenant_id_of
+from neocloud.cli.resources.names import SERVICE_ACCOUNTS
 from neocloud.cli.sign_in import format_account
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
@@ -54,8 +57,12 @@ CallbackPortOption = Annotated[
 NameOption = Annotated[
     str, typer.Option(help="Name of the new profile. Default: `default`, or your account's name.")
 ]
-TenantOption = Annotated[str, typer.Option(help="Tenant id. Default: the account's tenant.")]
-ProjectOption = Annotated[str, typer.Option(help="Id of the project to work in. Default: a default project.")]
+TenantOption = Annotated[
+    str, typer.Option(help="Id of the tenant, or with --credentials its name. Default: the account's tenant.")
+]
+ProjectOption = Annotated[
+    str, typer.Option(help="Id or name of the project to work in. Default: a default project.")
+]
 
 
 @login_app.command()
@@ -120,7 +127,9 @@ def login(
         profile = sign_in.make_profile(target, session, name, project)
     with sign_in.connect_with(session, profile) if session else connect(profile) as client:
         answer = client.call("nebius.iam.v1.ProfileService/Get")
-        if session and not project:
+        if project:
+            profile = replace(profile, project_id=project_id_of(client, profile, project))
+        elif session:
             profile = replace(profile, project_id=sign_in.default_project(client, profile.tenant_id))
     profiles = read_profiles(config_file()).with_profile(profile)
     if session:
@@ -176,11 +185,13 @@ def _with_credentials(
         place = account.metadata.parent_id
         if not place.startswith("project-"):  # The operator's account belongs to its tenant.
             place = project or found.project_id or sign_in.default_project(client, place)
+        kept = Profile("", endpoint, str(credentials), tenant_id=found.tenant_id, project_id=place)
+        tenant_id = tenant_id_of(client, kept, tenant)
     return Profile(
         name=name or _free_name("default", endpoint),
         endpoint=endpoint,
         credentials_file=str(credentials.absolute()),
-        tenant_id=tenant or found.tenant_id,
+        tenant_id=tenant_id,
         project_id=project or found.project_id or place,
         ca_file=target.ca_file,
         http_endpoint=target.http_endpoint,
@@ -250,13 +261,16 @@ def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 
 SESSIONS = "neocloud.iam.v1.SessionService"
+REVOKE = "nebius.iam.v1.SessionManagementService/Revoke"
 session_app = command_group("Sign-in sessions.\n\nExample:\n\n  neo session list")
 
 
 @session_app.command("list")
 def list_sessions(
     context: typer.Context,
-    user: Annotated[str, typer.Option(help="Id of another user account (admins only).")] = "",
+    user: Annotated[
+        str, typer.Option(help="E-mail address or id of another user account (admins only).")
+    ] = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List your sessions, or another user's.
@@ -264,10 +278,12 @@ def list_sessions(
     Examples:
 
       neo session list
-      neo session list --user tenantuseraccount-e00abc
+      neo session list --user alice@example.com
     """
-    with client_of(context) as client:
-        found = client.list_all(f"{SESSIONS}/List", {"parent_id": user})
+    profile = profile_of(context)
+    with connect(profile) as client:
+        parent_id = user_id(client, profile.tenant_id, user)
+        found = client.list_all(f"{SESSIONS}/List", {"parent_id": parent_id})
         items = [contract.to_document(item) for item in found]
     rows = (
         (
@@ -290,9 +306,11 @@ def revoke(
     everything: Annotated[
         bool, typer.Option("--all", help="Revoke all of yours, including this one.")
     ] = False,
-    user: Annotated[str, typer.Option(help="Revoke all of this user account (admins only).")] = "",
+    user: Annotated[
+        str, typer.Option(help="E-mail address or id of a user whose sessions to revoke (admins only).")
+    ] = "",
     service_account: Annotated[
-        str, typer.Option(help="Revoke all tokens of this service account (admins only).")
+        str, typer.Option(help="Id or name of a service account whose tokens to revoke (admins only).")
     ] = "",
 ) -> None:
     """End sessions; their tokens stop working within a second.
@@ -301,21 +319,23 @@ def revoke(
 
       neo session revoke session-e00abc
       neo session revoke --all
-      neo session revoke --user tenantuseraccount-e00abc
+      neo session revoke --user alice@example.com
     """
-    named = {
-        "all_my_active": everything,
-        "tenant_user_account_id": user,
-        "service_account_id": service_account,
-    }
-    chosen = {field: value for field, value in named.items() if value}
-    if len(chosen) + bool(session_id) != 1:
+    if sum(map(bool, (session_id, everything, user, service_account))) != 1:
         raise typer.BadParameter("Give a session id, or one of --all, --user, --service-account.")
-    with client_of(context) as client:
+    profile = profile_of(context)
+    with connect(profile) as client:
         if session_id:
             client.call(f"{SESSIONS}/Revoke", {"id": session_id})
+        elif everything:
+            client.call(REVOKE, {"all_my_active": True})
+        elif user:
+            account_id = user_id(client, profile.tenant_id, user)
+            client.call(REVOKE, {"tenant_user_account_id": account_id})
         else:
-            client.call("nebius.iam.v1.SessionManagementService/Revoke", chosen)
+            cloud = ProjectClient(client, profile, profile.project_id)
+            account_id = id_of(cloud, SERVICE_ACCOUNTS, service_account)
+            client.call(REVOKE, {"service_account_id": account_id})
     echo("Revoked.")
 
 

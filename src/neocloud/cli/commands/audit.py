@@ -10,6 +10,7 @@ import typer
 from neocloud.cli.commands.billing import parse_date
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
+from neocloud.cli.resources.lookup import container_id_of
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
@@ -27,7 +28,9 @@ _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 SinceOption = Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 7d, or a date in UTC.")]
 UntilOption = Annotated[str, typer.Option("--until", help="End, UTC, exclusive. Default: now.")]
 FilterOption = Annotated[str, typer.Option("--filter", help="Filter of events: \"status = 'ERROR'\".")]
-ParentOption = Annotated[str, typer.Option("--parent-id", help="Tenant or project id. Default: your tenant.")]
+ParentOption = Annotated[
+    str, typer.Option("--parent-id", help="Id or name of a project or tenant. Default: your tenant.")
+]
 
 app = command_group(
     """Audit events: changes and refused calls.
@@ -127,7 +130,7 @@ def _request(
 ) -> JsonObject:
     tenant = client.call("nebius.iam.v1.TenantService/Get", {"id": profile.tenant_id})
     return {
-        "parent_id": parent_id or profile.tenant_id,
+        "parent_id": container_id_of(client, profile, parent_id) if parent_id else profile.tenant_id,
         "start": _moment(since),
         "end": parse_date(until) if until else _moment("0m"),
         "filter": which,

@@ -7,7 +7,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
-from neocloud.cli.resources.lookup import project_id_of
+from neocloud.cli.resources.lookup import project_id_of, tenant_id_of
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
@@ -21,7 +21,9 @@ SERVICE = "nebius.quotas.v1.QuotaAllowanceService"
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the quota, e.g. compute.disk.count.")]
-TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant id. Default: the profile's.")]
+TenantOption = Annotated[
+    str, typer.Option("--tenant", help="Id or name of the tenant. Default: the profile's.")
+]
 ProjectOption = Annotated[
     str, typer.Option("--project", help="Id or name of a project, instead of the whole tenant.")
 ]
@@ -145,7 +147,7 @@ def _one(client: Client, parent_id: str, name: str) -> "QuotaAllowance":
 
 
 def _parent(client: Client, profile: Profile, tenant: str, project: str) -> str:
-    found = project_id_of(client, profile, project) if project else tenant or profile.tenant_id
+    found = project_id_of(client, profile, project) if project else tenant_id_of(client, profile, tenant)
     if not found:
         raise ClientError(
             "INVALID_ARGUMENT",

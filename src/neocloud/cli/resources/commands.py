@@ -221,7 +221,7 @@ def _parent(noun: Noun) -> Parameters:
     if noun.parent is Parent.PROJECT:
         project = typer.Option("--parent-id", "--project", help=PROJECT_HELP, show_default=False)
         return {"parent_id": (Annotated[str, project], "")}
-    text = f"Id of the {noun.parent}. Default: the profile's."
+    text = f"Id or name of the {noun.parent}. Default: the profile's."
     return {"parent_id": (Annotated[str, typer.Option(help=text, show_default=False)], "")}
 
 

@@ -22,6 +22,7 @@ DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
 TUNING_JOBS = "neocloud.tuning.v1.FineTuningJobService"
 GROUPS = "nebius.iam.v1.GroupService"
 PROJECTS = "nebius.iam.v2.ProjectService"
+TENANTS = "nebius.iam.v2.TenantService"
 SUBNETS = "nebius.vpc.v1.SubnetService"
 
 OF_TENANT = frozenset({GROUPS, PROJECTS})
@@ -260,6 +261,42 @@ def project_id_of(client: Client, profile: Profile, named: str) -> str:
     """Return the id of the named project, or else the profile's. Raises ClientError if there is none."""
     cloud = ProjectClient(client, profile, profile.project_id)
     return project_of(profile, id_of(cloud, PROJECTS, named))
+
+
+def tenant_id_of(client: Client, profile: Profile, named: str) -> str:
+    """Return the id of the named tenant, or else the profile's, which may be "". Raises ClientError."""
+    if not named or is_id_of(TENANTS, named):
+        return named or profile.tenant_id
+    try:
+        return client.call(f"{TENANTS}/GetByName", {"name": named}).metadata.id
+    except ClientError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        raise ClientError(
+            "NOT_FOUND", f"There is no tenant {named!r}", "`neo iam tenant list` lists yours"
+        ) from error
+
+
+def container_id_of(client: Client, profile: Profile, named: str) -> str:
+    """Return the id of a project or a tenant, by id or name; of both, the project. Raises ClientError."""
+    if is_id_of(TENANTS, named):
+        return named
+    cloud = ProjectClient(client, profile, profile.project_id)
+    try:
+        return id_of(cloud, PROJECTS, named)
+    except ClientError as error:
+        if error.code != "NOT_FOUND":
+            raise
+    try:
+        return tenant_id_of(client, profile, named)
+    except ClientError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no project or tenant {named!r}",
+            "`neo iam project list` and `neo iam tenant list` show names and ids",
+        ) from error
 
 
 def state_of(resource: Any) -> str:

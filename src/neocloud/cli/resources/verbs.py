@@ -13,7 +13,7 @@ from neocloud.cli.output import Format, JsonObject, confirm, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.deletion import delete_by_force, id_to_delete
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
-from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of
+from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of, tenant_id_of
 from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.rows import list_table, single_table, text_at
@@ -222,7 +222,9 @@ def _parent(noun: Noun, client: Client, profile: Profile, given: Given) -> str:
     named: str = given.get("parent_id") or ""
     if named:
         service = noun.parent_service or (PROJECTS if noun.parent is Parent.PROJECT else "")
-        return id_of(ProjectClient(client, profile, profile.project_id), service, named) if service else named
+        if service:
+            return id_of(ProjectClient(client, profile, profile.project_id), service, named)
+        return tenant_id_of(client, profile, named) if noun.parent is Parent.TENANT else named
     if noun.parent is Parent.TENANT:
         if profile.tenant_id:
             return profile.tenant_id
