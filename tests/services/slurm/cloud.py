@@ -9,6 +9,7 @@ from typing import Any
 from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
+from neocloud.engines.fake.faults import Faults
 from neocloud.services.slurm.access import SlurmFactory
 from tests import control_plane
 
@@ -30,12 +31,14 @@ class FakeCloud(control_plane.Cloud):
 
 
 @asynccontextmanager
-async def fake_cloud(home: Path, world: FakeWorld | None = None) -> AsyncIterator[FakeCloud]:
+async def fake_cloud(
+    home: Path, world: FakeWorld | None = None, faults: Faults | None = None
+) -> AsyncIterator[FakeCloud]:
     world = world or FakeWorld()
     slurm = FakeSlurm(world)
     async with control_plane.cloud_in_process(
         home,
-        FakeEngine(world),
+        FakeEngine(world, faults=faults),
         overrides=ServiceRegistry().add(SlurmFactory, slurm.connect),
         images={"slurm": {"name": "slurm"}},
     ) as cloud:

@@ -1,6 +1,7 @@
 """From wish to fact with fake engine and fake Slurm (SLURM-01, SLURM-10, SLURM-11, SLURM-19, SLURM-20)."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,9 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.engines.fake.faults import Faults
+from neocloud.services.slurm.reconcile.login_port import free_port
+from neocloud.services.slurm.rules import LoginPorts
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
@@ -136,3 +140,48 @@ async def test_a_cluster_of_a_stopped_cloud_is_stopped_until_it_is_back(tmp_path
         assert (await cloud.until(cluster.metadata.id, "READY")).metadata.id == cluster.metadata.id
         history = await cloud.running.store.read(lambda tx: tx.history(resource_id=cluster.metadata.id))
     assert [entry.state for entry in history][-2:] == ["STOPPED", "READY"]
+
+
+def login_ports(cloud: FakeCloud, cluster) -> list[tuple[str, int]]:
+    pod = cloud.world.pods[Reference("Pod", cluster.metadata.id, "login-0")]
+    return [(port.host_ip, port.host_port) for port in pod.manifest.containers[0].ports]
+
+
+@pytest.mark.parametrize("is_missing", [False, True], ids=["taken", "missing"])
+async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_path, monkeypatch, is_missing):
+    """The operator adds an address, on which another program has the cluster's port, or that the host lacks."""
+    added = "192.0.2.1" if is_missing else "127.0.0.2"
+    world = FakeWorld()
+    async with fake_cloud(tmp_path, world) as cloud:
+        cluster = await cloud.create_cluster(count=1)
+    port = cluster.status.login.port
+    monkeypatch.setattr(Settings, "login_addresses", property(lambda self: ("127.0.0.1", added)))
+    faults = Faults(taken_addresses={added})
+    with socket.socket() as other:
+        if not is_missing:
+            other.bind((added, port))
+            other.listen()
+        for _ in range(2):  # the second time, the server finds the login node without the address
+            async with fake_cloud(tmp_path, world, faults) as cloud:
+                found = await cloud.when(
+                    cluster.metadata.id,
+                    lambda message: "LoginAddresses" in [each.type for each in message.status.conditions],
+                    "READY",
+                )
+                (condition,) = [each for each in found.status.conditions if each.type == "LoginAddresses"]
+                assert condition.status == "False" and added in condition.message
+                assert is_missing or str(port) in condition.message
+                assert login_ports(cloud, cluster) == [("127.0.0.1", port)]
+    cloud.engine.lose(Reference("Pod", cluster.metadata.id, "login-0"))
+    async with fake_cloud(tmp_path, world) as cloud:
+        if not is_missing:  # it is free now, and the login node starts anyway
+            await cloud.when(
+                cluster.metadata.id,
+                lambda message: len(message.status.conditions) == 2 and not message.status.reconciling,
+            )
+            assert login_ports(cloud, cluster) == [("127.0.0.1", port), (added, port)]
+
+
+def test_a_port_is_free_although_the_host_lacks_one_of_the_addresses():
+    ports = LoginPorts.of(Settings(login_ports=(20000, 60000)))
+    assert free_port(ports, ("192.0.2.1",)) == next(iter(ports.all()))

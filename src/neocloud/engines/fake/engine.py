@@ -290,6 +290,7 @@ class FakeEngine:
             await self._clock.sleep(self.faults.apply_seconds)
         if self.faults.start_gate:
             await self.faults.start_gate.wait()
+        self.faults.check_ports(manifest)
         for container in existing.containers:
             if self._is_due(existing, container):
                 self._start(existing, container)

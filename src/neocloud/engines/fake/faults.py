@@ -5,6 +5,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from neocloud.engines.base import EngineError, EngineUnavailable
+from neocloud.engines.manifest import Pod
 
 
 @dataclass
@@ -21,11 +22,19 @@ class Faults:
     """Pods are created, but stay Pending until this is set."""
     die_after_seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Pods, by name, whose first container fails so long after each start, by the engine's clock."""
+    taken_addresses: set[str] = field(default_factory=set[str])
+    """No pod starts that publishes a port on one of these addresses of the host."""
     unknown_images: set[str] = field(default_factory=set[str])
 
     def check_available(self) -> None:
         if self.unavailable:
             raise EngineUnavailable("The engine does not answer; try again later.")
+
+    def check_ports(self, pod: Pod) -> None:
+        ports = (port for container in pod.containers for port in container.ports or ())
+        for port in ports:
+            if port.host_ip in self.taken_addresses:
+                raise EngineError(f"{port.host_ip}:{port.host_port}: address already in use")
 
     def check_apply(self) -> None:
         if self.fail_applies > 0:

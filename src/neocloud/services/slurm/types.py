@@ -34,6 +34,8 @@ USABLE_STATES = frozenset({State.READY, State.UPDATING})
 class ConditionType(StrEnum):
     READY = "Ready"
     NODES_AVAILABLE = "NodesAvailable"
+    LOGIN_ADDRESSES = "LoginAddresses"
+    """Only where ssh to the login node is not open on each address; "False" then."""
 
 
 class Reason(StrEnum):

@@ -6,18 +6,19 @@ that jobs are requeued in the first second and not after Slurm's own timeout (SL
 
 import asyncio
 import shutil
-import socket
 from collections.abc import Sequence
 from functools import cache, partial
 
+from neocloud.control_plane.settings import LOOPBACK
 from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import Reference
+from neocloud.engines.base import EngineError, EngineUnavailable, Reference
 from neocloud.services.compute.public import claim_name, filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.reconcile import nodes
+from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port, is_running
 from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
 from neocloud.services.slurm.reconcile.scope import (
     Scope,
@@ -55,6 +56,7 @@ class ClusterReconciler:
         self._access = SlurmAccess.of(dependencies)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         self._image = cache(partial(dependencies.settings.image, "slurm"))
+        self._closed = ClosedAddresses()
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
@@ -113,19 +115,41 @@ class ClusterReconciler:
 
     async def _start_pods(self, scope: Scope) -> None:
         scope.view = await self._view(scope)
-        await self._engine.apply(render(scope.view))
+        try:
+            await self._engine.apply(render(scope.view))
+        except EngineUnavailable:
+            raise
+        except EngineError:
+            if not await self._has_fewer_addresses(scope, scope.view):
+                raise
+            scope.view = await self._view(scope)
+            await self._engine.apply(render(scope.view))
+        self._closed.note_start(scope.cluster_id)
         scope.observation = await self._engine.observe(scope.namespace)
+
+    async def _has_fewer_addresses(self, scope: Scope, view: ClusterView) -> bool:
+        """Return whether the login node did not start because of addresses that it now goes without."""
+        scope.observation = await self._engine.observe(scope.namespace)
+        if is_running(scope.observation):
+            return False
+        return await self._closed.note_failure(
+            scope.context, view.ssh_host_addresses, scope.login_port, scope.closed_addresses
+        )
 
     async def _view(self, scope: Scope) -> ClusterView:
         if not scope.login_port:
             # Stored before the pod exists: another port after a crash would replace the pod.
-            free = str(_free_port(self._login_ports, self._login_addresses)).encode()
+            free = str(free_port(self._login_ports, self._login_addresses)).encode()
             port = await scope.context.secret(LOGIN_PORT, lambda: free)
             scope.cluster.status.login.port = int(port)
         claim = claim_name(scope.shared_root_id)
         folder = models_folder(self._home, scope.cluster_id)
         make_folder(folder)  # jobs run as users of the cluster
-        return await cluster_view(scope, self._image(), claim, self._login_addresses, str(folder))
+        scope.closed_addresses = await self._closed.of(
+            scope.context, scope.login_port, is_running=is_running(scope.observation)
+        )
+        addresses = tuple(each for each in self._login_addresses if each not in scope.closed_addresses)
+        return await cluster_view(scope, self._image(), claim, addresses or (LOOPBACK,), str(folder))
 
     async def _wait_for_controller(self, scope: Scope) -> None:
         await _require_ready(CONTROLLER_POD, scope)
@@ -180,21 +204,3 @@ async def _require_ready(pod_name: str, scope: Scope) -> None:
     if pod is None or not pod.ready:
         reason = pod.message if pod and pod.message else "starting"
         raise RetryLater(f"{pod_name}: {reason}", delay_seconds=DAEMON_POLL_SECONDS)
-
-
-def _free_port(ports: LoginPorts, addresses: Sequence[str]) -> int:
-    """Return a port that is free on all these addresses of the host."""
-    for port in ports.all():
-        if all(_is_free(address, port) for address in addresses):
-            return port
-    raise RetryLater(f"no port from {ports} is free for ssh; the operator sets the range", delay_seconds=10)
-
-
-def _is_free(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True

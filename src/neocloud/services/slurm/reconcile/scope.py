@@ -5,6 +5,7 @@ it, once at the end.
 """
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,6 +31,7 @@ from neocloud.engines.manifest import Interface
 from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, Condition, NodeSet
 from neocloud.services.compute.public import claim_reference, preset
 from neocloud.services.compute.types import FilesystemState
+from neocloud.services.slurm.reconcile.login_port import closed_message
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
@@ -67,6 +69,8 @@ class Scope:
     """By pod name; set by the step that finds addresses."""
     mounts: tuple[MountView, ...] = ()
     """Filesystems of users; set by the step that finds them."""
+    closed_addresses: Sequence[str] = ()
+    """Addresses of the host that the login node goes without; set with the view."""
     unreported: frozenset[str] = frozenset()
     """Lost workers that could not be reported, because Slurm did not answer: left to a later run."""
 
@@ -250,6 +254,10 @@ def _state(scope: Scope, result: ReconcileResult) -> State:
 def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Condition]:
     message = result.message
     reason = result.error.reason if result.error else ""
+    closed: list[Condition] = []
+    if scope.closed_addresses:
+        text = closed_message(scope.closed_addresses, scope.login_port)
+        closed = [Condition(type=ConditionType.LOGIN_ADDRESSES, status="False", message=text)]
     available = [name for name in scope.workers if name in scope.nodes and scope.nodes[name].is_available]
     return [
         Condition(
@@ -263,6 +271,7 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
             status=str(len(available) == len(scope.workers)),
             message=f"{len(available)} of {len(scope.workers)} workers can run jobs",
         ),
+        *closed,
     ]
 
 
