@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from neocloud.client.connection import RESTART_SECONDS, live_endpoint, wait_for_
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.control_plane.server_supervisor import server_child, supervisor_child
-from neocloud.core.child_process import Child
+from neocloud.core.child_process import Child, Deaths
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -75,6 +76,28 @@ def test_it_gives_up_after_the_time_and_when_the_supervisor_ends(tmp_path: Path,
     wait_for_restart(tmp_path, sleep, lambda: now[0])
     assert now == [RESTART_SECONDS]
     wait_for_restart(tmp_path, lambda _: end(supervisor), lambda: 0.0)
+
+
+def test_a_server_that_ends_again_and_again_is_not_waited_for(
+    tmp_path: Path, supervisor: Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deaths = Deaths(5, 5, 0.0, "ended with exit code 1", "neocloud: Port 7370 is taken.")
+    record = tmp_path / "server-process.json"
+    record.write_text(json.dumps({"pid": 0, "began": 0, "deaths": asdict(deaths)}))
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(ClientError, match="5 times in a row.*: Port 7370 is taken") as raised:
+        wait_for_restart(tmp_path, sleep, lambda: now[0])
+    assert now[0] <= 3
+    assert str(tmp_path / "log" / "server.log") in raised.value.next_step
+    assert capsys.readouterr().err == ""
+    killed = replace(deaths, why="was killed by SIGKILL", said="")
+    record.write_text(json.dumps({"deaths": asdict(killed)}))
+    wait_for_restart(tmp_path, sleep, lambda: now[0])
+    assert now[0] >= RESTART_SECONDS, "one that is killed may start"
 
 
 def test_without_a_supervisor_it_fails_immediately(

@@ -31,7 +31,7 @@ from neocloud.client.errors import ClientError, ReleasesApart, code_name, from_r
 from neocloud.client.profiles import Profile, token_folder
 from neocloud.client.sessions import SessionToken
 from neocloud.core import contract, releases
-from neocloud.core.child_process import POLL_SECONDS, Child
+from neocloud.core.child_process import POLL_SECONDS, Child, Deaths, deaths_in
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -44,6 +44,9 @@ RETRY_SECONDS = (0.2, 0.5, 1.0)
 """The pauses before a call is repeated that a running server answered with UNAVAILABLE."""
 RESTART_SECONDS = 15.0
 """How long a command waits for a server of this machine that its supervisor is starting."""
+CRASH_LOOP_DEATHS = 3
+"""So many short lives in a row, the last one ended by an error: the next start is not waited for long."""
+CRASH_LOOP_SECONDS = 2.0
 PAGE_SIZE = 200
 GET_OPERATION = "nebius.common.v1.OperationService/Get"
 CHANNEL_OPTIONS = (
@@ -268,20 +271,40 @@ def wait_for_restart(
 ) -> None:
     """Wait for the server of a state folder while its supervisor is starting it, as after its death.
 
-    Returns immediately for a server that is ready, or that has no supervisor.
+    Returns immediately for a server that is ready, or that has no supervisor. Raises ClientError for one that
+    ends with an error again and again.
     """
     supervisor = Child("supervisor", home / "log" / "supervisor.log", home / "supervisor.json")
     if _is_ready(home) or supervisor.find() is None:
         return
-    sys.stderr.write(f"The cloud in {home} is not ready; waiting up to {RESTART_SECONDS:.0f} s for it.\n")
-    deadline = clock() + RESTART_SECONDS
-    while not _is_ready(home) and supervisor.find() is not None and clock() < deadline:
+    if not _crash_loop(home):
+        sys.stderr.write(f"The cloud in {home} is not ready; waiting up to {RESTART_SECONDS:.0f} s for it.\n")
+    began = clock()
+    while not _is_ready(home) and supervisor.find() is not None and clock() < began + RESTART_SECONDS:
+        deaths = _crash_loop(home)
+        if deaths and clock() >= began + CRASH_LOOP_SECONDS:
+            raise ClientError(
+                "UNAVAILABLE",
+                f"The server of the cloud in {home} has ended {deaths.short_lives} times in a row. Its last words:"
+                f" {deaths.said.removeprefix('neocloud: ').rstrip('.')}",
+                f"Its log is {_server(home).log_file}; after a change, `neo up` starts it without a pause",
+            )
         sleep(POLL_SECONDS)
+
+
+def _crash_loop(home: Path) -> Deaths | None:
+    """Return the deaths of a server that ends with an error again and again; None for any other."""
+    deaths = deaths_in(_server(home).record())
+    return deaths if deaths.short_lives >= CRASH_LOOP_DEATHS and deaths.said else None
+
+
+def _server(home: Path) -> Child:
+    return Child("server", home / "log" / "server.log", home / "server-process.json")
 
 
 def _is_ready(home: Path) -> bool:
     """Return whether the supervised server that runs now is the one that announced itself."""
-    server = Child("server", home / "log" / "server.log", home / "server-process.json").find()
+    server = _server(home).find()
     try:
         announced = json.loads((home / "server.json").read_text())
         return server is not None and announced["pid"] == server.pid
