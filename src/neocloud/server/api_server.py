@@ -8,7 +8,7 @@ Plain text never leaves the machine: only the TLS ports may listen on other addr
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from neocloud.server.certificates import (
     certificate_state,
     read_certificate,
 )
+from neocloud.server.grpc_connections import ConnectionShares
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.http_server import Discovery, JsonFront, StatusReport
 from neocloud.server.listening import (
@@ -123,7 +124,7 @@ class ApiServer:
         """What clients have to trust, in PEM form; empty for a certificate that somebody else issued."""
         self.gateway_port = 0
         """Of the OpenAI-compatible API over TLS, for other machines; 0: none."""
-        self._forgetting: asyncio.Future[Any] | None = None
+        self._background: asyncio.Future[Any] | None = None
         self._addresses: Addresses | None = None
 
     @property
@@ -193,8 +194,10 @@ class ApiServer:
         )
         store, clock = self._dependencies.store, self._dependencies.clock
         days = getattr(self._dependencies.settings, "audit_days", KEEP_EVENTS_FOR.days)
-        self._forgetting = asyncio.gather(
-            forget_old_keys(store, clock), forget_old_events(store, clock, timedelta(days=days))
+        self._background = asyncio.gather(
+            forget_old_keys(store, clock),
+            forget_old_events(store, clock, timedelta(days=days)),
+            *self._limit_connections(tls_address),
         )
         self._json.is_ready = True
 
@@ -204,6 +207,12 @@ class ApiServer:
             return []
         last = f":{self._last.https_port}"
         return _take_port(public.https_port, last, lambda port: listen_on(public.addresses, port))
+
+    def _limit_connections(self, tls_address: str) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return what limits connections of other machines to gRPC; plain text is for this machine alone."""
+        if not tls_address:
+            return ()
+        return (ConnectionShares({int(tls_address.rpartition(":")[2])}).check_periodically(),)
 
     def _discovery(self) -> Discovery:
         """Return what a client needs before it signs in."""
@@ -245,9 +254,9 @@ class ApiServer:
     async def stop(self, grace_seconds: float = 2.0) -> None:
         """Let running calls end within the grace, then close. May be repeated."""
         self._json.is_ready = False
-        if self._forgetting is not None:
-            self._forgetting.cancel()
-            await asyncio.gather(self._forgetting, return_exceptions=True)
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
         if self._grpc is not None:
             await self._grpc.stop(grace_seconds)
         for each in self._http:
@@ -256,7 +265,7 @@ class ApiServer:
             await self._redirector.stop()
         self._redirector = None
         self._http = []
-        self._grpc = self._forgetting = None
+        self._grpc = self._background = None
 
 
 def _rates(dependencies: Dependencies) -> Rates:

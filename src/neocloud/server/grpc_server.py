@@ -31,7 +31,7 @@ HANDSHAKE_MS = 10_000
 """A client has this long for its TLS handshake and the first frame of HTTP/2; gRPC gives it two minutes."""
 MAX_IDLE_MS = 300_000
 """A connection without a call for so long is closed, whatever it pings; clients connect again with their next
-call. gRPC counts connections in all, not by address."""
+call."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Handler = Callable[[bytes, Any], Awaitable[bytes]]
 
