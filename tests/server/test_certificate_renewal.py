@@ -213,6 +213,21 @@ async def test_a_certificate_that_a_clock_ahead_signed_is_signed_again(tmp_path:
     assert not certificate_state(again.chain, again.chain_file, NOW, authority=again.authority).problem
 
 
+def test_an_authority_that_a_clock_ahead_made_begins_now_and_keeps_its_key(tmp_path: Path) -> None:
+    """Clients that trust the one before trust the same key, once that begins."""
+    ahead = ensure_certificate(tmp_path, NAMES, NOW + RENEW_BEFORE)
+    state = certificate_state(ahead.chain, ahead.chain_file, NOW, authority=ahead.authority)
+    assert "is not valid before" in state.problem and "authority again" in state.problem
+    again = ensure_certificate(tmp_path, NAMES, NOW)
+    assert not certificate_state(again.chain, again.chain_file, NOW, authority=again.authority).problem
+    before, now = (x509.load_pem_x509_certificate(each.authority) for each in (ahead, again))
+    assert now.not_valid_before_utc <= NOW < now.not_valid_after_utc == before.not_valid_after_utc
+    assert list(now.extensions) == list(before.extensions)
+    x509.load_pem_x509_certificate(again.chain).verify_directly_issued_by(before)
+    assert (tmp_path / "ca.pem.old").read_bytes() == ahead.authority
+    assert ensure_certificate(tmp_path, NAMES, NOW) == again
+
+
 async def test_what_cannot_be_renewed_is_said_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,8 @@ clients were told to trust it. It can sign for this cloud's own names only (name
 it need not fear for other names. Addresses are not constrained: gRPC's TLS library refuses every certificate
 with addresses then. When the cloud gets names beyond those, a new authority is made, and clients have to
 trust that one. Authorities of earlier releases have no constraints and stay; removing `ca.pem` and `ca.key`
-makes a new one. An authority that has expired is replaced too. The one that is replaced is kept beside, as
+makes a new one. An authority that has expired is replaced too; one that was made while the clock was ahead is
+signed again with its own key. The one that is replaced is kept beside, as
 `ca.pem.old` and `ca.key.old`: a clock that was wrong for a moment must not cost it. The server certificate is
 made again when its names change or its end is near; `core.certificate_files` serves it from then on.
 """
@@ -147,13 +148,17 @@ def certificate_state(
     when somebody else issued the certificate. Raises ValueError when it is none."""
     found = x509.load_pem_x509_certificate(chain)
     is_own, begins_at, ends_at = bool(authority), found.not_valid_before_utc, found.not_valid_after_utc
-    is_last = is_own and x509.load_pem_x509_certificate(authority).not_valid_after_utc <= ends_at
+    issuer = x509.load_pem_x509_certificate(authority) if is_own else found
+    is_last = is_own and issuer.not_valid_after_utc <= ends_at
+    is_of_authority = is_own and issuer.not_valid_before_utc > now
+    begins_at = max(begins_at, issuer.not_valid_before_utc)
     if begins_at > now:
         what = (
             f"The certificate {file} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC, so clients on other"
             " machines cannot connect. Check this machine's clock: `timedatectl`."
         )
-        return CertificateState(file, ends_at, is_own, what + (_SIGNED_AGAIN if is_own else ""), is_last)
+        advice = "" if not is_own else _AUTHORITY_AGAIN if is_of_authority else _SIGNED_AGAIN
+        return CertificateState(file, ends_at, is_own, what + advice, is_last)
     if ends_at - now > WARN_BEFORE:
         return CertificateState(file, ends_at, is_own, "", is_last)
     is_expired = ends_at <= now
@@ -165,6 +170,10 @@ def certificate_state(
 
 
 _SIGNED_AGAIN = " If it is right now, `neo down` and `neo up` sign another certificate."
+_AUTHORITY_AGAIN = (
+    " If it is right now, `neo down` and `neo up` sign it and the cloud's certificate authority again; people"
+    " on other machines who signed in before then do that again: `neo login`."
+)
 _RENEW_AUTHORITY = (
     " The cloud's certificate authority ends then too. Within an hour of that, the server makes another one;"
     " people on other machines then have to trust it: `neo login`."
@@ -195,14 +204,15 @@ def _ensure_authority(
     if files.authority.exists() and files.authority_key.exists():
         found, key = _read_authority(files)
         if found.not_valid_after_utc > now and _may_sign(found, names):
-            return found, key
+            is_early = found.not_valid_before_utc > now
+            return (_sign_authority_again(files, found, key, now) if is_early else found), key
         logger.warning(
             "the authority has expired or may not sign for all names: clients must trust a new %s; the one"
             " before is kept beside it, as .old",
             files.authority,
         )
         for each in (files.authority_key, files.authority):
-            write_file(each.with_name(f"{each.name}.old"), each.read_bytes(), durable=True)
+            _keep_old(each)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Neocloud certificate authority")])
     certificate = (
@@ -215,6 +225,36 @@ def _ensure_authority(
     write_file(files.authority_key, _pem_key(key), 0o600, durable=True)
     write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644, durable=True)
     return certificate, key
+
+
+def _sign_authority_again(
+    files: CertificateFolder, found: x509.Certificate, key: Key, now: datetime.datetime
+) -> x509.Certificate:
+    """Replace an authority that was made while the clock was ahead by one that begins now.
+
+    Key, names and end stay, so clients that trust the one before work, too, once that begins.
+    """
+    logger.warning(
+        "the authority %s is not valid before %s, as it was made while the clock was ahead; it begins now."
+        " Its key is the same; people on other machines who trust the one before sign in again: neo login",
+        files.authority,
+        f"{found.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
+    )
+    builder = (
+        x509.CertificateBuilder(found.issuer, found.subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _LEEWAY)
+        .not_valid_after(found.not_valid_after_utc)
+    )
+    for extension in found.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    certificate = builder.sign(key, hashes.SHA256())
+    _keep_old(files.authority)
+    write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644, durable=True)
+    return certificate
+
+
+def _keep_old(file: Path) -> None:
+    write_file(file.with_name(f"{file.name}.old"), file.read_bytes(), durable=True)
 
 
 def _read_authority(files: CertificateFolder) -> tuple[x509.Certificate, Key]:
