@@ -72,18 +72,20 @@ def test_a_limit_is_set_shown_and_taken_back(neo: Neo, real: Cloud) -> None:
 
 def test_tenant_and_project_are_named_or_given_by_id(neo: Neo, real: Cloud) -> None:
     (tenant,) = json.loads(neo("iam", "tenant", "list", "-o", "json").out)
-    (project, *_) = json.loads(neo("iam", "project", "list", "--parent-id", tenant["metadata"]["name"], "-o", "json").out)
+    (project, *_) = json.loads(
+        neo("iam", "project", "list", "--parent-id", tenant["metadata"]["name"], "-o", "json").out
+    )
     for named in (tenant["metadata"]["name"], tenant["metadata"]["id"]):
         ran = neo("quota", "get", "compute.disk.count", "--tenant", named)
         assert ran.code == 0 and real.tenant_id in ran.out, ran.err
     refused = neo("quota", "list", "--tenant", "nobody")
-    assert refused.code == 4 and "There is no tenant 'nobody'" in refused.err
+    assert refused.code == 3 and "There is no tenant 'nobody'" in refused.err
     assert neo("quota", "set", "compute.disk.count", "7", "--project", project["metadata"]["name"]).code == 0
     for named in (tenant, project):
         for key in ("id", "name"):
             assert neo("audit", "list", "--parent-id", named["metadata"][key]).code == 0
     refused = neo("audit", "list", "--parent-id", "nobody")
-    assert refused.code == 4 and "There is no project or tenant 'nobody'" in refused.err
+    assert refused.code == 3 and "There is no project or tenant 'nobody'" in refused.err
 
 
 def test_the_next_step_of_a_refusal_is_a_command_that_works(neo: Neo, real: Cloud) -> None:

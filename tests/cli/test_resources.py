@@ -182,6 +182,7 @@ def test_force_lists_what_is_left_behind(signed_in: Neo, stuck: FakeServer) -> N
     ran = signed_in(*FORCE, "--yes")
     assert ran.code == 0, ran.err
     assert [request.id for request in stuck.asked(deletion.FORGET)] == ["computefilesystem-e00data"]
+    assert "as free" in ran.err
     assert "removed from the control plane" in ran.out and "podman ps --all" in ran.out
     assert "/var/lib/neocloud/volumes/computefilesystem-e00data" in ran.out
     assert [line.split()[:2] for line in ran.out.splitlines() if "namespace" in line] == [["Pod", "copy"]]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -21,18 +22,21 @@ from neocloud.core.kind import FINALIZER
 from neocloud.core.store import Resource, Transaction
 from neocloud.engines.base import EngineError, Observation, Reference
 from neocloud.engines.fake import FakeEngine
-from neocloud.engines.manifest import Manifest
+from neocloud.engines.manifest import ConfigMap, Manifest
 from neocloud.services import iam
 from neocloud.services.compute.public import filesystem_spec
 from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.iam.rules.roles import ROLES, allows
 from neocloud.services.operator import api
+from neocloud.services.slurm.types import BatchJob, BatchJobs, ClusterUnreachable
 from tests.control_plane import Cloud, cloud_in_process, sign_in
 from tests.services.iam import keys
 
 FORGET = "neocloud.operator.v1.ResourceService/Forget"
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 DEADLINE_SECONDS = 60.0
+DEPLOYMENT = "neocloud.inference.v1.Deployment"
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class StubbornEngine(FakeEngine):
@@ -164,6 +168,39 @@ async def test_a_stuck_resource_goes_with_all_that_it_owns(cloud: Cloud) -> None
     assert (await cloud.refusal(FORGET, id=identifier)).code is Code.NOT_FOUND
     name_again = await create(cloud, cloud.project_id)
     await cloud.until(name_again, "READY")
+
+
+async def test_what_a_step_makes_until_the_removal_is_listed(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identifier, delete_row = await stuck(cloud), api.delete_row
+    late = ConfigMap(name="late", namespace=identifier)
+
+    def removed(*arguments: Any) -> None:
+        delete_row(*arguments)
+        cloud.engine.world.objects[late.reference] = late
+
+    monkeypatch.setattr(api, "delete_row", removed)
+    answer = await cloud.call(FORGET, id=identifier)
+    assert ("ConfigMap", identifier, "late") in objects(answer)
+
+
+async def test_slurm_jobs_of_the_resources_are_listed() -> None:
+    owner = Resource("deployment-e00a", DEPLOYMENT, "project-e00a", "chat", NOW, NOW)
+    spec = contract.message("neocloud.inference.v1.DeploymentSpec")(slurm_cluster_id="slurmcluster-e00a")
+    rows = [replace(owner, spec=spec.SerializeToString()), replace(owner, id="deployment-e00other")]
+    on_cluster = [
+        BatchJob(7, "deployment-e00a.replica-0.x", "RUNNING", has_ended=False),
+        BatchJob(8, "deployment-e00a.replica-1.x", "COMPLETED", has_ended=True),
+        BatchJob(9, "deployment-e00ab.replica-0.x", "RUNNING", has_ended=False),
+        BatchJob(10, "train", "RUNNING", has_ended=False),
+    ]
+    jobs = Mock(spec=BatchJobs)
+    jobs.jobs = AsyncMock(return_value=on_cluster)
+    assert await api._slurm_jobs(jobs, rows) == ([("slurmcluster-e00a", 7)], [])
+    jobs.jobs = AsyncMock(side_effect=ClusterUnreachable("Its login node does not run."))
+    found, (problem,) = await api._slurm_jobs(jobs, rows)
+    assert not found and "slurmcluster-e00a" in problem and "login node" in problem
 
 
 async def test_the_audit_log_of_the_resources_tenant_has_it(cloud: Cloud) -> None:

@@ -93,8 +93,15 @@ def _print_left_behind(left: "LeftBehind") -> None:
         objects = [(each.kind, each.name, f"namespace {each.namespace}") for each in left.objects]
         folders = [("Folder", folder, "") for folder in left.folders]
         print_view(table(["KIND", "NAME", "WHERE"], [*objects, *folders]))
+        say(
+            "The cloud counts the CPUs, memory, GPUs and disk that these use as free, and may give them to"
+            " others."
+        )
     if left.commands:
-        say("On the cloud's machine, as root, these list containers, remove them, and remove networks:")
+        say(
+            "On the cloud's machine, as root, these list containers, remove them, remove networks, and cancel"
+            " Slurm jobs:"
+        )
         for command in left.commands:
             echo(f"  {command}")
         say(

@@ -98,7 +98,7 @@ class Custom:
 
         answer = await commit(self._runtime, request, work)
         write.after_commit()
-        return answer
+        return answer if write.complete is None else await write.complete(answer)
 
     async def _change_outside(self, request: Request, target: str) -> Message:
         if (replayed := await self._recall(request)) is not None:

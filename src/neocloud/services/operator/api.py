@@ -1,7 +1,8 @@
 """Forget: remove a resource whose deletion does not end from the control plane, and list what is left behind.
 
-The list is made before the transaction, since the engine is called for it. A reconcile run of the resource
-that is in progress loses its lease with the row: it can write nothing afterwards.
+The engine and Slurm are called for the list, so it is made outside of the transaction: once before it, and
+again after it, with what a step in progress has made meanwhile. A reconcile run of the resource that is in
+progress loses its lease with the row: it can write nothing afterwards.
 """
 
 import asyncio
@@ -12,9 +13,9 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from neocloud.core import contract, operations
+from neocloud.core import contract, operations, wire
 from neocloud.core.kind import delete_row
-from neocloud.core.service import Call, KindTable, Method, NewOperation, Write
+from neocloud.core.service import Call, Dependencies, KindTable, Method, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.engines.base import Engine, Reference
 from neocloud.messages.nebius.common.v1 import Operation
@@ -26,6 +27,7 @@ from neocloud.messages.neocloud.operator.v1 import (
     LeftBehind,
 )
 from neocloud.services.iam.types import operators_tenant_id
+from neocloud.services.slurm.types import BatchJobs, ClusterUnreachable
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +38,15 @@ LISTING_SECONDS = 10.0
 """How long the engine, and then the disk, may take to list what is left behind."""
 REASON = "An operator removed the resource from the control plane by force. Its workloads may still exist."
 _NAMED_CHILDREN = 5
+SLURM_JOB = "SlurmJob"
+"""The kind under which a batch job on a cluster is listed."""
 
 
 async def forget(call: Call, request: ForgetResourceRequest) -> Write[ForgetResourceResponse]:
     dependencies = call.dependencies
     kinds = dependencies.provided.get(KindTable)
     listed = await dependencies.store.read(lambda tx: _to_forget(tx, call, request.id))
-    left = await _left_behind(dependencies.engine, dependencies.settings.home, listed)
+    left = await _left_behind(dependencies, listed)
 
     def work(tx: Transaction) -> NewOperation:
         rows = _to_forget(tx, call, request.id)
@@ -55,7 +59,15 @@ async def forget(call: Call, request: ForgetResourceRequest) -> Write[ForgetReso
         title = f"{_words(rows[0].kind)} {rows[0].name}".strip()
         return NewOperation(rows[0], title, has_removed=True, answer=lambda done: _response(done, rows, left))
 
-    return Write(work)
+    async def complete(answer: ForgetResourceResponse) -> ForgetResourceResponse:
+        if answer.left_behind.engine_error:
+            return answer  # what did not answer then is not waited for again
+        again = await _left_behind(dependencies, listed)
+        if not again.engine_error:
+            answer.left_behind.CopyFrom(again)
+        return answer
+
+    return Write(work, complete=complete)
 
 
 def _to_forget(tx: Transaction, call: Call, resource_id: str) -> list[Resource]:
@@ -98,8 +110,9 @@ def _response(operation: Operation, rows: Sequence[Resource], left: LeftBehind) 
     return ForgetResourceResponse(operation=operation, resources=resources, left_behind=left)
 
 
-async def _left_behind(engine: Engine, home: Path, rows: Sequence[Resource]) -> LeftBehind:
+async def _left_behind(dependencies: Dependencies, rows: Sequence[Resource]) -> LeftBehind:
     """Return what is known to be left. Whatever keeps the deletion from ending may fail here, too."""
+    engine, home = dependencies.engine, dependencies.settings.home
     ids = {row.id for row in rows}
     found: set[Reference] = set()
     folders: list[str] = []
@@ -118,11 +131,19 @@ async def _left_behind(engine: Engine, home: Path, rows: Sequence[Resource]) -> 
             folders = await asyncio.to_thread(lambda: sorted(str(path) for path in _folders(home, ids)))
     except TimeoutError:
         problems.append(f"The disk of the state folder did not answer within {LISTING_SECONDS:g} s.")
+    jobs, unreachable = await _slurm_jobs(dependencies.provided.find(BatchJobs), rows)
+    problems += unreachable
     objects = sorted(found, key=lambda each: (each.namespace, each.kind != "Pod", each.kind, each.name))
     return LeftBehind(
-        objects=[EngineObject(kind=each.kind, namespace=each.namespace, name=each.name) for each in objects],
+        objects=[
+            *(EngineObject(kind=each.kind, namespace=each.namespace, name=each.name) for each in objects),
+            *(EngineObject(kind=SLURM_JOB, namespace=cluster_id, name=str(job)) for cluster_id, job in jobs),
+        ],
         folders=folders,
-        commands=[line for namespace in sorted(ids) for line in engine.removal_commands(namespace)],
+        commands=[
+            *(line for namespace in sorted(ids) for line in engine.removal_commands(namespace)),
+            *(f"neo slurm job cancel {cluster_id} {job}" for cluster_id, job in jobs),
+        ],
         engine_error=" ".join(problems),
     )
 
@@ -138,6 +159,32 @@ async def _objects_of(engine: Engine, row: Resource, ids: Collection[str]) -> se
         seen = await engine.observe(row.owner_id)
         found |= {each for each in seen.others if each.name == row.id}
     return found
+
+
+async def _slurm_jobs(
+    batch_jobs: BatchJobs | None, rows: Sequence[Resource]
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """Return the jobs of these resources that have not ended, as cluster and number, and what went wrong.
+
+    The name of such a job begins with the id of its resource.
+    """
+    clusters: dict[str, list[str]] = {}
+    for row in rows:
+        spec = getattr(wire.resource_message(row), "spec", None)
+        if cluster_id := getattr(spec, "slurm_cluster_id", ""):
+            clusters.setdefault(cluster_id, []).append(f"{row.id}.")
+    found: list[tuple[str, int]] = []
+    problems: list[str] = []
+    for cluster_id, names in clusters.items() if batch_jobs is not None else ():
+        try:
+            async with asyncio.timeout(LISTING_SECONDS):
+                jobs = await batch_jobs.jobs(cluster_id)
+        except (TimeoutError, ClusterUnreachable) as error:
+            problems.append(f"Slurm jobs on {cluster_id} cannot be listed: {error or 'no answer'}")
+        else:
+            ours = [job.id for job in jobs if job.name.startswith(tuple(names)) and not job.has_ended]
+            found += [(cluster_id, each) for each in ours]
+    return found, problems
 
 
 def _folders(home: Path, ids: Collection[str]) -> Iterator[Path]:
