@@ -15,7 +15,7 @@ from pathlib import Path
 from neocloud.core.untrusted_files import MAX_TREE_DEPTH, MAX_TREE_ENTRIES, Folder, UnsafePath, copy_facts
 
 _CHUNK_BYTES = 8 * 1024**2
-_BLOCK_BYTES = 512  # of st_blocks, whatever the file system
+BLOCK_BYTES = 512  # of st_blocks, whatever the file system
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Copy:
     def _count(self, source: Folder, name: str) -> None:
         state = os.stat(name, dir_fd=source.descriptor, follow_symlinks=False)
         self._entries += 1
-        self._size += state.st_blocks * _BLOCK_BYTES
+        self._size += state.st_blocks * BLOCK_BYTES
         if self._entries > self._limits.entries:
             raise UnsafePath(source.path, f"and its folders hold more than {self._limits.entries:,} files")
         if self._limits.size is not None and self._size > self._limits.size:

@@ -252,6 +252,10 @@ class Engine(Protocol):
         """Yield starts, ends and removals of pods from now on, until the caller stops reading."""
         ...
 
+    async def stored_bytes(self, claim: Reference) -> int:
+        """Return how much of a disk the content of a volume takes; 0 for a volume that is not there."""
+        ...
+
     def removal_commands(self, namespace: str) -> Sequence[str]:
         """Return shell commands for the host that list what runs in a namespace, and then remove it.
 

@@ -59,7 +59,8 @@ async def test_a_disk_is_a_copy_of_the_newest_image_of_its_family(cloud: Cloud) 
 async def test_a_snapshot_becomes_a_disk_and_an_image(cloud: Cloud) -> None:
     first = await disk(cloud)
     snapshot = await cloud.create("DiskSnapshot", "snap", {"source_disk_id": first})
-    await cloud.when(snapshot, lambda found: found.status.state == 2)
+    found = await cloud.when(snapshot, lambda found: found.status.state == 2)
+    assert found.status.storage_size_bytes < found.status.content_size_bytes, "what is stored of it"
     assert source(cloud, snapshot)["name"] == first
     listed = await cloud.call("DiskSnapshotService/ListByDisk", disk_id=first)
     assert [item.metadata.id for item in listed.items] == [snapshot]

@@ -136,6 +136,10 @@ class FakeEngine:
             self.world.remove_namespace(reference.name)
         self.world.save()
 
+    async def stored_bytes(self, claim: Reference) -> int:
+        self.faults.check_available()
+        return sum(map(len, self.world.volumes.get(claim, {}).values()))
+
     async def restart(self, pod: Reference) -> None:
         self.faults.check_available()
         found = self._pod(pod)

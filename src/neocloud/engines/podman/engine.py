@@ -128,6 +128,10 @@ class PodmanEngine:
             else:
                 await self._components.remove_object(reference)
 
+    async def stored_bytes(self, claim: Reference) -> int:
+        check_reference(claim)
+        return await asyncio.to_thread(self._components.volumes.stored_bytes, claim.namespace, claim.name)
+
     async def restart(self, pod: Reference) -> None:
         check_reference(pod)
         await self._prepare()

@@ -92,6 +92,8 @@ class VolumeConformance:
             await space.run("one", "tee", "/data/file", stdin=b"first")
             await other.apply(copied, other.pod("two", **volume))
             assert await other.read("two", "/data/file") == b"first"
+            copy = other.reference("PersistentVolumeClaim", "data")
+            assert await bench.engine.stored_bytes(copy) < 2**20, "not the size of the claim"
             await other.run("two", "tee", "/data/file", stdin=b"second")
             await other.apply(copied)
             assert await other.read("two", "/data/file") == b"second"

@@ -13,11 +13,12 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder, sync_folder
 from neocloud.core.untrusted_files import Folder, UnsafePath
-from neocloud.core.untrusted_trees import TreeLimits, copy_tree
+from neocloud.core.untrusted_trees import BLOCK_BYTES, TreeLimits, copy_tree
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import (
     CLAIM,
@@ -115,6 +116,17 @@ class Volumes:
             return folder / "merged"
         make_folder(folder / "data", FOLDER_MODE)
         return folder / "data"
+
+    def stored_bytes(self, namespace: str, name: str) -> int:
+        """Return what the files of a volume take of the disk: of an overlay, the changes."""
+        total = 0
+        parts = (self._folder(namespace, name) / part for part in ("data", "upper"))
+        for part in filter(Path.is_dir, parts):
+            for _, _, files, folder in os.fwalk(part):
+                for file in files:
+                    with suppress(FileNotFoundError):
+                        total += os.stat(file, dir_fd=folder, follow_symlinks=False).st_blocks * BLOCK_BYTES
+        return total
 
     def remove_claim(self, namespace: str, name: str) -> None:
         """Delete a volume with its data."""

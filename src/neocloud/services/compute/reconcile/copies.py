@@ -30,6 +30,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.engines.base import Engine, Observation, PodPhase
+from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.compute.v1 import DiskSnapshot, Image, ImageSpec, ImageStatus
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.services.compute.reconcile.machine_scope import MachineControl
@@ -96,13 +97,16 @@ class SnapshotReconciler(CopyReconciler[DiskSnapshot]):
         volume = VolumeView(snapshot.metadata.id, snapshot.status.content_size_bytes, source)
         return VolumeScope(context, snapshot, volume, await self._engine.observe(snapshot.metadata.id))
 
+    async def create_volume(self, scope: SnapshotScope) -> None:
+        await super().create_volume(scope)
+        stored = await engine_call(self._engine.stored_bytes(scope.volume.claim))
+        scope.resource.status.storage_size_bytes = stored
+
     def status(self, scope: SnapshotScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
         status = SnapshotStatus()
         status.CopyFrom(scope.resource.status)
         status.state = SnapshotStatus.State.Value(state)
-        if result.is_done:
-            status.storage_size_bytes = status.content_size_bytes
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
 
 
