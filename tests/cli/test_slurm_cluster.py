@@ -382,7 +382,23 @@ class TestLogin:
         assert (lines["Host"], lines["HostName"], lines["Port"]) == ("bank", "127.0.0.1", "2222")
         assert lines["StrictHostKeyChecking"] == "yes"
         assert lines["IdentityFile"] == str(tmp_path / "key")
-        assert Path(lines["UserKnownHostsFile"]).read_text() == "[127.0.0.1]:2222 ssh-ed25519 AAAAhost\n"
+        pinned = Path(lines["UserKnownHostsFile"]).read_text()
+        assert pinned == "slurmcluster-e00bank,[127.0.0.1]:2222 ssh-ed25519 AAAAhost\n"
+
+    def test_a_configuration_holds_when_another_profile_pins_the_key_for_another_address(
+        self, signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        serve_clusters(cloud, cluster("bank", login={**self.LOGIN, "host": "0.0.0.0"}))
+        configurations: list[dict[str, str]] = []
+        for address in ("192.0.2.7", "cloud.example"):
+            monkeypatch.setattr(f"{LOGIN_MODULE}.live_endpoint", lambda profile, to=address: f"{to}:7372")
+            printed = signed_in("slurm", "cluster", "ssh-config", "bank").out.splitlines()
+            configurations.append(dict(line.split(maxsplit=1) for line in printed))
+        first, second = configurations
+        assert (first["HostName"], second["HostName"]) == ("192.0.2.7", "cloud.example")
+        assert first["UserKnownHostsFile"] == second["UserKnownHostsFile"]
+        names = Path(first["UserKnownHostsFile"]).read_text().split()[0].split(",")
+        assert first["HostKeyAlias"] in names and "[cloud.example]:2222" in names
 
     def test_the_identity_is_the_one_that_is_let_in(
         self, signed_in: Neo, cloud: FakeServer, tmp_path: Path
@@ -433,7 +449,9 @@ class TestLogin:
         ran = signed_in("slurm", "cluster", "ssh-config", "bank")
         lines = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
         assert lines["HostName"] == "192.0.2.7"
-        assert Path(lines["UserKnownHostsFile"]).read_text() == "[192.0.2.7]:2222 ssh-ed25519 AAAAhost\n"
+        assert (
+            Path(lines["UserKnownHostsFile"]).read_text().endswith(",[192.0.2.7]:2222 ssh-ed25519 AAAAhost\n")
+        )
         assert "192.0.2.7:2222" in signed_in("slurm", "cluster", "get", "bank").out
 
     def test_where_ssh_is_not_open_to_others_it_says_so(

@@ -113,6 +113,7 @@ def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -
         "HostName": login_host(cloud.profile, endpoint.host),
         "Port": str(endpoint.port),
         "User": "root",
+        "HostKeyAlias": cluster.metadata.id,
         "UserKnownHostsFile": str(_pin_host_keys(cloud, cluster)),
         "StrictHostKeyChecking": "yes",
     }
@@ -123,7 +124,11 @@ def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -
 
 
 def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:
-    """Write the cluster's host keys for ssh: in the state folder, or else beside the profiles."""
+    """Write the cluster's host keys for ssh: in the state folder, or else beside the profiles.
+
+    They belong to the cluster's id: another profile may reach the cluster by another address. Configurations
+    that were printed by earlier releases look for the address.
+    """
     home = Path(cloud.profile.home) if cloud.profile.home else None
     parent = home if home is not None and os.access(home, os.W_OK) else config_file().parent
     folder = parent / "known_hosts"
@@ -132,7 +137,8 @@ def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:
     endpoint = cluster.status.login
     host = login_host(cloud.profile, endpoint.host)
     name = host if endpoint.port == 22 else f"[{host}]:{endpoint.port}"
-    file.write_text("".join(f"{name} {key.strip()}\n" for key in endpoint.host_keys))
+    names = f"{cluster.metadata.id},{name}"
+    file.write_text("".join(f"{names} {key.strip()}\n" for key in endpoint.host_keys))
     return file
 
 
