@@ -17,7 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.leftovers import remove_leftovers
+from tests.leftovers import mark_run, remove_leftovers
 
 E2E = (
     "tests/e2e",
@@ -96,6 +96,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    mark_run()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,17 +1,22 @@
 """Clouds and engines of test runs that were cut off: they are removed when the next run starts.
 
 A test process holds a lock on one file per home while it lives. A file without a lock names a home whose
-process died, and whose containers, networks and server may still be there.
+process died, and whose containers, networks and server may still be there. A variable of the environment,
+which processes inherit, names the run that started them: those of a run that has died are killed.
 """
 
 import contextlib
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Set
 from pathlib import Path
+
+from neocloud.core.child_process import Process, began
 
 RECORDS = Path(tempfile.gettempdir()) / f"neocloud-tests-{os.getuid()}"
 REMOVE_ENGINE = """
@@ -27,6 +32,8 @@ asyncio.run(remove())
 """
 NAMESPACES = "neotest-"
 """What names of network namespaces begin with; then comes the id of the process that made them."""
+RUN = "NEOCLOUD_TEST_RUN"
+"""The variable that names the run: id and start of the process of pytest."""
 _held: dict[Path, tuple[Path, int]] = {}
 """By home: the file, and the descriptor that holds its lock until this process ends."""
 
@@ -51,20 +58,64 @@ def forget(home: Path) -> None:
         os.close(descriptor)
 
 
+def mark_run() -> None:
+    """Name this run to the processes that it starts; a worker has the name already."""
+    if not _is_alive(os.environ.get(RUN, "")):
+        os.environ[RUN] = f"{os.getpid()}-{began(os.getpid())}"
+
+
+def end_processes() -> Set[int]:
+    """Kill the processes of runs that have died, and return their ids."""
+    ended = set()
+    for folder in Path("/proc").glob("[1-9]*"):
+        process = Process.of(int(folder.name)) if _is_of_dead_run(folder) else None
+        # Again, now that its id cannot become that of another process.
+        if process is not None and _is_of_dead_run(folder) and process.pid not in _ancestors():
+            process.send(signal.SIGKILL)
+            ended.add(process.pid)
+    return ended
+
+
+def _is_of_dead_run(folder: Path) -> bool:
+    try:
+        variables = (folder / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    named = (os.fsdecode(each).partition("=") for each in variables)
+    mark = next((value for name, _, value in named if name == RUN), "")
+    return bool(mark) and not _is_alive(mark)
+
+
+def _is_alive(mark: str) -> bool:
+    process_id, _, at = mark.partition("-")
+    return process_id.isdigit() and at.isdigit() and Process.find(int(process_id), int(at)) is not None
+
+
+def _ancestors() -> Set[int]:
+    """Return this process and those above it: a shell may have the variable of a run that has died."""
+    found, process_id = set(), os.getpid()
+    while process_id > 1:
+        found.add(process_id)
+        process_id = int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
 def remove_leftovers() -> list[Path]:
     """Remove what dead processes recorded, and return their homes."""
     removed = []
     for path in sorted(RECORDS.iterdir()) if RECORDS.is_dir() else ():
-        with path.open() as file:
+        with contextlib.ExitStack() as stack:
             try:
+                file = stack.enter_context(path.open())
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except (BlockingIOError, FileNotFoundError):  # it is in use, or was removed meanwhile
                 continue
             home = Path(file.read())
             if home.is_absolute():
                 _remove(home)
                 removed.append(home)
             path.unlink(missing_ok=True)
+    end_processes()
     _remove_namespaces()
     return removed
 

@@ -1,5 +1,6 @@
 """The tables of tiers name files that exist, and leftovers of dead test runs are found."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -52,3 +53,20 @@ def test_a_home_of_a_killed_run_is_removed_and_one_in_use_is_not(
     assert leftovers.remove_leftovers() == removed == [other]
     assert leftovers.remove_leftovers() == []
     leftovers.forget(own)
+
+
+def test_processes_of_runs_that_have_died_are_ended() -> None:
+    began = leftovers.began(os.getpid())
+    alive, dead = f"{os.getpid()}-{began}", f"{os.getpid()}-{began - 1}"
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with contextlib.ExitStack() as stack:
+        ours, left, other = (
+            stack.enter_context(subprocess.Popen(sleep, env={**os.environ, leftovers.RUN: mark}))
+            for mark in (alive, dead, "")
+        )
+        for each in (ours, left, other):
+            stack.callback(each.kill)
+        leftovers.end_processes()
+        assert left.wait(60) == -signal.SIGKILL
+        assert not {ours.pid, other.pid} & leftovers.end_processes()
+        assert ours.poll() is None and other.poll() is None
