@@ -2,6 +2,7 @@
 
 import socket
 from collections import namedtuple
+from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from neocloud.control_plane import tls
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_addresses
+from neocloud.server import Tls, names_of
 
 Address = namedtuple("Address", "family address")
 
@@ -70,6 +72,40 @@ def test_the_gateway_is_started_with_the_same_names_when_addresses_change(
         assert address in tls.host_names(settings)
         seen.append(tls.gateway_names(settings))
     assert seen[0] == seen[1] and {"cloud.example", "models.example"} <= set(seen[0])
+
+
+def certificate_of(settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, address: str) -> Tls:
+    """Return what the server starts with on a host of this name and address."""
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(tls, "host_addresses", lambda ranges: [address])
+    found = tls.tls_of(settings, datetime.now(UTC))
+    assert found is not None
+    return found
+
+
+def test_a_host_that_gets_another_address_keeps_its_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, tls_port=0, listen=("all",))
+    before = certificate_of(settings, monkeypatch, "cloud", "192.0.2.7")
+    after = certificate_of(settings, monkeypatch, "cloud", "192.0.2.8")
+    assert after.certificate.authority == before.certificate.authority
+    names = names_of(after.certificate.chain_file)
+    assert "192.0.2.8" in names and "192.0.2.7" not in names
+
+
+def test_a_renamed_host_gets_another_authority_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The authority may sign for the names of its time only, so that nobody need fear for others."""
+    settings = Settings(home=tmp_path, tls_port=0, listen=("all",))
+    before = certificate_of(settings, monkeypatch, "cloud", "192.0.2.7")
+    assert not caplog.text
+    after = certificate_of(settings, monkeypatch, "rack-7", "192.0.2.7")
+    assert "rack-7" in names_of(after.certificate.chain_file)
+    assert after.certificate.authority != before.certificate.authority
+    assert "clients must trust a new" in caplog.text
+    assert (settings.certificate_folder / "ca.pem.old").read_bytes() == before.certificate.authority
 
 
 def test_addresses_that_the_operator_chose_are_names_of_the_gateway() -> None:

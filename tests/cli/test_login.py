@@ -2,7 +2,8 @@
 
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,17 @@ def test_the_project_is_given_by_name(neo: Neo, people: FakeServer) -> None:
 
 
 def test_sessions_of_a_user_are_found_by_e_mail_address(neo: Neo, people: FakeServer) -> None:
-    keep("alice", people.endpoint, project_id=PROJECT)
+    profile = keep("alice", people.endpoint, project_id=PROJECT)
+    later = (datetime.now(UTC) + timedelta(hours=12)).isoformat()
+    write_session(Path(profile.session_file), replace(session("fresh"), expires_at=later))
+    listing = "neocloud.iam.v1.SessionService/List"
     users, revoke = f"{USERS}/List", "nebius.iam.v1.SessionManagementService/Revoke"
     bob = {"tenant_user_account": {"metadata": {"id": BOB}}, "attributes": {"email": "bob@bank.example"}}
     people.serve(users, contract.from_dict(contract.method(users).output, {"items": [bob]}))
-    people.serve("neocloud.iam.v1.SessionService/List", contract.method("neocloud.iam.v1.SessionService/List").output())
+    people.serve(listing, contract.method(listing).output())
     people.serve(revoke, contract.method(revoke).output())
     assert neo("session", "list", "--user", "Bob@bank.example").code == 0
-    assert people.asked("neocloud.iam.v1.SessionService/List")[0].parent_id == BOB
+    assert people.asked(listing)[0].parent_id == BOB
     assert neo("session", "revoke", "--user", "bob@bank.example").code == 0
     assert neo("session", "revoke", "--all").code == 0
     (one, everything) = people.asked(revoke)
@@ -184,6 +188,10 @@ def test_an_authority_is_confirmed_once_for_a_url(
     assert cloud_url("https://CLOUD.example") == HTTP
     ran = neo("login", "https://CLOUD.example", ALICE)
     assert answers == [True] and shown not in ran.err
+    theirs = ensure_certificate(tmp_path / "theirs", ["localhost"], datetime.now(UTC)).authority
+    ours, shown = shown, fingerprint(ssl.PEM_cert_to_DER_cert(theirs.decode()))
+    assert shown in neo("login", HTTP, ALICE).err, "another host has the name now"
+    shown = ours
     for url in ("https://other.example:7374", "https://cloud.example:7375"):
         ran = neo("login", url, ALICE)
         assert len(answers) == 1 and shown in ran.err and "--fingerprint" in ran.err

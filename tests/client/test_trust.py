@@ -75,6 +75,19 @@ def test_an_expired_certificate_is_the_operators(tmp_path: Path) -> None:
     assert "neo status" in error.next_step
 
 
+def test_another_host_that_has_the_name_is_not_trusted(tmp_path: Path) -> None:
+    """Two hosts with one name: the name leads to the other one, with an authority of its own."""
+    now = datetime.now(UTC)
+    ours = ensure_certificate(tmp_path / "ours", ("localhost",), now)
+    (tmp_path / "ca.pem").write_bytes(ours.authority)
+    with (
+        cloud(tmp_path / "theirs", now, timedelta()) as url,
+        pytest.raises(ClientError, match="is not trusted") as caught,
+    ):
+        find_cloud(url, str(tmp_path / "ca.pem"), "", lambda found: True)
+    assert "Do not sign in there" in caught.value.next_step and "clock" not in str(caught.value)
+
+
 def test_a_cloud_of_a_far_release_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     document = {"authority": "", "grpc_port": 7372, "gateway_port": 0}
     now, ca_file = datetime.now(UTC), str(tmp_path / "ca.pem")

@@ -96,6 +96,21 @@ def test_private_keys_are_their_owners_only(tmp_path):
     assert modes == {"ca.pem": 0o644, "ca.key": 0o600, "server.pem": 0o644, "server.key": 0o600}
 
 
+@pytest.mark.parametrize("listens", [False, True], ids=["--host", "--listen"])
+async def test_an_address_that_the_host_does_not_have_is_said(cloud: Cloud, tmp_path, listens: bool) -> None:
+    missing, certificate = "192.0.2.1", ensure_certificate(tmp_path, NAMES, NOW)
+    host, public = ("127.0.0.1", Public((missing,), 0)) if listens else (missing, None)
+    server = ApiServer(
+        [Service("tests", kinds=(FILESYSTEM,))],
+        TokenTable(),
+        PermissionTable(),
+        plain_dependencies(cloud.store, SystemClock()),
+        tls=Tls(certificate, host, 0, 0, frozenset(), public),
+    )
+    with pytest.raises(ServerError, match=f"This host has no address {missing}"):
+        await server.start()
+
+
 @pytest.fixture
 async def tls_server(cloud: Cloud, tmp_path) -> AsyncIterator[ApiServer]:
     certificate = ensure_certificate(tmp_path / "tls", server_names(("api.localhost", "api.test"), ()), NOW)

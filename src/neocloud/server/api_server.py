@@ -315,6 +315,7 @@ def _bind(server: grpc.aio.Server, host: str, port: int, certificate: Certificat
     except RuntimeError:
         bound = 0
     if not bound:
+        listen(host, port).close()  # it says why, which gRPC does not
         raise not_bound(host, port)
     return bound
 
