@@ -15,6 +15,7 @@ from neocloud.control_plane.settings_file import (
     WORLD_FILE,
     BadSettings,
     parse_arguments,
+    problem_at_stop,
     read_settings,
     write_settings,
 )
@@ -131,6 +132,18 @@ def test_a_home_is_stopped_and_destroyed_whatever_its_settings_are(tmp_path: Pat
     assert parse_arguments(arguments)[1].database_url == "postgresql://a:b@host/c"
     with pytest.raises(BadSettings):
         parse_arguments(arguments[:2])
+
+
+def test_a_stop_needs_no_file_with_the_databases_url(tmp_path: Path) -> None:
+    url = tmp_path / "url"
+    url.write_bytes(b"postgresql://\xff")
+    url.chmod(0o600)
+    write_settings(Settings(home=tmp_path, database_url_file=url))
+    arguments = ["--home", str(tmp_path)]
+    assert parse_arguments([*arguments, "--stop-workloads"])[1].database_url == ""
+    assert str(url) in problem_at_stop(tmp_path)
+    with pytest.raises(SystemExit):
+        parse_arguments(arguments)
 
 
 async def test_a_stop_without_settings_makes_no_database(tmp_path: Path) -> None:

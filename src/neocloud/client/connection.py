@@ -285,8 +285,8 @@ def wait_for_restart(
         if deaths and clock() >= began + CRASH_LOOP_SECONDS:
             raise ClientError(
                 "UNAVAILABLE",
-                f"The server of the cloud in {home} has ended {deaths.short_lives} times in a row. Its last words:"
-                f" {deaths.said.removeprefix('neocloud: ').rstrip('.')}",
+                f"The server of the cloud in {home} has ended {deaths.short_lives} times in a row, the last"
+                f" time with: {deaths.said.removeprefix('neocloud: ').rstrip('.')}",
                 f"Its log is {_server(home).log_file}; after a change, `neo up` starts it without a pause",
             )
         sleep(POLL_SECONDS)

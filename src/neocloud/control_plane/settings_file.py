@@ -103,6 +103,17 @@ def settings_or_defaults(home: Path) -> tuple[Settings, str]:
     return defaults, problem
 
 
+def problem_at_stop(home: Path) -> str:
+    """Return what keeps the settings of a home, or its database's URL, from being read; "" for nothing."""
+    settings, problem = settings_or_defaults(home)
+    if not problem and settings.database_url_file is not None:
+        try:
+            database_url_in_file(str(settings.database_url_file))
+        except argparse.ArgumentTypeError as error:
+            return f"{error}. Fix the file, or restore it."
+    return problem
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settings]:
     """Return what to do ("serve", "stop" or "destroy"), and the home's settings with the arguments over them.
 
@@ -127,7 +138,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[str, Settin
         try:
             settings = replace(settings, database_url=database_url_in_file(str(settings.database_url_file)))
         except argparse.ArgumentTypeError as error:
-            parser.error(f"argument --database-url-file: {error}")
+            if action == "serve":
+                parser.error(f"argument --database-url-file: {error}")
+            logger.warning("%s. Without it, what stops is not noted in the database.", error)
     return action, settings
 
 
@@ -211,9 +224,10 @@ def _from_text(item: Field[Any], option: Option, value: Any) -> Any:
     if is_bool and option.kind is bool:
         return value
     is_number = isinstance(value, (int, float)) and not is_bool and option.kind in (int, float)
-    if option.kind is bool or not (is_number or isinstance(value, str)):
+    text = json.dumps(value) if is_number else value
+    if option.kind is bool or not isinstance(text, str):
         raise ValueError(f"{item.name} cannot be {json.dumps(value)}")
-    found = option.parse(json.dumps(value) if is_number else value)
+    found = option.parse(text)
     for bound, is_within in ((option.minimum, operator.ge), (option.maximum, operator.le)):
         if bound is not None and not is_within(found, bound):
             raise ValueError(f"{item.name} cannot be {found}")

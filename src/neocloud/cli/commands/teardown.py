@@ -17,7 +17,7 @@ from neocloud.cli.target import home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
-from neocloud.control_plane.settings_file import settings_or_defaults
+from neocloud.control_plane.settings_file import problem_at_stop
 from neocloud.core.untrusted_files import remove_tree
 
 CLIENT_FILES = (".sky/config.yaml", ".dstack/server/config.yml")
@@ -149,7 +149,7 @@ def down(
         say(f"There is no cloud in {place.path}; nothing to stop.")
         return
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
-        _, problem = settings_or_defaults(place.path)
+        problem = problem_at_stop(place.path)
         with stage("Stop the server"):
             was_running = stop_server(place)
         with stage("Stop workloads"):
@@ -158,6 +158,6 @@ def down(
     echo(f"Its state is kept in {place.path}. Start it again with `neo up`; remove it with `neo destroy`.")
     if problem:
         warn(
-            f"{problem} `neo up` does not start before that. If the cloud uses PostgreSQL, its history may miss"
-            " this stop, and workloads are billed for the time until they are started again."
+            f"{problem} `neo up` does not start before that. If the cloud uses PostgreSQL, its history may"
+            " miss this stop, and workloads are billed for the time until they are started again."
         )

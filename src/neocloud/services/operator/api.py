@@ -27,7 +27,7 @@ from neocloud.messages.neocloud.operator.v1 import (
     LeftBehind,
 )
 from neocloud.services.iam.types import operators_tenant_id
-from neocloud.services.slurm.types import BatchJobs, ClusterUnreachable
+from neocloud.services.slurm.types import BatchJobs
 
 logger = logging.getLogger(__name__)
 
@@ -175,12 +175,16 @@ async def _slurm_jobs(
             clusters.setdefault(cluster_id, []).append(f"{row.id}.")
     found: list[tuple[str, int]] = []
     problems: list[str] = []
-    for cluster_id, names in clusters.items() if batch_jobs is not None else ():
+    if batch_jobs is None:
+        return found, problems
+    for cluster_id, names in clusters.items():
         try:
             async with asyncio.timeout(LISTING_SECONDS):
                 jobs = await batch_jobs.jobs(cluster_id)
-        except (TimeoutError, ClusterUnreachable) as error:
-            problems.append(f"Slurm jobs on {cluster_id} cannot be listed: {error or 'no answer'}")
+        except Exception as error:
+            logger.warning("Slurm jobs on %s cannot be listed: %s", cluster_id, error, exc_info=True)
+            why = str(error) or f"Slurm did not answer within {LISTING_SECONDS:g} s."
+            problems.append(f"Slurm jobs on {cluster_id} cannot be listed: {why}")
         else:
             ours = [job.id for job in jobs if job.name.startswith(tuple(names)) and not job.has_ended]
             found += [(cluster_id, each) for each in ours]
