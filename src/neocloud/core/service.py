@@ -71,8 +71,8 @@ class Write(Generic[AnswerT]):
     """Makes the change and returns the answer. May run more than once, so it touches only the transaction."""
     after_commit: Callable[[], None] = lambda: None
     """Tells parts of this process that keep their state in memory."""
-    complete: Callable[[AnswerT], Awaitable[AnswerT]] | None = None
-    """Adds to the answer what is known only after the commit. A repeated request gets the answer without it."""
+    complete: Callable[[Any], Awaitable[AnswerT]] | None = None
+    """Adds what is known only after the commit. A repeated request gets the answer without it."""
 
 
 Handler = Callable[[Call, RequestT], Awaitable[Message | Write[Message]]]

@@ -14,6 +14,7 @@ from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.faults import Faults
+from neocloud.services.slurm.reconcile import login_port
 from neocloud.services.slurm.reconcile.login_port import free_port
 from neocloud.services.slurm.rules import LoginPorts
 from neocloud.testing.waiting import until
@@ -142,20 +143,21 @@ async def test_a_cluster_of_a_stopped_cloud_is_stopped_until_it_is_back(tmp_path
     assert [entry.state for entry in history][-2:] == ["STOPPED", "READY"]
 
 
-def login_ports(cloud: FakeCloud, cluster) -> list[tuple[str, int]]:
+def login_ports(cloud: FakeCloud, cluster) -> list[tuple[str | None, int | None]]:
     pod = cloud.world.pods[Reference("Pod", cluster.metadata.id, "login-0")]
-    return [(port.host_ip, port.host_port) for port in pod.manifest.containers[0].ports]
+    return [(port.host_ip, port.host_port) for port in pod.manifest.containers[0].ports or ()]
 
 
 @pytest.mark.parametrize("is_missing", [False, True], ids=["taken", "missing"])
 async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_path, monkeypatch, is_missing):
-    """The operator adds an address, on which another program has the cluster's port, or that the host lacks."""
+    """The operator adds an address on which another program has the port, or that the host lacks."""
     added = "192.0.2.1" if is_missing else "127.0.0.2"
     world = FakeWorld()
     async with fake_cloud(tmp_path, world) as cloud:
         cluster = await cloud.create_cluster(count=1)
     port = cluster.status.login.port
     monkeypatch.setattr(Settings, "login_addresses", property(lambda self: ("127.0.0.1", added)))
+    monkeypatch.setattr(login_port, "FAILURES_BEFORE_CLOSING", 1)
     faults = Faults(taken_addresses={added})
     with socket.socket() as other:
         if not is_missing:
