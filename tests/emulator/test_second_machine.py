@@ -1,6 +1,8 @@
 """A cloud that listens for other machines, used from a second network namespace: a colleague's laptop."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +13,7 @@ import pytest
 from neocloud.control_plane.tls import _host_name
 from neocloud.server import ensure_certificate
 from tests import leftovers
-from tests.two_machines import CLOUD_ADDRESS, Machine, two_machines
+from tests.two_machines import CLOUD_ADDRESS, LAPTOP_ADDRESS, Machine, two_machines
 
 EMAIL = "alice@bank.example"
 
@@ -209,5 +211,51 @@ def test_a_certificate_of_another_authority_is_served_and_trusted(cloud: Cloud, 
         assert listed.returncode == 0 and "default" in listed.stdout, listed.stderr
         stranger = cloud.laptop.neo(*sign_in, "--name", "stranger")
         assert stranger.returncode != 0 and "not trusted" in stranger.stderr
+    finally:
+        cloud.machine.neo("destroy", "--home", str(home), "--yes")
+
+
+SIGN_IN_BY_NAME = """
+import socket, sys
+from neocloud.client.trust import find_cloud
+address, url = sys.argv[1:]
+resolve = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *more, **named: resolve(address, *more, **named)
+print(find_cloud(url, "", "", lambda fingerprint: sys.exit("asked for a fingerprint")).endpoint)
+"""
+
+
+def test_a_certificate_is_ordered_by_acme_and_the_laptop_trusts_it(cloud: Cloud, tmp_path: Path) -> None:
+    """The authority runs on the laptop, and checks the name at port 80 of the cloud's machine."""
+    name, home, folder = "cloud.example.test", tmp_path / "third", tmp_path / "authority"
+    program = [sys.executable, "-m", "tests.acme_authority", LAPTOP_ADDRESS, "14000", str(folder)]
+    inside = ["ip", "netns", "exec", cloud.laptop.namespace]
+    repository = Path(__file__).parents[2]
+    trusting = {"SSL_CERT_FILE": str(folder / "ca.pem")}
+    options = ["--listen", CLOUD_ADDRESS, "--acme-domain", name, "--acme-agree-tos"]
+    options += ["--acme-directory", f"https://{LAPTOP_ADDRESS}:14000/directory"]
+    try:
+        with subprocess.Popen(
+            [*inside, *program, f"{name}={CLOUD_ADDRESS}:80"], stdout=subprocess.PIPE, cwd=repository
+        ) as authority:
+            assert authority.stdout is not None and authority.stdout.readline() == b"ready\n"
+            started = cloud.machine.neo("up", "--emulator", "--home", str(home), *options, **trusting)
+            authority.kill()
+        assert started.returncode == 0, started.stderr
+        assert f"Certificate for {name}: done" in started.stderr, started.stderr
+        status = json.loads(cloud.machine.neo("status", "--home", str(home), "-o", "json").stdout)
+        assert status["fingerprint"] == "" and status["certificate"]["problem"] == ""
+        (port,) = (
+            each["port"] for each in status["open_ports"] if each["tls"] and each["protocol"] == "JSON"
+        )
+        assert f"neo login https://{name}:{port} EMAIL" in started.stdout
+        command = [sys.executable, "-c", SIGN_IN_BY_NAME, CLOUD_ADDRESS, f"https://{name}:{port}"]
+        found = cloud.laptop.run(command, SSL_CERT_FILE=str(folder / "issuer.pem"))
+        assert found.stdout.startswith(f"{name}:"), found.stderr
+        # The authority is gone, and nothing is ordered from it.
+        cloud.machine.neo("down", "--home", str(home))
+        again = cloud.machine.neo("up", "--emulator", "--home", str(home), **trusting)
+        assert again.returncode == 0 and "by ACME from" in again.stdout, again.stderr
+        assert "Certificate for" not in again.stderr
     finally:
         cloud.machine.neo("destroy", "--home", str(home), "--yes")

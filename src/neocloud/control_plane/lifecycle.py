@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from neocloud import __version__
 from neocloud.control_plane import state_dir
+from neocloud.control_plane.public_certificate.renewal import PublicCertificate
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
@@ -140,11 +141,13 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             after_run=composition.after_run,
         )
         authorizer = composition.authorizer(store)
+        has_public_name = settings.acme_domains and settings.tls_port is not None
+        public = PublicCertificate(settings, clock) if has_public_name else None
 
         async def status(subject: Subject) -> dict[str, Any]:
-            return await _status(
-                composition, first.tenant_id, authorizer, subject, server.certificate_state()
-            )
+            state = server.certificate_state()
+            certificate = _certificate_report(state, clock, public) if state else None
+            return await _status(composition, first.tenant_id, authorizer, subject, certificate)
 
         server = ApiServer(
             services=composition.services,
@@ -173,7 +176,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
                 tasks.create_task(_forget_history(composition, store)),
             ]
             if settings.tls_port is not None:
-                watching.append(tasks.create_task(_renew_certificate(composition, server)))
+                watching.append(tasks.create_task(_renew_certificate(composition, server, public)))
             if composition.background_task is not None:
                 watching.append(tasks.create_task(composition.background_task(store)))
             if gateway is not None:
@@ -223,11 +226,13 @@ async def _forget_history(composition: Composition, store: Store) -> None:
     await forget_old_history(store, composition.clock, metered, composition.history_removed, keep_for)
 
 
-async def _renew_certificate(composition: Composition, server: ApiServer) -> None:
+async def _renew_certificate(
+    composition: Composition, server: ApiServer, public: PublicCertificate | None
+) -> None:
     def renewed(certificate: ServerCertificate) -> None:
         server.authority = certificate.authority
 
-    await renew_certificate(composition.settings, composition.clock, renewed)
+    await renew_certificate(composition.settings, composition.clock, renewed, public)
 
 
 async def _watch(engine: Engine, worker: Worker) -> None:
@@ -241,7 +246,7 @@ async def _status(
     operators_tenant: str,
     authorizer: Authorizer,
     subject: Subject,
-    certificate: CertificateState | None,
+    certificate: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Return what every tenant may read, and for the operator details of the machine too."""
     known = {
@@ -256,18 +261,25 @@ async def _status(
     return known | {
         "home": str(composition.settings.home),
         "database": "postgresql" if composition.settings.database_url else "sqlite",
-        "certificate": _certificate_report(certificate, composition.clock) if certificate else None,
+        "certificate": certificate,
         "engine": asdict(await composition.engine.capabilities()),
     }
 
 
-def _certificate_report(state: CertificateState, clock: Clock) -> dict[str, Any]:
+def _certificate_report(
+    state: CertificateState, clock: Clock, public: PublicCertificate | None
+) -> dict[str, Any]:
+    problem = state.problem
+    if public is not None:
+        problem = public.problem() or (problem if state.is_own else "")
     return {
         "file": str(state.file),
         "ends_at": state.ends_at.isoformat(),
         "is_own": state.is_own,
         "is_expired": state.is_expired(clock.now()),
-        "problem": state.problem,
+        "problem": problem,
+        "is_renewed": state.is_own or public is not None,
+        "acme": public.report() if public else None,
         "ends_with_authority": state.ends_with_authority,
     }
 

@@ -4,11 +4,16 @@
 Each raises ValueError with a message for the operator.
 """
 
+import re
 from collections.abc import Callable
 from ipaddress import IPv4Network, ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 EVERY_ADDRESS = "all"
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_PUBLIC_NAME = re.compile(rf"({_LABEL}\.)+(?!\d+$){_LABEL}")
+_EMAIL = re.compile(r"[!-~]+@[!-~]+", re.ASCII)
 
 
 def model_folder(text: str) -> Path:
@@ -68,6 +73,35 @@ def ipv4_range(text: str) -> str:
 def certificate_file(text: str) -> Path | None:
     """Return the file of an option; None for "none"."""
     return None if text == "none" else Path(text).expanduser().absolute()
+
+
+def public_name(text: str) -> str:
+    """Return a host name that an authority can check by HTTP: no address, and no wildcard."""
+    name = text.lower().removesuffix(".")
+    if len(name) > 253 or not _PUBLIC_NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is not a host name with a domain, in ASCII and without '*'")
+    return name
+
+
+def email_address(text: str) -> str:
+    """Return an address; "" for "none"."""
+    if text in ("", "none"):
+        return ""
+    if not _EMAIL.fullmatch(text) or any(each in text for each in ",?&"):
+        raise ValueError(f"{text!r} is not an e-mail address")
+    return text
+
+
+def https_url(text: str) -> str:
+    """Return the URL of a page over https."""
+    try:
+        parts = urlsplit(text)
+        is_usable = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable, parts = False, urlsplit("")
+    if not is_usable or "@" in parts.netloc or parts.fragment or not text.isascii() or not text.isprintable():
+        raise ValueError(f"{text!r} is not a URL that begins with https://")
+    return text
 
 
 def absolute_path(text: str) -> Path:

@@ -16,13 +16,16 @@ from neocloud.control_plane.option_values import (
     EVERY_ADDRESS,
     absolute_path,
     certificate_file,
+    email_address,
     host_name,
+    https_url,
     ipv4_range,
     listen_address,
     media_domain,
     model_folder,
     one_of,
     port_range,
+    public_name,
     rate,
 )
 
@@ -38,6 +41,7 @@ EVERY_IPV4_ADDRESS = "0.0.0.0"  # asked for by the operator  # nosec B104
 LOOPBACK = "127.0.0.1"
 DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
+LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 PUBLISHED_DOMAIN = "api.nebius.cloud"
 """What clients without a domain setting call; served through the redirector only."""
 
@@ -141,6 +145,41 @@ class Settings:
     )
     tls_key: Path | None = _option(
         None, "PEM file with the key of --tls-certificate.", parse=certificate_file, kind=Path
+    )
+    acme_domains: tuple[str, ...] = _option(
+        (),
+        "Public host name of this cloud, for which a certificate is ordered by ACME (RFC 8555) and renewed,"
+        ' with --listen; repeatable. Replaces the previous names; "none" removes all. Default: none, a'
+        " certificate of the cloud's own authority.",
+        flag="acme-domain",
+        parse=public_name,
+        metavar="NAME",
+        clears=True,
+        example="Write a name as in cloud.example.com",
+    )
+    acme_email: str = _option(
+        "",
+        'Where the certificate authority may reach you; "none" for nowhere. Default: none.',
+        parse=email_address,
+        metavar="ADDRESS",
+        example="Write an address as in you@example.com",
+    )
+    acme_directory: str = _option(
+        LETS_ENCRYPT,
+        "Directory URL of the certificate authority. Default: Let's Encrypt's.",
+        parse=https_url,
+        metavar="URL",
+        example=f"Write a URL such as {LETS_ENCRYPT}",
+    )
+    acme_agree_tos: bool = _option(
+        False,
+        "Agree to the terms of service of that authority, without which it signs nothing. Default: no.",
+        kind=bool,
+    )
+    acme_http_port: int = _port(
+        80,
+        "Port on which the cloud answers the authority's check of --acme-domain, which goes to port 80;"
+        " another one if something forwards it there. Default: 80.",
     )
     domain: str = _option(
         DEFAULT_DOMAIN,
@@ -315,6 +354,11 @@ class Settings:
     def certificate_folder(self) -> Path:
         """The cloud's own certificate authority; `ca.pem` in it is what clients trust."""
         return self.home / "tls"
+
+    @property
+    def acme_failures_file(self) -> Path:
+        """Orders of a certificate that failed; they put off the next one, also after a restart."""
+        return self.certificate_folder / "acme-failures.json"
 
     @property
     def lock_file(self) -> Path:

@@ -13,8 +13,11 @@ from pathlib import Path
 import psutil
 
 from neocloud.control_plane.option_values import EVERY_ADDRESS
+from neocloud.control_plane.public_certificate.issued import Issued
+from neocloud.control_plane.public_certificate.renewal import PublicCertificate, held_certificate
 from neocloud.control_plane.settings import PUBLISHED_DOMAIN, Settings
 from neocloud.core.clock import Clock
+from neocloud.core.osfiles import write_file
 from neocloud.server import (
     UNUSABLE_AT_START,
     CertificateFolder,
@@ -55,22 +58,29 @@ def tls_of(settings: Settings, now: datetime.datetime) -> Tls | None:
 
 
 async def renew_certificate(
-    settings: Settings, clock: Clock, renewed: Callable[[ServerCertificate], None]
+    settings: Settings,
+    clock: Clock,
+    renewed: Callable[[ServerCertificate], None],
+    public: PublicCertificate | None = None,
 ) -> None:
     """Renew the cloud's own certificate before it ends; say in the log what is wrong with the operator's.
 
-    The names are those of the start. A failure is tried again. Never returns.
+    `public` orders that of a public authority. The names are those of the start. A failure is tried again.
+    Never returns.
     """
     names, last_problem = _certificate_names(settings), ""
     while True:
-        await clock.sleep(RENEWAL_CHECK_SECONDS)
+        until_due = public.seconds_until_due() if public else RENEWAL_CHECK_SECONDS
+        await clock.sleep(min(until_due, RENEWAL_CHECK_SECONDS))
+        if public is not None:
+            await public.renew()
         try:
             now = clock.now()
             certificate = await asyncio.to_thread(_certificate, settings, names, now)
             renewed(certificate)
             authority = certificate.authority
             state = certificate_state(certificate.chain, certificate.chain_file, now, authority=authority)
-            problem = state.problem
+            problem = "" if public else state.problem  # it writes to the log itself
         except ServerError as error:
             is_given = settings.tls_certificate is not None or settings.tls_key is not None
             problem = f"{UNUSABLE_AT_START if is_given else NOT_RENEWED}{error}"
@@ -80,6 +90,8 @@ async def renew_certificate(
             folder = CertificateFolder(settings.certificate_folder).path
             logger.exception("%sRestore the files in %s from a backup.", NOT_RENEWED, folder)
             problem = ""
+        if public is not None:
+            public.step = ""
         if problem and problem != last_problem:
             logger.warning("%s", problem)
         last_problem = problem
@@ -94,11 +106,26 @@ def certificate_files(settings: Settings) -> tuple[Path, Path]:
 
 
 def _certificate(settings: Settings, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
+    if settings.acme_domains and (settings.tls_certificate or settings.tls_key):
+        raise ServerError(
+            "--acme-domain and --tls-certificate exclude each other. Give 'none' for one of them."
+        )
+    if held := held_certificate(settings, now):
+        return _served(held, CertificateFolder(settings.certificate_folder))
     if settings.tls_certificate is None and settings.tls_key is None:
         return ensure_certificate(settings.certificate_folder, names, now)
     if settings.tls_certificate is None or settings.tls_key is None:
         raise ServerError("--tls-certificate and --tls-key go together. Give both, or 'none' for both.")
     return read_certificate(settings.tls_certificate, settings.tls_key, now)
+
+
+def _served(issued: Issued, files: CertificateFolder) -> ServerCertificate:
+    """Put a public authority's certificate where TLS ports find the cloud's own. Raises OSError."""
+    key, chain = issued.key.encode(), issued.chain.encode()
+    for path, content, mode in ((files.server_key, key, 0o600), (files.server, chain, 0o644)):
+        if not path.exists() or path.read_bytes() != content:
+            write_file(path, content, mode, durable=True)
+    return ServerCertificate(key, chain, b"", files.server_key, files.server)
 
 
 def host_names(settings: Settings) -> tuple[str, ...]:
@@ -115,7 +142,7 @@ def gateway_names(settings: Settings) -> tuple[str, ...]:
     names = (*settings.gateway_hosts, settings.domain)
     if settings.listen:
         addresses = [each for each in settings.listen if each != EVERY_ADDRESS]
-        names += (*addresses, *_host_name(), *_names_of_own_certificate(settings))
+        names += (*addresses, *_host_name(), *settings.acme_domains, *_names_of_own_certificate(settings))
     return tuple(dict.fromkeys(names))
 
 
@@ -135,7 +162,8 @@ def _public_names(settings: Settings) -> tuple[str, ...]:
     ]
     addresses = host_addresses(own_ranges) if EVERY_ADDRESS in settings.listen else settings.listen
     own = _names_of_own_certificate(settings)
-    return tuple(dict.fromkeys((*addresses, *_host_name(), *settings.gateway_hosts, *own)))
+    named = (*settings.gateway_hosts, *settings.acme_domains)
+    return tuple(dict.fromkeys((*addresses, *_host_name(), *named, *own)))
 
 
 def _names_of_own_certificate(settings: Settings) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from neocloud.server.certificates import (
     read_certificate,
     server_names,
 )
-from neocloud.server.listening import ServerError, expanded
+from neocloud.server.listening import ServerError, expanded, listen_on
 from neocloud.server.pipeline import Middleware, no_middleware
 from neocloud.server.request import DescriptorError, Request, Serve
 
@@ -34,6 +34,7 @@ __all__ = [
     "certificate_state",
     "ensure_certificate",
     "expanded",
+    "listen_on",
     "names_of",
     "no_middleware",
     "read_certificate",

@@ -214,11 +214,15 @@ def _certificate_rows(certificate: JsonObject) -> list[tuple[str, object]]:
     ends_at = datetime.fromisoformat(str(certificate["ends_at"]))
     ending = "expired" if certificate["is_expired"] else "expires"
     renewal = ""
-    if certificate["is_own"] and not certificate["problem"]:
+    is_renewed = certificate.get("is_renewed", certificate["is_own"])  # servers of earlier releases say less
+    if is_renewed and not certificate["problem"]:
         renewal = "; the server renews it before"
-        if certificate.get("ends_with_authority"):  # servers of earlier releases do not send it
+        if certificate.get("ends_with_authority"):
             renewal = "; the cloud's certificate authority ends then too"
-    return [(f"TLS {ending}", f"{ends_at:%Y-%m-%d %H:%M} UTC{renewal}")]
+    rows: list[tuple[str, object]] = [(f"TLS {ending}", f"{ends_at:%Y-%m-%d %H:%M} UTC{renewal}")]
+    if step := (certificate.get("acme") or {}).get("step"):
+        rows.append(("Certificate order", step))
+    return rows
 
 
 def _print_problem(certificate: JsonObject) -> None:

@@ -16,6 +16,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
+from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
 from neocloud.cli.machine.server_process import check_machine, keep_supervised, start_server, stop_server
 from neocloud.cli.machine.systemd_unit import (
     check_systemd,
@@ -62,6 +63,7 @@ def up(
       neo up --home /srv/cloud                 # keep the state elsewhere
       neo up --grpc-port 0 --http-port 0       # any free ports
       neo up --listen 192.0.2.7                # for other machines too, over TLS
+      neo up --listen all --acme-domain cloud.example.com --acme-agree-tos   # Let's Encrypt's certificate
       neo up --service                         # again whenever this machine boots, by systemd
       neo up --emulator                        # for tests: runs nothing real, free ports, temporary folder
     """
@@ -84,10 +86,13 @@ def up(
         if given.get("grpc_port") == 0:
             given.setdefault("gateway_port", 0)
         settings = _settings(place.settings(), tls, given)
+        check_public_certificate(settings, place.settings(), given)
         server = place.server()
         is_new = server is None
         replaced = ""
         if server is None:
+            if "acme_domains" in given:  # somebody has looked at why the last order failed
+                settings.acme_failures_file.unlink(missing_ok=True)
             server = _start(place, settings)
         else:
             _refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
@@ -101,6 +106,8 @@ def up(
                     say("The server's supervisor had died; another one watches the server now.")
     _keep_service(place, service)
     profile = _make_profile(place)
+    if is_new and settings.acme_domains:
+        wait_for_certificate(settings, server, profile)
     _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
     if is_new and not is_first and not settings.emulator:
         echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")

@@ -260,8 +260,9 @@ def _where(profile: Profile) -> str:
     """Return the URL for other machines to sign in at; "" for a cloud that this machine alone reaches."""
     if profile.http_endpoint:
         return profile.http_endpoint
-    server = Home(Path(profile.home)).server() if profile.home else None
-    return sign_in_url(server) if server and server.listen else ""
+    place = Home(Path(profile.home)) if profile.home else None
+    server = place.server() if place else None
+    return sign_in_url(place, server) if place and server and server.listen else ""
 
 
 def _call_for_user(context: typer.Context, user: str, path: str) -> None:

@@ -1,8 +1,11 @@
 """Which ports of a cloud are open to whom, and what colleagues need to sign in from another machine."""
 
+import json
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.output import JsonObject
@@ -49,16 +52,20 @@ def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, obj
         yield f"  TCP {each['port']}", f"{each['protocol']} on {_where(each['address'])}"
     for each in login_nodes:
         yield f"  TCP {each['port']}-{each['last_port']}", f"{SSH} on {_where(each['address'])}"
-    yield "Sign in with", f"neo login {sign_in_url(server)} EMAIL"
-    if own := settings_or_defaults(place.path)[0].tls_certificate:
+    yield "Sign in with", f"neo login {sign_in_url(place, server)} EMAIL"
+    settings = settings_or_defaults(place.path)[0]
+    if own := settings.tls_certificate:
         yield "Certificate", f"{own}, of another authority"
+    elif has_public_certificate(place):
+        authority = urlsplit(settings.acme_directory).netloc
+        yield "Certificate", f"for {', '.join(settings.acme_domains)}, by ACME from {authority}"
     else:
         yield "Fingerprint", authority_fingerprint(place)
 
 
 def authority_fingerprint(place: Home) -> str:
     """Return the SHA-256 fingerprint of the cloud's certificate authority; "" for one that is not its own."""
-    if settings_or_defaults(place.path)[0].tls_certificate:
+    if settings_or_defaults(place.path)[0].tls_certificate or has_public_certificate(place):
         return ""
     try:
         return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
@@ -66,10 +73,19 @@ def authority_fingerprint(place: Home) -> str:
         return ""
 
 
-def sign_in_url(server: RunningServer) -> str:
+def has_public_certificate(place: Home) -> bool:
+    """Return whether the cloud serves a certificate that a public authority issued by ACME."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        issued = json.loads((place.path / "tls" / "acme-certificate.json").read_text())
+        return issued["chain"] == (place.path / "tls" / "server.pem").read_text()
+    return False
+
+
+def sign_in_url(place: Home, server: RunningServer) -> str:
     """Return what colleagues give to `neo login`."""
     first = server.listen[0]
     host = socket.gethostname() if first == EVERY_ADDRESS else first
+    host = next(iter(settings_or_defaults(place.path)[0].acme_domains), host)
     return f"https://{f'[{host}]' if ':' in host else host}:{server.https_port}"
 
 

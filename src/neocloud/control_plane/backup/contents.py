@@ -18,6 +18,7 @@ REQUIRED = (STATE, "store.key", "credentials.json")
 FILES = (
     *("store.key", "credentials.json", "addresses.json", "ranges.json", CONFIG_FILE, EARLIER_FILE),
     *("gateway/key", "tls/ca.pem", "tls/ca.key", "tls/server.pem", "tls/server.key"),
+    *("tls/acme-account.json", "tls/acme-certificate.json"),
 )
 PUBLIC_FILES = {"tls/ca.pem": 0o644}
 NOT_HELD = (
