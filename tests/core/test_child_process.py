@@ -65,6 +65,16 @@ def test_another_process_with_its_id_is_never_mistaken_for_it(child: Child) -> N
     assert mine is not None and again(child).find() is None
 
 
+@pytest.mark.parametrize("boot", [{"boot": "the one before"}, {}])
+def test_a_process_of_another_boot_is_not_mistaken_for_it(child: Child, boot: dict[str, str]) -> None:
+    """Both had the same id and started as long after the boot. Earlier releases do not record the boot."""
+    child.start(SLEEP)
+    assert child.process is not None and child.record_file is not None
+    identity = {"pid": child.process.pid, "began": child.process.began}
+    child.record_file.write_text(json.dumps(identity | boot))
+    assert (again(child).find() is None) == bool(boot)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"pid": "x"}', '{"pid": -1, "began": 0}', '{"pid": null}'])
 def test_a_damaged_record_is_none(child: Child, text: str) -> None:
     assert child.record_file is not None

@@ -2,8 +2,9 @@
 """Child processes: start one, find it again, wait until it is ready or ends, restart it, stop it.
 
 A child runs in a session of its own, writes to a log file, and outlives its parent. A record file holds its
-id and its start time, so that the next parent finds it, and another process that got the same id later is
-never mistaken for it. Imports little: the supervisor of the server is a process of this module and no more.
+id, its start time and the boot of the machine, so that the next parent finds it, and another process that got
+the same id later is never mistaken for it. Imports little: the supervisor of the server is a process of this
+module and no more.
 """
 
 import json
@@ -28,6 +29,7 @@ KILL_SECONDS = 10.0
 """How long a process may take to end after SIGKILL; it may be inside a call to a slow disk."""
 POLL_SECONDS = 0.05
 _LONGEST_LINE = 4096
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _STARTED_AT = 22 - 3
 """Of the fields of /proc/PID/stat that follow the program's name."""
 _dropped: set[int] = set()
@@ -211,6 +213,8 @@ class Child:
     def find(self) -> Process | None:
         """Return the recorded process; None when it has ended, even if another one has its id now."""
         record = self.record()
+        if record.get("boot", boot_id()) != boot_id():  # records of earlier releases do not name the boot
+            return None
         try:
             return Process.find(int(record.get("pid", 0)), int(record.get("began", 0)))
         except (TypeError, ValueError):
@@ -296,7 +300,8 @@ class Child:
         if self.record_file is None:
             return
         make_private_parents(self.record_file)
-        record = {"pid": process.pid, "began": process.began, **details, "deaths": asdict(self.deaths)}
+        identity = {"pid": process.pid, "began": process.began, "boot": boot_id()}
+        record = {**identity, **details, "deaths": asdict(self.deaths)}
         write_file(self.record_file, json.dumps(record, indent=2))
 
 
@@ -315,6 +320,14 @@ def began(pid: int) -> int:
         return int(fields[_STARTED_AT])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def boot_id() -> str:
+    """Return what tells this boot of the machine from others: start times are counted from it."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _reap_dropped() -> None:

@@ -72,10 +72,15 @@ async def ask(pool: ConnectionPool, address: str, request: bytes) -> Outcome:
 
 
 async def keep_asking(
-    address: str, make_request: Callable[[int], bytes], *, streams: int, seconds: float
+    address: str,
+    make_request: Callable[[int], bytes],
+    *,
+    streams: int,
+    seconds: float,
+    pool: ConnectionPool | None = None,
 ) -> list[Outcome]:
-    """Keep this many requests under way; at the end, finish those."""
-    pool = ConnectionPool()
+    """Keep this many requests under way; at the end, finish those, and close the connections."""
+    pool = pool or ConnectionPool()
     outcomes: list[Outcome] = []
     deadline = time.perf_counter() + seconds
     numbers = iter(range(10**12))
