@@ -107,11 +107,13 @@ def test_hosts_file_names_pods_by_hostname_and_by_their_services() -> None:
         ],
         [service, Service(name="all", namespace="space")],
         [HostEntry(IPv4Address("10.0.0.2"), pod("a"), domain="lab.internal")],
+        [IPv4Address("10.0.0.1")],
     )
     assert text.splitlines()[2:] == [
         "10.0.0.9 first first.lab.internal database",
         "10.0.0.10 b-c b-c.nodes database",
         "10.0.0.2 a a.lab.internal",
+        "10.0.0.1 _gateway",
     ]
 
 

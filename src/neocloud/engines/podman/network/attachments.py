@@ -22,7 +22,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.manifest import Pod, Service
+from neocloud.engines.manifest import Pod, Service, VirtualNetwork
 from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.podman.containers import monitors_ended
 from neocloud.engines.podman.layout import Layout, Objects, read_record, write_record
@@ -32,6 +32,8 @@ from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.virtual_networks import BRIDGE_FILTER, VirtualNetworks
 
 _FIRST_LINES = ("127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback")
+_GATEWAY = "_gateway"
+"""As nss-myhostname names it. No pod can have this name."""
 _PREFIX = "hosts-"
 
 
@@ -46,12 +48,16 @@ class HostEntry:
 
 
 def render_hosts(
-    pods: Iterable[HostEntry], services: Iterable[Service], others: Iterable[HostEntry] = ()
+    pods: Iterable[HostEntry],
+    services: Iterable[Service],
+    others: Iterable[HostEntry] = (),
+    gateways: Iterable[IPv4Address] = (),
 ) -> str:
     """Return the content of a hosts file.
 
     A service adds its name to each pod that it selects. `others` come last, because the first line with a
-    name counts.
+    name counts. The machine's own calls come from the gateways. They have a name, because programs such as
+    slurmctld look up the name of each client, and wait for seconds where the name server is silent.
     """
     services = list(services)
     lines = [*_FIRST_LINES]
@@ -63,6 +69,7 @@ def render_hosts(
         lines.append(f"{entry.address} {' '.join(dict.fromkeys(names))}")
     for entry in sorted(others, key=lambda entry: entry.address):
         lines.append(f"{entry.address} {' '.join(_names(entry))}")
+    lines += [f"{address} {_GATEWAY}" for address in gateways]
     return "\n".join(lines) + "\n"
 
 
@@ -122,29 +129,32 @@ class HostsFiles:
             if pod.name in network.addresses and pod.name not in on_networks
         ]
         services = self._objects.list(namespace, Service)
-        write_in_place(self.hosts_file(namespace), render_hosts(pods, services))
+        write_in_place(self.hosts_file(namespace), render_hosts(pods, services, gateways=[network.gateway]))
 
     def _write_networks(self) -> None:
         members = self._virtual.members()
         wanted = {(member.pod.namespace, member.interface.network) for member in members}
-        domains = {network.namespace: network.domain for network in self._virtual.networks()}
+        networks = {network.namespace: network for network in self._virtual.networks()}
         for namespace, network in wanted:
             members_of_network = [member for member in members if member.interface.network == network]
-            text = self._hosts_of(namespace, members_of_network, domains.get(network, ""))
+            text = self._hosts_of(namespace, members_of_network, networks.get(network))
             write_in_place(self.hosts_file(namespace, network), text)
         for path in self._layout.namespaces.glob(f"*/{_PREFIX}*"):
             if (path.parent.name, path.name.removeprefix(_PREFIX)) not in wanted:
                 path.unlink()
 
-    def _hosts_of(self, namespace: str, members: list[Member], domain: str) -> str:
+    def _hosts_of(self, namespace: str, members: list[Member], network: VirtualNetwork | None) -> str:
         own = [member for member in members if member.pod.namespace == namespace]
         others = [member for member in members if member.pod.namespace != namespace]
         services = self._objects.list(namespace, Service)
+        domain = network.domain if network else ""
+        subnets = network.subnets if network else ()
+        gateways = [subnet.gateway_of(cidr) for subnet in subnets for cidr in subnet.cidrs]
         inside, outside = (
             [HostEntry(m.interface.address, pod, domain) for m in group if (pod := self._objects.pod(m.pod))]
             for group in (own, others)
         )
-        return render_hosts(inside, services, outside)
+        return render_hosts(inside, services, outside, gateways)
 
 
 _INTERFACES = Path("/sys/class/net")
