@@ -26,6 +26,7 @@ from pathlib import Path
 from neocloud.testing.emulator import Emulator, connected, emulator_process
 from neocloud.testing.waiting import wait_until
 
+DISK = "nebius.compute.v1.Disk"
 CALLERS = 8
 FEWEST_CREATES = 50
 
@@ -58,10 +59,10 @@ def create(cloud: Emulator, name: str) -> float:
 
 
 def due(home: Path) -> int:
-    """Return how many resources wait to be reconciled."""
+    """Return how many disks wait to be reconciled."""
     with sqlite3.connect(f"file:{home / 'state.db'}?mode=ro", uri=True) as database:
-        query = "SELECT count(*) FROM queue WHERE due_at <= ? OR lease_token != ''"
-        return database.execute(query, (int(time.time() * 1e6),)).fetchone()[0]
+        query = "SELECT count(*) FROM queue WHERE kind = ? AND (due_at <= ? OR lease_token != '')"
+        return database.execute(query, (DISK, int(time.time() * 1e6))).fetchone()[0]
 
 
 def measure(cloud: Emulator, folder: Path, rounds: int, count: int) -> None:

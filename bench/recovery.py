@@ -158,6 +158,7 @@ def reboot(given: argparse.Namespace) -> None:
                 run_as_host([sys.executable, __file__, "--life", life, *options])
                 remove_groups(Layout.of(cloud.home))
         finally:
+            remove_groups(Layout.of(cloud.home))
             shutil.rmtree(cloud.home, ignore_errors=True)  # nothing of it runs or is mounted any more
             leftovers.forget(cloud.home)
 
