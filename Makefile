@@ -9,10 +9,10 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast check bench docs lock fuzz clients debian-run debian-test
+.PHONY: help setup demo serve test test-fast check bench docs lock fuzz clients try-debian debian-run debian-test
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: debian-run $(SERVER) ## install what running Neocloud needs (Debian packages, .venv)
 
@@ -56,6 +56,9 @@ fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up reques
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, lm-eval ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+
+try-debian: ## install and try Neocloud in a fresh system of SUITE (trixie); needs the network
+	@scripts/try-debian "$(or $(SUITE),trixie)"
 
 debian-run debian-test: debian-%:
 	@scripts/install-debian-packages $*

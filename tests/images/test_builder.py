@@ -3,6 +3,7 @@
 import fcntl
 import importlib.util
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -136,3 +137,16 @@ def test_packing_gives_an_archive_with_name_and_entrypoint(image, entrypoint, tm
         ["tar", "-tf", unpacked / "layer.tar"], capture_output=True, text=True, check=True
     )
     assert f".{entrypoint}" in listed.stdout.splitlines()
+
+
+def test_the_shared_roots_files_are_chosen_for_its_own_python_and_libc():
+    """Whichever Python builds it: Debian 13 has 3.13, the root 3.11."""
+    source = (IMAGES / "jail" / "build").read_text().replace("builder.main(build)", "")
+    recipe: dict = {"__file__": str(IMAGES / "jail" / "build"), "__name__": "recipe"}
+    exec(compile(source, "build", "exec"), recipe)
+    options = recipe["of_the_image"]()
+    assert "--python-version=3.11" in options
+    platforms = {option.removeprefix("--platform=") for option in options if "platform" in option}
+    machine = platform.machine()
+    assert {f"manylinux_2_36_{machine}", f"manylinux2014_{machine}", f"linux_{machine}"} <= platforms
+    assert f"manylinux_2_37_{machine}" not in platforms
