@@ -388,8 +388,9 @@ async def test_names_are_those_of_the_whole_network(lab: Lab) -> None:
         return set(result.stdout.decode().splitlines()[2:])
 
     everybody = {f"{PLACES[name][2]} {name} {name}.a.internal" for name in ("a1", "a2", "a3")}
+    everybody |= {"10.211.1.1 _gateway", "10.211.2.1 _gateway"}
     assert await hosts("a1") == await hosts("a3") == everybody
-    assert await hosts("b1") == {"10.211.3.10 b1 b1.b.internal"}
+    assert await hosts("b1") == {"10.211.3.10 b1 b1.b.internal", "10.211.3.1 _gateway"}
     await lab.engine.remove([Reference("Pod", "space-a2", "a2")])
     try:
         assert await hosts("a1") == {line for line in everybody if " a2 " not in line}
