@@ -1,7 +1,8 @@
 import pytest
 
 from neocloud.engines.base import Accelerator, Capabilities
-from neocloud.fleet import Inventory, gpu_type
+from neocloud.engines.gpu_types import gpu_type
+from neocloud.fleet import Inventory
 
 
 @pytest.mark.parametrize(

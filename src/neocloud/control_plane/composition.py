@@ -30,6 +30,7 @@ from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
 from neocloud.core.usage import UsageSource
 from neocloud.engines.base import Engine
+from neocloud.engines.gpu_ledger import GpuLedger
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
@@ -125,7 +126,13 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
                 log_format=settings.log_format,
             )
 
-        yield replace(compose(settings, engine, clock), background_task=follow, gateway=gateway)
+        composition = compose(settings, engine, clock)
+
+        async def bootstrap(store: Store) -> lifecycle.FirstTenant:
+            await engine.keep_gpus_in(GpuLedger(store.write))
+            return await composition.bootstrap(store)
+
+        yield replace(composition, bootstrap=bootstrap, background_task=follow, gateway=gateway)
     finally:
         await engine.close()
 

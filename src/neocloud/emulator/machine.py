@@ -25,7 +25,7 @@ from neocloud.emulator.fakes import (
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.fleet import gpu_type
+from neocloud.engines.gpu_types import gpu_type
 from neocloud.services.compute.public import platforms
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.reconcile.model_server import ModelServerClient

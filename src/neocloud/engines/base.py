@@ -135,6 +135,12 @@ class LogPage:
     """The number of the line after the last one in `lines`."""
 
 
+NO_IOMMU = (
+    "this host has no IOMMU, or it is switched off; switch on VT-d or AMD-Vi in the firmware, add "
+    "intel_iommu=on (Intel) and iommu=pt to the kernel's command line, and restart the host"
+)
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """One GPU found on the machine; `model` as the driver names it, memory in MiB."""
@@ -164,12 +170,7 @@ class Accelerator:
             return self.obstacle
         if not self.pci_address:
             return "its PCI address is not known; install a driver that tells it, and restart Neocloud"
-        if not self.iommu_group:
-            return (
-                "this host has no IOMMU, or it is switched off; switch on VT-d or AMD-Vi in the firmware, "
-                "add intel_iommu=on (Intel) and iommu=pt to the kernel's command line, and restart the host"
-            )
-        return ""
+        return "" if self.iommu_group else NO_IOMMU
 
 
 @dataclass(frozen=True)

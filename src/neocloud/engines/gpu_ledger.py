@@ -63,6 +63,14 @@ class TooFewGpus(Exception):
         self.free = free
 
 
+class GpusLost(Exception):
+    """GPUs of a holder that cannot get others are not among the candidates any more."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        super().__init__(f"GPUs {', '.join(keys)} are gone")
+        self.keys = keys
+
+
 class GpuLedger:
     """The GPUs of this machine that are in use, and their holders."""
 
@@ -70,29 +78,37 @@ class GpuLedger:
         self._write: Write = write or RowsInMemory().write
 
     async def acquire(
-        self, holder: str, count: int, candidates: Sequence[Accelerator], present: Sequence[Accelerator]
+        self,
+        holder: str,
+        count: int,
+        candidates: Sequence[Accelerator],
+        present: Sequence[Accelerator],
+        *,
+        is_started: bool = False,
     ) -> Sequence[Accelerator]:
         """Return the holder's GPUs: those of the candidates that it has, and as many more as it needs.
 
-        `present` are all GPUs of the machine; one that the holder has and that is no candidate is released.
-        Raises TooFewGpus, and reserves nothing, when too few are free.
+        `present` are all GPUs of the machine. One that the holder has and that is no candidate is released;
+        where the holder has started with it, GpusLost is raised. Raises TooFewGpus, and reserves nothing,
+        when too few are free.
         """
 
         def acquire(rows: Rows) -> Sequence[Accelerator]:
             held = _renewed(rows, present)
-            keys = {each.key for each in candidates}
             mine = [each for each in candidates if held.get(each.key) == holder][:count]
+            kept = {each.key for each in mine}
+            lost = [key for key, other in held.items() if other == holder and key not in kept]
+            if lost and is_started:
+                raise GpusLost(lost)
             free = [each for each in candidates if each.key not in held]
             if len(mine) + len(free) < count:
                 raise TooFewGpus(len(mine) + len(free))
-            kept = {each.key for each in mine}
-            for key, other in held.items():
-                if other == holder and key not in kept:
-                    rows.release(GPU_NAMESPACE, key)
+            for key in lost:
+                rows.release(GPU_NAMESPACE, key)
             chosen = [*mine, *free[: count - len(mine)]]
             for each in chosen:
-                rows.reserve(GPU_NAMESPACE, each.key, holder)
-            assert keys >= {each.key for each in chosen}, "Only candidates are given."
+                if not rows.reserve(GPU_NAMESPACE, each.key, holder):  # by another server, meanwhile
+                    raise TooFewGpus(len(mine) + len(free) - 1)
             return chosen
 
         return await self._write(acquire)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.engines.base import Accelerator, EngineError, EventKind, PodPhase, Reference
+from neocloud.engines.base import EngineError, EventKind, PodPhase, Reference
 from neocloud.engines.manifest import ConfigMapSource, Container, KeyToPath, Pod, SecretSource, Service
 from neocloud.engines.podman.containers import (
     LOST,
@@ -21,7 +21,6 @@ from neocloud.engines.podman.containers import (
     living_containers,
     monitors_ended,
     observed_pod,
-    parse_accelerators,
     phase_of,
     with_lost,
 )
@@ -232,14 +231,6 @@ def test_readiness_counts_only_since_the_last_start() -> None:
     assert not state.is_ready(None)
     state.failures = 3
     assert not state.is_ready(datetime.fromtimestamp(99, UTC))
-
-
-def test_gpus_are_read_from_the_driver_tool() -> None:
-    text = "0, NVIDIA H100 80GB HBM3, 81559\n1, NVIDIA L40S, 46068\nNo devices were found\n"
-    assert parse_accelerators(text) == (
-        Accelerator("nvidia", "NVIDIA H100 80GB HBM3", 81559, 0),
-        Accelerator("nvidia", "NVIDIA L40S", 46068, 1),
-    )
 
 
 def chain(name: str, **fields: str) -> Entry:

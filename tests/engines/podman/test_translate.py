@@ -8,6 +8,7 @@ import pytest
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import Pod
+from neocloud.engines.podman.gpus.cdi import Device
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import full_image_name
 from neocloud.engines.podman.translate import Resolved, container_specs, expand
@@ -20,7 +21,7 @@ RESOLVED = Resolved(
     sub_paths={("data", "in"): Path("/run/sub-paths/in")},
     secrets={"login": {"token": b"t0"}},
     config_maps={"settings": {"level": b"debug"}},
-    devices={"main": (0, 2)},
+    devices={"main": (Device("GPU-a", "nvidia.com/gpu=0"), Device("GPU-c", "nvidia.com/gpu=2"))},
 )
 
 
@@ -111,7 +112,15 @@ def test_limits_become_quota_and_bytes() -> None:
 def test_gpus_are_named_as_the_container_device_interface_does() -> None:
     (spec,) = specs({"resources": {"limits": {"nvidia.com/gpu": 2}}})
     assert spec["devices"] == [{"path": "nvidia.com/gpu=0"}, {"path": "nvidia.com/gpu=2"}]
-    assert spec["labels"]["neocloud.gpus"] == "0,2"
+    assert spec["labels"]["neocloud.gpus"] == "GPU-a,GPU-c"
+    assert "r_limits" not in spec
+
+
+def test_a_virtual_machine_with_a_device_by_vfio_may_lock_its_memory() -> None:
+    volumes = [{"name": "group", "hostPath": {"path": "/dev/vfio/7", "type": "CharDevice"}}]
+    (spec,) = specs({"volumeMounts": [{"name": "group", "mountPath": "/dev/vfio/7"}]}, volumes=volumes)
+    assert {"path": "/dev/vfio/7:/dev/vfio/7:rw"} in spec["devices"]
+    assert spec["r_limits"] == [{"type": "RLIMIT_MEMLOCK", "soft": 2**64 - 1, "hard": 2**64 - 1}]
 
 
 def test_published_ports_stay_on_loopback_unless_told_otherwise() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import Accelerator, Reference
+from neocloud.engines.fake.world import ContainerState
 from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, pod_holder
 from neocloud.services.compute import InstanceMeter
 from tests.services.compute.cloud import Cloud, boot_disk, instance_spec, machine_cloud
@@ -118,6 +119,17 @@ async def test_a_machine_that_loses_its_gpu_fails_and_is_charged_no_longer(cloud
     await cloud.call("InstanceService/Start", id=machine)
     await cloud.until(machine, "RUNNING")
     assert cloud.machines.desired(machine)["gpus"] != [address]
+
+
+async def test_a_machine_that_is_not_up_gets_another_gpu_for_a_lost_one(cloud: Cloud) -> None:
+    """As after a restart of the host that one GPU did not survive."""
+    machine = (await cloud.machine(resources=SHAPE)).metadata.id
+    (address,) = cloud.machines.desired(machine)["gpus"]
+    cloud.pod(machine).containers[0].state = ContainerState.CREATED
+    show(cloud, *(gpu for gpu in GPUS if gpu.pci_address != address))
+    cloud.running.worker.enqueue(machine)
+    await cloud.when(machine, lambda _: cloud.machines.desired(machine)["gpus"] != [address], "RUNNING")
+    assert devices(cloud, machine) >= {"/dev/vfio/11"}
 
 
 async def test_a_machine_that_an_earlier_release_started_without_its_gpu_is_charged_no_longer(

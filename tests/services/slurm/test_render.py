@@ -22,6 +22,7 @@ from neocloud.services.slurm.render import (
     render,
 )
 from neocloud.services.slurm.render.configuration import gres_conf, node_conf, slurm_conf
+from neocloud.services.slurm.render.pods import worker_pod
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "cluster.yaml"
 WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"
@@ -168,6 +169,22 @@ def test_gpus_are_asked_of_the_engine_and_told_to_slurm_with_their_type():
     assert limits["nvidia.com/gpu"] == "2"
     assert "Gres=gpu:l40s:2" in node_conf(gpu_set)
     assert gres_conf(VIEW) == "NodeName=gpu-[0-1023] Name=gpu Type=l40s File=/dev/gpu[0-1]\n"
+
+
+def test_gpus_of_any_type_have_none():
+    """`gpu-local` takes whatever the machine has."""
+    any_set = replace(VIEW.node_sets[1], gpu_type="")
+    assert "Gres=gpu:2 " in node_conf(any_set)
+    any_view = replace(VIEW, node_sets=(any_set,))
+    assert gres_conf(any_view) == "NodeName=gpu-[0-1023] Name=gpu File=/dev/gpu[0-1]\n"
+    assert worker_pod(any_view, any_set, "gpu-0").gpu_type == ""
+
+
+def test_a_worker_requests_the_type_of_its_platform():
+    worker = worker_pod(VIEW, VIEW.node_sets[1], "gpu-0")
+    assert worker.gpu_type == "l40s"
+    untyped = replace(worker, gpu_type="")
+    assert worker.fingerprint == untyped.fingerprint  # workers of an earlier release are not replaced
 
 
 def test_one_gpu_is_no_range():

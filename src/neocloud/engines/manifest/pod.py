@@ -33,10 +33,13 @@ CLAIMS_ANNOTATION = "neocloud.dev/claims"
 """Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON. That is how
 disks move between machines, and how filesystems are shared."""
 
+GPU_TYPE_ANNOTATION = "neocloud.dev/gpu-type"
+"""The type of the GPUs that the pod's limits count; which ones it gets, the engine decides."""
+
 _ALWAYS = "Always"
 _RESTART_POLICIES = (_ALWAYS, "OnFailure", "Never")
 _GRACE_SECONDS = 30
-_METADATA = ("name", "namespace", "labels", "interface", "scheduling")
+_METADATA = ("name", "namespace", "labels", "interface", "gpu_type", "scheduling")
 _SCHEDULING = {
     "affinity",
     "dnsPolicy",
@@ -75,6 +78,8 @@ class Pod(Namespaced):
 
     interface: Interface | None = None
     """On a virtual network; None: on the bridge of its namespace."""
+    gpu_type: str = ""
+    """As in `neocloud.engines.gpu_types`, e.g. "h100"; "" takes any."""
     host_users: bool | None = None
     """False: in a user namespace, where the engine can make one."""
     hostname: str | None = None
@@ -211,6 +216,7 @@ class Pod(Namespaced):
             namespace=metadata.namespace,
             labels=metadata.labels,
             interface=_read_interface(metadata.annotations),
+            gpu_type=metadata.annotations.get(GPU_TYPE_ANNOTATION, ""),
             scheduling=scheduling,
         )
         claims = _read_claims(metadata.annotations)
@@ -225,6 +231,8 @@ class Pod(Namespaced):
         found: dict[str, str] = {}
         if self.interface:
             found[INTERFACE_ANNOTATION] = self.interface.to_json()
+        if self.gpu_type:
+            found[GPU_TYPE_ANNOTATION] = self.gpu_type
         claims = {
             v.claim.claim_name: v.claim.namespace for v in self.volumes if v.claim and v.claim.namespace
         }

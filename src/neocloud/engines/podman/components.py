@@ -17,6 +17,7 @@ from neocloud.engines.manifest import (
     VirtualNetwork,
     VolumeClaim,
 )
+from neocloud.engines.podman.gpus.allocator import GpuAllocator
 from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.attachments import Attachments, BridgePorts, HostsFiles
@@ -38,6 +39,7 @@ class Components:
     volumes: Volumes
     config_mounts: dict[str, ConfigMounts]
     pods: Pods
+    gpus: GpuAllocator
 
     @classmethod
     def of(
@@ -53,8 +55,11 @@ class Components:
             "Secret": ConfigMounts(layout.secrets, "Secret"),
         }
         attachments = Attachments(libpod, networks, virtual, ports, hosts_files)
-        pods = Pods(layout, libpod, networks, attachments, hosts_files, objects, volumes, config_mounts)
-        return cls(layout, networks, virtual, hosts_files, objects, volumes, config_mounts, pods)
+        gpus = GpuAllocator.of(layout.engine / "gpus.json")
+        pods = Pods(
+            *(layout, libpod, networks, attachments, hosts_files, objects, volumes, config_mounts, gpus)
+        )
+        return cls(layout, networks, virtual, hosts_files, objects, volumes, config_mounts, pods, gpus)
 
     async def apply_object(self, manifest: Manifest) -> None:
         """Anything but a Pod."""

@@ -6,28 +6,22 @@ showing the container as running, so the kernel is consulted.
 
 All our containers run below one control group. Podman leaves the outer group behind, and in it the processes
 that wait for the exit codes of commands; both are removed when the engine is destroyed.
-
-GPUs are found with nvidia-smi and given to containers by their CDI names. A GPU belongs to one container at a
-time; which one is read from the labels of the containers that exist.
 """
 
 import asyncio
 import contextlib
-import csv
 import os
 import re
 import select
-import shutil
 import signal
-import subprocess
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
 
-from neocloud.engines.base import Accelerator, EngineError, ObservedPod, PodPhase, Reference
-from neocloud.engines.manifest import GPU, Pod
+from neocloud.engines.base import ObservedPod, PodPhase, Reference
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.translate import SANDBOX
 
@@ -215,92 +209,3 @@ def phase_of(rows: Sequence[Row], expected: int, restart_policy: str) -> tuple[P
     if restart_policy == "Always" or (restart_policy == "OnFailure" and failed):
         return PodPhase.PENDING, f"{message}; applying the pod again starts it."
     return (PodPhase.FAILED if failed else PodPhase.SUCCEEDED), message
-
-
-_QUERY = "--query-gpu=index,name,memory.total"
-_CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-_ANSWER_SECONDS = 20
-
-
-def find_accelerators() -> tuple[tuple[Accelerator, ...], tuple[str, ...]]:
-    """Return the GPUs of this machine, and warnings about them."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return (), ()
-    try:
-        answer = subprocess.run(
-            [program, _QUERY, "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_SECONDS,
-            check=True,
-            umask=0o022,  # it makes the device files where they are missing
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return (), (f"nvidia-smi is here but does not answer ({error}); GPUs are not used.",)
-    found = parse_accelerators(answer.stdout)
-    if found and not any(list(folder.glob("*nvidia*")) for folder in _CDI_FOLDERS):
-        return found, (
-            "GPUs are here, but containers cannot get them yet: run "
-            "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`.",
-        )
-    return found, ()
-
-
-def parse_accelerators(text: str) -> tuple[Accelerator, ...]:
-    """Read lines of `index, name, memory in MiB`, as nvidia-smi prints them."""
-    found: list[Accelerator] = []
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) == 3 and row[0].isdigit() and row[2].strip().isdigit():
-            found.append(Accelerator("nvidia", row[1].strip(), int(row[2]), int(row[0])))
-    return tuple(found)
-
-
-class GpuAllocator:
-    """Reserves GPUs for pods that are about to be created."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._reserved: dict[Reference, set[int]] = {}
-
-    @contextlib.asynccontextmanager
-    async def reserve(
-        self, pod: Pod, list_rows: Callable[[], Awaitable[Sequence[Row]]]
-    ) -> AsyncGenerator[dict[str, tuple[int, ...]]]:
-        """Yield GPU numbers by container; they are reserved until the containers with their labels exist.
-
-        `list_rows` returns the containers that exist; it is called under the lock.
-        """
-        counts = _gpu_counts(pod)
-        if not counts:
-            yield {}
-            return
-        reference = pod.reference
-        async with self._lock:
-            found, _ = await asyncio.to_thread(find_accelerators)
-            taken = _in_use(await list_rows()).union(*self._reserved.values())
-            free = sorted({gpu.index for gpu in found} - taken)
-            if len(free) < sum(counts.values()):
-                raise EngineError(
-                    f"Pod {reference.name} requests {sum(counts.values())} GPU(s), but of {len(found)} on "
-                    f"this machine {len(free)} are free; request fewer or remove a pod that has some."
-                )
-            given: dict[str, tuple[int, ...]] = {}
-            for container, count in counts.items():
-                given[container] = tuple(free[:count])
-                free = free[count:]
-            self._reserved[reference] = {number for numbers in given.values() for number in numbers}
-        try:
-            yield given
-        finally:
-            del self._reserved[reference]
-
-
-def _gpu_counts(pod: Pod) -> dict[str, int]:
-    counts = {container.name: int(container.limits.get(GPU, 0)) for container in pod.containers}
-    return {name: count for name, count in counts.items() if count}
-
-
-def _in_use(rows: Iterable[Row]) -> set[int]:
-    numbers = ",".join(row["Labels"].get("neocloud.gpus", "") for row in rows).split(",")
-    return {int(number) for number in numbers if number}

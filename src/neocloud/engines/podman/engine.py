@@ -22,10 +22,11 @@ from neocloud.engines.base import (
     Observation,
     Reference,
 )
+from neocloud.engines.gpu_ledger import GpuLedger
 from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
-from neocloud.engines.podman.containers import end_processes, find_accelerators
+from neocloud.engines.podman.containers import end_processes
 from neocloud.engines.podman.execution import execute, read_lines, read_page
 from neocloud.engines.podman.host import (
     Host,
@@ -71,7 +72,7 @@ class PodmanEngine:
     async def capabilities(self) -> Capabilities:
         await self._prepare()
         host = self._known_host()
-        accelerators, gpu_warnings = await asyncio.to_thread(find_accelerators)
+        gpus = await self._components.gpus.find()
         acceleration, reason = await asyncio.to_thread(find_acceleration)
         _, name_warnings = resolver_configuration()
         info = await self._libpod.get("/info")
@@ -80,7 +81,7 @@ class PodmanEngine:
             version=host.podman_version,
             cpus=os.cpu_count() or 1,
             memory_mib=info["host"]["memTotal"] // 2**20,
-            accelerators=accelerators,
+            accelerators=gpus.accelerators,
             isolates_namespaces=True,
             enforces_cpu="cpu" in info["host"]["cgroupControllers"],
             enforces_memory="memory" in info["host"]["cgroupControllers"],
@@ -96,7 +97,7 @@ class PodmanEngine:
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
             },
-            warnings=(*host.warnings, *gpu_warnings, *name_warnings),
+            warnings=(*host.warnings, *gpus.warnings, *name_warnings),
         )
 
     async def apply(self, objects: Sequence[Manifest]) -> None:
@@ -184,9 +185,15 @@ class PodmanEngine:
 
     async def close(self) -> None:
         self._prober.close()
+        self._components.gpus.close()
         await self._libpod.close()
 
-    # Only on a single machine: images, shutdown and removal
+    # Only on a single machine: GPUs, images, shutdown and removal
+
+    async def keep_gpus_in(self, ledger: GpuLedger) -> None:
+        """Use the ledger of the control plane, which other holders of GPUs use too."""
+        await self._prepare()
+        await self._components.gpus.keep_in(ledger, self._components.pods.rows)
 
     async def image_exists(self, name: str) -> bool:
         await self._prepare()
@@ -227,7 +234,10 @@ class PodmanEngine:
     async def destroy(self) -> None:
         """Remove everything: containers, networks, images, rules, mounts, volumes and files."""
         self._prober.close()
+        gpus = self._components.gpus
+        taken = gpus.taken()  # the record goes with the folder
         await destroy(self.layout, self._libpod, self._service())
+        await gpus.restore_drivers_of(taken)
         self._prepared = False
         await self.close()
 
@@ -254,6 +264,8 @@ class PodmanEngine:
             await self._find_user_namespaces()
             await remember_tables(self.layout)
             await self._components.networks.sync()
+            if self._components.gpus.taken():
+                await self._components.pods.restore_drivers()
             for pod, address in self._components.applied_pods():
                 self._prober.follow(pod, address, adopted=True)
             self._prepared = True

@@ -15,7 +15,6 @@ from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Pod, Volume
 from neocloud.engines.podman.containers import (
     LOST,
-    GpuAllocator,
     Row,
     by_pod,
     container_name,
@@ -23,6 +22,9 @@ from neocloud.engines.podman.containers import (
     monitors_ended,
     with_lost,
 )
+from neocloud.engines.podman.gpus.allocator import GpuAllocator
+from neocloud.engines.podman.gpus.cdi import Device
+from neocloud.engines.podman.gpus.passthrough import groups_of
 from neocloud.engines.podman.layout import Layout, Objects, logged, pod_field
 from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound, full_image_name, root_filesystem
 from neocloud.engines.podman.network.attachments import Attachments, HostsFiles
@@ -63,6 +65,7 @@ class Pods:
         objects: Objects,
         volumes: Volumes,
         config_mounts: Mapping[str, ConfigMounts],
+        gpus: GpuAllocator,
     ) -> None:
         self._layout = layout
         self._libpod = libpod
@@ -75,7 +78,7 @@ class Pods:
         self._mounts = PodMounts(layout)
         self.shifts_ids = False
         """Whether pods with `hostUsers: false` get a user namespace; known once the engine is prepared."""
-        self._gpus = GpuAllocator()
+        self._gpus = gpus
         self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def rows(self, namespace: str | None = None, pod: str | None = None) -> Sequence[Row]:
@@ -151,7 +154,11 @@ class Pods:
             with logged(logger, f"Removed pod {reference.name}", reference):
                 await self._delete(reference, await self.rows(reference.namespace, reference.name))
             before = self._objects.pod(reference)
+            if before is not None:
+                await self._gpus.release(before)
             self._objects.remove(reference)
+            if before is not None and groups_of(before):
+                await self._gpus.restore_drivers(self._objects.all(Pod))
             self._attachments.forget(reference)
             await self._attachments.changed(before, None)
             await self._networks.release(reference.namespace, reference.name)
@@ -165,6 +172,7 @@ class Pods:
                 raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
             grace, pod = self._grace(reference), self._objects.pod(reference)
             if pod:  # its mounts may have been removed since it was stopped
+                await self._gpus.bind(pod)
                 await asyncio.to_thread(self._mount_volumes, pod)
 
             async def restart(row: Row) -> None:
@@ -182,6 +190,12 @@ class Pods:
         rows = await self.rows()
         await self._stop(rows, _GRACE_SECONDS)
         await monitors_ended({row["Id"] for row in rows})
+        await self._gpus.restore_drivers()
+
+    async def restore_drivers(self) -> None:
+        """Return the devices that no pod has any more to their drivers, as after a crash."""
+        present = by_pod(await self.rows())
+        await self._gpus.restore_drivers(pod for pod in self._objects.all(Pod) if pod.reference in present)
 
     async def container(self, reference: Reference, container: str | None) -> str:
         """Return Podman's name of a container; of the pod's first one unless named."""
@@ -207,6 +221,7 @@ class Pods:
                 )
 
     async def _create(self, pod: Pod) -> None:
+        await self._gpus.bind(pod)
         async with self._gpus.reserve(pod, self.rows) as devices:
             resolved = await self._resolve(pod, devices)
             specs = container_specs(pod, resolved, self._layout)
@@ -244,13 +259,14 @@ class Pods:
         if not idle:
             return
         with logged(logger, f"Started {len(idle)} containers of pod {reference.name}", reference):
+            await self._gpus.bind(pod)
             await self._resolve(pod, {})
             for row in idle:
                 if is_running(row):
                     await self._stop_container(row["Id"], 0)
                 await self._start(pod, row["Id"], owns_network=_owns_network(row))
 
-    async def _resolve(self, pod: Pod, devices: Mapping[str, tuple[int, ...]]) -> Resolved:
+    async def _resolve(self, pod: Pod, devices: Mapping[str, tuple[Device, ...]]) -> Resolved:
         """Look up everything that the pod refers to, and create what is missing."""
         if published_ports(pod):
             await remove_stale_port_forwards()

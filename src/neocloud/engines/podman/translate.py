@@ -19,7 +19,6 @@ from typing import Any
 
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import (
-    GPU,
     Container,
     LinuxCapabilities,
     Pod,
@@ -28,6 +27,7 @@ from neocloud.engines.manifest import (
     VariableSource,
     quantity,
 )
+from neocloud.engines.podman.gpus.cdi import LABEL, Device
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import ENVIRONMENT, full_image_name
 from neocloud.engines.podman.storage.pod_mounts import SubPath, id_mappings
@@ -38,6 +38,9 @@ SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
 """On containers whose sub-paths are mount points of pod_mounts.py; older ones name the volume's files."""
 FIRST_ID_LABEL = "neocloud.first-id"
 """On containers with a user namespace: the id of this machine that their root has."""
+_VFIO = "/dev/vfio/"
+_UNLIMITED = 2**64 - 1
+"""QEMU locks all memory of a guest that has a device by VFIO."""
 _PERIOD = 100_000
 _READ_ONLY = ["nosuid", "noexec", "nodev", "ro"]
 _KERNEL_MOUNTS = [
@@ -70,8 +73,8 @@ class Resolved:
     """Mount point by volume name and subPath; see pod_mounts.py."""
     config_maps: Contents = field(default_factory=dict[str, Mapping[str, bytes]])
     secrets: Contents = field(default_factory=dict[str, Mapping[str, bytes]])
-    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """GPU numbers by container name."""
+    devices: Mapping[str, tuple[Device, ...]] = field(default_factory=dict[str, tuple[Device, ...]])
+    """GPUs by container name."""
     root_filesystems: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Folder by image name, of images that are one; that of SANDBOX, for a pod with a user namespace."""
     first_id: int = 0
@@ -192,13 +195,15 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
         "restart_policy": _RESTART[pod.policy],
         "stop_timeout": pod.grace_seconds,
         "mounts": _mounts(container, resolved, layout),
-        "devices": [{"path": f"{GPU}={number}"} for number in devices] + _devices(pod, container),
+        "devices": [{"path": device.name} for device in devices] + _devices(pod, container),
         "resource_limits": _limits(container),
         **_security(
             pod.security_context or PodSecurityContext(), container.security_context or SecurityContext()
         ),
     }
-    body["labels"]["neocloud.gpus"] = ",".join(str(number) for number in devices)
+    body["labels"][LABEL] = ",".join(device.key for device in devices)
+    if any(device["path"].startswith(_VFIO) for device in body["devices"]):
+        body["r_limits"] = [{"type": "RLIMIT_MEMLOCK", "soft": _UNLIMITED, "hard": _UNLIMITED}]
     if container.command:
         body["entrypoint"] = expand_all(container.command, values)
     if container.working_dir:

@@ -56,6 +56,7 @@ class WorkloadView:
     vcpus: int
     memory_mib: int
     gpus: int
+    gpu_type: str
     shm_bytes: int
     is_restarted: bool
     """Whether the engine restarts the program when it ends."""
@@ -77,6 +78,7 @@ def _pod(view: WorkloadView) -> Pod:
         namespace=view.id,
         labels={WORKLOAD_LABEL: view.id, RUN_LABEL: view.run},
         interface=view.interface,
+        gpu_type=view.gpu_type,
         hostname=view.id,
         restart_policy="Always" if view.is_restarted else "Never",
         termination_grace_period_seconds=GRACE_SECONDS,

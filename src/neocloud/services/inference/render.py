@@ -5,7 +5,7 @@ Text from tenants (names, ids) is only ever an argument in a list, never part of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from neocloud.engines.manifest import (
@@ -101,6 +101,7 @@ class ReplicaView:
     server: ModelServerView
     weights_path: str = ""
     """The path below `weights`; no link in it is followed."""
+    gpu_type: str = ""
 
 
 def server_arguments(view: ModelServerView, model_path: str, *, host: str, port: int) -> list[str]:
@@ -177,7 +178,8 @@ def replica_pod(view: ReplicaView, labels: Mapping[str, str] | None = None) -> P
         liveness_probe=_health(period_seconds=10, timeout_seconds=10, failures=4),
         volume_mounts=_mounts(view),
     )
-    return _pod(view.namespace, view.name, container, _volumes(view), labels)
+    pod = _pod(view.namespace, view.name, container, _volumes(view), labels)
+    return replace(pod, gpu_type=view.gpu_type)
 
 
 def fetch_objects(name: str, image: str, target: Path, hub: HubSource) -> list[Manifest]:

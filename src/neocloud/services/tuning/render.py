@@ -33,6 +33,7 @@ class JobView:
     cpus: int
     memory_mib: int
     gpus: int
+    gpu_type: str = ""
     model_path: str = ""
     """The model's folder below `model_folder`; the engine follows no link there."""
 
@@ -64,6 +65,7 @@ def _pod(job: JobView) -> Pod:
         name=POD,
         namespace=job.id,
         labels={JOB_LABEL: job.id, ATTEMPT_LABEL: str(job.attempt)},
+        gpu_type=job.gpu_type,
         # The reconciler decides about a restart, by the progress that the pod made.
         restart_policy="Never",
         termination_grace_period_seconds=GRACE_SECONDS,

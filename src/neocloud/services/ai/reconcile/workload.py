@@ -139,6 +139,7 @@ class WorkloadReconciler(ABC):
             vcpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             gpus=shape.gpus,
+            gpu_type=shape.gpu_type,
             shm_bytes=spec.shm_size_bytes,
             is_restarted=self.is_restarted,
         )

@@ -6,7 +6,7 @@ are created, the others must be ready. A GPU is passed to the guest whole, by VF
 ledger has the GPUs of machines and of containers, so that none is given twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from neocloud.core.contract import ApiError
@@ -14,10 +14,10 @@ from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, Retry
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import Accelerator, Capabilities, KubernetesObject
-from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, TooFewGpus
+from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, GpusLost, TooFewGpus
+from neocloud.engines.gpu_types import gpu_type
 from neocloud.engines.manifest import Pod, Secret
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.fleet import gpu_type
 from neocloud.messages.nebius.compute.v1 import DiskStatus
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SubnetSpec, SubnetStatus
 from neocloud.services.compute.catalogue import Preset
@@ -216,28 +216,26 @@ async def acquire_gpus(
     present = capabilities.accelerators
     of_type = [each for each in present if preset.gpu_type in ("", gpu_type(each.model))]
     usable = [each for each in of_type if not each.passthrough_problem]
-    ledger = GpuLedger(store.write)
-    if scope.pod is not None:
-        await _require_present(ledger, scope.id, present, usable)
     try:
-        found = await ledger.acquire(scope.id, preset.gpus, usable, present)
+        found = await GpuLedger(store.write).acquire(
+            scope.id, preset.gpus, usable, present, is_started=scope.is_up
+        )
+    except GpusLost as error:
+        raise _lost(error.keys, present) from error
     except TooFewGpus as error:
         raise _too_few(preset, of_type, error.free) from error
     return tuple(GpuView(each.pci_address, each.iommu_group) for each in found)
 
 
-async def _require_present(
-    ledger: GpuLedger, instance_id: str, present: Sequence[Accelerator], usable: Sequence[Accelerator]
-) -> None:
-    """Raise Failed when a GPU of a machine that was started is gone: another cannot take its place there."""
-    held = {key for key, holder in (await ledger.holders(present)).items() if holder == instance_id}
-    for key in sorted(held - {each.key for each in usable}):
-        problem = next((f": {each.passthrough_problem}" for each in present if each.key == key), "")
-        raise Failed(
-            InstanceReason.GPU_LOST,
-            f"GPU {key} of this machine does not answer any more{problem}. Stop the machine and start it, so "
-            "that it gets another one, or restart the host if that GPU is needed.",
-        )
+def _lost(keys: Collection[str], present: Sequence[Accelerator]) -> Failed:
+    """Return the error of a machine that was started with GPUs that are gone; it cannot get others."""
+    problems = {each.key: each.passthrough_problem for each in present}
+    shown = "; ".join(f"{key} ({problems[key]})" if problems.get(key) else key for key in sorted(keys))
+    return Failed(
+        InstanceReason.GPU_LOST,
+        f"This machine cannot use its GPU any more: {shown}. Stop the machine and start it, so that it gets "
+        "another one, or restart the host if it needs that one.",
+    )
 
 
 def _too_few(preset: Preset, of_type: Sequence[Accelerator], free: int) -> Failed:
@@ -257,14 +255,17 @@ def _too_few(preset: Preset, of_type: Sequence[Accelerator], free: int) -> Faile
     )
 
 
-def require_gpus_in(pod_spec: KubernetesObject, rendered: Pod) -> None:
-    """Raise Failed when the pod that runs was started without the devices of its GPUs."""
-    if _passed(rendered.spec()) - _passed(pod_spec):
-        raise Failed(
-            InstanceReason.GPU_NOT_PASSED,
-            "This machine runs without its GPUs: it was started before they could be passed to it. Stop it "
-            "and start it.",
-        )
+def lacks_gpus(pod_spec: KubernetesObject, rendered: Pod) -> bool:
+    """Return whether a pod with this spec was made without the devices of the machine's GPUs."""
+    return bool(_passed(rendered.spec()) - _passed(pod_spec))
+
+
+def runs_without_gpus() -> Failed:
+    return Failed(
+        InstanceReason.GPU_NOT_PASSED,
+        "This machine runs without its GPUs: it was started before they could be passed to it. Stop it and "
+        "start it.",
+    )
 
 
 def _passed(pod_spec: KubernetesObject) -> set[str]:

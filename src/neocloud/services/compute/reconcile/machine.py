@@ -21,9 +21,10 @@ from neocloud.services.compute.reconcile.attachments import (
     disk_views,
     ensure_disks,
     find_addresses,
+    lacks_gpus,
     release_gpus,
     release_public_address,
-    require_gpus_in,
+    runs_without_gpus,
     shared_views,
 )
 from neocloud.services.compute.reconcile.machine_scope import (
@@ -98,12 +99,19 @@ class InstanceReconciler:
         capabilities = await self._engine.capabilities()
         view = await self._view(scope, scope.addresses or await find_addresses(scope), capabilities)
         rendered = machine_pod(view)
-        if pod is None or not scope.runtime.pod_spec:
-            await self._store_pod_spec(scope, rendered)
+        started = scope.runtime.pod_spec if pod is not None else {}
+        # Where the engine is boundless, nothing really runs.
+        if started and lacks_gpus(started, rendered) and not capabilities.is_boundless:
+            if scope.is_up:
+                raise runs_without_gpus()
+            await self._remove_pod(
+                scope
+            )  # after a restart of the host its IOMMU groups may have other numbers
+            started = {}
+        if started:
+            rendered = rendered.with_spec(started)
         else:
-            if not capabilities.is_boundless:  # nothing really runs there
-                require_gpus_in(scope.runtime.pod_spec, rendered)
-            rendered = rendered.with_spec(scope.runtime.pod_spec)
+            await self._store_pod_spec(scope, rendered)
         objects = [*machine_objects(view), *await self._tokens.objects(scope), rendered]
         await engine_call(self._engine.apply(objects))
         scope.observation = await self._engine.observe(namespace(scope.id))

@@ -181,6 +181,7 @@ class PodBackend:
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             server=server_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
+            gpu_type=shape.gpu_type,
         )
 
 

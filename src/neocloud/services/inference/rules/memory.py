@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neocloud.engines.base import Capabilities
-from neocloud.fleet import gpu_type
+from neocloud.engines.gpu_types import gpu_type
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ModelStatus
 from neocloud.services.compute.public import Preset, preset
 from neocloud.services.inference.types import is_fast

@@ -149,7 +149,7 @@ def gres_conf(view: ClusterView) -> str:
     """
     return "".join(
         f"NodeName={node_set.name}-[0-{MAX_NODES - 1}] Name=gpu"
-        f" Type={node_set.gpu_type} File={_gpu_slots(node_set.gpus)}\n"
+        f"{f' Type={node_set.gpu_type}' if node_set.gpu_type else ''} File={_gpu_slots(node_set.gpus)}\n"
         for node_set in view.node_sets
         if node_set.gpus
     )
@@ -161,7 +161,8 @@ def _gpu_slots(gpus: int) -> str:
 
 def node_conf(node_set: NodeSetView, *features: str) -> str:
     """Return the description of a worker when it registers (`slurmd -Z --conf`)."""
-    gres = f" Gres=gpu:{node_set.gpu_type}:{node_set.gpus}" if node_set.gpus else ""
+    kind = f"gpu:{node_set.gpu_type}" if node_set.gpu_type else "gpu"
+    gres = f" Gres={kind}:{node_set.gpus}" if node_set.gpus else ""
     names = ",".join((node_set.name, *features))
     return f"CPUs={node_set.cpus} RealMemory={node_set.memory_mib}{gres} Feature={names}"
 

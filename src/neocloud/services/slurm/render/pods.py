@@ -150,7 +150,8 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
         resources=limits(cpus=node_set.cpus, memory_mib=memory + MEMORY_FOR_DAEMONS_MIB, gpus=node_set.gpus),
         security_context=_capabilities("SYS_ADMIN", "NET_RAW"),
     )
-    return _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
+    pod = _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
+    return replace(pod, gpu_type=node_set.gpu_type)
 
 
 def _pod(

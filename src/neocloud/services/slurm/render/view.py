@@ -42,7 +42,7 @@ class NodeSetView:
     memory_mib: int
     gpus: int = 0
     gpu_type: str = ""
-    """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"."""
+    """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"; "" for GPUs of any type."""
 
     def pod_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}-{index}" for index in range(self.count))

@@ -105,6 +105,7 @@ class PodBackend:
             cpus=shape.vcpu,
             memory_mib=shape.memory_mib,
             gpus=shape.gpus,
+            gpu_type=shape.gpu_type,
         )
 
 
