@@ -153,8 +153,31 @@ def test_an_unknown_job_is_not_found(signed_in: Neo, bank: FakeServer) -> None:
     def refuse(request: Any) -> Any:
         raise contract.not_found("job", "9")
 
-    bank.serve(f"{JOBS}/Get", refuse)
-    assert signed_in("slurm", "job", "get", "bank", "9").code == 3
+    for method in ("Get", "ReadLog", "Cancel"):
+        bank.serve(f"{JOBS}/{method}", refuse)
+    for verb in ("get", "logs", "cancel"):
+        ran = signed_in("slurm", "job", verb, "bank", "9")
+        assert ran.code == 3
+        assert "Cluster bank has no job 9. `neo slurm job list bank` lists its jobs." in ran.err
+
+
+def test_logs_of_a_job_that_has_printed_nothing_say_so(signed_in: Neo, bank: FakeServer) -> None:
+    bank.serve(f"{JOBS}/ReadLog", read_log(b"", ends_after=100))
+    ran = signed_in("slurm", "job", "logs", "bank", "7")
+    assert (ran.code, ran.out) == (0, "") and "Job 7 has printed nothing yet." in ran.err
+
+
+def test_an_interrupted_wait_says_that_the_job_goes_on(
+    signed_in: Neo, bank: FakeServer, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    bank.serve(f"{JOBS}/Get", job("RUNNING"))
+    monkeypatch.setattr("neocloud.cli.commands.slurm.job.time.sleep", interrupt)
+    ran = signed_in("slurm", "job", "submit", "bank", str(script), "--wait")
+    assert ran.code == 130
+    assert "Job 7 goes on. Follow it: neo slurm job logs bank 7 --follow; cancel it: " in ran.err
 
 
 def test_logs_and_get_take_the_newest_job_unless_one_is_named(signed_in: Neo, bank: FakeServer) -> None:

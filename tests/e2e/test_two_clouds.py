@@ -14,6 +14,8 @@ import pytest
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster, user_key
+from tests.e2e.reader import LEAVES_SHELLS, follow
+from tests.guides.session import Reader
 from tests.two_machines import Machine, laptop
 
 EMAIL = "alice@bank.example"
@@ -47,7 +49,7 @@ def clusters(
 
 def create_cluster(cloud: Cloud) -> Cluster:
     subnet = default_subnet(cloud).metadata.id
-    return Cluster.create(*(cloud, "net", "--workers", "1", "--preset", "1vcpu-1gb"), *("--subnet", subnet))
+    return Cluster.create(*(cloud, "lab", "--workers", "1", "--preset", "1vcpu-1gb"), *("--subnet", subnet))
 
 
 def default_subnet(cloud: Cloud) -> Any:
@@ -99,15 +101,25 @@ def test_ssh_and_scp_work_from_a_laptop(
 
     key = str(user_key(right.cloud))
     command = "hostname; sinfo --noheader --partition=main --format=%n"
-    said = machine.neo("ssh", "net", "--identity", key, "--", command)
+    said = machine.neo("ssh", "lab", "--identity", key, "--", command)
     assert said.stdout.split() == ["login-0", "worker-0"], said.stderr
-    config, sent, back = (tmp_path / name for name in ("net.ssh", "sent", "back"))
-    config.write_text(machine.neo("slurm", "cluster", "ssh-config", "net", "--identity", key).stdout)
+    config, sent, back = (tmp_path / name for name in ("lab.ssh", "sent", "back"))
+    config.write_text(machine.neo("slurm", "cluster", "ssh-config", "lab", "--identity", key).stdout)
     sent.write_text("from the laptop")
-    for source, target in ((str(sent), "net:copied"), ("net:copied", str(back))):
+    for source, target in ((str(sent), "lab:copied"), ("lab:copied", str(back))):
         copied = machine.run(["scp", "-q", "-F", str(config), source, target])
         assert copied.returncode == 0, copied.stderr
     assert back.read_text() == "from the laptop"
+
+    page = "docs/guides/a-teams-cloud.md"
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "train.py").write_text("print('trained')\n")
+    as_written = ("cat > first", "neo slurm job", "neo ssh", "neo slurm cluster ssh-config", "scp -F")
+    read = follow(
+        right.cloud, page, tmp_path, runs=as_written, reader=Reader(types=LEAVES_SHELLS), laptop=machine
+    )
+    assert "worker-0" in read and "logout" in read
+    assert clusters[1].ssh("python3 train.py") == "trained"
 
 
 def test_a_laptop_gets_no_further_than_the_key_and_the_address_say(

@@ -15,15 +15,12 @@ CHECK = (
 )
 REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
-REAL_TUNING = (
-    "real vLLM: tests/e2e/inference/test_tuning.py"
-    "::test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers"
-)
+REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
 PAUSED = (
     "real Slurm: tests/e2e/inference/test_tuning.py"
     "::test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes"
 )
-RECIPES = "real Slurm: tests/recipes/test_jobs.py; runs/bank.sh runs the same commands"
+RECIPES = "real Slurm: tests/e2e/test_training.py::test_the_report_is_read_as_written"
 LARGER = "needs four nodes with GPUs, and a model from a hub"
 IMAGES = "needs the Debian mirror for minutes: `make demo` and tests/images"
 INTERNET = "needs the internet"
@@ -38,7 +35,8 @@ CHAT = (
     "::test_the_link_opens_the_models_that_were_named"
 )
 ON_REAL_MODEL = (
-    "the emulator has no gateway: tests/e2e/inference/test_evaluation.py::test_a_model_is_as_good_as_itself"
+    "the emulator has no gateway: tests/e2e/inference/test_documentation.py"
+    "::test_a_model_is_evaluated_and_asked_a_question"
 )
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"

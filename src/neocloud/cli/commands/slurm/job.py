@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +95,7 @@ def submit(
     job_id = cloud.client.call(f"{JOBS}/Submit", request).job_id
     if output is Format.TABLE:
         echo(f"Submitted job {job_id}")
-    job = _wait(cloud, request["cluster_id"], job_id) if wait else None
+    job = _wait(cloud, request["cluster_id"], cluster, job_id) if wait else None
     if output is not Format.TABLE:
         show(output, {"job_id": job_id} if job is None else contract.to_document(job), fields_table(()))
     if job is not None and job.state != "COMPLETED":
@@ -157,7 +158,11 @@ def get(
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
-    job = _get(cloud, cluster_id, job_id) if job_id else _newest(cloud, cluster_id, cluster)
+    if job_id:
+        with _known_job(cluster, job_id):
+            job = _get(cloud, cluster_id, job_id)
+    else:
+        job = _newest(cloud, cluster_id, cluster)
     rows = [
         ("Id", job.id),
         ("Name", job.name),
@@ -201,10 +206,13 @@ def logs(
     offset = 0
     while True:
         request = {"cluster_id": cluster_id, "job_id": job_id, "offset": offset}
-        piece = cloud.client.call(f"{JOBS}/ReadLog", request)
+        with _known_job(cluster, job_id):
+            piece = cloud.client.call(f"{JOBS}/ReadLog", request)
         write_bytes(piece.data)
         offset = piece.next_offset
         if piece.is_complete or not (follow or piece.data):
+            if not offset:
+                say(f"Job {job_id} has printed nothing{'' if piece.is_complete else ' yet'}.")
             return
         if not piece.data:
             state.show()
@@ -223,7 +231,8 @@ def cancel(
     """
     cloud = connect_to_project(context, project)
     request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, "job_id": job_id}
-    cloud.client.call(f"{JOBS}/Cancel", request)
+    with _known_job(cluster, job_id):
+        cloud.client.call(f"{JOBS}/Cancel", request)
     echo(f"Job {job_id} is cancelled.")
 
 
@@ -246,13 +255,34 @@ class _StateLine:
         return job
 
 
-def _wait(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
+def _wait(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int) -> "Job":
     line = _StateLine(cloud, cluster_id, job_id)
-    while True:
-        job = line.show()
-        if job.state not in ACTIVE:
-            return job
-        time.sleep(POLL_SECONDS)
+    try:
+        while (job := line.show()).state in ACTIVE:
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        known_as = quote(cluster)
+        say(
+            f"Job {job_id} goes on. Follow it: neo slurm job logs {known_as} {job_id} --follow;"
+            f" cancel it: neo slurm job cancel {known_as} {job_id}"
+        )
+        raise
+    return job
+
+
+@contextmanager
+def _known_job(cluster: str, job_id: int) -> Iterator[None]:
+    """Say of a job that the cluster does not know where its jobs are listed."""
+    try:
+        yield
+    except ClientError as error:
+        if error.code != "NOT_FOUND":
+            raise
+        raise ClientError(
+            "NOT_FOUND",
+            f"Cluster {cluster} has no job {job_id}",
+            f"`neo slurm job list {quote(cluster)}` lists its jobs",
+        ) from error
 
 
 def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":

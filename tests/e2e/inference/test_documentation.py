@@ -1,0 +1,38 @@
+"""IAC-03: pages on models, followed with a real vLLM: one is fine-tuned, evaluated and asked a question."""
+
+from pathlib import Path
+
+from tests.e2e.inference.adapter import write_adapter
+from tests.e2e.inference.served import Served
+from tests.e2e.inference.test_evaluation import conversation
+from tests.e2e.reader import follow
+
+
+def test_a_model_is_evaluated_and_asked_a_question(served: Served, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "chats_test.jsonl").write_text("".join(f"{conversation(number)}\n" for number in range(4)))
+    adapter = write_adapter(tmp_path / "bank", served.model)
+    served.cloud.neo("model", "add", "bank", str(adapter), "--base", "tiny")
+    served.wait_for_adapters("bank")
+    command = "neo evaluate --base tiny --candidate bank --data chats_test.jsonl\n"
+    said = follow(served.cloud, "docs/guides/evaluate.md", tmp_path, runs=(command,))
+    assert "Candidate against base: Perplexity" in said
+    said = follow(served.cloud, "docs/guides/chat.md", tmp_path / "chat", runs=("neo chat bank --once",))
+    assert "unpriced" in said
+    served.cloud.neo("model", "delete", "bank")
+    served.wait_for_adapters()
+
+
+def test_a_file_becomes_a_model_that_answers(served: Served, tmp_path: Path) -> None:
+    """With few conversations, so that it takes few steps."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "chats.jsonl").write_text("".join(f"{conversation(number)}\n" for number in range(12)))
+    looks = ("neo tuning job list", "neo tuning job get", "neo tuning job events", "neo tuning job logs")
+    said = follow(served.cloud, "docs/guides/tuning.md", tmp_path, runs=("neo tune ", *looks))
+    (name,) = (line.split()[-1] for line in said.splitlines() if line.startswith("New model: "))
+    assert f"\n{name}: " in said and "\nChat with it: neo chat " in said
+    assert "SUCCEEDED" in said
+    served.cloud.neo("model", "delete", name)
+    served.wait_for_adapters()
