@@ -123,6 +123,7 @@ def test_colleagues_need_no_fingerprint_where_a_public_authority_signed(
     (folder / "server.pem").write_text("public")
     (folder / "acme-certificate.json").write_text(json.dumps({"chain": "public"}))
     rows = {name.strip(): str(value) for name, value in entrance_rows(place, SERVER)}
+    assert rows["TCP 80"] == "check by the certificate authority, during an order only"
     assert rows["Sign in with"] == "neo login https://cloud.example.com:7374 EMAIL"
     assert rows["Certificate"] == "for cloud.example.com, by ACME from acme-v02.api.letsencrypt.org"
     assert "Fingerprint" not in rows and authority_fingerprint(place) == ""

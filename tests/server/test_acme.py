@@ -20,12 +20,12 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from neocloud.control_plane import tls
+from neocloud.control_plane import lifecycle, tls
 from neocloud.control_plane.public_certificate import http_check, issued, network, order, renewal
 from neocloud.control_plane.public_certificate.renewal import FIRST_RETRY, PublicCertificate
 from neocloud.control_plane.settings import Settings
 from neocloud.core.certificate_files import CertificateFiles
-from neocloud.server import ServerCertificate
+from neocloud.server import ServerCertificate, certificate_state
 from neocloud.testing.waiting import FakeClock
 from tests.acme_authority import HOUR, Authority, Refused, pem
 
@@ -228,6 +228,25 @@ async def test_a_failed_renewal_leaves_the_certificate_until_its_end(
     await cloud.clock.advance(11 * DAY.total_seconds())
     assert cloud.served.authority, "it has ended"
     assert "certificate of its own authority" in cloud.problem
+
+
+async def test_status_says_what_is_wrong_and_that_it_is_repeated(cloud: Cloud, authority: Authority) -> None:
+    def reported() -> dict[str, Any]:
+        served, now = cloud.served, cloud.clock.now()
+        state = certificate_state(served.chain, served.chain_file, now, authority=served.authority)
+        return lifecycle._certificate_report(state, cloud.clock, cloud.public)
+
+    assert reported()["acme"]["step"] == "waiting" and reported()["problem"] == ""
+    authority.before = answers(status=503)
+    await cloud.order()
+    assert "cannot be understood" in reported()["problem"]
+    assert reported()["is_own"] and reported()["is_renewed"] and reported()["acme"]["step"] == ""
+    authority.before = None
+    await cloud.clock.advance(cloud.due + 1)
+    await cloud.order()
+    found = reported()
+    assert found["problem"] == "" and not found["is_own"] and found["is_renewed"]
+    assert found["acme"]["names"] == list(NAMES) and found["acme"]["directory"] == authority.directory
 
 
 # Authorities that fail, or are hostile

@@ -52,8 +52,10 @@ def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, obj
         yield f"  TCP {each['port']}", f"{each['protocol']} on {_where(each['address'])}"
     for each in login_nodes:
         yield f"  TCP {each['port']}-{each['last_port']}", f"{SSH} on {_where(each['address'])}"
-    yield "Sign in with", f"neo login {sign_in_url(place, server)} EMAIL"
     settings = settings_or_defaults(place.path)[0]
+    if settings.acme_domains:
+        yield f"  TCP {settings.acme_http_port}", "check by the certificate authority, during an order only"
+    yield "Sign in with", f"neo login {sign_in_url(place, server)} EMAIL"
     if own := settings.tls_certificate:
         yield "Certificate", f"{own}, of another authority"
     elif has_public_certificate(place):
