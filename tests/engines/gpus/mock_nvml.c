@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, MOST = 64 };
@@ -28,7 +29,10 @@ int nvmlInitWithFlags(unsigned flags) {
         struct gpu *g = &gpus[count];
         int status;
         if (!strncmp(line, "hang", 4)) for (;;) pause();
-        if (!strncmp(line, "crash", 5)) abort();
+        if (!strncmp(line, "crash", 5)) {
+            setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+            abort();
+        }
         if (sscanf(line, "init\t%d", &status) == 1 && status) return status;
         if (sscanf(line, "gpu\t%d\t%95[^\t]\t%llu\t%95[^\t]\t%31[^\t]\t%u", &g->status, g->name, &g->mib, g->uuid, g->pci,
                    &g->minor) == 6 && count + 1 < MOST)

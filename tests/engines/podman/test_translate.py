@@ -120,7 +120,7 @@ def test_a_virtual_machine_with_a_device_by_vfio_may_lock_its_memory() -> None:
     volumes = [{"name": "group", "hostPath": {"path": "/dev/vfio/7", "type": "CharDevice"}}]
     (spec,) = specs({"volumeMounts": [{"name": "group", "mountPath": "/dev/vfio/7"}]}, volumes=volumes)
     assert {"path": "/dev/vfio/7:/dev/vfio/7:rw"} in spec["devices"]
-    assert spec["r_limits"] == [{"type": "RLIMIT_MEMLOCK", "soft": 2**64 - 1, "hard": 2**64 - 1}]
+    assert spec["r_limits"] == [{"type": "memlock", "soft": 2**64 - 1, "hard": 2**64 - 1}]
 
 
 def test_published_ports_stay_on_loopback_unless_told_otherwise() -> None:

@@ -203,7 +203,7 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
     }
     body["labels"][LABEL] = ",".join(device.key for device in devices)
     if any(device["path"].startswith(_VFIO) for device in body["devices"]):
-        body["r_limits"] = [{"type": "RLIMIT_MEMLOCK", "soft": _UNLIMITED, "hard": _UNLIMITED}]
+        body["r_limits"] = [{"type": "memlock", "soft": _UNLIMITED, "hard": _UNLIMITED}]
     if container.command:
         body["entrypoint"] = expand_all(container.command, values)
     if container.working_dir:
