@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -38,6 +39,9 @@ _CHUNK = 256 * 1024
 STDOUT = 1
 STDERR = 2
 _HEADER = struct.Struct(">BxxxI")
+_EXIT_CHECKS = 20
+_EXIT_PAUSE_SECONDS = 0.1
+_PODMAN_ENDED = "Podman ended while a command ran; try again."
 
 
 class _TooMuch(Exception):
@@ -70,35 +74,34 @@ async def execute(
         "AttachStderr": True,
     }
     execution = (await libpod.post(f"/containers/{container}/exec", body))["Id"]
-    try:
-        reader, writer = await asyncio.open_unix_connection(str(libpod.socket), limit=_CHUNK)
-    except OSError as error:
-        raise EngineUnavailable(f"Podman does not answer on {libpod.socket}.") from error
-    try:
-        return await _result(
-            libpod, execution, command[0], reader, writer, stdin, timeout_seconds, max_output_bytes
-        )
-    except (CommandInterrupted, _NotStarted):
-        raise
-    except EngineError as error:
-        raise CommandInterrupted(str(error)) from error
-    finally:
-        writer.close()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, str(libpod.socket))
+        except OSError as error:
+            raise EngineUnavailable(f"Podman does not answer on {libpod.socket}.") from error
+        try:
+            return await _result(
+                libpod, execution, command[0], connection, stdin, timeout_seconds, max_output_bytes
+            )
+        except (CommandInterrupted, _NotStarted):
+            raise
+        except EngineError as error:
+            raise CommandInterrupted(str(error)) from error
 
 
 async def _result(
     libpod: Libpod,
     execution: str,
     program: str,
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
+    connection: socket.socket,
     stdin: bytes,
     timeout_seconds: float,
     max_output_bytes: int,
 ) -> ExecResult:
     try:
         async with asyncio.timeout(timeout_seconds):
-            output = await _attached(reader, writer, execution, stdin, max_output_bytes)
+            output = await _attached(connection, execution, stdin, max_output_bytes)
     except TimeoutError as error:
         await _kill(libpod, execution)
         raise CommandInterrupted(
@@ -108,37 +111,61 @@ async def _result(
         await _kill(libpod, execution)
         raise OutputTooLarge(program, max_output_bytes) from error
     try:
-        result = await libpod.get(f"/exec/{execution}/json")
+        code = await _exit_code(libpod, execution)
     except NotFound as error:
         raise CommandInterrupted(f"The container ended while {program} ran in it.") from error
-    return ExecResult(result["ExitCode"], output[STDOUT], output[STDERR])
+    return ExecResult(code, output[STDOUT], output[STDERR])
+
+
+async def _exit_code(libpod: Libpod, execution: str) -> int:
+    """Return the exit code of a command whose output has ended; Podman may record it a moment later."""
+    for _ in range(_EXIT_CHECKS):
+        result = await libpod.get(f"/exec/{execution}/json")
+        if not result["Running"]:
+            return result["ExitCode"]
+        await asyncio.sleep(_EXIT_PAUSE_SECONDS)
+    raise CommandInterrupted(_PODMAN_ENDED)
 
 
 async def _attached(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    execution: str,
-    stdin: bytes,
-    max_output_bytes: int,
+    connection: socket.socket, execution: str, stdin: bytes, max_output_bytes: int
 ) -> dict[int, bytes]:
+    """Start the command and return its output.
+
+    Podman closes the connection when the command ends, even if it has not read all of stdin. That is the end,
+    and not a failure, so this uses the socket: asyncio's streams drop what they have received. Podman itself
+    may lose output of such a command, and prints a line about its own sockets to stderr.
+    """
+    output = {STDOUT: bytearray(), STDERR: bytearray()}
+    decoder, left = FrameDecoder(), max_output_bytes
     try:
-        writer.write(_start_request(execution))
-        await _check_answer(reader)
-        feeding = asyncio.create_task(_feed(writer, stdin))
-        output = {STDOUT: bytearray(), STDERR: bytearray()}
-        decoder, left = FrameDecoder(), max_output_bytes
+        await asyncio.get_running_loop().sock_sendall(connection, _start_request(execution))
+        data = await _check_answer(connection)
+        feeding = asyncio.create_task(_feed(connection, stdin))
         try:
-            while data := await reader.read(_CHUNK):
+            while data or (data := await _received(connection, may_be_reset=bool(stdin))):
                 for stream, piece in decoder.feed(data):
                     left -= len(piece)
                     if left < 0:
                         raise _TooMuch
                     output[stream] += piece
+                data = b""
         finally:
             feeding.cancel()
-        return {stream: bytes(collected) for stream, collected in output.items()}
-    except (ConnectionError, asyncio.IncompleteReadError) as error:
-        raise CommandInterrupted("Podman ended while a command ran; try again.") from error
+            await asyncio.wait([feeding])  # it waits for the socket, which is closed next
+    except ConnectionError as error:
+        raise CommandInterrupted(_PODMAN_ENDED) from error
+    return {stream: bytes(collected) for stream, collected in output.items()}
+
+
+async def _received(connection: socket.socket, *, may_be_reset: bool) -> bytes:
+    """Return what has arrived; nothing at the end."""
+    try:
+        return await asyncio.get_running_loop().sock_recv(connection, _CHUNK)
+    except ConnectionResetError:
+        if not may_be_reset:
+            raise
+        return b""
 
 
 def _start_request(execution: str) -> bytes:
@@ -150,21 +177,28 @@ def _start_request(execution: str) -> bytes:
     ).encode()
 
 
-async def _check_answer(reader: asyncio.StreamReader) -> None:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    status = int(head.split(" ", 2)[1])
+async def _check_answer(connection: socket.socket) -> bytes:
+    """Return what has arrived after the head of Podman's answer. Raises _NotStarted for a refusal."""
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        data = await _received(connection, may_be_reset=False)
+        if not data:
+            raise ConnectionResetError("the connection ended before an answer")
+        answer += data
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    status = int(head.split(b" ", 2)[1])
     if status not in (101, 200):
-        text = (await reader.read(_CHUNK)).decode(errors="replace")
+        text = (rest or await _received(connection, may_be_reset=False)).decode(errors="replace")
         raise _NotStarted(f"The command could not be started: {text.strip()}")
+    return rest
 
 
-async def _feed(writer: asyncio.StreamWriter, stdin: bytes) -> None:
+async def _feed(connection: socket.socket, stdin: bytes) -> None:
     """Send stdin and close it; a command need not read it all."""
     if stdin:
-        with contextlib.suppress(ConnectionError):
-            writer.write(stdin)
-            await writer.drain()
-            writer.write_eof()
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(connection, stdin)
+            connection.shutdown(socket.SHUT_WR)
 
 
 async def _kill(libpod: Libpod, execution: str) -> None:

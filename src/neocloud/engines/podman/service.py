@@ -169,6 +169,9 @@ def environment(layout: Layout) -> dict[str, str]:
 
 def _containers_conf(layout: Layout, host: Host, folder: Path) -> str:
     limits = [f"{name}={soft}:{hard}" for name, soft, hard in host.limits]
+    # netavark.py removes stale rules of iptables; with Podman 5, netavark may be built to use nftables.
+    is_new = int(host.podman_version.partition(".")[0]) >= 5
+    firewall = 'firewall_driver = "iptables"\n' if is_new else ""
     # static_dir stays unset: the clean-up process that conmon starts derives it from --root. With another one
     # it would not find the container and never restart it.
     return f"""\
@@ -194,7 +197,7 @@ helper_binaries_dir = ["/usr/libexec/podman", "/usr/lib/podman", "/usr/local/lib
 [network]
 network_backend = "netavark"
 network_config_dir = {json.dumps(str(layout.podman / "networks"))}
-"""
+{firewall}"""
 
 
 def _storage_conf(layout: Layout, folder: Path, is_in_home: bool) -> str:

@@ -33,6 +33,11 @@ class ProcessConformance:
         data = bytes(range(256)) * 4096
         assert (await space.run("one", "cat", stdin=data)).stdout == data
 
+    async def test_a_command_need_not_read_its_stdin(self, space: Space) -> None:
+        await space.apply(space.pod("one"))
+        ended = await space.run("one", "sh", "-c", "exit 3", stdin=b"x" * 1_000_000)
+        assert ended.exit_code == 3
+
     async def test_exec_ends_a_command_that_takes_too_long(self, space: Space) -> None:
         await space.apply(space.pod("one"))
         with pytest.raises(EngineError, match="did not finish"):
