@@ -89,8 +89,7 @@ class ReconcileRun:
                 beating.result()  # raises LeaseLost
             return running.result()
         finally:
-            await _cancel(running)
-            await _cancel(beating)
+            await _cancel(running, beating)
 
     async def _beat(self) -> None:
         """Renew the lease and show progress while the run lasts. Ends only by LeaseLost."""
@@ -353,9 +352,15 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel the task, wait until it has ended, and drop what it raised."""
-    task.cancel()
-    await asyncio.wait({task})
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks, wait until they have ended, and drop what they raised."""
+    for task in tasks:
+        task.add_done_callback(_drop_exception)
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _drop_exception(task: asyncio.Future[Any]) -> None:
+    """Retrieve it, or asyncio would log it."""
     if not task.cancelled():
-        task.exception()  # retrieved, or asyncio would log it
+        task.exception()
