@@ -46,6 +46,7 @@ ALLOWED = {
     "services/slurm/api/probes/node.py": "runs inside the cluster",
     "engines/podman/host.py": "/proc, /dev/kvm",
     "engines/podman/network/attachments.py": "the engine's own folder, /etc/resolv.conf, /sys/class/net",
+    "engines/podman/network/public_interface.py": "/proc/sys",
     "engines/podman/execution.py": "what Podman writes of a container's output",
     "engines/podman/storage/mounts.py": "/proc, and mount points of root's own",
     "engines/podman/network/namespace_networks.py": "records in the engine's own folder, /proc",

@@ -107,7 +107,11 @@ def control_plane(
 @asynccontextmanager
 async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
     settings = await asyncio.to_thread(with_own_ranges, settings, host_subnets())
-    engine = PodmanEngine(settings.home, opened_ranges=settings.opened_ranges)
+    engine = PodmanEngine(
+        settings.home,
+        opened_ranges=settings.opened_ranges,
+        public_interface=settings.public_interface,
+    )
     try:
         await load_images(settings.home, engine)
         clock = SystemClock()
@@ -158,7 +162,8 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
 
     Raises HomeInUse while the server runs.
     """
-    engine = None if settings.emulator else PodmanEngine(settings.home)
+    interface = settings.public_interface
+    engine = None if settings.emulator else PodmanEngine(settings.home, public_interface=interface)
     with state_dir.locked(settings):
         if engine is not None:
             await stop_gateway(settings.home)

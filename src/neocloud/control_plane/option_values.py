@@ -14,6 +14,7 @@ EVERY_ADDRESS = "all"
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _PUBLIC_NAME = re.compile(rf"({_LABEL}\.)+(?!\d+$){_LABEL}")
 _EMAIL = re.compile(r"[!-~]+@[!-~]+", re.ASCII)
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 
 def model_folder(text: str) -> Path:
@@ -68,6 +69,15 @@ def port_range(text: str) -> tuple[int, int]:
 
 def ipv4_range(text: str) -> str:
     return str(IPv4Network(text)) if text else ""
+
+
+def interface_name(text: str) -> str:
+    """Return the name of a network interface, which is safe in rules and paths; "" for "none"."""
+    if text in ("", "none"):
+        return ""
+    if not _INTERFACE.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of a network interface")
+    return text
 
 
 def certificate_file(text: str) -> Path | None:

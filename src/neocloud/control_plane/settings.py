@@ -19,6 +19,7 @@ from neocloud.control_plane.option_values import (
     email_address,
     host_name,
     https_url,
+    interface_name,
     ipv4_range,
     listen_address,
     media_domain,
@@ -246,6 +247,15 @@ class Settings:
         " on this host has that.",
         parse=ipv4_range,
         example="Write a range of IPv4 addresses: 198.18.0.0/16",
+    )
+    public_interface: str = _option(
+        "",
+        "Network interface on which this host answers ARP requests for the public addresses in use, so that"
+        " machines on that network reach them without a route. Needs --public-pool with an unused range of"
+        ' that network. "none": no interface in particular.',
+        parse=interface_name,
+        metavar="NAME",
+        example="Write the name of an interface, such as eth0, or 'none'",
     )
     private_range: str = ""
     """Where the pools of new networks come from first. The home records it; operators do not choose it."""

@@ -14,8 +14,13 @@ import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import TypeVar, cast
+
+from neocloud.engines.podman.network import arp
+from neocloud.engines.podman.network.namespace_networks import host_subnets
+from tests import leftovers
 
 WAIT_SECONDS = 0.7
 """How long an answer may take; what is dropped never answers."""
@@ -23,6 +28,8 @@ _NETWORK = 0x40000000
 _ECHO_REQUEST = 8
 WORLD = IPv4Network("198.51.100.0/24")
 """Where `outside` is. It is closed to pods, as it is no part of the internet, unless an engine opens it."""
+LAN = IPv4Network("203.0.113.208/28")
+"""Where `lan` is."""
 Made = TypeVar("Made")
 
 
@@ -196,7 +203,7 @@ def outside(*addresses: str) -> Iterator[Station]:
     It has these addresses, too, and this machine knows the way to them.
     """
     name = f"nctest-{os.getpid()}"
-    here, there = f"ncw{os.getpid()}"[:15], f"ncx{os.getpid()}"[:15]
+    here, there = f"ncw{os.getpid()}"[:15], card_of_world()
     world = Station("world", "198.51.100.2", f"/run/netns/{name}")
     _ip("netns", "add", name)
     try:
@@ -214,6 +221,68 @@ def outside(*addresses: str) -> Iterator[Station]:
         world.close()
         _ip("link", "delete", here)
         _ip("netns", "delete", name)
+
+
+@dataclass(frozen=True)
+class Lan:
+    """A network of this machine and two others, neither of which has a route to anything else."""
+
+    card: str
+    """This machine's interface on it."""
+    laptop: Station
+    other: Station
+
+    def add_to_other(self, address: str) -> None:
+        _ip("-netns", self.other.name, "address", "add", f"{address}/28", "dev", "eth0")
+
+    def remove_from_other(self, address: str) -> None:
+        _ip("-netns", self.other.name, "address", "delete", f"{address}/28", "dev", "eth0")
+
+
+@contextlib.contextmanager
+def lan() -> Iterator[Lan]:
+    """This machine at .209, a laptop at .210, which is also the switch, and another machine at .211.
+
+    Packets to this machine have to come by the interface that leads back to their sender (rp_filter).
+    """
+    laptop, other = (f"{leftovers.NAMESPACES}{os.getpid()}-{name}" for name in ("lan", "other"))
+    card = f"ncl{os.getpid()}"[:15]
+    assert not any(map(LAN.overlaps, host_subnets())), f"this machine is in {LAN}, which the test needs"
+    found = Lan(
+        card,
+        Station(laptop, "203.0.113.210", f"/run/netns/{laptop}"),
+        Station(other, "203.0.113.211", f"/run/netns/{other}"),
+    )
+    try:
+        for name in (laptop, other):
+            _ip("netns", "add", name)
+        _ip("-netns", laptop, "link", "add", "eth0", "type", "bridge", "forward_delay", "0")
+        _ip("link", "add", card, "type", "veth", "peer", "name", "cable1", "netns", laptop)
+        _ip("-netns", laptop, "link", "add", "cable2", "type", "veth", "peer", "name", "eth0", "netns", other)
+        for cable in ("cable1", "cable2"):
+            _ip("-netns", laptop, "link", "set", cable, "master", "eth0", "up")
+        for station in (found.laptop, found.other):
+            _ip("-netns", station.name, "address", "add", f"{station.address}/28", "dev", "eth0")
+            _ip("-netns", station.name, "link", "set", "eth0", "up")
+        Path(f"/proc/sys/net/ipv4/conf/{card}/rp_filter").write_text("1")
+        _ip("address", "add", "203.0.113.209/28", "dev", card)
+        _ip("link", "set", card, "up")
+        yield found
+    finally:
+        for station in (found.laptop, found.other):
+            station.close()
+            subprocess.run(["ip", "netns", "delete", station.name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "delete", card], capture_output=True, check=False)
+
+
+def answered(station: Station, card: str, *addresses: str) -> set[str]:
+    """The addresses for which anybody answers ARP requests on this card of the station."""
+    asked = [IPv4Address(address) for address in addresses]
+    return {str(found) for found in station.make(lambda: arp.probe(card, "52:54:00:ff:ff:01", asked))}
+
+
+def card_of_world() -> str:
+    return f"ncx{os.getpid()}"[:15]
 
 
 def addresses_of_this_machine() -> str:

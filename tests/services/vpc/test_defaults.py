@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from neocloud.messages.nebius.vpc.v1 import SubnetStatus
 
 from neocloud.control_plane.settings import Settings
@@ -31,6 +32,25 @@ async def test_a_project_has_a_network_with_a_subnet_and_all_they_need(cloud: Cl
     assert {pool["spec"]["visibility"] for pool in pools} == {"PRIVATE", "PUBLIC"}
     assert all(pool["status"]["assignment"]["networks"] == [network_id] for pool in pools)
     assert subnet["status"]["ipv4PublicCidrs"] == ["198.18.0.0/16"]
+
+
+@pytest.mark.parametrize("chosen", ["192.168.1.1", "198.17.255.255", "198.18.0.0/15", "0.0.0.0/0"])
+async def test_nobody_gets_a_public_address_outside_of_the_clouds_range(
+    cloud: Cloud, subnet_id: str, chosen: str
+) -> None:
+    """Other machines may find it by ARP: it could be the router of the operator's network."""
+    allocation = {"ipv4Public": {"subnetId": subnet_id, "cidr": chosen}}
+    pools = (await cloud.call("PoolService/List", {"parentId": cloud.bank.project_id})).body["items"]
+    [public] = [each["metadata"]["id"] for each in pools if each["spec"]["visibility"] == "PUBLIC"]
+    pool = {"version": "IPV4", "visibility": "PUBLIC", "cidrs": [{"cidr": chosen}]}
+    answers = [
+        await cloud.create("Allocation", "mine", allocation),
+        await cloud.create("Allocation", "mine", {"ipv4Public": {"poolId": public, "cidr": chosen}}),
+        await cloud.create("Pool", "mine", pool),
+        await cloud.create("Pool", "mine", {**pool, "sourcePoolId": public}),
+        await cloud.update("Pool", public, pool),
+    ]
+    assert [answer.code for answer in answers] == ["invalid_argument"] * len(answers)
 
 
 async def test_the_default_group_lets_members_out_and_ping_and_ssh_in(cloud: Cloud) -> None:

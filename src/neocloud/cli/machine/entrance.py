@@ -40,6 +40,14 @@ def open_ports(server: RunningServer) -> list[JsonObject]:
 
 def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object]]:
     """Yield lines of `neo status` and `neo up`."""
+    yield from _port_rows(place, server)
+    settings = place.settings()
+    if settings.public_interface and not settings.emulator:
+        where = f"{settings.public_pool} on {settings.public_interface}"
+        yield "Public addresses", f"{where}: open to other machines as security groups allow"
+
+
+def _port_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object]]:
     ports = open_ports(server)
     beyond = [port for port in ports if port["tls"] and port["address"] in server.listen]
     if not beyond:

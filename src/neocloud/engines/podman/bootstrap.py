@@ -24,6 +24,7 @@ from neocloud.engines.podman.network.addresses import withdraw_public_addresses
 from neocloud.engines.podman.network.attachments import write_in_place
 from neocloud.engines.podman.network.firewall import sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_chains, remove_tables
+from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, remove_tree, unmount
@@ -81,6 +82,7 @@ async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> Non
     await asyncio.to_thread(end_processes, layout)
     await withdraw_public_addresses(layout, ())
     await sync_tables(layout, [], NetworkSnapshot() if read_record(layout.engine / "subnets.json") else None)
+    await PublicInterface(layout).remove_table()
     await _remove_bridges(layout)
     await remove_tables(layout)
     await asyncio.to_thread(_remove_files, layout)

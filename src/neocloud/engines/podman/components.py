@@ -22,6 +22,7 @@ from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.attachments import Attachments, BridgePorts, HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
+from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.pods import Pods
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
@@ -43,11 +44,17 @@ class Components:
 
     @classmethod
     def of(
-        cls, layout: Layout, libpod: Libpod, pool: IPv4Network, opened: Sequence[IPv4Network]
+        cls,
+        layout: Layout,
+        libpod: Libpod,
+        pool: IPv4Network,
+        opened: Sequence[IPv4Network],
+        public_interface: str,
     ) -> "Components":
         objects, ports = Objects(layout), BridgePorts(layout)
         virtual = VirtualNetworks(layout, libpod, objects, ports.find)
-        networks = NamespaceNetworks(layout, libpod, pool, virtual, objects, opened)
+        announcer = PublicInterface(layout, public_interface)
+        networks = NamespaceNetworks(layout, libpod, pool, virtual, objects, opened, announcer)
         hosts_files = HostsFiles(layout, networks, virtual, objects)
         volumes = Volumes(layout)
         config_mounts = {

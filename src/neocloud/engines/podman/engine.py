@@ -51,13 +51,19 @@ class PodmanEngine:
     """Implements `neocloud.engines.base.Engine`, with a few methods that only a single machine needs."""
 
     def __init__(
-        self, home: Path, *, pool: IPv4Network = DEFAULT_POOL, opened_ranges: Sequence[IPv4Network] = ()
+        self,
+        home: Path,
+        *,
+        pool: IPv4Network = DEFAULT_POOL,
+        opened_ranges: Sequence[IPv4Network] = (),
+        public_interface: str = "",
     ) -> None:
-        """`opened_ranges`: private ranges that pods may reach."""
+        """`opened_ranges`: private ranges that pods may reach. `public_interface`: where other machines find
+        public addresses by ARP."""
         self.layout = Layout.of(home)
         """Paths and names of the engine, for builders of images and for status."""
         self._libpod = Libpod(self.layout.socket, self._start_service)
-        self._components = Components.of(self.layout, self._libpod, pool, opened_ranges)
+        self._components = Components.of(self.layout, self._libpod, pool, opened_ranges, public_interface)
         self._prober = Prober(self._run_probe, self.restart)
         self._observer = Observer(self._components, self._libpod, self._prober)
         self._images = Images(self._libpod)
@@ -75,6 +81,7 @@ class PodmanEngine:
         gpus = await self._components.gpus.find()
         acceleration, reason = await asyncio.to_thread(find_acceleration)
         _, name_warnings = resolver_configuration()
+        public = self._components.networks.public_interface
         info = await self._libpod.get("/info")
         return Capabilities(
             engine="podman",
@@ -94,10 +101,11 @@ class PodmanEngine:
                 "storage driver": info["store"]["graphDriverName"],
                 "user namespaces": self._user_namespaces,
                 "private ranges open to workloads": self._opened,
+                **public.details(),
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
             },
-            warnings=(*host.warnings, *gpus.warnings, *name_warnings),
+            warnings=(*host.warnings, *gpus.warnings, *name_warnings, *await public.warnings()),
         )
 
     async def apply(self, objects: Sequence[Manifest]) -> None:

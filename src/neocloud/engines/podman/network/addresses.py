@@ -3,8 +3,8 @@
 
 A pod keeps its address while it exists and gets the same one when it is created again under its name, so that
 daemons which remember an address find their peer again. Public addresses are added to the loopback interface
-with a label of ours, so that the machine answers ARP requests for them; the firewall forwards what arrives to
-the pod. Addresses of others are never changed.
+with a label of ours, so that packets to them are this machine's; the firewall forwards what arrives to the
+pod, and `public_interface.py` says where other machines find them. Addresses of others are never changed.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SUBNET_BITS = 24
 _INTERFACE = "lo"
+_CLOUD_LABEL = f"{_INTERFACE}:nc"
 
 
 class NetworkRecord(TypedDict):
@@ -113,9 +114,10 @@ async def check_public_address(layout: Layout, address: IPv4Address, subnets: It
             )
     for interface, found, label in await _addresses():
         if found == address and label != _label(layout):
+            is_of_cloud = label.startswith(_CLOUD_LABEL)
+            owner = "another cloud on this machine" if is_of_cloud else f"{interface} of this machine itself"
             raise EngineError(
-                f"Public address {address} belongs to {interface} of this machine itself; "
-                "leave it out of the pool of public addresses."
+                f"Public address {address} belongs to {owner}; leave it out of the pool of public addresses."
             )
 
 
@@ -129,7 +131,7 @@ async def withdraw_public_addresses(layout: Layout, needed: Iterable[IPv4Address
     return ours & needed
 
 
-async def announce_public_addresses(layout: Layout, addresses: Iterable[IPv4Address]) -> None:
+async def add_public_addresses(layout: Layout, addresses: Iterable[IPv4Address]) -> None:
     """Add public addresses to the loopback interface."""
     for address in addresses:
         await _ip("address", "add", f"{address}/32", "dev", _INTERFACE, "label", _label(layout))

@@ -262,6 +262,7 @@ class Attachments:
             if member.interface.public_address:
                 ranges = self._virtual.ranges()
                 await check_public_address(self._networks.layout, member.interface.public_address, ranges)
+                await self._networks.public_interface.require_free(member.interface.public_address)
             yield
 
     async def changed(self, before: Pod | None, after: Pod | None) -> None:

@@ -136,11 +136,12 @@ async def sync_tables(
     bridges: Iterable[tuple[str, IPv4Network]],
     snapshot: NetworkSnapshot | None = None,
     egress: Egress | None = None,
+    answers: str = "",
 ) -> str:
     """Load the rules for these bridges and networks, and return them; without any, remove our tables.
 
-    `snapshot` is None on a machine that has never had a virtual network, whose kernel may lack support for
-    the table of the bridge family.
+    `answers` is the table of `public_interface.py`, loaded with them. `snapshot` is None on a machine that has
+    never had a virtual network, whose kernel may lack support for the table of the bridge family.
     """
     bridges = list(bridges)
     if snapshot and snapshot.networks:
@@ -148,6 +149,7 @@ async def sync_tables(
     else:
         rules = render_table(layout, bridges, egress=egress) if bridges else _table_removal(layout)
         rules += "\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""
+    rules += answers
     await load(rules)
     return rules
 

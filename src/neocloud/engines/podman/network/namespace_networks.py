@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import cast
@@ -22,14 +23,15 @@ from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound
 from neocloud.engines.podman.network.addresses import (
     NamespaceNetwork,
     NetworkRecord,
-    announce_public_addresses,
+    add_public_addresses,
     candidate_subnets,
     end_connections,
     withdraw_public_addresses,
 )
 from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_chains
-from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
+from neocloud.engines.podman.network.public_interface import PublicInterface
+from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot, VirtualNetworks
 from neocloud.engines.podman.storage.mounts import remove_tree
 
 logger = logging.getLogger(__name__)
@@ -48,8 +50,10 @@ class NamespaceNetworks:
         virtual: VirtualNetworks,
         objects: Objects,
         opened: Sequence[IPv4Network],
+        public_interface: PublicInterface,
     ) -> None:
         self.layout = layout
+        self.public_interface = public_interface
         self._libpod = libpod
         self._pool = pool
         self._virtual = virtual
@@ -176,23 +180,42 @@ class NamespaceNetworks:
         return True
 
     async def _sync(self) -> None:
-        """Load the rules; remove unused public addresses before that and add new ones after it."""
+        """Load the rules; before that, remove unused public addresses; after it, add and announce new ones."""
         networks = [self.find(namespace) for namespace in self.namespaces()]
         snapshot = self._virtual.snapshot()
-        public = snapshot.public_addresses() if snapshot else {}
         present: set[IPv4Address] = set()
-        if snapshot and (public or self._public != {}):
-            present = await withdraw_public_addresses(self.layout, public)
+        if snapshot and (snapshot.public_addresses() or self._public != {}):
+            snapshot, present = await self._settle_public_addresses(snapshot)
+        public = snapshot.public_addresses() if snapshot else {}
         bridges = [(n.interface, n.subnet) for n in networks if n]
         began = time.monotonic()
-        rules = await sync_tables(self.layout, bridges, snapshot, self._egress())
+        answers = self.public_interface.render(public) if snapshot else ""
+        rules = await sync_tables(self.layout, bridges, snapshot, self._egress(), answers)
         if rules != self._rules:
             logger.debug("Loaded changed firewall rules in %.3f s", time.monotonic() - began)
             self._rules = rules
+        if snapshot and self._public is None and not self.public_interface.name:
+            await self.public_interface.remove_table()  # of an engine before, which had an interface
         before = self._public or {}
         await end_connections(a for a, leads_to in before.items() if public.get(a) != leads_to)
         self._public = public
-        await announce_public_addresses(self.layout, public.keys() - present)
+        await add_public_addresses(self.layout, public.keys() - present)
+        await self.public_interface.announce(a for a in before if a in public and before[a] != public[a])
+
+    async def _settle_public_addresses(
+        self, snapshot: NetworkSnapshot
+    ) -> tuple[NetworkSnapshot, set[IPv4Address]]:
+        """Remove addresses that are unused or another machine's.
+
+        Return the snapshot without those of other machines, and the addresses that are there already.
+        """
+        wanted = snapshot.public_addresses()
+        present = await withdraw_public_addresses(self.layout, wanted)
+        withheld = await self.public_interface.settle(wanted, present)
+        if withheld:
+            snapshot = replace(snapshot, withheld=withheld)
+            present = await withdraw_public_addresses(self.layout, snapshot.public_addresses())
+        return snapshot, present
 
     def _egress(self) -> Egress:
         resolver, _ = resolver_configuration()

@@ -52,6 +52,8 @@ class NetworkSnapshot:
     members: tuple[Member, ...] = ()
     ports: Mapping[Reference, str] = field(default_factory=dict[Reference, str])
     """The bridge port of each pod that has one."""
+    withheld: frozenset[IPv4Address] = frozenset()
+    """Public addresses that lead nowhere, because another machine has them."""
 
     def bridge_of(self, member: Member) -> Bridge | None:
         interface = member.interface
@@ -67,7 +69,8 @@ class NetworkSnapshot:
     def public_addresses(self) -> dict[IPv4Address, IPv4Address]:
         """Return the private address by public address."""
         found = (member.interface for member in self.members)
-        return {each.public_address: each.address for each in found if each.public_address}
+        public = {each.public_address: each.address for each in found if each.public_address}
+        return {address: leads_to for address, leads_to in public.items() if address not in self.withheld}
 
 
 def attached_members(snapshot: NetworkSnapshot) -> Iterable[tuple[Member, Bridge]]:
