@@ -31,6 +31,7 @@ REAL = (
     "tests/cli/test_machine.py",
     "tests/conformance/openai",
     "tests/emulator",
+    "tests/engines/podman/test_lan.py",
     "tests/guides/test_on_emulator.py",
     "tests/guides/test_teams_cloud.py",
     "tests/gateway/metering/test_crash.py",

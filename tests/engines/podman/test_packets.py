@@ -4,14 +4,12 @@ Two networks with real pods, made once. Every question is put with packets from 
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +21,13 @@ from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.network import arp, public_interface
 from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench, traces_of
 from tests.engines.podman.wire import (
-    WORLD,
-    Lan,
     Station,
     addresses_of_this_machine,
-    answered,
-    card_of_world,
     frame,
     hears,
-    lan,
     listening,
     outside,
     resolution,
@@ -116,13 +108,7 @@ PLACES = {
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
-def pod(
-    name: str,
-    groups: list[str] | None = None,
-    public: str | None = None,
-    place: dict[str, str] | None = None,
-    **spec: Any,
-) -> dict[str, Any]:
+def pod(name: str, groups: list[str] | None = None, public: str | None = None, **spec: Any) -> dict[str, Any]:
     network, subnet_name, address = PLACES[name]
     fields = {
         "network": network,
@@ -131,7 +117,6 @@ def pod(
         "mac": mac(name),
         "securityGroups": ["everything"] if groups is None else groups,
         **({"publicAddress": public} if public else {}),
-        **(place or {}),
     }
     container = {"name": "main", "image": "busybox", "command": ["httpd", "-f", "-p", "8080"]}
     return {
@@ -390,97 +375,6 @@ async def test_public_address_is_seen_from_outside_and_outside_sees_it(lab: Lab)
         assert await a2.tcp(world.address, OPEN) is None
 
 
-ON_LAN, ALSO_ON_LAN, OF_OTHER_CLOUD = "203.0.113.213", "203.0.113.214", "203.0.113.215"
-
-
-@contextlib.asynccontextmanager
-async def announcing(bench: PodmanBench, lab: Lab, net: Lan) -> AsyncIterator[Lab]:
-    """The same networks, with an engine that announces public addresses. Then, one without releases them."""
-    engine = PodmanEngine(bench.home, opened_ranges=[WORLD], public_interface=net.card)
-    try:
-        yield replace(lab, engine=engine)
-    finally:
-        await engine.close()
-        without = bench.reopened()
-        await without.apply([read_manifest(pod(name)) for name in PLACES])
-        await without.close()
-
-
-def announcement(net: Lan, address: str) -> bytes:
-    """What an ARP announcement of this machine holds."""
-    mac = Path(f"/sys/class/net/{net.card}/address").read_text().strip()
-    return arp.frame(mac, IPv4Address(address), IPv4Address(address))[14:]
-
-
-async def test_laptop_without_a_route_reaches_a_public_address_until_it_is_released(
-    lab: Lab, bench: PodmanBench
-) -> None:
-    with lan() as net, outside() as world:
-        async with announcing(bench, lab, net) as on_lan:
-            with listening(net.laptop) as ear:
-                await on_lan.pod("a1", public=ON_LAN, groups=["server"])
-                assert await hears(ear, announcement(net, ON_LAN))
-            assert await every(
-                net.laptop.tcp(ON_LAN, OPEN), net.laptop.tcp(ON_LAN, CLOSED), HOST.tcp(ON_LAN, OPEN)
-            ) == ["a1 203.0.113.210", None, f"a1 {ON_LAN}"]
-            assert not answered(world, card_of_world(), ON_LAN), "it is another network"
-            shown = (await on_lan.engine.capabilities()).details
-            assert shown[f"public addresses on {net.card}"] == ON_LAN
-            await on_lan.pod("a1")
-            assert await net.laptop.tcp(ON_LAN, OPEN) is None
-            assert not answered(net.laptop, "eth0", ON_LAN)
-            with listening(net.laptop) as ear:
-                await on_lan.pod("a2", public=ON_LAN)
-                assert await hears(ear, announcement(net, ON_LAN))
-            assert await net.laptop.tcp(ON_LAN, OPEN) == "a2 203.0.113.210"
-
-
-async def test_address_of_another_machine_is_left_to_it(
-    lab: Lab, bench: PodmanBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with lan() as net:
-        net.add_to_other(ON_LAN)
-        await net.other.serve(OPEN)
-        async with announcing(bench, lab, net) as on_lan:
-            with pytest.raises(EngineError, match=f"{ON_LAN} is in use by another machine"):
-                await on_lan.pod("a1", public=ON_LAN)
-            with pytest.raises(
-                EngineError, match=f"203.0.113.209 belongs to {net.card} of this machine itself"
-            ):
-                await on_lan.pod("a1", public="203.0.113.209")
-            assert f" {ON_LAN}/" not in addresses_of_this_machine()
-            assert await net.laptop.tcp(ON_LAN, OPEN) == f"{net.other.name} 203.0.113.210"
-            assert any(ON_LAN in text for text in (await on_lan.engine.capabilities()).warnings)
-            net.remove_from_other(ON_LAN)
-            monkeypatch.setattr(public_interface, "TAKEN_SECONDS", 0.0)
-            await on_lan.pod("a1", public=ON_LAN)
-            assert answered(net.laptop, "eth0", ON_LAN)
-
-
-async def test_announced_addresses_survive_the_server_and_a_boot(lab: Lab, bench: PodmanBench) -> None:
-    """After a boot nothing is left in the kernel, and another machine may have taken an address."""
-    with lan() as net:
-        async with announcing(bench, lab, net) as on_lan:
-            await on_lan.pod("a1", public=ON_LAN)
-            await on_lan.pod("a2", public=ALSO_ON_LAN)
-            await on_lan.engine.close()
-            assert await net.laptop.tcp(ON_LAN, OPEN) == "a1 203.0.113.210"
-            subprocess.run(["nft", "delete", "table", "arp", lab.engine.layout.table], check=True)
-            for address in (ON_LAN, ALSO_ON_LAN):
-                subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", "lo"], check=True)
-            net.add_to_other(ALSO_ON_LAN)
-            await net.other.serve(OPEN)
-            async with announcing(bench, lab, net) as again:
-                assert (await again.engine.observe("space-a1")).pods
-                assert await every(net.laptop.tcp(ON_LAN, OPEN), net.laptop.tcp(ALSO_ON_LAN, OPEN)) == [
-                    "a1 203.0.113.210",
-                    f"{net.other.name} 203.0.113.210",
-                ]
-                assert f" {ALSO_ON_LAN}/" not in addresses_of_this_machine()
-        tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
-        assert f"table arp {lab.engine.layout.table}" not in tables, "an engine without the option removed it"
-
-
 async def test_address_that_is_something_else_is_no_public_address(lab: Lab) -> None:
     with pytest.raises(EngineError, match="belongs to .* of this machine itself"):
         await lab.pod("a1", public=own_address())
@@ -558,26 +452,22 @@ async def test_rules_and_addresses_come_back_with_the_engine(lab: Lab, bench: Po
         await engine.close()
 
 
-async def test_destroyed_engine_leaves_nothing_and_another_cloud_on_the_interface_goes_on(
-    lab: Lab, bench: PodmanBench, tmp_path: Path, busybox_root: Path
-) -> None:
-    with lan() as net:
-        async with announcing(bench, lab, net) as on_lan:
-            await on_lan.pod("a1", public=ON_LAN)
-            engine = PodmanEngine(tmp_path / "home", public_interface=net.card)
-            await engine.import_image(busybox_root, "busybox", env={"PATH": "/bin"})
-            network = Lab(engine).network("c", {**subnet("one", 9, "0.0.0.0/0")})
-            await engine.apply([Namespace(name="net-c"), Namespace(name="space-a1"), network])
-            place = {"network": "net-c", "address": "10.211.9.10"}
-            with pytest.raises(EngineError, match=f"{ON_LAN} belongs to another cloud on this machine"):
-                await engine.apply([read_manifest(pod("a1", public=ON_LAN, place=place))])
-            await engine.apply([read_manifest(pod("a1", public=OF_OTHER_CLOUD, place=place))])
-            assert OF_OTHER_CLOUD in addresses_of_this_machine()
-            assert answered(net.laptop, "eth0", ON_LAN, OF_OTHER_CLOUD) == {ON_LAN, OF_OTHER_CLOUD}
-            await engine.destroy()
-            assert traces_of(engine.layout) == set()
-            assert OF_OTHER_CLOUD not in addresses_of_this_machine()
-            assert answered(net.laptop, "eth0", ON_LAN, OF_OTHER_CLOUD) == {ON_LAN}
+async def test_destroyed_engine_leaves_nothing(tmp_path: Path, busybox_root: Path) -> None:
+    engine = PodmanEngine(tmp_path / "home")
+    await engine.import_image(busybox_root, "busybox", env={"PATH": "/bin"})
+    lab = Lab(engine)
+    network = lab.network("c", {**subnet("one", 9, "0.0.0.0/0")})
+    manifest = pod("a1", public="203.0.113.209")
+    fields = json.loads(manifest["metadata"]["annotations"][INTERFACE_ANNOTATION])
+    fields |= {"network": "net-c", "address": "10.211.9.10"}
+    manifest["metadata"]["annotations"][INTERFACE_ANNOTATION] = json.dumps(fields)
+    await engine.apply(
+        [Namespace(name="net-c"), Namespace(name="space-a1"), network, read_manifest(manifest)]
+    )
+    assert "203.0.113.209" in addresses_of_this_machine()
+    await engine.destroy()
+    assert traces_of(engine.layout) == set()
+    assert "203.0.113.209" not in addresses_of_this_machine()
 
 
 async def seen(lab: Lab, name: str) -> Any:

@@ -36,13 +36,13 @@ class Lan:
     chains: str = ""
     rules: str = ""
 
-    def probe(self, interface: str, mac: str, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, str]:
+    def probe(self, interface: str, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, str]:
         if self.failure:
             raise self.failure
         self.asked.append(set(addresses))
         return {address: mac for address, mac in self.others.items() if address in self.asked[-1]}
 
-    def announce(self, interface: str, mac: str, addresses: Iterable[IPv4Address]) -> None:
+    def announce(self, interface: str, addresses: Iterable[IPv4Address]) -> None:
         if self.failure:
             raise self.failure
         self.announced.append(list(addresses))

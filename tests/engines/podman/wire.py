@@ -12,14 +12,12 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import TypeVar, cast
 
 from neocloud.engines.podman.network import arp
-from neocloud.engines.podman.network.namespace_networks import host_subnets
 from tests import leftovers
 
 WAIT_SECONDS = 0.7
@@ -28,8 +26,6 @@ _NETWORK = 0x40000000
 _ECHO_REQUEST = 8
 WORLD = IPv4Network("198.51.100.0/24")
 """Where `outside` is. It is closed to pods, as it is no part of the internet, unless an engine opens it."""
-LAN = IPv4Network("203.0.113.208/28")
-"""Where `lan` is."""
 Made = TypeVar("Made")
 
 
@@ -203,7 +199,7 @@ def outside(*addresses: str) -> Iterator[Station]:
     It has these addresses, too, and this machine knows the way to them.
     """
     name = f"nctest-{os.getpid()}"
-    here, there = f"ncw{os.getpid()}"[:15], card_of_world()
+    here, there = f"ncw{os.getpid()}"[:15], f"ncx{os.getpid()}"[:15]
     world = Station("world", "198.51.100.2", f"/run/netns/{name}")
     _ip("netns", "add", name)
     try:
@@ -225,64 +221,81 @@ def outside(*addresses: str) -> Iterator[Station]:
 
 @dataclass(frozen=True)
 class Lan:
-    """A network of this machine and two others, neither of which has a route to anything else."""
+    """A host with two pods on a bridge in a network with two machines that have no other route."""
 
-    card: str
-    """This machine's interface on it."""
+    host: Station
     laptop: Station
     other: Station
+    behind: Station
+    """On another interface of the host, `eth1`."""
+    pods: dict[str, Station]
 
     def add_to_other(self, address: str) -> None:
-        _ip("-netns", self.other.name, "address", "add", f"{address}/28", "dev", "eth0")
+        _ip("-netns", self.other.name, "address", "add", f"{address}/24", "dev", "eth0")
 
     def remove_from_other(self, address: str) -> None:
-        _ip("-netns", self.other.name, "address", "delete", f"{address}/28", "dev", "eth0")
+        _ip("-netns", self.other.name, "address", "delete", f"{address}/24", "dev", "eth0")
 
 
 @contextlib.contextmanager
-def lan() -> Iterator[Lan]:
-    """This machine at .209, a laptop at .210, which is also the switch, and another machine at .211.
+def lan(bridge: str, pods: Sequence[tuple[str, str, str]]) -> Iterator[Lan]:
+    """192.0.2.0/24: the host at .1, a laptop at .50, which is also the switch, and another machine at .51.
 
-    Packets to this machine have to come by the interface that leads back to their sender (rp_filter).
+    All are network namespaces: nothing of this machine is changed. `pods`: name, address and MAC of each.
+    Packets to the host have to come by the interface that leads back to their sender (rp_filter).
     """
-    laptop, other = (f"{leftovers.NAMESPACES}{os.getpid()}-{name}" for name in ("lan", "other"))
-    card = f"ncl{os.getpid()}"[:15]
-    assert not any(map(LAN.overlaps, host_subnets())), f"this machine is in {LAN}, which the test needs"
-    found = Lan(
-        card,
-        Station(laptop, "203.0.113.210", f"/run/netns/{laptop}"),
-        Station(other, "203.0.113.211", f"/run/netns/{other}"),
-    )
+    names = ("host", "laptop", "other", "behind", *(name for name, _, _ in pods))
+    spaces = {name: f"{leftovers.NAMESPACES}{os.getpid()}-{name}" for name in names}
+    addresses = {"host": "192.0.2.1", "laptop": "192.0.2.50", "other": "192.0.2.51", "behind": "198.51.100.2"}
+    addresses |= {name: address for name, address, _ in pods}
+    found = {name: Station(spaces[name], addresses[name], f"/run/netns/{spaces[name]}") for name in names}
     try:
-        for name in (laptop, other):
+        for name in spaces.values():
             _ip("netns", "add", name)
+            _ip("-netns", name, "link", "set", "lo", "up")
+        host, laptop = spaces["host"], spaces["laptop"]
         _ip("-netns", laptop, "link", "add", "eth0", "type", "bridge", "forward_delay", "0")
-        _ip("link", "add", card, "type", "veth", "peer", "name", "cable1", "netns", laptop)
-        _ip("-netns", laptop, "link", "add", "cable2", "type", "veth", "peer", "name", "eth0", "netns", other)
-        for cable in ("cable1", "cable2"):
-            _ip("-netns", laptop, "link", "set", cable, "master", "eth0", "up")
-        for station in (found.laptop, found.other):
-            _ip("-netns", station.name, "address", "add", f"{station.address}/28", "dev", "eth0")
-            _ip("-netns", station.name, "link", "set", "eth0", "up")
-        Path(f"/proc/sys/net/ipv4/conf/{card}/rp_filter").write_text("1")
-        _ip("address", "add", "203.0.113.209/28", "dev", card)
-        _ip("link", "set", card, "up")
-        yield found
+        _cable(laptop, "cable1", host, "eth0", master="eth0")
+        _cable(laptop, "cable2", spaces["other"], "eth0", master="eth0")
+        _cable(host, "eth1", spaces["behind"], "eth0")
+        _ip("-netns", host, "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+        for name, address, mac in pods:
+            _cable(host, f"port-{name}", spaces[name], "eth0", master=bridge)
+            _ip("-netns", spaces[name], "link", "set", "eth0", "address", mac)
+            _ip("-netns", spaces[name], "address", "add", f"{address}/24", "dev", "eth0")
+            _ip("-netns", spaces[name], "link", "set", "eth0", "up")
+            _ip("-netns", spaces[name], "route", "add", "default", "via", f"{address.rpartition('.')[0]}.1")
+        places = [
+            (bridge, f"{pods[0][1].rpartition('.')[0]}.1"),
+            ("eth0", "192.0.2.1"),
+            ("eth1", "198.51.100.1"),
+        ]
+        for card, address in places:
+            _ip("-netns", host, "address", "add", f"{address}/24", "dev", card)
+            _ip("-netns", host, "link", "set", card, "up")
+        for name in ("laptop", "other", "behind"):
+            _ip("-netns", spaces[name], "address", "add", f"{addresses[name]}/24", "dev", "eth0")
+            _ip("-netns", spaces[name], "link", "set", "eth0", "up")
+        options = ("net.ipv4.ip_forward=1", "net.ipv4.conf.eth0.rp_filter=1")
+        _ip("netns", "exec", host, "sysctl", "-qw", *options)
+        stations = {name: found[name] for name, _, _ in pods}
+        yield Lan(found["host"], found["laptop"], found["other"], found["behind"], stations)
     finally:
-        for station in (found.laptop, found.other):
+        for station in found.values():
             station.close()
             subprocess.run(["ip", "netns", "delete", station.name], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "delete", card], capture_output=True, check=False)
+
+
+def _cable(first: str, card: str, second: str, other_card: str, *, master: str = "") -> None:
+    """Connect two namespaces; `master` is a bridge of the first one."""
+    _ip("-netns", first, "link", "add", card, "type", "veth", "peer", "name", other_card, "netns", second)
+    _ip("-netns", first, "link", "set", card, *(["master", master] if master else []), "up")
 
 
 def answered(station: Station, card: str, *addresses: str) -> set[str]:
     """The addresses for which anybody answers ARP requests on this card of the station."""
     asked = [IPv4Address(address) for address in addresses]
-    return {str(found) for found in station.make(lambda: arp.probe(card, "52:54:00:ff:ff:01", asked))}
-
-
-def card_of_world() -> str:
-    return f"ncx{os.getpid()}"[:15]
+    return {str(found) for found in station.make(lambda: arp.probe(card, asked))}
 
 
 def addresses_of_this_machine() -> str:

@@ -35,7 +35,7 @@ class Message:
     is_request: bool
 
 
-def probe(interface: str, mac: str, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, str]:
+def probe(interface: str, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, str]:
     """Return the addresses that other machines on the interface have or want, each with a MAC of theirs.
 
     Raises OSError when the interface is missing or down.
@@ -44,6 +44,7 @@ def probe(interface: str, mac: str, addresses: Iterable[IPv4Address]) -> dict[IP
     found: dict[IPv4Address, str] = {}
     began = time.monotonic()
     with _socket(interface) as wire:
+        mac = _mac(wire)
         for number in range(_PROBES):
             for address in open_addresses - found.keys():
                 wire.send(frame(mac, _NO_ADDRESS, address))
@@ -55,9 +56,10 @@ def probe(interface: str, mac: str, addresses: Iterable[IPv4Address]) -> dict[IP
     return found
 
 
-def announce(interface: str, mac: str, addresses: Iterable[IPv4Address]) -> None:
+def announce(interface: str, addresses: Iterable[IPv4Address]) -> None:
     """Tell all machines on the interface, by gratuitous ARP, that the addresses are here. Raises OSError."""
     with _socket(interface) as wire:
+        mac = _mac(wire)
         for address in addresses:
             # Some machines learn from requests only, others from replies only.
             wire.send(frame(mac, address, address))
@@ -92,6 +94,11 @@ def claimed(message: Message, mac: str, addresses: set[IPv4Address]) -> Mapping[
     if message.is_request and message.sender == _NO_ADDRESS and message.target in addresses:
         return {message.target: message.sender_mac}
     return {}
+
+
+def _mac(wire: socket.socket) -> str:
+    address: bytes = wire.getsockname()[4]
+    return address.hex(":")
 
 
 def _socket(interface: str) -> socket.socket:

@@ -140,7 +140,7 @@ async def sync_tables(
 ) -> str:
     """Load the rules for these bridges and networks, and return them; without any, remove our tables.
 
-    `answers` is the table of `public_interface.py`, loaded with them. `snapshot` is None on a machine that has
+    `answers`: the table of `public_interface.py`, loaded with them. `snapshot` is None on a machine that has
     never had a virtual network, whose kernel may lack support for the table of the bridge family.
     """
     bridges = list(bridges)

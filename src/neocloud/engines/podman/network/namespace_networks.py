@@ -180,7 +180,7 @@ class NamespaceNetworks:
         return True
 
     async def _sync(self) -> None:
-        """Load the rules; before that, remove unused public addresses; after it, add and announce new ones."""
+        """Load the rules; before it, remove unused public addresses; after it, add and announce new ones."""
         networks = [self.find(namespace) for namespace in self.namespaces()]
         snapshot = self._virtual.snapshot()
         present: set[IPv4Address] = set()

@@ -132,7 +132,7 @@ class PublicInterface:
             return
         chosen = sorted(self._due)
         try:
-            await asyncio.to_thread(arp.announce, self.name, self._card.mac, chosen)
+            await asyncio.to_thread(arp.announce, self.name, chosen)
         except OSError as error:
             logger.warning("Public addresses could not be announced on %s: %s", self.name, error)
             return
@@ -177,7 +177,7 @@ class PublicInterface:
         if card is None or not card.is_up or not addresses:
             return
         try:
-            found = await asyncio.to_thread(arp.probe, self.name, card.mac, addresses)
+            found = await asyncio.to_thread(arp.probe, self.name, addresses)
         except OSError as error:
             logger.warning("Cannot ask for public addresses on %s: %s", self.name, error)
             return
