@@ -17,6 +17,7 @@ from neocloud.control_plane.settings_file import read_settings
 from tests.cli.conftest import Neo
 
 Address = namedtuple("Address", "family address netmask")
+GIVEN = {"public_interface", "public_pool"}
 SETTINGS = Settings(home=Path("/nowhere"), public_interface="eth0", public_pool="192.0.2.224/28")
 
 
@@ -40,9 +41,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_part_of_the_network_that_nobody_uses_is_taken(host: None) -> None:
-    check_public_interface(SETTINGS)
-    check_public_interface(replace(SETTINGS, public_pool="198.51.100.240/28"))
-    check_public_interface(replace(SETTINGS, public_interface="", public_pool="192.0.2.0/24"))
+    check_public_interface(SETTINGS, GIVEN)
+    check_public_interface(replace(SETTINGS, public_pool="198.51.100.240/28"), GIVEN)
+    check_public_interface(replace(SETTINGS, public_interface="", public_pool="192.0.2.0/24"), GIVEN)
+
+
+def test_a_cloud_starts_again_although_its_interface_is_gone(host: None) -> None:
+    check_public_interface(replace(SETTINGS, public_interface="eth9"), {"listen"})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_a_part_of_the_network_that_nobody_uses_is_taken(host: None) -> None:
 )
 def test_what_cannot_work_is_refused(host: None, changes: dict[str, object], why: str) -> None:
     with pytest.raises(ClientError, match=why):
-        check_public_interface(replace(SETTINGS, **changes))
+        check_public_interface(replace(SETTINGS, **changes), GIVEN)
 
 
 @pytest.mark.parametrize(

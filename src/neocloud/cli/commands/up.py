@@ -16,8 +16,8 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.entrance import entrance_rows
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
-from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
 from neocloud.cli.machine.public_addresses import check_public_interface
+from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
 from neocloud.cli.machine.server_process import check_machine, keep_supervised, start_server, stop_server
 from neocloud.cli.machine.systemd_unit import (
     check_systemd,
@@ -94,8 +94,7 @@ def up(
         if server is None:
             if "acme_domains" in given:  # somebody has looked at why the last order failed
                 settings.acme_failures_file.unlink(missing_ok=True)
-            if {"public_interface", "public_pool"} & given.keys():
-                check_public_interface(settings)
+            check_public_interface(settings, given)
             server = _start(place, settings)
         else:
             _refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})

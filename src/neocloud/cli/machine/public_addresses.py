@@ -1,7 +1,7 @@
 """Whether public addresses can be announced on the interface that the operator names."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import psutil
@@ -13,13 +13,14 @@ from neocloud.core.ethernet import why_no_arp
 _LOOPBACK = "lo"
 
 
-def check_public_interface(settings: Settings) -> None:
+def check_public_interface(settings: Settings, given: Container[str]) -> None:
     """Refuse an interface without ARP, and a range that holds addresses of this host or of its network.
 
-    Raises ClientError. Later the server only warns: a network card that fails must not keep the cloud down.
+    Raises ClientError. Where neither is among the options `given` now, the server only warns: a network card
+    that fails must not keep the cloud down.
     """
     name = settings.public_interface
-    if not name:
+    if not name or ("public_interface" not in given and "public_pool" not in given):
         return
     if settings.emulator:
         raise _refusal(
