@@ -132,6 +132,8 @@ async def test_the_end_of_the_cloud_ends_it_and_lets_it_drain(home: Path) -> Non
     assert await pid_at(address) == 0
     assert (home / "said").read_text() == "drained"
     await stop_gateway(home)  # may be repeated
+    async with watched(stand_in(home)) as again:
+        assert again == address, "clients keep the address of before"
 
 
 async def test_another_process_with_its_number_is_left_alone(home: Path) -> None:

@@ -134,6 +134,18 @@ def test_a_filesystem_without_its_place_is_refused(
     assert not creating.asked(f"{CLUSTERS}/Create")
 
 
+def test_a_name_that_is_taken_names_the_command_that_uses_it(
+    signed_in: Neo, creating: FakeServer, key_file: Path
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.already_exists("cluster", "bank")
+
+    creating.serve(f"{CLUSTERS}/Create", refuse)
+    creating.serve(f"{CLUSTERS}/GetByName", contract.method(f"{CLUSTERS}/GetByName").output())
+    ran = signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file))
+    assert ran.code == 7 and "neo slurm cluster create bank --reuse" in ran.err
+
+
 def test_an_unknown_preset_names_where_to_look(signed_in: Neo, creating: FakeServer, key_file: Path) -> None:
     ran = signed_in("slurm", "cluster", "create", "bank", "--preset", "9vcpu", "--ssh-key", str(key_file))
     assert ran.code == 2

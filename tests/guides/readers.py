@@ -34,10 +34,10 @@ CHAT = (
     "the emulator has no gateway: tests/gateway/pages/test_chat_command.py"
     "::test_the_link_opens_the_models_that_were_named"
 )
-ON_REAL_MODEL = (
-    "the emulator has no gateway: tests/e2e/inference/test_documentation.py"
-    "::test_a_model_is_evaluated_and_asked_a_question"
+EVALUATION = (
+    "the emulator has no gateway: tests/e2e/inference/test_evaluation.py::test_a_model_is_as_good_as_itself"
 )
+ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py::test_a_question_is_asked"
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
@@ -98,15 +98,14 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/evaluate.md": Reader(
         not_run={
-            "neo evaluate --base tiny --candidate bank --data chats_test.jsonl --limit": "needs jq, too",
-            "neo evaluate --base tiny --candidate bank --data": ON_REAL_MODEL,
+            "neo evaluate --base tiny --candidate bank --data": EVALUATION,
             "neo evaluate --base tiny --candidate bank --tasks": LM_EVAL,
             "scripts/install-client": INTERNET,
             "neo tco --set workers=4 --measure": "tests/e2e/inference/test_evaluation.py::"
             "test_what_a_conversation_costs_at_the_speed_it_is_served",
         }
     ),
-    "docs/guides/chat.md": Reader(not_run={"neo chat bank --once": ON_REAL_MODEL, "neo chat": CHAT}),
+    "docs/guides/chat.md": Reader(not_run={"neo chat bank --once": ASKED, "neo chat": CHAT}),
     "docs/guides/tuning.md": Reader(
         not_run={
             "neo tune": REAL_TUNING,

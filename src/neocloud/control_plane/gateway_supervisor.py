@@ -189,11 +189,13 @@ class GatewayProcess:
 
 
 async def stop_gateway(home: Path) -> None:
-    """End the gateway of this home, if there is one; answers under way get the drain time."""
+    """End the gateway of this home, if there is one; answers under way get the drain time.
+
+    Its record stays, as the next gateway takes the port of this one if it may choose.
+    """
     process = _child(home).find()
     if process is not None:
         await asyncio.to_thread(process.stop, DRAIN_SECONDS)
-    _record_file(home).unlink(missing_ok=True)
 
 
 async def ended_within(process: Process, seconds: float) -> bool:

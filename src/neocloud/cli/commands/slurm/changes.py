@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show
+from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show
 from neocloud.cli.progress import StepsView, duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -104,7 +104,7 @@ def create(
     }
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
-    operation = cloud.client.call(f"{CLUSTERS}/Create", request)
+    operation = _created(cloud, request)
     view = watch_operation(
         cloud, operation, f"Cluster {name}: {counted(workers, 'worker')} {preset} on {platform}"
     )
@@ -112,6 +112,20 @@ def create(
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.\n{WHY_SECONDS}")
+
+
+def _created(cloud: ProjectClient, request: JsonObject) -> "Operation":
+    try:
+        return cloud.client.call(f"{CLUSTERS}/Create", request)
+    except ClientError as error:
+        name = request["metadata"]["name"]
+        if error.code != "ALREADY_EXISTS" or cloud.find_optional(CLUSTERS, name) is None:
+            raise
+        raise ClientError(
+            error.code,
+            f"A cluster named {name!r} exists already",
+            f"Choose another name, or use that one, as it is: neo slurm cluster create {quote(name)} --reuse",
+        ) from error
 
 
 def _mounted(text: str) -> dict[str, str]:

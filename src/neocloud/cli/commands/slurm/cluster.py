@@ -238,7 +238,7 @@ def check(
             item.node or "all",
             item.check,
             item.verdict,
-            item.measured,
+            _node_states(item.measured) if item.check == "slurm" else item.measured,
             item.threshold,
             " ".join(part for part in (item.message, "(drained)" if item.drained else "") if part),
         )
