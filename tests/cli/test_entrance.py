@@ -9,6 +9,7 @@ import pytest
 from neocloud.cli.machine.entrance import SSH, entrance_rows, open_ports
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import write_settings
 
 
 def server(*listen: str) -> RunningServer:
@@ -54,3 +55,11 @@ def test_they_are_not_named_where_only_this_machine_reaches_them(
 def test_a_server_of_an_earlier_release_names_none(place: Home) -> None:
     running = RunningServer(os.getpid(), "127.0.0.1:1", "http://127.0.0.1:2", "0.1.0", datetime.now(UTC))
     assert [port["protocol"] for port in open_ports(running)] == ["gRPC", "JSON"]
+
+
+def test_public_addresses_that_other_machines_find_are_named(place: Home) -> None:
+    assert "Public addresses" not in shown(place, server())
+    chosen = Settings(home=place.path, public_interface="eth0", public_pool="192.0.2.224/28")
+    write_settings(chosen)
+    where = "192.0.2.224/28 on eth0: open to other machines as security groups allow"
+    assert shown(place, server())["Public addresses"] == where
