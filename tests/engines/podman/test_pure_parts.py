@@ -25,6 +25,7 @@ from neocloud.engines.podman.containers import (
     with_lost,
 )
 from neocloud.engines.podman.execution import FrameDecoder, LineJoiner
+from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network import netavark
 from neocloud.engines.podman.network.addresses import NamespaceNetwork, candidate_subnets
@@ -33,6 +34,7 @@ from neocloud.engines.podman.network.firewall import render_table
 from neocloud.engines.podman.network.netavark import Entry, is_unused
 from neocloud.engines.podman.observer import Actor, PodmanEvent, SeenEvents, pod_event
 from neocloud.engines.podman.probes import ReadinessState
+from neocloud.engines.podman.service import render_configuration
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
@@ -334,3 +336,14 @@ async def test_container_has_ended_when_its_own_monitor_is_gone() -> None:
         for process in (other, monitor):
             process.kill()
             process.communicate()
+
+
+def test_podman_5_is_told_to_use_iptables(tmp_path: Path) -> None:
+    """Its netavark may be built to use nftables, where stale port forwards would not be found."""
+
+    def configuration(version: str) -> str:
+        host = Host("podman", version, "runc", "catatonit", "v2", (), bridges_pass_filters=True)
+        return render_configuration(Layout.of(tmp_path), host)["containers.conf"]
+
+    assert 'firewall_driver = "iptables"' in configuration("5.4.2")
+    assert "firewall_driver" not in configuration("4.3.1")

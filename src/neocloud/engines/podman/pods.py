@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 _GRACE_SECONDS = 30
 _CREATE_ATTEMPTS = 40
 _CREATE_PAUSE_SECONDS = 0.1
+_MONITOR_LOST = ("timed out waiting for file", "conmon exited prematurely")
+"""What Podman 4 and 5 answer when they stop a container whose monitor was killed."""
 
 
 class Pods:
@@ -344,7 +346,7 @@ class Pods:
             await self._libpod.post(f"/containers/{container_id}/stop", timeout=grace)
         except EngineError as error:
             # Its monitor, which would have written the file, was killed with it. Podman knows that now.
-            if "timed out waiting for file" not in str(error):
+            if not any(sign in str(error) for sign in _MONITOR_LOST):
                 raise
             logger.warning("Container %s had been killed with its monitor", container_id)
 

@@ -71,6 +71,7 @@ class PodmanService:
             for name in _FOLDERS:
                 (self._layout.podman / name).mkdir(parents=True, exist_ok=True)
             self._layout.podman.chmod(0o711)  # as the run folder; it lies in the home, which is closed
+            (self._layout.podman / "tmp").chmod(0o711)
         except OSError as error:
             raise EngineUnavailable(
                 f"The state folder cannot be used: {error}; check its owner and free space."
@@ -115,7 +116,11 @@ class PodmanService:
         self._layout.socket.unlink(missing_ok=True)
         child = Child("Podman service", self._layout.podman / "service.log")
         command = [self._host.podman, "system", "service", "--time=0", f"unix://{self._layout.socket}"]
-        child.start(command, environment={**os.environ, **environment(self._layout)}, umask=_UMASK)
+        variables = {**os.environ, **environment(self._layout)}
+        if _is_podman_5(self._host) and not is_kept_in_home(self._layout):
+            # It makes mount points of user namespaces there, whose root cannot search the home.
+            variables["TMPDIR"] = str(self._layout.podman_view / "tmp")
+        child.start(command, environment=variables, umask=_UMASK)
         if child.wait_until_ready(lambda: self.process_id() is not None, _START_SECONDS):
             return
         reason = _failure(child.output()) or f"it did not answer within {_START_SECONDS:.0f} s"
@@ -150,6 +155,11 @@ def render_configuration(layout: Layout, host: Host, *, is_in_home: bool = False
     }
 
 
+def _is_podman_5(host: Host) -> bool:
+    """Return whether it is Podman 5 or newer."""
+    return int(host.podman_version.partition(".")[0]) >= 5
+
+
 def is_kept_in_home(layout: Layout) -> bool:
     """Return whether the existing configuration names Podman's files by paths in the state folder."""
     known = layout.podman / "storage.conf"
@@ -170,8 +180,7 @@ def environment(layout: Layout) -> dict[str, str]:
 def _containers_conf(layout: Layout, host: Host, folder: Path) -> str:
     limits = [f"{name}={soft}:{hard}" for name, soft, hard in host.limits]
     # netavark.py removes stale rules of iptables; with Podman 5, netavark may be built to use nftables.
-    is_new = int(host.podman_version.partition(".")[0]) >= 5
-    firewall = 'firewall_driver = "iptables"\n' if is_new else ""
+    firewall = 'firewall_driver = "iptables"\n' if _is_podman_5(host) else ""
     # static_dir stays unset: the clean-up process that conmon starts derives it from --root. With another one
     # it would not find the container and never restart it.
     return f"""\
