@@ -11,10 +11,12 @@ from tests.e2e.reader import follow
 def test_a_question_is_asked(served: Served, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "bank", served.model)
     served.cloud.neo("model", "add", "bank", str(adapter), "--base", "tiny")
-    served.wait_for_adapters("bank")
-    said = follow(served.cloud, "docs/guides/chat.md", tmp_path, runs=("neo chat bank --once",))
+    try:
+        served.wait_for_adapters("bank")
+        said = follow(served.cloud, "docs/guides/chat.md", tmp_path, runs=("neo chat bank --once",))
+    finally:
+        served.cloud.neo("model", "delete", "bank")
     assert " tokens in, " in said, "figures follow the answer"
-    served.cloud.neo("model", "delete", "bank")
     served.wait_for_adapters()
 
 
