@@ -57,6 +57,12 @@ def test_a_server_of_an_earlier_release_names_none(place: Home) -> None:
     assert [port["protocol"] for port in open_ports(running)] == ["gRPC", "JSON"]
 
 
+@pytest.mark.parametrize("listen", [(), ("192.0.2.7",)])
+def test_ports_are_named_without_settings_that_can_be_read(place: Home, listen: tuple[str, ...]) -> None:
+    (place.path / "config.json").write_text("{")
+    assert shown(place, server(*listen))["Open to"]
+
+
 def test_public_addresses_that_other_machines_find_are_named(place: Home) -> None:
     assert "Public addresses" not in shown(place, server())
     chosen = Settings(home=place.path, public_interface="eth0", public_pool="192.0.2.224/28")

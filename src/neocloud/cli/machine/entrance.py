@@ -41,7 +41,7 @@ def open_ports(server: RunningServer) -> list[JsonObject]:
 def entrance_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object]]:
     """Yield lines of `neo status` and `neo up`."""
     yield from _port_rows(place, server)
-    settings = place.settings()
+    settings = settings_or_defaults(place.path)[0]
     if settings.public_interface and not settings.emulator:
         where = f"{settings.public_pool} on {settings.public_interface}"
         yield "Public addresses", f"{where}: open to other machines as security groups allow"
