@@ -77,7 +77,14 @@ def end_processes() -> Set[int]:
 
 
 def _is_of_dead_run(folder: Path) -> bool:
+    """Return whether the run of a process in /proc is known to have died.
+
+    In another PID namespace, as that of a container or of `make try-debian`, the run has another id there
+    than here, and may go on.
+    """
     try:
+        if (folder / "ns" / "pid").readlink() != Path("/proc/self/ns/pid").readlink():
+            return False
         variables = (folder / "environ").read_bytes().split(b"\0")
     except OSError:
         return False

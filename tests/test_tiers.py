@@ -55,6 +55,17 @@ def test_a_home_of_a_killed_run_is_removed_and_one_in_use_is_not(
     leftovers.forget(own)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_runs_in_other_pid_namespaces_are_left_alone(tmp_path: Path, is_ours: bool) -> None:
+    """A process of a run there has the mark of a process that is another one here, or none."""
+    own = os.readlink("/proc/self/ns/pid")
+    (tmp_path / "ns").mkdir()
+    (tmp_path / "ns" / "pid").symlink_to(own if is_ours else "pid:[1]")
+    mark = f"{os.getpid()}-{leftovers.began(os.getpid()) - 1}"
+    (tmp_path / "environ").write_text(f"HOME=/root\0{leftovers.RUN}={mark}\0")
+    assert leftovers._is_of_dead_run(tmp_path) == is_ours
+
+
 def test_processes_of_runs_that_have_died_are_ended() -> None:
     began = leftovers.began(os.getpid())
     alive, dead = f"{os.getpid()}-{began}", f"{os.getpid()}-{began - 1}"
