@@ -157,6 +157,43 @@ async def test_a_pod_whose_containers_were_removed_by_hand_holds_nothing(allocat
     assert await given(allocator, worker("h100-1", 2, "h100")) == [MIXED[2].key, MIXED[3].key]
 
 
+async def test_a_pod_that_gets_its_containers_while_they_are_listed_keeps_its_gpus(
+    allocator: GpuAllocator, rows: RowsInMemory
+) -> None:
+    """The list is older than its containers, which exist when the list is read."""
+    reserved, listed, created = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def create() -> None:
+        async with allocator.reserve(worker("h100-0", 2, "h100"), no_containers):
+            reserved.set()
+            await listed.wait()
+        created.set()
+
+    async def old_list() -> Sequence[Row]:
+        listed.set()
+        await created.wait()
+        return ()
+
+    creating = asyncio.create_task(create())
+    await reserved.wait()
+    with pytest.raises(EngineError, match="0 are free"):
+        async with allocator.reserve(worker("h100-1", 2, "h100"), old_list):
+            pass
+    await creating
+    assert set((await GpuLedger(rows.write).holders()).values()) == {"pod/lab/h100-0"}
+
+
+async def test_a_pod_that_is_replaced_by_one_without_gpus_holds_none(
+    allocator: GpuAllocator, rows: RowsInMemory
+) -> None:
+    before, ledger = worker("any-0", 2), GpuLedger(rows.write)
+    held = await given(allocator, before)
+    await allocator.release_unneeded(before, worker("any-0", 1))
+    assert list(await ledger.holders()) == held
+    await allocator.release_unneeded(before, worker("any-0", 0))
+    assert not await ledger.holders()
+
+
 async def test_containers_of_an_earlier_release_keep_their_gpus(
     allocator: GpuAllocator, rows: RowsInMemory
 ) -> None:

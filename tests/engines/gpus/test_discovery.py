@@ -106,6 +106,16 @@ async def test_a_gpu_that_a_virtual_machine_has_is_known_from_before(kernel: Ker
     assert set(found.minors) == {gpus[1].key}  # only this one can be a container's
 
 
+async def test_a_gpu_that_a_virtual_machine_gets_meanwhile_is_not_missed(kernel: Kernel, nvml: Nvml) -> None:
+    """It was its driver's when the search began, and is not when NVML is called."""
+    gpu = h100(0, group="7")
+    kernel.add(gpu.pci_address, "7", driver="vfio-pci")
+    nvml.answers()
+    passed = iter([(), (gpu,)])
+    search = GpuDiscovery(kernel.pci, lambda: next(passed), environment=nvml.environment)
+    assert await search.find() == Found((gpu,))
+
+
 async def test_why_virtual_machines_cannot_get_a_gpu_is_a_warning(kernel: Kernel, nvml: Nvml) -> None:
     for number in range(2):
         kernel.add(h100(number).pci_address, group="")

@@ -141,6 +141,8 @@ class Pods:
                 if rows and (is_lost or not _is_current(pod, rows, first)):
                     await self._delete(reference, rows)
                     rows = list[Row]()
+                if before is not None:
+                    await self._gpus.release_unneeded(before, pod)
                 self._objects.put(pod)
             await self._attachments.changed(before, pod)
             await self._hosts_files.refresh(reference.namespace)

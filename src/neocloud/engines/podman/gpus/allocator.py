@@ -74,7 +74,7 @@ class GpuAllocator:
         for pod, keys in labels.items():
             used = [each for key in keys if (each := known.get(key) or numbers.get(key))]
             await ledger.adopt(pod_holder(pod), used)
-        await self._release_lost(rows, present)
+        await self._release_lost(list_rows, present)
 
     @contextlib.asynccontextmanager
     async def reserve(
@@ -99,6 +99,11 @@ class GpuAllocator:
         """Release the GPUs of a pod whose containers have been removed."""
         if gpu_counts(pod):
             await self._ledger.release(pod_holder(pod.reference))
+
+    async def release_unneeded(self, before: Pod, pod: Pod) -> None:
+        """Release the GPUs of a pod that is replaced by one without any: `release` looks at that one."""
+        if not gpu_counts(pod):
+            await self.release(before)
 
     async def bind(self, pod: Pod) -> None:
         """Give VFIO the IOMMU groups whose devices the pod has. Raises EngineError with the reason."""
@@ -139,7 +144,7 @@ class GpuAllocator:
         try:
             chosen = await self._ledger.acquire(holder, count, fitting, present)
         except TooFewGpus:
-            await self._release_lost(await list_rows(), present)
+            await self._release_lost(list_rows, present)
             try:
                 chosen = await self._ledger.acquire(holder, count, fitting, present)
             except TooFewGpus as error:
@@ -150,10 +155,15 @@ class GpuAllocator:
     def _device(self, gpu: Accelerator, found: Found) -> cdi.Device:
         return cdi.Device(gpu.key, cdi.device_name(gpu, found.minors[gpu.key], self._cdi_folders))
 
-    async def _release_lost(self, rows: Sequence[Row], present: Sequence[Accelerator]) -> None:
-        """Release what pods hold that have no containers, as after one was removed by hand."""
-        holders = set((await self._ledger.holders(present)).values())
-        lost = pods_among(holders) - set(by_pod(rows)) - self._creating
+    async def _release_lost(self, list_rows: Rows, present: Sequence[Accelerator]) -> None:
+        """Release what pods hold that have no containers, as after one was removed by hand.
+
+        The holders, and the pods that are being created, are noted before the containers are listed: a pod
+        that gets its containers meanwhile may not be in the list.
+        """
+        holders = pods_among((await self._ledger.holders(present)).values())
+        creating = set(self._creating)
+        lost = holders - set(by_pod(await list_rows())) - creating - self._creating
         if lost:
             names = ", ".join(sorted(each.name for each in lost))
             logger.warning("GPUs of pods without containers are released: %s", names)

@@ -88,20 +88,32 @@ class GpuDiscovery:
         return found
 
     def _look_now(self) -> Found:
-        passed = [_attached(self._pci, each) for each in self._passed()]
+        before = self._passed()
         if not self._pci.has_nvidia():
-            return Found(tuple(passed), _warnings_of(passed))
+            passed = self._all_passed(before)
+            return Found(passed, _warnings_of(passed))
         try:
             gpus, problems = self._ask_driver()
         except EngineError as error:
             warning = f"The driver of the GPUs does not answer ({error}); GPUs are not used."
-            return Found(tuple(passed), (warning, *_warnings_of(passed)), is_failure=True)
+            passed = self._all_passed(before)
+            return Found(passed, (warning, *_warnings_of(passed)), is_failure=True)
+        passed = self._all_passed(before)
         answering = [_attached(self._pci, gpu) for gpu, _ in gpus]
         known = {each.key for each in answering}
         accelerators = (*answering, *(each for each in passed if each.key not in known))
         warnings = [f"{problem}; it is not used. Restart the host if it stays so." for problem in problems]
         minors = {gpu.key: minor for gpu, minor in gpus}
         return Found(accelerators, (*warnings, *_warnings_of(accelerators)), minors)
+
+    def _all_passed(self, before: Sequence[Accelerator]) -> tuple[Accelerator, ...]:
+        """Return the GPUs that VFIO had before NVML was called, and those that it has now.
+
+        One that VFIO gets meanwhile may be missing in NVML's answer, and a machine would be said to have
+        lost it.
+        """
+        either = {each.key: each for each in (*before, *self._passed())}
+        return tuple(_attached(self._pci, each) for each in either.values())
 
     def _ask_driver(self) -> tuple[list[tuple[Accelerator, int]], list[str]]:
         """Return the GPUs with their minor numbers, and what does not work. Raises EngineError."""
