@@ -34,7 +34,7 @@ TOOLS = {
     "nft": "nftables",
 }
 """Programs without which no container runs, and their packages. The installer's list is longer."""
-_TOOL_FOLDERS = "/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman"
+_TOOL_FOLDERS = "/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/local/libexec/podman"
 _PACKAGE = Path(neocloud.__file__).parent
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
