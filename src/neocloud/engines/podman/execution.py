@@ -39,9 +39,11 @@ _CHUNK = 256 * 1024
 STDOUT = 1
 STDERR = 2
 _HEADER = struct.Struct(">BxxxI")
-_EXIT_CHECKS = 20
+_EXIT_CHECKS = 80
+"""Podman may be slow to record an exit code on a busy machine."""
 _EXIT_PAUSE_SECONDS = 0.1
 _PODMAN_ENDED = "Podman ended while a command ran; try again."
+_NO_EXIT_CODE = "A command ended, but Podman did not record its exit code; try again."
 
 
 class _TooMuch(Exception):
@@ -124,7 +126,7 @@ async def _exit_code(libpod: Libpod, execution: str) -> int:
         if not result["Running"]:
             return result["ExitCode"]
         await asyncio.sleep(_EXIT_PAUSE_SECONDS)
-    raise CommandInterrupted(_PODMAN_ENDED)
+    raise CommandInterrupted(_NO_EXIT_CODE)
 
 
 async def _attached(
