@@ -52,6 +52,7 @@ def test_options_that_go_together_are_kept(tmp_path: Path) -> None:
         (changed(acme_directory="https://ca.example/"), ("acme_directory",), "ca.example signs only"),
         (Settings(), ("acme_agree_tos",), "--acme-domain NAME"),
         (Settings(), ("acme_email",), "--acme-domain NAME"),
+        (Settings(acme_directory="https://ca.example/"), ("acme_directory",), "--acme-domain NAME"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

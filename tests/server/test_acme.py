@@ -249,6 +249,22 @@ async def test_status_says_what_is_wrong_and_that_it_is_repeated(cloud: Cloud, a
     assert found["acme"]["names"] == list(NAMES) and found["acme"]["directory"] == authority.directory
 
 
+async def test_an_order_that_fails_leaves_the_authority_that_colleagues_trust(
+    settings: Settings, authority: Authority, clock: FakeClock, check: socket.socket
+) -> None:
+    """It may not sign for the names that are ordered, as the cloud was made before."""
+    before = tls.tls_of(replace(settings, acme_domains=()), clock.now())
+    authority.before = answers(status=503)
+    cloud = Cloud(settings, clock, check)
+    await cloud.order()
+    assert before is not None and cloud.served.authority == before.certificate.authority
+    assert cloud.served.chain == before.certificate.chain
+    authority.before = None
+    await clock.advance(cloud.due + 1)
+    await cloud.order()
+    assert cloud.problem == "" and not cloud.served.authority
+
+
 # Authorities that fail, or are hostile
 
 
@@ -409,6 +425,19 @@ async def test_an_account_that_the_authority_forgot_is_made_again(cloud: Cloud, 
     await cloud.clock.advance(cloud.due + 1)
     await cloud.order()
     assert cloud.problem == "" and len(authority.contacts) == 2
+
+
+async def test_another_address_of_the_operator_reaches_the_authority(
+    cloud: Cloud, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "new_account", new_account)
+    await cloud.order()
+    (folder(cloud) / "acme-certificate.json").unlink()
+    moved = replace(cloud.settings, acme_email="other@example.test")
+    again = Cloud(moved, cloud.clock, cloud.check)
+    await again.order()
+    assert again.problem == ""
+    assert authority.contacts == [["mailto:you@example.test"], ["mailto:other@example.test"]]
 
 
 async def test_an_authority_with_accounts_made_elsewhere_is_named(cloud: Cloud, authority: Authority) -> None:
@@ -591,6 +620,17 @@ async def test_a_server_that_dies_in_an_order_does_not_order_again_when_it_start
     assert Cloud(settings, clock, check).due == 0, "a stop in order is no failure"
 
 
+async def test_a_server_that_dies_after_the_order_says_nothing_of_a_failure(
+    cloud: Cloud, settings: Settings, clock: FakeClock, check: socket.socket
+) -> None:
+    """Between the certificate and the removal of the record that was written before the order."""
+    await cloud.order()
+    cloud.public._note_failure(renewal.CUT_OFF)
+    assert settings.acme_failures_file.exists()
+    again = Cloud(settings, clock, check)
+    assert again.problem == "" and again.due > 59 * DAY.total_seconds()
+
+
 async def test_a_full_disk_is_found_before_the_authority_is_called(
     cloud: Cloud, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,12 +663,13 @@ async def test_a_certificate_that_cannot_be_read_for_a_moment_is_not_ordered_aga
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cloud.order()
+    again = Cloud(cloud.settings, cloud.clock, cloud.check)  # which has no pause after an order
 
     def too_many(path: Path) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(Path, "read_text", too_many)
-    assert cloud.due > 0
+    assert again.due == renewal.UNKNOWN_SECONDS
 
 
 async def test_a_port_that_is_taken_is_named(
@@ -717,10 +758,37 @@ async def test_the_port_of_the_check_is_not_held_by_strangers(
             for reader, _ in idle:
                 with suppress(ConnectionError):
                     assert await reader.read() == b""
+        monkeypatch.setattr(http_check, "CHECK_SECONDS", LONG)
         found = await said(port, b"GET /.well-known/acme-challenge/token HTTP/1.1\r\n\r\n")
         assert found.endswith(b"token.print")
         for _, writer in idle:
             writer.close()
+
+
+async def test_strangers_who_hold_all_connections_do_not_keep_the_authority_out(
+    check: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_check, "CHECK_SECONDS", LONG)
+    async with checked_port(check) as port:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(http_check.MAX_CHECKS)]
+        found = await said(port, b"GET /.well-known/acme-challenge/token HTTP/1.1\r\n\r\n")
+        assert found.endswith(b"token.print")
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_a_stranger_who_stays_until_the_end_leaves_no_traceback(
+    check: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(LONG):
+        async with checked_port(check) as port:
+            assert b"404" in await said(port, b"GET / HTTP/1.1\r\n\r\n")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await said(port, b"GET / HTTP/1.1\r\n\r\n")  # accepted after the stranger
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 async def test_the_port_of_the_check_is_closed_after_an_order(

@@ -228,6 +228,17 @@ def test_an_authority_that_a_clock_ahead_made_begins_now_and_keeps_its_key(tmp_p
     assert ensure_certificate(tmp_path, NAMES, NOW) == again
 
 
+def test_a_clock_that_was_ten_years_ahead_does_not_cost_the_authority(tmp_path: Path) -> None:
+    """The one made then is signed again, and takes no place of the one before."""
+    first = ensure_certificate(tmp_path, NAMES, NOW)
+    key = CertificateFolder(tmp_path).authority_key.read_bytes()
+    ahead = ensure_certificate(tmp_path, NAMES, NOW + datetime.timedelta(days=4000))
+    again = ensure_certificate(tmp_path, NAMES, NOW)
+    assert len({first.authority, ahead.authority, again.authority}) == 3
+    assert (tmp_path / "ca.pem.old").read_bytes() == first.authority
+    assert (tmp_path / "ca.key.old").read_bytes() == key
+
+
 async def test_what_cannot_be_renewed_is_said_once_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

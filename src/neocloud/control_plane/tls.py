@@ -113,7 +113,9 @@ def _certificate(settings: Settings, names: Sequence[str], now: datetime.datetim
     if held := held_certificate(settings, now):
         return _served(held, CertificateFolder(settings.certificate_folder))
     if settings.tls_certificate is None and settings.tls_key is None:
-        return ensure_certificate(settings.certificate_folder, names, now)
+        # An order that fails must not cost colleagues the authority that they trust.
+        ordered = [name for name in settings.acme_domains if name not in settings.gateway_hosts]
+        return ensure_certificate(settings.certificate_folder, names, now, optional=ordered)
     if settings.tls_certificate is None or settings.tls_key is None:
         raise ServerError("--tls-certificate and --tls-key go together. Give both, or 'none' for both.")
     return read_certificate(settings.tls_certificate, settings.tls_key, now)

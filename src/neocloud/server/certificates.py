@@ -8,7 +8,8 @@ with addresses then. When the cloud gets names beyond those, a new authority is 
 trust that one. Authorities of earlier releases have no constraints and stay; removing `ca.pem` and `ca.key`
 makes a new one. An authority that has expired is replaced too; one that was made while the clock was ahead is
 signed again with its own key. The one that is replaced is kept beside, as
-`ca.pem.old` and `ca.key.old`: a clock that was wrong for a moment must not cost it. The server certificate is
+`ca.pem.old` and `ca.key.old`: a clock that was wrong for a moment must not cost it. Names for which a public
+authority signs are left out where a new authority would be needed for them alone. The server certificate is
 made again when its names change or its end is near; `core.certificate_files` serves it from then on.
 """
 
@@ -83,12 +84,18 @@ def server_names(domains: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...
     return tuple(dict.fromkeys(["localhost", "127.0.0.1", *hosts, *domains, *under]))
 
 
-def ensure_certificate(folder: Path, names: Sequence[str], now: datetime.datetime) -> ServerCertificate:
-    """Return the certificate for exactly these names, made or renewed where needed. Raises OSError, and
-    ServerError for an authority that cannot be used."""
+def ensure_certificate(
+    folder: Path, names: Sequence[str], now: datetime.datetime, *, optional: Sequence[str] = ()
+) -> ServerCertificate:
+    """Return the certificate for exactly these names, made or renewed where needed.
+
+    The `optional` ones among them are left out where the authority that is there may not sign for them.
+    Raises OSError, and ServerError for an authority that cannot be used.
+    """
     files = CertificateFolder(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority, authority_key = _ensure_authority(files, names, now)
+    authority, authority_key = _ensure_authority(files, names, optional, now)
+    names = [name for name in names if name not in optional or _may_sign(authority, (name,))]
     if not _serves(files, authority, names, now):
         _sign_server(files, authority, authority_key, names, now)
     return ServerCertificate(
@@ -199,11 +206,12 @@ def names_of(chain: Path) -> tuple[str, ...]:
 
 
 def _ensure_authority(
-    files: CertificateFolder, names: Sequence[str], now: datetime.datetime
+    files: CertificateFolder, names: Sequence[str], optional: Sequence[str], now: datetime.datetime
 ) -> tuple[x509.Certificate, Key]:
     if files.authority.exists() and files.authority_key.exists():
         found, key = _read_authority(files)
-        if found.not_valid_after_utc > now and _may_sign(found, names):
+        needed = [name for name in names if name not in optional]
+        if found.not_valid_after_utc > now and _may_sign(found, needed):
             is_early = found.not_valid_before_utc > now
             return (_sign_authority_again(files, found, key, now) if is_early else found), key
         logger.warning(
@@ -248,13 +256,18 @@ def _sign_authority_again(
     for extension in found.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
     certificate = builder.sign(key, hashes.SHA256())
-    _keep_old(files.authority)
+    if not _old(files.authority_key).exists():
+        _keep_old(files.authority)  # an older authority, with its key, is worth more
     write_file(files.authority, certificate.public_bytes(serialization.Encoding.PEM), 0o644, durable=True)
     return certificate
 
 
 def _keep_old(file: Path) -> None:
-    write_file(file.with_name(f"{file.name}.old"), file.read_bytes(), durable=True)
+    write_file(_old(file), file.read_bytes(), durable=True)
+
+
+def _old(file: Path) -> Path:
+    return file.with_name(f"{file.name}.old")
 
 
 def _read_authority(files: CertificateFolder) -> tuple[x509.Certificate, Key]:

@@ -26,7 +26,9 @@ class _NotOrdered(Exception):
 def check_public_certificate(settings: Settings, kept: Settings, given: Collection[str]) -> None:
     """Refuse options that do not go together, and an order without agreement to the terms of service."""
     if not settings.acme_domains:
-        if {"acme_email", "acme_agree_tos", "acme_http_port"} & {*given} and "acme_domains" not in given:
+        # Another directory among them: what was agreed to was for the one before.
+        others = {"acme_email", "acme_agree_tos", "acme_http_port", "acme_directory"}
+        if others & {*given} and "acme_domains" not in given:
             raise ClientError(
                 "INVALID_ARGUMENT",
                 "The options of ACME are for a certificate that is ordered",

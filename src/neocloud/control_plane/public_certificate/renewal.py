@@ -76,6 +76,9 @@ class PublicCertificate:
         """No order before, whatever the files say."""
         self._unsaved: Issued | None = None
         """Issued, but the disk was full."""
+        with suppress(OSError):
+            if self._seconds_until_renewal() > 0:
+                self._failures = Failures()  # the server died before it removed the file
         self.step = "waiting" if self.seconds_until_due() <= 0 else ""
         """What an order is doing, until its certificate is served; "" when there is none."""
 
@@ -87,16 +90,23 @@ class PublicCertificate:
         """Return the time until the next order; 0 when it should begin."""
         now, quiet = self._clock.now(), self._quiet_until - self._clock.monotonic()
         try:
-            found = read_issued(_issued_file(self._settings))
+            due = self._seconds_until_renewal()
         except OSError:
             return UNKNOWN_SECONDS
-        is_wanted = found is not None and found.directory == self._directory and {*self._names} <= found.names
-        due = (found.renew_at - now).total_seconds() if found and is_wanted and found.is_valid(now) else 0.0
         failures = self._failures
         # A clock that was set back since must not put the next order off for longer.
         if failures.wanted == self._wanted and failures.at <= now.timestamp():
             due = max(due, failures.next_at - now.timestamp())
         return max(due, quiet, 0.0)
+
+    def _seconds_until_renewal(self) -> float:
+        """Return how long the certificate that is kept is good for; not above 0 if it is not the wanted one.
+
+        Raises OSError when that is not known.
+        """
+        found, now = read_issued(_issued_file(self._settings)), self._clock.now()
+        is_wanted = found is not None and found.directory == self._directory and {*self._names} <= found.names
+        return (found.renew_at - now).total_seconds() if found and is_wanted and found.is_valid(now) else 0.0
 
     async def renew(self) -> None:
         """Order a certificate if it is time to. A failure is logged, and tried again later."""
@@ -111,7 +121,8 @@ class PublicCertificate:
             found.save(_issued_file(self._settings))
             self._failures, self._unsaved = Failures(), None
             self._quiet_until = self._clock.monotonic() + SHORTEST_USE.total_seconds()
-            self._settings.acme_failures_file.unlink(missing_ok=True)
+            with suppress(OSError):  # the next start ignores it
+                self._settings.acme_failures_file.unlink(missing_ok=True)
             logger.info("%s issued a certificate for %s", self.authority, self._title)
         except asyncio.CancelledError:
             with suppress(OSError):
@@ -132,8 +143,9 @@ class PublicCertificate:
 
         key = new_key()
         account = order.read_account(self._account_file)
-        if account is None or account.directory != self._directory:
-            account = await asyncio.to_thread(order.new_account, self._directory, self._settings.acme_email)
+        wanted = self._directory, self._settings.acme_email
+        if account is None or (account.directory, account.email) != wanted:
+            account = await asyncio.to_thread(order.new_account, *wanted)
             self._save_account(account)
         chain = await order.order_chain(
             account,
