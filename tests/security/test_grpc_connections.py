@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import grpc.aio
 import pytest
 
-from neocloud.server.grpc_connections import ConnectionShares
+from neocloud.server.grpc_connections import ConnectionShares, _Connection, _shut_down
 from neocloud.testing.waiting import until
 
 MOST = 3
@@ -59,3 +59,11 @@ async def test_the_newest_connections_beyond_a_share_are_closed() -> None:
         await until(lambda: len(shares.connections()) == MOST)
         assert shares.check() == 0
     await server.stop(0)
+
+
+def test_another_file_that_got_the_descriptor_meanwhile_is_left_alone() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        _shut_down(_Connection(one.fileno(), "socket:[0]", "192.0.2.7"))
+        one.send(b"still open")
+        assert other.recv(64) == b"still open"

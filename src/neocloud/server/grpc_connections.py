@@ -75,7 +75,7 @@ class ConnectionShares:
                     "Closing %d connections to gRPC beyond the %d of %s", len(of_client), self._most, client
                 )
             for each in of_client:
-                _shut_down(each.descriptor)
+                _shut_down(each)
         return sum(map(len, surplus.values()))
 
     def connections(self) -> Sequence[_Connection]:
@@ -101,10 +101,16 @@ class ConnectionShares:
             shared.detach()
 
 
-def _shut_down(descriptor: int) -> None:
-    """End the connection for both sides; gRPC then closes the descriptor."""
+def _shut_down(connection: _Connection) -> None:
+    """End the connection for both sides; gRPC then closes the descriptor.
+
+    gRPC's threads may have closed it since, and another file, such as a connection to the database, may have
+    its descriptor: that one is left alone.
+    """
     with suppress(OSError):
-        shared = socket.socket(fileno=descriptor)
+        if os.readlink(f"{_OPEN_FILES}/{connection.descriptor}") != connection.socket_id:
+            return
+        shared = socket.socket(fileno=connection.descriptor)
         try:
             shared.shutdown(socket.SHUT_RDWR)
         finally:
