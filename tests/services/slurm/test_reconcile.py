@@ -3,6 +3,8 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.faults import Faults
 from neocloud.services.slurm.reconcile import login_port
-from neocloud.services.slurm.reconcile.login_port import free_port
+from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port
 from neocloud.services.slurm.rules import LoginPorts
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
@@ -182,6 +184,27 @@ async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_pa
                 lambda message: len(message.status.conditions) == 2 and not message.status.reconciling,
             )
             assert login_ports(cloud, cluster) == [("127.0.0.1", port), (added, port)]
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bool):
+    """After `neo up --listen` with another address, no condition names the one that the host lacks."""
+    held = {"192.0.2.1,192.0.2.2": "cluster", "192.0.2.3": "other"}
+
+    async def reserve(space: str, values: list[str]) -> None:
+        held.update(dict.fromkeys(values, "cluster"))
+
+    async def release(space: str, value: str) -> None:
+        del held[value]
+
+    async def reservations(space: str) -> dict[str, str]:
+        return dict(held)
+
+    calls = {"reserve": reserve, "release": release, "reservations": reservations}
+    context: Any = SimpleNamespace(resource=SimpleNamespace(id="cluster"), **calls)
+    wanted = ("127.0.0.1", "192.0.2.2")
+    assert await ClosedAddresses().of(context, 2222, wanted, is_running=is_running) == ["192.0.2.2"]
+    assert held == {"192.0.2.2": "cluster", "192.0.2.3": "other"}
 
 
 def test_a_port_is_free_although_the_host_lacks_one_of_the_addresses():

@@ -146,7 +146,10 @@ class ClusterReconciler:
         folder = models_folder(self._home, scope.cluster_id)
         make_folder(folder)  # jobs run as users of the cluster
         scope.closed_addresses = await self._closed.of(
-            scope.context, scope.login_port, is_running=is_running(scope.observation)
+            scope.context,
+            scope.login_port,
+            self._login_addresses,
+            is_running=is_running(scope.observation),
         )
         addresses = tuple(each for each in self._login_addresses if each not in scope.closed_addresses)
         return await cluster_view(scope, self._image(), claim, addresses or (LOOPBACK,), str(folder))

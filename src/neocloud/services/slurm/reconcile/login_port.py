@@ -38,8 +38,10 @@ class ClosedAddresses:
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
 
-    async def of(self, context: Context, port: int, *, is_running: bool) -> Sequence[str]:
-        """Return the addresses that a cluster's login node is started without.
+    async def of(
+        self, context: Context, port: int, wanted: Sequence[str], *, is_running: bool
+    ) -> Sequence[str]:
+        """Return the addresses, of those `wanted`, that a cluster's login node is started without.
 
         Without a running login node they are tried again.
         """
@@ -50,9 +52,7 @@ class ClosedAddresses:
             if holder == context.resource.id
         ]
         closed = [address for value in held for address in value.split(",")]
-        if is_running or not closed:
-            return closed
-        left = [address for address in closed if _error(address, port)]
+        left = [each for each in closed if each in wanted and (is_running or _error(each, port))]
         if left != closed:
             await self._keep(context, left, held)
         return left
