@@ -15,7 +15,12 @@ from neocloud.core.ethernet import Card
 from neocloud.engines.base import EngineError
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network import arp, public_interface
-from neocloud.engines.podman.network.public_interface import FREE_SECONDS, TAKEN_SECONDS, PublicInterface
+from neocloud.engines.podman.network.public_interface import (
+    FREE_SECONDS,
+    TAKEN_SECONDS,
+    WARN_SECONDS,
+    PublicInterface,
+)
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
 OURS, THEIRS = "52:54:00:00:00:01", "52:54:00:00:00:02"
@@ -118,6 +123,16 @@ async def test_address_of_another_machine_is_not_taken_from_it(lan: Lan, interfa
     lan.others = {}
     assert await sync(interface, A, B) == f"{A}, {B}"
     assert lan.announced == [[A, B]]
+
+
+async def test_a_conflict_that_nobody_asks_about_any_more_is_not_shown(lan: Lan, interface) -> None:
+    """The pod that was refused is gone, and no other has a public address."""
+    lan.others = {A: THEIRS}
+    with pytest.raises(EngineError):
+        await interface.require_free(A)
+    assert any(THEIRS in warning for warning in await interface.warnings())
+    lan.seconds += WARN_SECONDS
+    assert not any(THEIRS in warning for warning in await interface.warnings())
 
 
 async def test_after_a_reboot_an_address_that_was_taken_meanwhile_is_withheld(lan: Lan, interface) -> None:

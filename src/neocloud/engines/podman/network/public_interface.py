@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 FREE_SECONDS, TAKEN_SECONDS = 30.0, 10.0
 """How long it counts that no other machine has an address, and that one has it."""
+WARN_SECONDS = 150.0
+"""How long a conflict is shown after it was seen last. Addresses in use are asked for once a minute."""
 _OPTIONS = Path("/proc/sys/net/ipv4/conf")
 _IGNORED = (1, 2, 8)
 """Values of `arp_ignore` with which the kernel does not answer for addresses of the loopback interface."""
@@ -201,7 +203,9 @@ class PublicInterface:
         return f"{consequence}: {problem}." if problem else ""
 
     def _conflict_warning(self) -> str:
-        taken = {address: answer.mac for address, answer in self._answers.items() if answer.mac}
+        seen_since = time.monotonic() - WARN_SECONDS
+        found = self._answers.items()
+        taken = {address: answer.mac for address, answer in found if answer.mac and answer.at > seen_since}
         if not taken:
             return ""
         shown = ", ".join(f"{address} ({taken[address]})" for address in sorted(taken))
