@@ -291,7 +291,7 @@ async def test_an_authority_that_cannot_be_used_does_not_end_the_server(
 async def test_an_error_that_nobody_foresaw_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> ServerCertificate:
+    def broken(*_: object, **options: object) -> ServerCertificate:
         raise x509.DuplicateExtension("twice", x509.ObjectIdentifier("2.5.29.17"))
 
     monkeypatch.setattr(tls, "ensure_certificate", broken)

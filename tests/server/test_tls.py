@@ -98,7 +98,7 @@ def test_private_keys_are_their_owners_only(tmp_path):
 
 @pytest.mark.parametrize("listens", [False, True], ids=["--host", "--listen"])
 async def test_an_address_that_the_host_does_not_have_is_said(cloud: Cloud, tmp_path, listens: bool) -> None:
-    missing, certificate = "192.0.2.1", ensure_certificate(tmp_path, NAMES, NOW)
+    missing, certificate = "203.0.113.1", ensure_certificate(tmp_path, NAMES, NOW)
     host, public = ("127.0.0.1", Public((missing,), 0)) if listens else (missing, None)
     server = ApiServer(
         [Service("tests", kinds=(FILESYSTEM,))],

@@ -153,7 +153,7 @@ def login_ports(cloud: FakeCloud, cluster) -> list[tuple[str | None, int | None]
 @pytest.mark.parametrize("is_missing", [False, True], ids=["taken", "missing"])
 async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_path, monkeypatch, is_missing):
     """The operator adds an address on which another program has the port, or that the host lacks."""
-    added = "192.0.2.1" if is_missing else "127.0.0.2"
+    added = "203.0.113.1" if is_missing else "127.0.0.2"
     world = FakeWorld()
     async with fake_cloud(tmp_path, world) as cloud:
         cluster = await cloud.create_cluster(count=1)
@@ -189,7 +189,7 @@ async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_pa
 @pytest.mark.parametrize("is_running", [False, True])
 async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bool):
     """After `neo up --listen` with another address, no condition names the one that the host lacks."""
-    held = {"192.0.2.1,192.0.2.2": "cluster", "192.0.2.3": "other"}
+    held = {"203.0.113.1,203.0.113.2": "cluster", "203.0.113.3": "other"}
 
     async def reserve(space: str, values: list[str]) -> None:
         held.update(dict.fromkeys(values, "cluster"))
@@ -202,11 +202,11 @@ async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bo
 
     calls = {"reserve": reserve, "release": release, "reservations": reservations}
     context: Any = SimpleNamespace(resource=SimpleNamespace(id="cluster"), **calls)
-    wanted = ("127.0.0.1", "192.0.2.2")
-    assert await ClosedAddresses().of(context, 2222, wanted, is_running=is_running) == ["192.0.2.2"]
-    assert held == {"192.0.2.2": "cluster", "192.0.2.3": "other"}
+    wanted = ("127.0.0.1", "203.0.113.2")
+    assert await ClosedAddresses().of(context, 2222, wanted, is_running=is_running) == ["203.0.113.2"]
+    assert held == {"203.0.113.2": "cluster", "203.0.113.3": "other"}
 
 
 def test_a_port_is_free_although_the_host_lacks_one_of_the_addresses():
     ports = LoginPorts.of(Settings(login_ports=(20000, 60000)))
-    assert free_port(ports, ("192.0.2.1",)) == next(iter(ports.all()))
+    assert free_port(ports, ("203.0.113.1",)) == next(iter(ports.all()))
