@@ -67,3 +67,10 @@ def test_a_folder_has_three_files_or_more() -> None:
     assert folders
     small = [path for path in folders if len(list(path.rglob("*.py"))) < 3]
     assert not small, f"fold these into one file each: {small}"
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    files = [path for path in SERVICES.parent.rglob("*.py") if "messages" not in path.parts]
+    assert len(files) > 100
+    long = {str(path): count for path in files if (count := len(path.read_text().splitlines())) > 400}
+    assert not long, f"a file answers one question; divide these: {long}"

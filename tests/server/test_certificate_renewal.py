@@ -33,7 +33,8 @@ from neocloud.server import (
     ensure_certificate,
     listening,
 )
-from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME, WARN_BEFORE, certificate_state
+from neocloud.server.certificate_state import WARN_BEFORE, certificate_state
+from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME
 from neocloud.testing.waiting import FakeClock
 from tests.control_plane import plain_dependencies
 from tests.server.conftest import FILESYSTEM, Cloud, PermissionTable, TokenTable

@@ -5,6 +5,7 @@ import datetime
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import httpx
@@ -88,6 +89,17 @@ def test_a_certificate_of_another_authority_is_replaced(tmp_path):
     stranger = ensure_certificate(theirs, NAMES, NOW)
     (ours / "server.pem").write_bytes(stranger.chain)
     assert ensure_certificate(ours, NAMES, NOW).chain != stranger.chain
+
+
+@pytest.mark.parametrize("key", ["of another certificate", "cut off"])
+def test_a_certificate_without_its_key_is_replaced(tmp_path: Path, key: str) -> None:
+    """A server that dies while it renews writes the key, and not the certificate."""
+    kept = ensure_certificate(tmp_path / "ours", NAMES, NOW)
+    other = ensure_certificate(tmp_path / "other", NAMES, NOW)
+    kept.key_file.write_bytes(other.key if key == "of another certificate" else kept.key[:40])
+    again = ensure_certificate(tmp_path / "ours", NAMES, NOW)
+    assert again.chain != kept.chain and again.authority == kept.authority
+    assert read_certificate(again.chain_file, again.key_file, NOW).key == again.key
 
 
 def test_private_keys_are_their_owners_only(tmp_path):

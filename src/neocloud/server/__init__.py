@@ -2,12 +2,10 @@
 """The front door: gRPC and JSON on the contract, for whatever services it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
+from neocloud.server.certificate_state import UNUSABLE_AT_START, CertificateState, certificate_state
 from neocloud.server.certificates import (
-    UNUSABLE_AT_START,
     CertificateFolder,
-    CertificateState,
     ServerCertificate,
-    certificate_state,
     ensure_certificate,
     names_of,
     read_certificate,

@@ -19,13 +19,8 @@ from neocloud.core.callers import Rate
 from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable, LoadedCertificate
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, defaults_of
 from neocloud.engines.base import Capabilities
-from neocloud.server.certificates import (
-    UNUSABLE_AT_START,
-    CertificateState,
-    ServerCertificate,
-    certificate_state,
-    read_certificate,
-)
+from neocloud.server.certificate_state import UNUSABLE_AT_START, CertificateState, certificate_state
+from neocloud.server.certificates import ServerCertificate, read_certificate
 from neocloud.server.grpc_connections import ConnectionShares
 from neocloud.server.grpc_server import MAX_CONCURRENT_CALLS, ContractHandler, options
 from neocloud.server.http_server import Discovery, JsonFront, StatusReport

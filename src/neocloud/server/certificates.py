@@ -33,13 +33,10 @@ from neocloud.server.listening import ServerError
 AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
 SERVER_LIFETIME = datetime.timedelta(days=397)
 RENEW_BEFORE = datetime.timedelta(days=60)
-WARN_BEFORE = datetime.timedelta(days=14)
 _LEEWAY = datetime.timedelta(days=1)
 """Clients' clocks may be hours behind, as when one takes its local time for UTC."""
 
 Key = ec.EllipticCurvePrivateKey
-UNUSABLE_AT_START = "The certificate and its key cannot be used at the next start: "
-"""Begins what is said of an operator's files that a start would refuse."""
 logger = logging.getLogger(__name__)
 
 
@@ -129,69 +126,6 @@ def read_certificate(chain: Path, key: Path, now: datetime.datetime) -> ServerCe
     if is_open:
         raise ServerError(f"Every user of this machine may use the key {key}. Close it: chmod 0600 {key}")
     return ServerCertificate(key.read_bytes(), chain.read_bytes(), b"", key, chain)
-
-
-@dataclass(frozen=True)
-class CertificateState:
-    """How long the certificate of the TLS listeners is valid, for `neo status`."""
-
-    file: Path
-    ends_at: datetime.datetime
-    is_own: bool
-    """Signed by the cloud's own authority, and so renewed by the server."""
-    problem: str = ""
-    """What the operator has to do; empty when nothing."""
-    ends_with_authority: bool = False
-    """No renewal before then: the cloud's authority ends too, and clients have to trust its successor."""
-
-    def is_expired(self, now: datetime.datetime) -> bool:
-        return self.ends_at <= now
-
-
-def certificate_state(
-    chain: bytes, file: Path, now: datetime.datetime, *, authority: bytes
-) -> CertificateState:
-    """Return the state of the certificate that is served. `authority` is the cloud's own, in PEM form; empty
-    when somebody else issued the certificate. Raises ValueError when it is none."""
-    found = x509.load_pem_x509_certificate(chain)
-    is_own, begins_at, ends_at = bool(authority), found.not_valid_before_utc, found.not_valid_after_utc
-    issuer = x509.load_pem_x509_certificate(authority) if is_own else found
-    is_last = is_own and issuer.not_valid_after_utc <= ends_at
-    is_of_authority = is_own and issuer.not_valid_before_utc > now
-    begins_at = max(begins_at, issuer.not_valid_before_utc)
-    if begins_at > now:
-        what = (
-            f"The certificate {file} is not valid before {begins_at:%Y-%m-%d %H:%M} UTC, so clients on other"
-            " machines cannot connect. Check this machine's clock: `timedatectl`."
-        )
-        advice = "" if not is_own else _AUTHORITY_AGAIN if is_of_authority else _SIGNED_AGAIN
-        return CertificateState(file, ends_at, is_own, what + advice, is_last)
-    if ends_at - now > WARN_BEFORE:
-        return CertificateState(file, ends_at, is_own, "", is_last)
-    is_expired = ends_at <= now
-    what = f"The certificate {file} {'expired' if is_expired else 'expires'} at {ends_at:%Y-%m-%d %H:%M} UTC."
-    if is_expired:
-        what += " Clients on other machines cannot connect."
-    advice = _RENEW_AUTHORITY if is_last else _RENEW_OWN if is_own else _RENEW_GIVEN
-    return CertificateState(file, ends_at, is_own, what + advice, is_last)
-
-
-_SIGNED_AGAIN = " If it is right now, `neo down` and `neo up` sign another certificate."
-_AUTHORITY_AGAIN = (
-    " If it is right now, `neo down` and `neo up` sign it and the cloud's certificate authority again; people"
-    " on other machines who signed in before then do that again: `neo login`."
-)
-_RENEW_AUTHORITY = (
-    " The cloud's certificate authority ends then too. Within an hour of that, the server makes another one;"
-    " people on other machines then have to trust it: `neo login`."
-)
-_RENEW_OWN = (
-    " The server has not renewed it; its log says why: `neo logs`. `neo down` and `neo up` sign another one."
-)
-_RENEW_GIVEN = (
-    " Write its successor and the key to the same files: the server reads them without a restart. Or name"
-    " others: `neo up --tls-certificate FILE --tls-key FILE`."
-)
 
 
 def names_of(chain: Path) -> tuple[str, ...]:
@@ -319,11 +253,13 @@ def _serves(
         certificate = x509.load_pem_x509_certificate(files.server.read_bytes())
         certificate.verify_directly_issued_by(authority)
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        key = serialization.load_pem_private_key(files.server_key.read_bytes(), None)
     except (
         OSError,
         ValueError,
         TypeError,
         InvalidSignature,
+        UnsupportedAlgorithm,
         x509.ExtensionNotFound,
         x509.DuplicateExtension,
     ):
@@ -332,7 +268,9 @@ def _serves(
         return False  # signed while the clock was ahead
     ends_at = certificate.not_valid_after_utc
     has_time = ends_at - now > RENEW_BEFORE or now < ends_at == authority.not_valid_after_utc
-    return has_time and files.server_key.exists() and list(found) == _alternative_names(names)
+    # A server that died between the two writes left the key of another certificate.
+    is_pair = key.public_key() == certificate.public_key()
+    return has_time and is_pair and list(found) == _alternative_names(names)
 
 
 def _sign_server(

@@ -174,7 +174,7 @@ class FakeEngine:
     ) -> ExecResult:
         self.faults.check_available()
         found = self._pod(pod)
-        chosen = self._container(found, container)
+        chosen = found.container(container)
         if not command:
             raise EngineError("There is no command to run.")
         if self.responder:
@@ -196,7 +196,7 @@ class FakeEngine:
         """With `follow` until the container ends; a new line is noticed with the next event."""
         self.faults.check_available()
         found = self._pod(pod)
-        chosen = self._container(found, container)
+        chosen = found.container(container)
         position = max(0, len(chosen.logs) - tail) if tail else 0
         events = self._listen()
         try:
@@ -214,7 +214,7 @@ class FakeEngine:
         self, pod: Reference, *, container: str | None = None, first_line: int = 0, tail: int = 0
     ) -> LogPage:
         self.faults.check_available()
-        logs = self._container(self._pod(pod), container).logs
+        logs = self._pod(pod).container(container).logs
         if tail:
             first_line = max(0, len(logs) - min(tail, MAX_LOG_PAGE_LINES))
         elif first_line > len(logs):
@@ -296,7 +296,7 @@ class FakeEngine:
             await self.faults.start_gate.wait()
         self.faults.check_ports(manifest)
         for container in existing.containers:
-            if self._is_due(existing, container):
+            if existing.is_due(container):
                 self._start(existing, container)
 
     def _require_namespace(self, reference: Reference) -> None:
@@ -309,11 +309,6 @@ class FakeEngine:
                 raise EngineError(f"{needed.kind} {needed.name} does not exist; apply it before the pod.")
         for image in manifest.images & set(self.faults.unknown_images):
             raise EngineError(f"Image {image} is not known; build or import it first.")
-
-    def _is_due(self, pod: FakePod, container: FakeContainer) -> bool:
-        if container.state is not ContainerState.EXITED:
-            return container.state is ContainerState.CREATED
-        return pod.policy == "Always" or (pod.policy == "OnFailure" and container.exit_code != 0)
 
     def _start(self, pod: FakePod, container: FakeContainer) -> None:
         container.state = ContainerState.RUNNING
@@ -351,7 +346,7 @@ class FakeEngine:
         container.exit_code = exit_code
         container.ports.clear()
         self._notify(EventKind.POD_DIED, pod.reference, exit_code)
-        if restart and self._is_due(pod, container):
+        if restart and pod.is_due(container):
             container.restart_count += 1
             self._start(pod, container)
 
@@ -369,12 +364,6 @@ class FakeEngine:
         if pod is None:
             raise EngineError(f"Pod {reference.name} of namespace {reference.namespace} does not exist.")
         return pod
-
-    def _container(self, pod: FakePod, name: str | None) -> FakeContainer:
-        for container in pod.containers:
-            if name in (None, container.name):
-                return container
-        raise EngineError(f"Pod {pod.reference.name} has no container {name!r}.")
 
     def _process(self, pod: FakePod, container: FakeContainer) -> Process:
         return Process(self.world, pod, container, lambda code: self._end(pod, container, code))

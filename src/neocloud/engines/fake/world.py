@@ -123,6 +123,19 @@ class FakePod:
     def policy(self) -> str:
         return self.manifest.policy
 
+    def container(self, name: str | None) -> FakeContainer:
+        """Return the container of this name, or the first. Raises EngineError when there is none."""
+        for container in self.containers:
+            if name in (None, container.name):
+                return container
+        raise EngineError(f"Pod {self.reference.name} has no container {name!r}.")
+
+    def is_due(self, container: FakeContainer) -> bool:
+        """Return whether the container is to be started, for the first time or again."""
+        if container.state is not ContainerState.EXITED:
+            return container.state is ContainerState.CREATED
+        return self.policy == "Always" or (self.policy == "OnFailure" and container.exit_code != 0)
+
 
 @dataclass
 class FakeWorld:

@@ -209,3 +209,23 @@ def phase_of(rows: Sequence[Row], expected: int, restart_policy: str) -> tuple[P
     if restart_policy == "Always" or (restart_policy == "OnFailure" and failed):
         return PodPhase.PENDING, f"{message}; applying the pod again starts it."
     return (PodPhase.FAILED if failed else PodPhase.SUCCEEDED), message
+
+
+def is_lost(pod: Pod, rows: Sequence[Row]) -> bool:
+    """Return whether a container lost its monitor: Podman cannot start it again, so it has to be replaced."""
+    return pod.policy != "Never" and any(row["State"] == LOST for row in rows)
+
+
+def to_start(pod: Pod, rows: Sequence[Row]) -> list[Row]:
+    """Return the containers to start, sandbox first; those in an earlier sandbox's network count, too."""
+    sandbox_start = max((row["StartedAt"] for row in rows if container_name(row) == SANDBOX), default=0)
+
+    def is_due(row: Row) -> bool:
+        if is_running(row):
+            return row["StartedAt"] < sandbox_start
+        if row["State"] in ("created", "configured", "initialized"):
+            return True
+        is_sandbox = container_name(row) == SANDBOX
+        return is_sandbox or pod.policy == "Always" or (pod.policy == "OnFailure" and row["ExitCode"] != 0)
+
+    return sorted(filter(is_due, rows), key=lambda row: container_name(row) != SANDBOX)

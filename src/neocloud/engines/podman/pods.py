@@ -14,12 +14,13 @@ from pathlib import Path
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Pod, Volume
 from neocloud.engines.podman.containers import (
-    LOST,
     Row,
     by_pod,
     container_name,
+    is_lost,
     is_running,
     monitors_ended,
+    to_start,
     with_lost,
 )
 from neocloud.engines.podman.gpus.allocator import GpuAllocator
@@ -117,8 +118,8 @@ class Pods:
             not self._locks[pod.reference].locked()
             and self._objects.pod(pod.reference) == pod
             and _is_current(pod, rows, self._first_id(pod))
-            and not _is_lost(pod, rows)
-            and not _to_start(pod, rows)
+            and not is_lost(pod, rows)
+            and not to_start(pod, rows)
         )
 
     async def ensure(self, pod: Pod) -> None:
@@ -131,14 +132,14 @@ class Pods:
                 await self._require_images(pod)
             before = self._objects.pod(reference)
             async with self._attachments.admitted(pod):
-                is_lost = _is_lost(pod, rows)
-                if is_lost:
+                has_lost = is_lost(pod, rows)
+                if has_lost:
                     logger.warning(
                         "Pod %s was killed with its monitor; it is created again",
                         reference.name,
                         extra=pod_field(reference),
                     )
-                if rows and (is_lost or not _is_current(pod, rows, first)):
+                if rows and (has_lost or not _is_current(pod, rows, first)):
                     await self._delete(reference, rows)
                     rows = list[Row]()
                 if before is not None:
@@ -259,7 +260,7 @@ class Pods:
 
     async def _start_again(self, pod: Pod, rows: Sequence[Row]) -> None:
         """Start containers that should run and do not: after a reboot, `shutdown` or a crash."""
-        idle, reference = _to_start(pod, rows), pod.reference
+        idle, reference = to_start(pod, rows), pod.reference
         if not idle:
             return
         with logged(logger, f"Started {len(idle)} containers of pod {reference.name}", reference):
@@ -387,23 +388,3 @@ def _mounts_safely(row: Row) -> bool:
 
 def _owns_network(row: Row) -> bool:
     return "neocloud.network" in row["Labels"]
-
-
-def _is_lost(pod: Pod, rows: Sequence[Row]) -> bool:
-    """Return whether a container lost its monitor: Podman cannot start it again, so it has to be replaced."""
-    return pod.policy != "Never" and any(row["State"] == LOST for row in rows)
-
-
-def _to_start(pod: Pod, rows: Sequence[Row]) -> list[Row]:
-    """Return the containers to start, sandbox first; those in an earlier sandbox's network count, too."""
-    sandbox_start = max((row["StartedAt"] for row in rows if container_name(row) == SANDBOX), default=0)
-
-    def is_due(row: Row) -> bool:
-        if is_running(row):
-            return row["StartedAt"] < sandbox_start
-        if row["State"] in ("created", "configured", "initialized"):
-            return True
-        is_sandbox = container_name(row) == SANDBOX
-        return is_sandbox or pod.policy == "Always" or (pod.policy == "OnFailure" and row["ExitCode"] != 0)
-
-    return sorted(filter(is_due, rows), key=lambda row: container_name(row) != SANDBOX)
