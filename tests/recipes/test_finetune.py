@@ -131,13 +131,13 @@ def test_two_processes_stopped_by_sigterm_and_resumed_learn_what_one_learns(
     output = tmp_path / "two"
     first = start(TORCHRUN, flags, output, batch=GLOBAL_BATCH // 2)
     killed_at_the_end.append(first)
-    until_step(first, 3)
+    until_step(first, 1)  # torchrun takes the time of some steps to hand the signal on
     first.send_signal(signal.SIGTERM)
     assert first.stderr is not None
     assert "run the same command again to continue" in first.stderr.read()
     assert first.wait() != 0 and not (output / "adapter").exists()
-    (stopped,) = output.glob("checkpoint-*")
-    assert 3 <= int(stopped.name.removeprefix("checkpoint-")) < STEPS
+    stopped = max(output.glob("checkpoint-*"))  # the one of step 5 may lie there, too
+    assert 1 <= int(stopped.name.removeprefix("checkpoint-")) < STEPS
     second = start(TORCHRUN, flags, output, batch=GLOBAL_BATCH // 2)
     killed_at_the_end.append(second)
     assert second.stderr is not None

@@ -178,7 +178,7 @@ def test_children_that_make_files_for_others_get_the_usual_one(
     with pytest.raises(Started):
         if called == "Podman":
             (tmp_path / "podman").mkdir()
-            host = SimpleNamespace(podman="podman")
+            host = SimpleNamespace(podman="podman", podman_version="4.3.1")
             layout = Layout.of(tmp_path)
             monkeypatch.setattr(service, "environment", lambda _: {})
             service.PodmanService(layout, host)._start()  # pyright: ignore[reportArgumentType]
