@@ -25,7 +25,7 @@ from neocloud.services.inference.render import foundation
 from tests.engines.podman.conftest import busybox_root as busybox_root
 from tests.engines.podman.conftest import traces_of
 from tests.engines.podman.test_packets import every, network_of
-from tests.engines.podman.wire import Station, outside
+from tests.engines.podman.wire import Station, World, outside
 
 case = pytest.mark.asyncio(loop_scope="module")
 
@@ -73,7 +73,7 @@ def network() -> Manifest:
 @dataclass
 class Lab:
     engine: PodmanEngine
-    world: Station
+    world: World
     container: Station
     machine: Station
     sealed: Station
@@ -133,8 +133,8 @@ async def test_this_machine_reaches_all_of_them(lab: Lab) -> None:
 @case
 async def test_public_addresses_are_reached(lab: Lab) -> None:
     for sender in (lab.container, lab.machine):
-        assert await sender.tcp(PUBLIC, OTHER) == "world 198.51.100.1"
-        assert await sender.udp(PUBLIC, OTHER) == "world 198.51.100.1"
+        assert await sender.tcp(PUBLIC, OTHER) == f"world {lab.world.host}"
+        assert await sender.udp(PUBLIC, OTHER) == f"world {lab.world.host}"
 
 
 @case
@@ -149,7 +149,7 @@ async def test_private_ranges_and_metadata_services_are_closed(lab: Lab, address
 @pytest.mark.parametrize("address", OPENED)
 async def test_what_the_operator_opens_is_reached(lab: Lab, address: str) -> None:
     for sender in (lab.container, lab.machine, lab.sealed):
-        assert await sender.tcp(address, OTHER) == "world 198.51.100.1"
+        assert await sender.tcp(address, OTHER) == f"world {lab.world.host}"
 
 
 @case
@@ -178,7 +178,7 @@ async def test_serving_engines_still_answer_this_machine(lab: Lab) -> None:
 async def test_a_policy_that_goes_opens_the_way_again(lab: Lab) -> None:
     policy = next(each for each in foundation(SEALED, "bank", b"key") if isinstance(each, NetworkPolicy))
     await lab.engine.remove([policy.reference])
-    assert await lab.sealed.tcp(PUBLIC, OTHER) == "world 198.51.100.1"
+    assert await lab.sealed.tcp(PUBLIC, OTHER) == f"world {lab.world.host}"
     await lab.engine.apply([policy])
     assert await lab.sealed.tcp(PUBLIC, OTHER) is None
 

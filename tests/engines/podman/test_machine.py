@@ -84,7 +84,7 @@ async def test_port_published_on_an_address_is_open_to_other_machines_and_to_no_
     """VPC-03: the login node of a cloud that listens for other machines."""
     neighbour = Space(bench.engine, bench.image)
     with outside() as world, socket.socket() as reserved, socket.socket() as also_reserved:
-        here = "198.51.100.1"
+        here = world.host
         reserved.bind((here, 0))
         also_reserved.bind((here, 0))
         opened, near = (each.getsockname()[1] for each in (reserved, also_reserved))

@@ -192,31 +192,55 @@ def resolution(source_mac: str, claimed: str, target_mac: str, target: str) -> b
     return hardware[1] + hardware[0] + b"\x08\x06" + body
 
 
+@dataclass
+class World(Station):
+    """A network behind an interface of this machine."""
+
+    host: str = ""
+    """This machine's address on that interface."""
+
+
 @contextlib.contextmanager
-def outside(*addresses: str) -> Iterator[Station]:
+def outside(*addresses: str) -> Iterator[World]:
     """A network of another machine, as far as this one can tell: `world`, behind an interface of its own.
 
-    It has these addresses, too, and this machine knows the way to them.
+    It has these addresses, too, and this machine knows the way to them: only one world at a time can have
+    them. Its own two addresses are a range that no other world has, of whichever process.
     """
-    name = f"nctest-{os.getpid()}"
-    here, there = f"ncw{os.getpid()}"[:15], f"ncx{os.getpid()}"[:15]
-    world = Station("world", "198.51.100.2", f"/run/netns/{name}")
+    name = f"{leftovers.NAMESPACES}{os.getpid()}-world"
     _ip("netns", "add", name)
     try:
-        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        _ip("address", "add", "198.51.100.1/24", "dev", here)
+        here, network = _interface_to(name)
+        host, there = (str(address) for address in network.hosts())
+        world = World("world", there, f"/run/netns/{name}", host=host)
+        _ip("address", "add", f"{host}/{network.prefixlen}", "dev", here)
         _ip("link", "set", here, "up")
-        _ip("-netns", name, "address", "add", "198.51.100.2/24", "dev", there)
-        _ip("-netns", name, "link", "set", there, "up")
-        _ip("-netns", name, "route", "add", "default", "via", "198.51.100.1")
+        _ip("-netns", name, "address", "add", f"{there}/{network.prefixlen}", "dev", "eth0")
+        _ip("-netns", name, "link", "set", "eth0", "up")
+        _ip("-netns", name, "route", "add", "default", "via", host)
         for address in addresses:
-            _ip("-netns", name, "address", "add", f"{address}/32", "dev", there)
-            _ip("route", "add", f"{address}/32", "via", "198.51.100.2", "dev", here)
-        yield world
+            _ip("-netns", name, "address", "add", f"{address}/32", "dev", "eth0")
+            _ip("route", "add", f"{address}/32", "via", there, "dev", here)
+        try:
+            yield world
+        finally:
+            world.close()
+            _ip("link", "delete", here)
     finally:
-        world.close()
-        _ip("link", "delete", here)
         _ip("netns", "delete", name)
+
+
+def _interface_to(namespace: str) -> tuple[str, IPv4Network]:
+    """Make an interface that leads to `eth0` of a namespace; return its name and a range of its own.
+
+    The kernel gives a name only once, so that two processes cannot take the same range.
+    """
+    for number, network in enumerate(WORLD.subnets(new_prefix=30)):
+        card = f"ncworld{number}"
+        command = ["ip", "link", "add", card, "type", "veth", "peer", "name", "eth0", "netns", namespace]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            return card, network
+    raise RuntimeError(f"No interface could be made, or all ranges of {WORLD} are in use.")
 
 
 @dataclass(frozen=True)
