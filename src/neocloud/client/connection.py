@@ -3,8 +3,8 @@
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
 fetched and the call repeated once; when it answers UNAVAILABLE, the call is repeated a few times. All these
-calls have the same key, so a change never happens twice. A call names the version of this code, and client
-and server refuse each other when their releases are too far apart.
+calls have the same key, so a change never happens twice. A call names the version of this code and the oldest
+release that it works with, so that a server of another release refuses it before it does anything.
 """
 
 import json
@@ -191,7 +191,7 @@ def invoke(
         request_serializer=method.input.SerializeToString,
         response_deserializer=method.output.FromString,
     )
-    sent = (*metadata, (releases.HEADER, version)) if version else tuple(metadata)
+    sent = (*metadata, *releases.stated(version))
     try:
         answer, ended = unary.with_call(message, metadata=sent, timeout=timeout_seconds)
     except grpc.RpcError as error:

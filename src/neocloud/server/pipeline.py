@@ -91,9 +91,9 @@ def _take(buckets: Buckets, caller: str) -> None:
         )
 
 
-def _refuse_far_release(client_version: str) -> None:
-    """Raise ApiError when this server does not work with a `neo` of that version."""
-    refusal = releases.refusal(client_version, __version__)
+def _refuse_far_release(headers: Mapping[str, str]) -> None:
+    """Raise ApiError when this server does not work with the `neo` that sent these headers."""
+    refusal = releases.refusal_by_server(headers, __version__)
     if refusal is not None:
         text = f"{refusal.message}. {refusal.next_step}."
         raise contract.ApiError(contract.Code.FAILED_PRECONDITION, text)
@@ -139,8 +139,7 @@ class Pipeline:
         service = path.partition("/")[0]
         headers = self._from_client(headers)
         try:
-            if releases.HEADER in headers:
-                _refuse_far_release(headers[releases.HEADER])
+            _refuse_far_release(headers)
             endpoint = self._endpoints.get(path)
             if endpoint is None:
                 is_known = path in contract.methods()
