@@ -83,6 +83,23 @@ async def test_a_worker_lost_together_with_the_controller_is_told_to_slurm_later
     await until(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
 
 
+async def test_a_worker_that_restarts_while_the_cluster_is_reconciled_is_told_to_slurm(cloud, monkeypatch):
+    """Its loss falls between the two observations of one run."""
+    cluster = await cloud.create_cluster(count=1)
+    apply = cloud.engine.apply
+    kills = [Reference("Pod", cluster.metadata.id, "worker-0")]
+
+    async def killed_meanwhile(objects) -> None:
+        await apply(objects)
+        while kills:
+            cloud.engine.kill(kills.pop())
+
+    monkeypatch.setattr(cloud.engine, "apply", killed_meanwhile)
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    await until(lambda: ("DOWN", "worker-0") in cloud.slurm.calls)
+    await until(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
+
+
 async def found(cloud: FakeCloud, cluster):
     request = contract.message("neocloud.slurm.v1.GetClusterRequest")(id=cluster.metadata.id)
     return await cloud.call("ClusterService/Get", request)

@@ -92,10 +92,9 @@ class ClusterReconciler:
         scope.is_recovering = True
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-                await nodes.report_lost(slurm, lost)
+                await nodes.report_lost(slurm, scope, lost)
         except SlurmUnreachable:
-            # The controller is lost too. By itself it would notice the lost jobs only after minutes.
-            scope.unreported = frozenset(lost)
+            pass  # the controller is lost too; by itself it would notice the lost jobs only after minutes
 
     async def _create_shared_root(self, scope: Scope) -> None:
         await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])

@@ -94,12 +94,13 @@ REQUEUE_DELAY = timedelta(seconds=20)
 RETIRE_POLL_SECONDS = 1.0
 
 
-async def report_lost(slurm: SlurmApi, lost: Mapping[str, str]) -> None:
+async def report_lost(slurm: SlurmApi, scope: Scope, lost: Mapping[str, str]) -> None:
     """Set lost nodes DOWN: Slurm requeues their jobs immediately instead of after SlurmdTimeout."""
     known = {node.name: node for node in await slurm.nodes()}
     for name, reason in lost.items():
         if name in known:
             await slurm.set_node_state(name, "DOWN", _drain_reason(known[name]) or LOST_REASON + reason)
+        scope.reported.add(name)
 
 
 def _drain_reason(node: SlurmNode) -> str:

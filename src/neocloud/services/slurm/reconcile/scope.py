@@ -71,8 +71,9 @@ class Scope:
     """Filesystems of users; set by the step that finds them."""
     closed_addresses: Sequence[str] = ()
     """Addresses of the host that the login node goes without; set with the view."""
-    unreported: frozenset[str] = frozenset()
-    """Lost workers that could not be reported, because Slurm did not answer: left to a later run."""
+    reported: set[str] = field(default_factory=set)
+    """Lost workers that Slurm knows of by now. The status remembers the start of the others, so that a worker
+    that was restarted during this run, or while Slurm did not answer, is reported by a later run."""
 
     @property
     def cluster_id(self) -> str:
@@ -218,6 +219,8 @@ RECOVERY_SECONDS = 0.3
 def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     old = scope.cluster.status
     state = _state(scope, result)
+    if scope.lost_workers().keys() - scope.reported:
+        scope.is_recovering = True
     status = ClusterStatus(
         state=StateEnum.Value(state),
         reconciling=not result.is_done,
@@ -286,7 +289,7 @@ def _add_nodes(status: ClusterStatus, scope: Scope) -> None:
         if pod is not None:
             row.address = pod.ip or ""
             row.restarts = pod.restart_count
-            if pod.started_at and name not in scope.unreported:
+            if pod.started_at and (name in scope.reported or not row.HasField("started_at")):
                 row.started_at.FromDatetime(pod.started_at)
         node = scope.nodes.get(name)
         if node is not None:
