@@ -53,7 +53,7 @@ class FirstTenant(Protocol):
     def project_id(self) -> str: ...
 
     @property
-    def credentials(self) -> Mapping[str, Any]: ...
+    def credentials(self) -> Mapping[str, object]: ...
 
 
 class Companion(Protocol):
@@ -144,7 +144,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         has_public_name = settings.acme_domains and settings.tls_port is not None
         public = PublicCertificate(settings, clock) if has_public_name else None
 
-        async def status(subject: Subject) -> dict[str, Any]:
+        async def status(subject: Subject) -> dict[str, object]:
             state = server.certificate_state()
             certificate = _certificate_report(state, clock, public) if state else None
             return await _status(composition, first.tenant_id, authorizer, subject, certificate)
@@ -246,10 +246,10 @@ async def _status(
     operators_tenant: str,
     authorizer: Authorizer,
     subject: Subject,
-    certificate: dict[str, Any] | None,
-) -> dict[str, Any]:
+    certificate: dict[str, object] | None,
+) -> dict[str, object]:
     """Return what every tenant may read, and for the operator details of the machine too."""
-    known = {
+    known: dict[str, object] = {
         "version": __version__,
         "is_emulator": composition.settings.emulator,
         "services": [service.name for service in composition.services],
@@ -268,7 +268,7 @@ async def _status(
 
 def _certificate_report(
     state: CertificateState, clock: Clock, public: PublicCertificate | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     problem = state.problem
     if public is not None:
         problem = public.problem() or (problem if state.is_own else "")

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from neocloud import __version__
 from neocloud.control_plane.server_supervisor import ended_file
@@ -41,7 +40,7 @@ def locked(settings: Settings) -> Generator[None, None, None]:
         lock.release()
 
 
-def held_credentials(settings: Settings) -> dict[str, Any] | None:
+def held_credentials(settings: Settings) -> dict[str, object] | None:
     """Return the first service account's credentials from an earlier start."""
     with suppress(FileNotFoundError, ValueError):
         return json.loads(settings.credentials_file.read_text())
@@ -60,7 +59,7 @@ def announce(
     *,
     grpc: str,
     http: str,
-    credentials: Mapping[str, Any],
+    credentials: Mapping[str, object],
     tenant_id: str,
     project_id: str,
     tls: str = "",

@@ -47,7 +47,7 @@ HTTP_STATUS: Mapping[contract.Code, int] = {
     contract.Code.UNAUTHENTICATED: 401,
 }
 
-StatusReport = Callable[[Subject], Awaitable[Mapping[str, Any]]]
+StatusReport = Callable[[Subject], Awaitable[Mapping[str, object]]]
 """What this caller may know of the cloud's state."""
 
 
@@ -175,7 +175,7 @@ def _identity(answer: Answer) -> dict[str, str]:
 def _error_response(answer: Answer) -> Response:
     error = answer.error
     assert error is not None
-    content: dict[str, Any] = {"code": error.code.name.lower(), "message": error.message}
+    content: dict[str, object] = {"code": error.code.name.lower(), "message": error.message}
     if error.code is contract.Code.CANCELLED:
         content["code"] = "canceled"
     details = error.status(answer.service).details
@@ -187,7 +187,7 @@ def _error_response(answer: Answer) -> Response:
     return JSONResponse(content, status_code=HTTP_STATUS[error.code], headers=headers)
 
 
-def _detail(packed: Any) -> dict[str, Any]:
+def _detail(packed: Any) -> dict[str, object]:
     return {
         "type": packed.type_url.rpartition("/")[2],
         "value": base64.b64encode(packed.value).decode().rstrip("="),

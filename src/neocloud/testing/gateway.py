@@ -21,9 +21,16 @@ from typing import Any
 
 import grpc
 import httpx
+from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.gateway.control_plane import SERVICE
+from neocloud.messages.neocloud.inference.v1 import (
+    AdmitRequest,
+    AdmitResponse,
+    ListRoutesRequest,
+    ReportTrafficRequest,
+)
 from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.waiting import wait_until
 
@@ -45,9 +52,9 @@ class FakeControlPlane:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.version = 1
-        self.routes: list[Any] = []
-        self.budgets: list[Any] = []
-        self.callers: dict[str, Any] = {}
+        self.routes: list[dict[str, object]] = []
+        self.budgets: list[dict[str, object]] = []
+        self.callers: dict[str, AdmitResponse] = {}
         self.admits = 0
         self.traffic: list[Any] = []
         """The reports, oldest first."""
@@ -56,8 +63,8 @@ class FakeControlPlane:
         self, token: str, *, tenant: str, projects: Sequence[str], permissions: Sequence[str] = PERMISSIONS
     ) -> None:
         grants = [{"project_id": project, "permissions": list(permissions)} for project in projects]
-        self.callers[token] = _message(
-            "AdmitResponse",
+        self.callers[token] = contract.from_dict(
+            AdmitResponse,
             {
                 "subject_id": f"subject-{token}",
                 "tenant_id": tenant,
@@ -86,7 +93,7 @@ class FakeControlPlane:
             )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
 
-    def _admit(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def _admit(self, request: AdmitRequest, context: grpc.ServicerContext) -> AdmitResponse:
         self.admits += 1
         by_proof = {caller.proof: caller for caller in self.callers.values()}
         caller = self.callers.get(request.token) or by_proof.get(request.proof)
@@ -94,14 +101,14 @@ class FakeControlPlane:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no such token")
         return caller
 
-    def _list_routes(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def _list_routes(self, request: ListRoutesRequest, context: grpc.ServicerContext) -> Message:
         with self._changed:
             if request.version == str(self.version):
                 self._changed.wait(min(request.wait_seconds, 1))
             content = {"version": str(self.version), "routes": self.routes, "budgets": self.budgets}
             return _message("ListRoutesResponse", content)
 
-    def _report(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def _report(self, request: ReportTrafficRequest, context: grpc.ServicerContext) -> Message:
         self.traffic.append(contract.to_dict(request))
         return _message("ReportTrafficResponse", {})
 
@@ -111,8 +118,8 @@ class FakeControlPlane:
         return [int(item.get(name, 0)) for item in items if item["deployment_id"] == deployment_id]
 
 
-def _message(name: str, content: dict[str, Any]) -> Any:
-    return contract.from_dict(contract.message(f"{PACKAGE}.{name}"), content)
+def _message(name: str, content: Mapping[str, object]) -> Message:
+    return contract.from_dict(contract.message(f"{PACKAGE}.{name}"), dict(content))
 
 
 def route(

@@ -11,7 +11,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             answer.count(answer.tokens)
             self._send(200, answer.whole())
 
-    async def _run(self, answering: Any) -> None:
+    async def _run(self, answering: Awaitable[None]) -> None:
         counts = self.engine.counts
         counts.in_flight += 1
         try:
@@ -343,7 +343,8 @@ class Answer:
             return
         options = self.body.get("stream_options") or {}
         head = self._chunk_head()
-        said: Any = {"delta": {"content": self.text}} if self.is_chat else {"text": self.text}
+        text: dict[str, object] = {"text": self.text}
+        said = {"delta": {"content": self.text}} if self.is_chat else text
         middle = {**head, "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": None}]}
         event = _event(middle)
         for _ in range(self.tokens - 1):

@@ -225,7 +225,7 @@ class PublicCertificate:
             f" {next_at:%Y-%m-%d %H:%M} UTC. {meanwhile}"
         )
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """Return what `neo status` shows."""
         return {
             "names": list(self._names),

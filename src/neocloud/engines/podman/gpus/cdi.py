@@ -20,6 +20,7 @@ FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 GENERATE = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 LABEL = "neocloud.gpus"
 """On containers: the keys of their GPUs; earlier releases wrote numbers."""
+Json = Mapping[str, Any]
 _GPU_FILE = re.compile(r"/dev/nvidia([0-9]+)")
 
 
@@ -58,18 +59,18 @@ def _devices(folders: Sequence[Path]) -> Iterator[tuple[str, set[int]]]:
         for file in sorted(folder.glob("*nvidia*")):
             spec = _read(file)
             for device in spec.get("devices") or ():
-                edits: Mapping[str, Any] = device.get("containerEdits") or {}
-                nodes: Sequence[Mapping[str, Any]] = edits.get("deviceNodes") or ()
+                edits: Json = device.get("containerEdits") or {}
+                nodes: Sequence[Json] = edits.get("deviceNodes") or ()
                 paths = (str(node.get("hostPath") or node.get("path")) for node in nodes)
                 numbers = {int(match[1]) for path in paths if (match := _GPU_FILE.fullmatch(path))}
                 yield str(device.get("name")), numbers
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read(file: Path) -> Json:
     try:
         spec: object = yaml.safe_load(file.read_text())
     except (OSError, yaml.YAMLError) as error:
         reason = str(error).partition("\n")[0]
         raise EngineError(f"{file} cannot be read ({reason}). Run `{GENERATE}`.") from error
-    found: Mapping[str, Any] = cast(Mapping[str, Any], spec) if isinstance(spec, dict) else {}
+    found: Json = cast(Json, spec) if isinstance(spec, dict) else {}
     return found if found.get("kind") == GPU else {}

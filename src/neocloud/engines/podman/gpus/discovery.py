@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from neocloud.engines.base import Accelerator, EngineError
 from neocloud.engines.podman.gpus import nvml_report
@@ -120,7 +120,7 @@ class GpuDiscovery:
         command = [sys.executable, "-I", str(Path(nvml_report.__file__))]
         ended = self._runner.run(command, seconds=self._answer_seconds, environment=self._environment)
         try:
-            answer = cast(dict[str, list[Any]], json.loads(ended.stdout))
+            answer = cast(nvml_report.Report, json.loads(ended.stdout))
             problems = [str(each) for each in answer["problems"]]
             return [_gpu(each) for each in answer["gpus"][:_MOST_GPUS]], problems
         except (ValueError, KeyError, TypeError) as error:
@@ -128,7 +128,7 @@ class GpuDiscovery:
             raise EngineError(f"NVML ended with code {ended.returncode}: {reason[-1]}") from error
 
 
-def _gpu(given: Mapping[str, Any]) -> tuple[Accelerator, int]:
+def _gpu(given: nvml_report.Gpu) -> tuple[Accelerator, int]:
     address = normal_address(str(given["pci_address"]))
     name, memory, index = str(given["name"]), int(given["memory_mib"]), int(given["index"])
     return Accelerator("nvidia", name, memory, index, address, uuid=str(given["uuid"])), int(given["minor"])

@@ -12,10 +12,24 @@ in words what does not. Without NVML, or without a GPU, both are empty.
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 
-def report() -> dict[str, list[Any]]:
+class Gpu(TypedDict):
+    index: int
+    name: str
+    memory_mib: int
+    uuid: str
+    pci_address: str
+    minor: int
+
+
+class Report(TypedDict):
+    gpus: list[Gpu]
+    problems: list[str]
+
+
+def report() -> Report:
     try:
         import pynvml  # noqa: PLC0415 - it may be missing  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
@@ -26,7 +40,7 @@ def report() -> dict[str, list[Any]]:
     except nvml.NVMLError as error:
         is_absent = error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND
         return _answer(problems=[] if is_absent else [f"NVML does not start: {error}"])
-    gpus: list[dict[str, Any]] = []
+    gpus: list[Gpu] = []
     problems: list[str] = []
     try:
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -39,7 +53,7 @@ def report() -> dict[str, list[Any]]:
     return _answer(gpus, problems)
 
 
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     return {
         "index": index,
@@ -64,7 +78,7 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _answer(gpus: list[Any] | None = None, problems: list[str] | None = None) -> dict[str, list[Any]]:
+def _answer(gpus: list[Gpu] | None = None, problems: list[str] | None = None) -> Report:
     return {"gpus": gpus or [], "problems": problems or []}
 
 
