@@ -6,6 +6,7 @@ import json
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -183,6 +184,41 @@ async def test_a_certificate_that_cannot_be_read_for_a_moment_is_not_ordered_aga
 
     monkeypatch.setattr(Path, "read_text", too_many)
     assert again.due == renewal.UNKNOWN_SECONDS
+
+
+async def test_an_account_that_cannot_be_read_is_not_replaced(
+    cloud: Cloud, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cloud.order()
+    file = folder(cloud) / "acme-account.json"
+    kept, read_text = file.read_text(), Path.read_text
+
+    def failing(path: Path, *more: Any) -> str:
+        if path == file:
+            raise OSError(errno.EIO, "Input/output error", str(file))
+        return read_text(path, *more)
+
+    await cloud.clock.advance(80 * DAY.total_seconds())
+    authority.begins = 80 * DAY
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", failing)
+        await cloud.order()
+    assert "Input/output error" in cloud.problem and str(file) in cloud.problem
+    assert (file.read_text(), len(authority.orders), len(authority.contacts)) == (kept, 1, 1)
+    await cloud.clock.advance(cloud.due + 1)
+    await cloud.order()
+    assert (cloud.problem, len(authority.orders), len(authority.contacts)) == ("", 2, 1)
+
+
+async def test_an_address_that_the_host_has_lost_is_named(
+    settings: Settings, clock: FakeClock, authority: Authority, check: socket.socket
+) -> None:
+    lost = replace(settings, listen=("192.0.2.7",), acme_http_port=0)
+    cloud = Cloud(lost, clock, check)
+    cloud.public = PublicCertificate(lost, clock)
+    await cloud.order()
+    cloud.check_not_ordered("This host has no address 192.0.2.7 any more")
+    assert "neo up --listen ADDRESS" in cloud.problem and "acme-http-port" not in cloud.problem
 
 
 async def test_a_port_that_is_taken_is_named(

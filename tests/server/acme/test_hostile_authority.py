@@ -118,6 +118,7 @@ async def test_an_authority_that_never_ends_is_given_up(
     cloud: Cloud, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "MAX_REQUESTS", 25)
+    monkeypatch.setattr(network, "MAX_REQUESTS_PER_NAME", 0)
     lists = {"identifiers": [], "authorizations": [], "finalize": "https://a/"}
     body = json.dumps({"status": "processing", **lists})
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography import x509
 
+from neocloud.cli.machine.public_certificate import MAX_NAMES
 from neocloud.control_plane import lifecycle, tls
 from neocloud.control_plane.settings import Settings
 from neocloud.core.certificate_files import CertificateFiles
@@ -42,6 +43,16 @@ async def test_a_certificate_is_ordered_and_served_without_a_restart(
     assert {"cloud.example.test", "models.example.test"} <= {*tls.host_names(cloud.settings)}
     assert {"cloud.example.test", "models.example.test"} <= {*tls.gateway_names(cloud.settings)}
     assert authority.contacts == [["mailto:you@example.test"]]
+
+
+async def test_as_many_names_are_ordered_as_a_certificate_may_have(
+    settings: Settings, clock: FakeClock, check: socket.socket, authority: Authority
+) -> None:
+    names = tuple(f"cloud-{number}.example.test" for number in range(MAX_NAMES))
+    cloud = Cloud(replace(settings, acme_domains=names), clock, check)
+    await cloud.order()
+    assert cloud.problem == "" and not cloud.served.authority
+    assert authority.orders[0].names == list(names)
 
 
 async def test_keys_are_for_their_owner_alone(cloud: Cloud) -> None:

@@ -14,7 +14,7 @@ import typer
 from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
-from neocloud.cli.machine.entrance import entrance_rows
+from neocloud.cli.machine.entrance import entrance_rows, has_own_authority
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.public_addresses import check_public_interface
 from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
@@ -343,11 +343,7 @@ def _print_summary(
             [
                 ("  State", place.path),
                 ("  API", f"{server.grpc} (gRPC), http://{server.http.removeprefix('http://')} (JSON)"),
-                *(
-                    [("  TLS", f"{server.tls} (gRPC), authority {place.authority_file}")]
-                    if server.tls
-                    else []
-                ),
+                *([("  TLS", f"{server.tls} (gRPC){_authority(place)}")] if server.tls else []),
                 *([("  OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
                 *((f"  {name}", value) for name, value in entrance_rows(place, server)),
                 ("  Credentials", place.credentials_file),
@@ -359,6 +355,11 @@ def _print_summary(
         echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
     elif is_new:
         echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
+
+
+def _authority(place: Home) -> str:
+    """Return which file clients have to trust; nothing where another authority signed the certificate."""
+    return f", authority {place.authority_file}" if has_own_authority(place) else ""
 
 
 def _short(path: Path) -> str:

@@ -75,12 +75,17 @@ def _port_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object
 
 def authority_fingerprint(place: Home) -> str:
     """Return the SHA-256 fingerprint of the cloud's certificate authority; "" for one that is not its own."""
-    if settings_or_defaults(place.path)[0].tls_certificate or has_public_certificate(place):
+    if not has_own_authority(place):
         return ""
     try:
         return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
     except (OSError, ValueError):
         return ""
+
+
+def has_own_authority(place: Home) -> bool:
+    """Return whether the cloud's own authority signed the certificate that it serves."""
+    return not (settings_or_defaults(place.path)[0].tls_certificate or has_public_certificate(place))
 
 
 def has_public_certificate(place: Home) -> bool:
