@@ -13,6 +13,10 @@ CHECK = (
     "real Slurm: tests/e2e/test_cluster.py"
     "::test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run"
 )
+SSH_BETWEEN_NODES = (
+    "real Slurm: tests/e2e/test_ssh_between_nodes.py"
+    "::test_in_a_job_ssh_reaches_each_node_of_it_without_a_password"
+)
 REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
@@ -73,6 +77,13 @@ READERS: Mapping[str, Reader] = {
     "docs/guides/machines.md": Reader(
         before=HAS_KEY,
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
+    ),
+    "docs/guides/several-users.md": Reader(
+        not_run={
+            "sbatch": SSH_BETWEEN_NODES,
+            "squeue": SSH_BETWEEN_NODES,
+            "ssh worker-1": SSH_BETWEEN_NODES,
+        },
     ),
     "docs/guides/tenancy.md": Reader(
         before="neo up --home $NEOCLOUD_HOME\nopenssl genrsa -out key.pem 2048\n"

@@ -17,7 +17,8 @@ VIEW = ClusterView(
     namespace="slurm-bank",
     image="image",
     node_sets=(NodeSetView("worker", 1, 1, 1024, gpus=1, gpu_type="l40s"),),
-    secrets=ClusterSecrets(b"", b"", "", ""),
+    secrets=ClusterSecrets(b"", b"", "", "", ""),
+    worker_host_public_key="",
     authorized_keys=(),
     shared_root_claim="shared-root",
 )

@@ -35,8 +35,9 @@ VIEW = ClusterView(
         NodeSetView("worker", count=2, cpus=4, memory_mib=16384),
         NodeSetView("gpu", count=1, cpus=16, memory_mib=65536, gpus=2, gpu_type="l40s"),
     ),
-    secrets=ClusterSecrets(b"slurm key", b"jwt key", "database password", "host key"),
+    secrets=ClusterSecrets(b"slurm key", b"jwt key", "database password", "host key", "worker host key"),
     authorized_keys=("ssh-ed25519 AAAA one@bank", "ssh-ed25519 BBBB two@bank\n"),
+    worker_host_public_key="ssh-ed25519 CCCC",
     shared_root_claim="shared-root",
     ssh_host_port=2222,
 )
@@ -101,8 +102,8 @@ def test_no_pod_is_privileged():
             context = container.get("securityContext", {})
             assert not context.get("privileged")
             added = set(context.get("capabilities", {}).get("add", []))
-            allowed = {"login": {"SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"}, "worker": {"SYS_ADMIN", "NET_RAW"}}
-            assert added <= allowed.get(container["name"], set())
+            nodes = {"SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"}  # both run sshd
+            assert added <= (nodes if container["name"] in ("login", "worker") else set())
 
 
 def test_only_workers_and_login_nodes_may_write_the_shared_root():

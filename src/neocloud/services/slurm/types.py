@@ -55,6 +55,7 @@ class Secret(StrEnum):
     JWT_KEY = "jwt.key"
     DATABASE_PASSWORD = "database.password"
     SSH_HOST_KEY = "ssh_host_ed25519_key"
+    WORKER_HOST_KEY = "worker_host_ed25519_key"
 
 
 def namespace(cluster_id: str) -> str:

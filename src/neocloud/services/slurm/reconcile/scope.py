@@ -141,12 +141,14 @@ async def cluster_view(
     models_folder: str = "",
 ) -> ClusterView:
     """Return the view that the pods are rendered from."""
+    secrets_kept = await cluster_secrets(scope.context)
     return ClusterView(
         name=scope.cluster.metadata.name,
         namespace=scope.namespace,
         image=image,
         node_sets=tuple(_node_set_view(node_set) for node_set in scope.cluster.spec.node_sets),
-        secrets=await cluster_secrets(scope.context),
+        secrets=secrets_kept,
+        worker_host_public_key=public_host_key(secrets_kept.worker_host_key),
         authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
         shared_root_claim=shared_root_claim,
         interfaces=scope.interfaces,
@@ -197,6 +199,7 @@ async def cluster_secrets(context: Context) -> ClusterSecrets:
             await context.secret(Secret.DATABASE_PASSWORD, lambda: secrets.token_hex(32).encode())
         ).decode(),
         ssh_host_key=(await context.secret(Secret.SSH_HOST_KEY, _new_ssh_host_key)).decode(),
+        worker_host_key=(await context.secret(Secret.WORKER_HOST_KEY, _new_ssh_host_key)).decode(),
     )
 
 

@@ -24,6 +24,11 @@ SLURM_KEY = "slurm-key"
 JWT_KEY = "jwt-key"
 ACCOUNTING_SECRET = "accounting"
 SSH_HOST_KEY = "ssh-host-key"
+WORKER_HOST_KEY = "worker-host-key"
+SSH_HOST_KEY_FILE = "ssh_host_ed25519_key"
+SSH_TO_WORKERS = "ssh-to-workers"
+SSH_CLIENT_FOLDER = "/run/neocloud/ssh"
+"""Where jobs and login shells have the files of SSH_TO_WORKERS."""
 CONTROLLER_STATE = "controller-state"
 ACCOUNTING_DATA = "accounting-data"
 NODES_SERVICE = "nodes"
@@ -86,6 +91,7 @@ AccountingStorageEnforce=associations,limits,qos
 PriorityType=priority/multifactor
 
 Prolog=/usr/local/lib/neocloud/bind-jail
+Epilog=/usr/local/lib/neocloud/end-sessions
 HealthCheckProgram=/usr/local/lib/neocloud/check-node
 HealthCheckInterval=30
 HealthCheckNodeState=ANY
@@ -213,9 +219,27 @@ def nodes_service(view: ClusterView) -> Service:
     )
 
 
+def ssh_client_files(view: ClusterView) -> dict[str, str]:
+    """Return the files for ssh from jobs and login shells to workers: by node name, with a key that is made
+    at the first use and the workers' host key."""
+    names = ",".join(f"{node_set.name}-*" for node_set in view.node_sets)
+    config = (
+        f"Match host {names},!*.* exec \"/opt/slurm/bin/make-ssh-key '%d'\"\n"
+        "  IdentityFile ~/.ssh/neocloud/id_ed25519\n"
+        f"  HostKeyAlias {view.namespace}\n"
+        f"  GlobalKnownHostsFile {SSH_CLIENT_FOLDER}/known_hosts\n"
+        "  StrictHostKeyChecking yes\n"
+    )
+    return {"config": config, "known_hosts": f"{view.namespace} {view.worker_host_public_key}\n"}
+
+
 def config_maps(view: ClusterView) -> list[ConfigMap]:
     keys = "".join(f"{key.strip()}\n" for key in view.authorized_keys)
-    files = {CONFIGURATION: configuration_files(view), LOGIN_KEYS: {"root": keys}}
+    files = {
+        CONFIGURATION: configuration_files(view),
+        LOGIN_KEYS: {"root": keys},
+        SSH_TO_WORKERS: ssh_client_files(view),
+    }
     return [
         ConfigMap(name=name, namespace=view.namespace, labels=view.labels, data=data)
         for name, data in files.items()
@@ -226,7 +250,8 @@ def secrets(view: ClusterView) -> list[Secret]:
     files = {
         SLURM_KEY: {"slurm.key": view.secrets.slurm_key},
         JWT_KEY: {"jwt.key": view.secrets.jwt_key},
-        SSH_HOST_KEY: {"ssh_host_ed25519_key": view.secrets.ssh_host_key.encode()},
+        SSH_HOST_KEY: {SSH_HOST_KEY_FILE: view.secrets.ssh_host_key.encode()},
+        WORKER_HOST_KEY: {SSH_HOST_KEY_FILE: view.secrets.worker_host_key.encode()},
         ACCOUNTING_SECRET: {name: text.encode() for name, text in accounting_files(view).items()},
     }
     return [

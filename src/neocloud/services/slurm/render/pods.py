@@ -47,6 +47,7 @@ DATABASE_PORT = 3306
 SECRETS = "/etc/neocloud/secrets"
 CONFIGURATION = "/etc/neocloud/slurm"
 LOGIN_KEYS = "/etc/neocloud/login-keys"
+SSH_TO_WORKERS = "/etc/neocloud/ssh"
 FILESYSTEMS = "/run/neocloud/filesystems"
 """The image's mount-jail finds filesystem 0, 1, ... here; NODE_FILESYSTEMS lists their mount points in order.
 The engine does not mount them in the shared root: users own the folders there, and a link would lead out."""
@@ -112,7 +113,6 @@ def login_pod(view: ClusterView, index: int) -> Pod:
         )
     mounts = (
         *_node_mounts(view),
-        Mount("login-keys", LOGIN_KEYS, read_only=True),
         Mount("ssh-host-key", f"{SECRETS}/ssh-host-key", read_only=True),
     )
     container = replace(
@@ -123,7 +123,6 @@ def login_pod(view: ClusterView, index: int) -> Pod:
     )
     volumes = (
         *_node_volumes(view, LOGIN_TMP_MIB, LOGIN_SHM_MIB),
-        Volume("login-keys", config_map=ConfigMapSource(name=configuration.LOGIN_KEYS)),
         Volume.of_secret("ssh-host-key", configuration.SSH_HOST_KEY),
     )
     return _pod(view, view.login_names()[index], "login", (container,), volumes)
@@ -131,8 +130,12 @@ def login_pod(view: ClusterView, index: int) -> Pod:
 
 def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
     memory = node_set.memory_mib
-    mounts = _node_mounts(view)
-    volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
+    host_key = f"{SECRETS}/worker-host-key"
+    mounts = (*_node_mounts(view), Mount("worker-host-key", host_key, read_only=True))
+    volumes = (
+        *_node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE)),
+        Volume.of_secret("worker-host-key", configuration.WORKER_HOST_KEY),
+    )
     labels = {NODE_SET_LABEL: node_set.name}
     features, paths = (), ()
     if name in view.models_on:  # the last filesystem that mount-jail mounts in the shared root
@@ -148,7 +151,7 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
             *_filesystem_variables(view, *paths),
         ),
         resources=limits(cpus=node_set.cpus, memory_mib=memory + MEMORY_FOR_DAEMONS_MIB, gpus=node_set.gpus),
-        security_context=_capabilities("SYS_ADMIN", "NET_RAW"),
+        security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )
     pod = _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
     return replace(pod, gpu_type=node_set.gpu_type)
@@ -207,6 +210,8 @@ def _node_mounts(view: ClusterView) -> tuple[Mount, ...]:
         Mount("tmp", "/tmp"),
         Mount("shm", "/dev/shm"),
         *(Mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),
+        Mount("login-keys", LOGIN_KEYS, read_only=True),
+        Mount("ssh-to-workers", SSH_TO_WORKERS, read_only=True),
         *_key_mounts("slurm-key"),
     )
 
@@ -220,6 +225,8 @@ def _node_volumes(view: ClusterView, tmp_mib: int, shm_mib: int) -> tuple[Volume
             Volume.of_claim(f"filesystem-{index}", mount.claim.name, mount.claim.namespace)
             for index, mount in enumerate(view.mounts)
         ),
+        Volume("login-keys", config_map=ConfigMapSource(name=configuration.LOGIN_KEYS)),
+        Volume("ssh-to-workers", config_map=ConfigMapSource(name=configuration.SSH_TO_WORKERS)),
         *_secret_volumes("slurm-key"),
     )
 

@@ -65,6 +65,8 @@ class ClusterSecrets:
     database_password: str
     ssh_host_key: str
     """OpenSSH private key (ed25519); it stays the same when a login pod is replaced."""
+    worker_host_key: str
+    """The same for all workers. Another one than that of login nodes: root in a job can reach a worker's."""
 
     def __repr__(self) -> str:
         return "ClusterSecrets(...)"
@@ -80,6 +82,8 @@ class ClusterView:
     secrets: ClusterSecrets
     authorized_keys: tuple[str, ...]
     """Public keys that may log in as root."""
+    worker_host_public_key: str
+    """The "ssh-ed25519 AAAA..." line of the workers' host key."""
     shared_root_claim: str
     """The PersistentVolumeClaim of the shared root, which jobs see as "/"."""
     login_count: int = 1
