@@ -47,6 +47,11 @@ EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
 HOWTO = "tests/test_howto.py::test_the_service_of_the_guide_serves_what_it_says"
 
+ADMINISTRATION = (
+    "real Slurm: tests/e2e/test_slurm_administration.py"
+    "::test_a_qos_that_may_preempt_takes_nodes_from_a_job_which_runs_again_later"
+)
+
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
@@ -166,6 +171,14 @@ READERS: Mapping[str, Reader] = {
             "neo ": TEAMS_CLOUD,
             "scp -F lab.ssh": FAR_CLUSTER,
             "import ssl": LAPTOP,
+        }
+    ),
+    "docs/guides/slurm-administration.md": Reader(
+        not_run={
+            "sacctmgr": ADMINISTRATION,
+            "sshare": ADMINISTRATION,
+            "scontrol": ADMINISTRATION,
+            "sbatch": ADMINISTRATION,
         }
     ),
     "docs/guides/clients/json.md": Reader(),

@@ -48,6 +48,13 @@ AuthAltParameters=jwt_key=/etc/slurm/jwt.key
 # cred_expire, SlurmdTimeout, ReturnToService: a lost node's job runs elsewhere after seconds, and the node
 # is used again as soon as it is back.
 # sched_interval: a job that waits for a time, not for an event, starts then and not up to a minute later.
+# bf_interval, bf_hetjob_immediate: heterogeneous jobs, started by backfill only, wait a second.
+# bf_max_time: its default is bf_interval, in which a long queue could not be read.
+# nohold_on_prolog_fail: a controller that was killed just after a job's start launches the job again, and the
+# node refuses the second copy. Slurm would hold such a job; now it starts again, at most five times.
+# PriorityWeight*: QoS before fair share before age. A day of waiting adds a seventh of PriorityWeightAge.
+# PriorityCalcPeriod: in minutes; how soon usage counts for fair share.
+# preempt/qos: no job is preempted until an administrator gives a QoS the right to (sacctmgr, Preempt=).
 # proctrack/linuxproc and OverMemoryKill: work in any container, whatever cgroups the host has.
 # config_overrides: a worker is as large as its preset says, not as the machine it happens to run on.
 SLURM_CONF = """\
@@ -69,7 +76,7 @@ BatchStartTimeout=15
 TCPTimeout=3
 KillWait=5
 JobRequeue=1
-SchedulerParameters=sched_interval=5,bf_interval=5
+SchedulerParameters=sched_interval=5,bf_interval=1,bf_max_time=30,bf_hetjob_immediate,nohold_on_prolog_fail
 MpiDefault=none
 
 ProctrackType=proctrack/linuxproc
@@ -89,6 +96,13 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={accounting}
 AccountingStorageEnforce=associations,limits,qos
 PriorityType=priority/multifactor
+PriorityWeightQOS=100000
+PriorityWeightFairshare=10000
+PriorityWeightPartition=1000
+PriorityWeightAge=1000
+PriorityCalcPeriod=1
+PreemptType=preempt/qos
+PreemptMode=REQUEUE
 
 Prolog=/usr/local/lib/neocloud/bind-jail
 Epilog=/usr/local/lib/neocloud/end-sessions
