@@ -194,6 +194,7 @@ class PodmanEngine:
     async def close(self) -> None:
         self._prober.close()
         self._components.gpus.close()
+        self._components.networks.public_interface.close()
         await self._libpod.close()
 
     # Only on a single machine: GPUs, images, shutdown and removal
