@@ -12,7 +12,7 @@ import pytest
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import Accelerator, Reference
 from neocloud.engines.fake.world import ContainerState
-from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, pod_holder
+from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, leave_to_pod, pod_holder
 from neocloud.services.compute import InstanceMeter
 from tests.services.compute.cloud import Cloud, boot_disk, instance_spec, machine_cloud
 
@@ -190,3 +190,39 @@ async def gpu_seconds(cloud: Cloud, resource_id: str, later: timedelta = timedel
     end = datetime.now(UTC) + later
     records = InstanceMeter()(history, history[0].at, end)
     return sum(each.seconds for each in records if each.sku.endswith(".gpu"))
+
+
+async def test_a_machine_that_was_removed_by_force_keeps_its_gpu_while_it_runs(cloud: Cloud) -> None:
+    machines = []
+    for name in ("one", "two"):
+        made = await cloud.machine(name, resources=SHAPE, boot_disk=boot_disk(f"{name}-boot"))
+        machines.append(made.metadata.id)
+    pod = Reference("Pod", machines[0], machines[0])
+
+    def forget(tx: Transaction) -> None:
+        keep_gpus = leave_to_pod(tx, machines[0], pod)
+        tx.delete(machines[0])
+        keep_gpus()
+
+    await cloud.running.store.write(forget)
+    third = await cloud.create("Instance", "x", instance_spec(resources=SHAPE, boot_disk=boot_disk("x")))
+    await cloud.until(third, "ERROR")
+    assert cloud.pod(third) is None and cloud.pod(machines[0]) is not None
+
+    cloud.engine.lose(pod)  # the operator has removed it
+    cloud.running.worker.enqueue(third)
+    await cloud.until(third, "RUNNING")
+    assert cloud.machines.desired(third)["gpus"] == ["0000:01:00.0"]
+
+
+async def test_a_preempted_machine_gives_its_gpu_to_the_one_that_waits(cloud: Cloud) -> None:
+    policy = {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
+    for name in ("one", "two"):
+        spec = instance_spec(resources=SHAPE, boot_disk=boot_disk(f"{name}-boot"), **policy)
+        spot = await cloud.create("Instance", name, spec)
+        await cloud.until(spot, "RUNNING")
+    given = cloud.machines.desired(spot)["gpus"]
+    web = await cloud.create("Instance", "web", instance_spec(resources=SHAPE, boot_disk=boot_disk("web")))
+    await cloud.until(web, "RUNNING")
+    assert cloud.pod(spot) is None
+    assert cloud.machines.desired(web)["gpus"] == given

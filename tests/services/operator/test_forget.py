@@ -22,6 +22,7 @@ from neocloud.core.kind import FINALIZER
 from neocloud.core.store import Resource, Transaction
 from neocloud.engines.base import EngineError, Observation, Reference
 from neocloud.engines.fake import FakeEngine
+from neocloud.engines.gpu_ledger import GPU_NAMESPACE, pod_holder
 from neocloud.engines.manifest import ConfigMap, Manifest
 from neocloud.services import iam
 from neocloud.services.compute.public import filesystem_spec
@@ -168,6 +169,14 @@ async def test_a_stuck_resource_goes_with_all_that_it_owns(cloud: Cloud) -> None
     assert (await cloud.refusal(FORGET, id=identifier)).code is Code.NOT_FOUND
     name_again = await create(cloud, cloud.project_id)
     await cloud.until(name_again, "READY")
+
+
+async def test_gpus_stay_reserved_for_what_is_left_running(cloud: Cloud) -> None:
+    identifier = await stuck(cloud)
+    await cloud.running.store.write(lambda tx: tx.reserve(GPU_NAMESPACE, "GPU-0", identifier))
+    await cloud.call(FORGET, id=identifier)
+    held = await read(cloud, lambda tx: tx.reservations(GPU_NAMESPACE))
+    assert held == {"GPU-0": pod_holder(Reference("Pod", identifier, identifier))}
 
 
 async def test_what_a_step_makes_until_the_removal_is_listed(

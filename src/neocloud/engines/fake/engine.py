@@ -124,6 +124,8 @@ class FakeEngine:
         for reference in references:
             check_reference(reference)
         for reference in [r for r in references if r.kind == "Pod"]:
+            if self.faults.stop_gate is not None and reference in self.world.pods:
+                await self.faults.stop_gate.wait()
             self._remove_pod(reference)
         for reference in [r for r in references if r.kind not in ("Pod", "Namespace")]:
             refuse_if_used(self.world, reference)

@@ -28,7 +28,12 @@ from neocloud.engines.manifest import (
     limits,
 )
 from neocloud.services.compute.public import claim_name, claim_namespace
-from neocloud.services.compute.types import BOOT_DEVICE, POD_CONTAINER, ROOT_FILESYSTEM_LABEL
+from neocloud.services.compute.types import (
+    BOOT_DEVICE,
+    GRACE_SECONDS,
+    POD_CONTAINER,
+    ROOT_FILESYSTEM_LABEL,
+)
 
 INSTANCE_LABEL = "neocloud.dev/instance"
 MACHINE_SECRET, MACHINE_FOLDER, MACHINE_FILE = "machine", "/etc/neocloud/machine", "machine.json"
@@ -38,8 +43,6 @@ KVM = "kvm"
 VFIO_FOLDER = "/dev/vfio/"
 """Holds the devices of IOMMU groups. The engine takes a group from its drivers for the pod that names it."""
 
-GRACE_SECONDS = 60
-"""The time for a guest to shut down before it is powered off."""
 LAUNCHER_CAPABILITIES = (
     "NET_ADMIN",  # wires the pod's interface to the guest's
     "NET_BIND_SERVICE",  # names and metadata at ports below 1024

@@ -139,6 +139,8 @@ GPU_CLUSTER_ID_PREFIX = "computegpucluster"
 MAINTENANCE_EVENT = "nebius.compute.v1.MaintenanceEvent"
 MAINTENANCE_EVENT_ID_PREFIX = "computemaintenance"
 
+GRACE_SECONDS = 60
+"""The time for a guest to shut down before it is powered off."""
 BOOT_DEVICE = "boot"
 POD_CONTAINER = "machine"
 

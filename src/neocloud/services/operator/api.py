@@ -18,6 +18,7 @@ from neocloud.core.kind import delete_row
 from neocloud.core.service import Call, Dependencies, KindTable, Method, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.engines.base import Engine, Reference
+from neocloud.engines.gpu_ledger import leave_to_pod
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.neocloud.operator.v1 import (
     EngineObject,
@@ -55,7 +56,9 @@ async def forget(call: Call, request: ForgetResourceRequest) -> Write[ForgetReso
         now = dependencies.clock.now()
         for row in reversed(rows):
             operations.abort_unfinished(tx, row.id, now, REASON)
+            keep_gpus = leave_to_pod(tx, row.id, Reference("Pod", row.id, row.id))
             delete_row(tx, kinds, row, now)
+            keep_gpus()  # what runs on may still use them
         title = f"{_words(rows[0].kind)} {rows[0].name}".strip()
         return NewOperation(rows[0], title, has_removed=True, answer=lambda done: _response(done, rows, left))
 

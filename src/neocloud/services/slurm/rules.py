@@ -99,7 +99,8 @@ class ClusterRules(Rules[Cluster]):
         ]
         if not found:
             held = cluster_demands(old.spec) if old else []
-            check_capacity(reader, new.metadata, cluster_demands(new.spec), held)
+            demanded = cluster_demands(new.spec)
+            check_capacity(reader, new.metadata, demanded, held, may_wait=True, may_preempt=True)
         return found
 
     def complete(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> None:

@@ -31,6 +31,7 @@ from neocloud.messages.neocloud.compute.v1 import (
     ReadSerialLogResponse,
 )
 from neocloud.services.compute.api.maintenance import active_maintenance
+from neocloud.services.compute.preemption import finish_preemption, preemption_event
 from neocloud.services.compute.public import check_capacity, instance_demands
 from neocloud.services.compute.reconcile.machine_scope import MachineControl
 from neocloud.services.compute.rules.instance import pricing_violations
@@ -84,8 +85,11 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
         if violations := list(pricing_violations(new, None, reader)):
             raise contract.bad_request(violations)
         # A stopped instance holds no capacity.
-        check_capacity(reader, row, instance_demands(new.spec), [])
+        may_preempt = not new.spec.HasField("preemptible")
+        demanded = instance_demands(new.spec)
+        check_capacity(reader, row, demanded, [], may_wait=True, may_preempt=may_preempt)
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
+        finish_preemption(tx, row.id, now)
         return _change(tx, call, row, new, InstanceState.STARTING)
 
     return Write(work)
@@ -159,12 +163,12 @@ OFF = "off"
 
 async def get_machine(call: Call, request: GetMachineRequest) -> Machine:
     engine, instance_id = call.dependencies.engine, request.instance_id
-    runtime = await call.dependencies.store.read(lambda tx: _runtime_state(tx, instance_id))
+    reason = await call.dependencies.store.read(lambda tx: _stop_reason(tx, instance_id))
     capabilities = await engine.capabilities()
     answer = Machine(
         instance_id=instance_id,
         power=OFF,
-        reason=str(runtime.stop_reason),
+        reason=reason,
         acceleration=capabilities.details.get("acceleration", "").partition(" ")[0],
     )
     pod = (await engine.observe(namespace(instance_id))).pod(pod_name(instance_id))
@@ -193,6 +197,16 @@ async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSeri
             request.instance_id, f"{request.instance_id} has no machine now: {error} Start it first."
         ) from error
     return ReadSerialLogResponse(lines=page.lines, next_line=page.next_line)
+
+
+def _stop_reason(tx: Transaction, instance_id: str) -> str:
+    reason = _runtime_state(tx, instance_id).stop_reason
+    event = preemption_event(tx, instance_id) if reason is StopReason.PREEMPTED else None
+    if event is None:
+        return str(reason)
+    return (
+        f"{reason} at {event.created_at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC; it stays off until it is started"
+    )
 
 
 def _runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:

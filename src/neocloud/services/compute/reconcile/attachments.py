@@ -13,8 +13,16 @@ from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
-from neocloud.engines.base import Accelerator, Capabilities, KubernetesObject
-from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, GpusLost, TooFewGpus
+from neocloud.engines.base import Accelerator, Capabilities, Engine, KubernetesObject
+from neocloud.engines.calls import engine_call
+from neocloud.engines.gpu_ledger import (
+    GPU_NAMESPACE,
+    GpuLedger,
+    GpusLost,
+    TooFewGpus,
+    pod_holder,
+    pods_among,
+)
 from neocloud.engines.gpu_types import gpu_type
 from neocloud.engines.manifest import Pod, Secret
 from neocloud.engines.manifest.network_spec import mac_of
@@ -33,6 +41,7 @@ from neocloud.services.compute.render import (
 )
 from neocloud.services.compute.types import (
     DISK,
+    INSTANCE_ID_PREFIX,
     DiskState,
     FilesystemState,
     InstanceReason,
@@ -205,7 +214,7 @@ def _size(disk: Resource) -> int:
 
 
 async def acquire_gpus(
-    store: Store, scope: MachineScope, preset: Preset, capabilities: Capabilities
+    store: Store, engine: Engine, scope: MachineScope, preset: Preset, capabilities: Capabilities
 ) -> tuple[GpuView, ...]:
     """Return the GPUs of the instance: those it holds and as many more as it needs.
 
@@ -216,15 +225,30 @@ async def acquire_gpus(
     present = capabilities.accelerators
     of_type = [each for each in present if preset.gpu_type in ("", gpu_type(each.model))]
     usable = [each for each in of_type if not each.passthrough_problem]
+    ledger = GpuLedger(store.write)
+
+    async def acquire() -> Sequence[Accelerator]:
+        return await ledger.acquire(scope.id, preset.gpus, usable, present, is_started=scope.is_up)
+
     try:
-        found = await GpuLedger(store.write).acquire(
-            scope.id, preset.gpus, usable, present, is_started=scope.is_up
-        )
+        try:
+            found = await acquire()
+        except TooFewGpus:
+            await _release_left_behind(ledger, engine)
+            found = await acquire()
     except GpusLost as error:
         raise _lost(error.keys, present) from error
     except TooFewGpus as error:
         raise _too_few(preset, of_type, error.free) from error
     return tuple(GpuView(each.pci_address, each.iommu_group) for each in found)
+
+
+async def _release_left_behind(ledger: GpuLedger, engine: Engine) -> None:
+    """Release the GPUs of machines that were removed from the control plane by force and have ended since."""
+    for pod in pods_among((await ledger.holders()).values()):
+        is_machine = pod.name == pod.namespace and pod.name.startswith(f"{INSTANCE_ID_PREFIX}-")
+        if is_machine and (await engine_call(engine.observe(pod.namespace))).pod(pod.name) is None:
+            await ledger.release(pod_holder(pod))
 
 
 def _lost(keys: Collection[str], present: Sequence[Accelerator]) -> Failed:

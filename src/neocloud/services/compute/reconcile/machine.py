@@ -15,6 +15,11 @@ from neocloud.engines.base import Capabilities, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.catalogue import preset
+from neocloud.services.compute.preemption import (
+    finish_preemption,
+    give_up_waiting,
+    wait_for_capacity,
+)
 from neocloud.services.compute.reconcile.attachments import (
     IdentityTokens,
     acquire_gpus,
@@ -78,6 +83,7 @@ class InstanceReconciler:
             return (Step("Stop the machine", self._stop), *resources, release)
         return (
             *resources,
+            Step("Wait for capacity", self._wait_for_capacity),
             Step("Start the machine", self._start),
             Step("Wait for the guest", self._wait_for_guest),
             Step("Grow its disks", self._grow_disks),
@@ -89,6 +95,9 @@ class InstanceReconciler:
             Step("Stop the machine", self._stop),
             Step("Remove its namespace", self._remove_namespace),
         )
+
+    async def _wait_for_capacity(self, scope: MachineScope) -> None:
+        await wait_for_capacity(scope.context)
 
     async def _start(self, scope: MachineScope) -> None:
         pod = scope.pod
@@ -166,7 +175,7 @@ class InstanceReconciler:
             disks=disk_views(scope),
             filesystems=await shared_views(scope),
             user_data=complete_user_data(spec.cloud_init_user_data),
-            gpus=await acquire_gpus(self._store, scope, shape, capabilities),
+            gpus=await acquire_gpus(self._store, self._engine, scope, shape, capabilities),
             has_identity=bool(spec.service_account_id),
         )
 
@@ -177,6 +186,7 @@ class InstanceReconciler:
 
         if not scope.should_run:
             await release_gpus(self._store, scope.id)
+            await give_up_waiting(scope.context)
 
     async def _remove_pod(self, scope: MachineScope) -> None:
         pod = Reference("Pod", namespace(scope.id), pod_name(scope.id))
@@ -205,6 +215,8 @@ class InstanceReconciler:
             if row is None or row.resource_version != version or row.state != state:
                 raise RetryLater("it was changed meanwhile", delay_seconds=0)
             changed = change(read_runtime_state(tx, scope.id))
+            if changed.stop_reason is not StopReason.PREEMPTED:
+                finish_preemption(tx, scope.id, scope.context.now)
             write_runtime_state(tx, scope.id, changed)
             return changed
 

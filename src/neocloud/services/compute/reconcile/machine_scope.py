@@ -6,7 +6,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from neocloud.core import wire
@@ -23,6 +23,7 @@ from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transact
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.compute.v1 import Instance, InstanceStatus, NetworkInterfaceSpec
+from neocloud.services.compute.preemption import waiting_for
 from neocloud.services.compute.render import InterfaceView
 from neocloud.services.compute.types import (
     POD_CONTAINER,
@@ -141,6 +142,8 @@ class MachineScope:
     """The boot disk first. Found by a step, like all that follows."""
     addresses: Addresses | None = None
     guest: GuestStatus = GuestStatus("unknown")
+    waiting_ids: frozenset[str] = frozenset()
+    """The ids of resources that wait for the capacity of this machine."""
 
     @property
     def id(self) -> str:
@@ -182,16 +185,18 @@ class MachineScope:
 async def read_scope(context: Context, engine: Engine, store: Store) -> MachineScope:
     instance_id = context.resource.id
 
-    def read(tx: Transaction) -> tuple[RuntimeState, datetime]:
-        return read_runtime_state(tx, instance_id), _starting_since(tx, context.resource, context.now)
+    def read(tx: Transaction) -> tuple[RuntimeState, datetime, frozenset[str]]:
+        since = _starting_since(tx, context.resource, context.now)
+        return read_runtime_state(tx, instance_id), since, frozenset(waiting_for(tx, instance_id))
 
-    runtime, since = await store.read(read)
+    runtime, since, waiting_ids = await store.read(read)
     return MachineScope(
         context=context,
         instance=wire.resource_message(context.resource),
         runtime=runtime,
         observation=await engine.observe(namespace(instance_id)),
         starting_since=since,
+        waiting_ids=waiting_ids,
     )
 
 
@@ -227,6 +232,8 @@ def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileRes
             is_managed = attached.WhichOneof("type") == "managed_disk"
             status.disk_attachments.add(id=disk.id, name=disk.name, is_managed=is_managed)
     resync = IDLE_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
+    if state == InstanceState.STOPPED:
+        result = replace(result, wakes=scope.waiting_ids)
     return result.with_status(status, state, resync)
 
 

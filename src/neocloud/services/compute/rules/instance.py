@@ -116,7 +116,9 @@ class InstanceRules(Rules[Instance]):
         ]
         if not found:
             held = instance_demands(old.spec) if old is not None else []
-            check_capacity(reader, new.metadata, instance_demands(new.spec), held)
+            may_preempt = not new.spec.HasField("preemptible")
+            demanded = instance_demands(new.spec)
+            check_capacity(reader, new.metadata, demanded, held, may_wait=True, may_preempt=may_preempt)
         return found
 
     def complete(self, new: Instance, old: Instance | None, reader: ResourceReader) -> None:

@@ -14,7 +14,7 @@ from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, EngineUnavailable, Reference
-from neocloud.services.compute.public import claim_name, filesystem_spec
+from neocloud.services.compute.public import claim_name, filesystem_spec, wait_for_capacity
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.reconcile import nodes
@@ -67,6 +67,7 @@ class ClusterReconciler:
             Step("Create the shared root", self._create_shared_root),
             Step("Find filesystems", find_filesystems),
             Step("Find addresses", find_interfaces),
+            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
             Step("Start the pods", self._start_pods),
             Step("Wait for accounting", partial(_require_ready, ACCOUNTING_POD)),
             Step("Wait for the controller", self._wait_for_controller),
