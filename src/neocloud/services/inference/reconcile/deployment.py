@@ -88,7 +88,7 @@ class DeploymentReconciler:
             Step("Reserve capacity", self._reserve_capacity),
             Step("Stage adapters", self._stage_adapters),
             Step("Record ended replicas", self._replicas.record_endings),
-            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
+            Step("Wait for capacity", self._wait_for_capacity),
             Step("Start replicas", self._replicas.start),
             Step("Stop surplus replicas", self._stop_surplus),
             Step("Check the model servers", self._check_model_servers),
@@ -172,6 +172,9 @@ class DeploymentReconciler:
             start_seconds=status.start_seconds,
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
+
+    async def _wait_for_capacity(self, scope: Scope) -> None:
+        await wait_for_capacity(scope.context)
 
     async def _reserve_capacity(self, scope: Scope) -> None:
         if not scope.spec.slurm_cluster_id:
