@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -40,19 +40,24 @@ script looks it up in both."""
 
 @dataclass
 class Machine:
-    """A machine on which no package is installed. `release` has the versions that its lists offer."""
+    """A machine: the versions that its lists offer, and those that are installed."""
 
     folder: Path
     release: Mapping[str, str]
+    installed: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def run(self, group: str, *, user: int = 0) -> "subprocess.CompletedProcess[str]":
         programs = {
-            "dpkg-query": "exit 1",
+            # The last argument is the name.
+            "dpkg-query": f'for name; do :; done; cat "{self.folder}/installed/$name" 2>/dev/null',
             "apt-get": f'echo "$*" >>{self.folder}/calls',
             "apt-cache": f'cat "{self.folder}/release/$2" 2>/dev/null || true',
             "id": f"echo {user}",
         }
         (self.folder / "release").mkdir()
+        (self.folder / "installed").mkdir()
+        for name, version in self.installed.items():
+            (self.folder / "installed" / name).write_text(f"installed {version}\n")
         for name, version in self.release.items():
             policy = f"{name}:\n  Installed: (none)\n  Candidate: {version}\n"
             (self.folder / "release" / name).write_text(policy)
@@ -100,6 +105,29 @@ def test_a_release_without_a_new_enough_podman_is_refused_before_anything_is_ins
     assert len(machine.calls) == (1 if code else 2)
     if code:
         assert "do not have: podman>=4.3." in done.stderr and "universe" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("podman", "is_missing"),
+    [("3.4.4+ds1-1ubuntu1", True), ("4:4.2.0-1", True), ("4.3.1+ds1-8", False), ("4:5.4.2-1", False)],
+)
+def test_an_installed_podman_that_is_too_old_is_replaced(
+    tmp_path: Path, podman: str, is_missing: bool
+) -> None:
+    installed = {**dict.fromkeys(names(), "1.0"), "podman": podman}
+    machine = Machine(tmp_path, {**installed, "podman": "5.4.2+ds1-2"}, installed)
+    done = machine.run("run")
+    assert done.returncode == 0, done.stderr
+    assert [each.split()[-1] for each in machine.calls] == (["update", "podman"] if is_missing else [])
+    assert ("missing here, or too old" in done.stdout) == is_missing
+
+
+def test_without_a_newer_podman_the_old_one_is_named_with_what_to_do(tmp_path: Path) -> None:
+    installed = {**dict.fromkeys(names(), "1.0"), "podman": "3.4.4"}
+    machine = Machine(tmp_path, installed, installed)
+    done = machine.run("run")
+    assert done.returncode == 1 and len(machine.calls) == 1
+    assert "do not have: podman>=4.3." in done.stderr and "Debian 12 and newer have them" in done.stderr
 
 
 def test_without_root_the_command_is_named_and_nothing_is_done(tmp_path: Path) -> None:
