@@ -212,6 +212,40 @@ async def test_slurm_jobs_of_the_resources_are_listed() -> None:
     assert not found and "slurmcluster-e00a" in problem and "login node" in problem
 
 
+async def test_all_sources_of_a_listing_are_asked_at_the_same_time(tmp_path: Path) -> None:
+    """One after another, they would take longer than a caller waits: each waits here for the others."""
+    everyone = asyncio.Barrier(3)
+
+    async def jobs(cluster_id: str) -> list[BatchJob]:
+        await everyone.wait()
+        return [BatchJob(7, f"{row.id}.x", "RUNNING", has_ended=False) for row in rows]
+
+    spec = contract.message("neocloud.inference.v1.DeploymentSpec")
+    rows = [
+        Resource(f"deployment-e00{each}", DEPLOYMENT, "project-e00a", each, NOW, NOW)
+        for each in ("first", "second")
+    ]
+    rows = [
+        replace(row, spec=spec(slurm_cluster_id=f"slurmcluster-e00{row.name}").SerializeToString())
+        for row in rows
+    ]
+    seen: list[str] = []
+
+    async def observe(namespace: str) -> Observation:
+        seen.append(namespace)
+        if len(seen) == 1:
+            await everyone.wait()
+        return Observation(())
+
+    engine = Mock(observe=observe, removal_commands=lambda namespace: ())
+    dependencies = Mock(engine=engine, settings=Mock(home=tmp_path))
+    dependencies.provided.find.return_value = Mock(jobs=jobs)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        left = await api._left_behind(dependencies, rows)
+    assert left.engine_error == ""
+    assert [each.namespace for each in left.objects] == ["slurmcluster-e00first", "slurmcluster-e00second"]
+
+
 async def test_the_audit_log_of_the_resources_tenant_has_it(cloud: Cloud) -> None:
     stranger, project_id = await stranger_of(cloud)
     identifier = await stuck(stranger, project_id)
