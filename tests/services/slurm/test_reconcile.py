@@ -203,10 +203,28 @@ async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_pa
             assert login_ports(cloud, cluster) == [("127.0.0.1", port), (added, port)]
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bool):
-    """After `neo up --listen` with another address, no condition names the one that the host lacks."""
-    held = {"203.0.113.1,203.0.113.2": "cluster", "203.0.113.3": "other"}
+async def test_loopback_is_never_closed_though_the_monitor_before_holds_it(cluster_context: Any):
+    """The login node before went without an address that is free again, so only loopback seems taken."""
+    closed = ClosedAddresses()
+    with socket.socket() as monitor:
+        monitor.bind(("127.0.0.1", 0))
+        monitor.listen()
+        port = monitor.getsockname()[1]
+        addresses = ("127.0.0.1", "127.0.0.2")
+        for _ in range(3 * login_port.FAILURES_BEFORE_CLOSING):
+            assert not await closed.note_failure(cluster_context, addresses, port, [])
+    assert cluster_context.held == {}
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", port))
+        other.listen()
+        found = [await closed.note_failure(cluster_context, addresses, port, []) for _ in range(2)]
+    assert (found, list(cluster_context.held)) == ([False, True], ["127.0.0.2"])
+
+
+@pytest.fixture
+def cluster_context() -> Any:
+    """A context of a cluster with reservations in `held`."""
+    held: dict[str, str] = {}
 
     async def reserve(space: str, values: list[str]) -> None:
         held.update(dict.fromkeys(values, "cluster"))
@@ -218,10 +236,17 @@ async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bo
         return dict(held)
 
     calls = {"reserve": reserve, "release": release, "reservations": reservations}
-    context: Any = SimpleNamespace(resource=SimpleNamespace(id="cluster"), **calls)
+    return SimpleNamespace(resource=SimpleNamespace(id="cluster"), held=held, **calls)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_an_address_that_the_operator_gave_up_is_not_missed(cluster_context: Any, is_running: bool):
+    """After `neo up --listen` with another address, no condition names the one that the host lacks."""
+    cluster_context.held.update({"203.0.113.1,203.0.113.2": "cluster", "203.0.113.3": "other"})
     wanted = ("127.0.0.1", "203.0.113.2")
-    assert await ClosedAddresses().of(context, 2222, wanted, is_running=is_running) == ["203.0.113.2"]
-    assert held == {"203.0.113.2": "cluster", "203.0.113.3": "other"}
+    left = await ClosedAddresses().of(cluster_context, 2222, wanted, is_running=is_running)
+    assert left == ["203.0.113.2"]
+    assert cluster_context.held == {"203.0.113.2": "cluster", "203.0.113.3": "other"}
 
 
 def test_a_port_is_free_although_the_host_lacks_one_of_the_addresses():
