@@ -1,13 +1,21 @@
 """Disks, snapshots, images and filesystems of machines: CMP-08, CMP-13."""
 
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.messages.nebius.compute.v1 import DiskStatus, ImageStatus
 
+from neocloud.control_plane.settings import Settings
+from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError, Code
+from neocloud.core.store import Transaction, open_store
 from neocloud.engines.base import Reference
+from neocloud.services.compute import sync_public_images
+from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGES_PARENT
 from tests.services.compute.cloud import (
     FAMILY,
     IMAGE_BYTES,
@@ -67,7 +75,9 @@ async def test_a_snapshot_becomes_a_disk_and_an_image(cloud: Cloud) -> None:
     second = await disk(cloud, "restored", source_snapshot_id=snapshot)
     assert source(cloud, second)["name"] == snapshot
     image = await cloud.create("Image", "golden", {"image_family": "golden", "source_disk_id": first})
-    await cloud.when(image, lambda found: found.status.state == 2)
+    copied = await cloud.when(image, lambda found: found.status.state == 2)
+    assert copied.status.min_disk_size_bytes == found.status.content_size_bytes
+    assert copied.status.storage_size_bytes < copied.status.min_disk_size_bytes, "what is stored of it"
     third = await disk(
         cloud, "third", source_image_family={"image_family": "golden", "parent_id": cloud.project_id}
     )
@@ -202,3 +212,33 @@ async def test_a_filesystem_is_shared_by_machines(cloud: Cloud) -> None:
     assert (await cloud.refusal("FilesystemService/Delete", id=shared)).code == Code.FAILED_PRECONDITION
     found = await cloud.when(shared, lambda seen: len(seen.status.read_write_attachments) == 2)
     assert instance.metadata.id in found.status.read_write_attachments
+
+
+async def test_an_image_of_the_cloud_says_what_its_file_takes(tmp_path: Path) -> None:
+    """Also one whose row a release before wrote, which took the size of the smallest disk for it."""
+    clock, settings = SystemClock(), Settings(home=tmp_path)
+    folder = tmp_path / "images" / "machine" / FAMILY
+    folder.mkdir(parents=True)
+    machine = {"name": FAMILY, "family": FAMILY, "title": "Test", "minimum_bytes": 4 * GIB}
+    (folder / "image.json").write_text(json.dumps(machine))
+    (folder / "disk.qcow2").write_bytes(b"x" * 100_000)
+    store = await open_store(":memory:", b"k" * 32, clock)
+
+    async def status() -> ImageStatus:
+        await sync_public_images(store, settings, clock)
+        (row,) = await store.read(lambda tx: tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0])
+        return ImageStatus.FromString(row.status)
+
+    first = await status()
+    assert first.min_disk_size_bytes == 4 * GIB
+    assert 0 < first.storage_size_bytes <= 1 << 20
+
+    def as_before(tx: Transaction) -> None:
+        (row,) = tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0]
+        before = ImageStatus(storage_size_bytes=4 * GIB)
+        before.MergeFrom(ImageStatus(min_disk_size_bytes=4 * GIB, state=first.state))
+        tx.update(replace(row, status=before.SerializeToString()))
+
+    await store.write(as_before)
+    assert await status() == first
+    await store.close()

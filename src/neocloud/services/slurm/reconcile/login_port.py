@@ -4,7 +4,7 @@ The port of a cluster stays the same, while the operator may add addresses. Anot
 on a new address, or the host may lose an address. Then the login node is started without that address, and a
 condition of the cluster says so. The address is tried again when the login node is started the next time.
 
-Loopback is never left out: every machine has it, and `neo slurm cluster ssh` on this one uses it. While the port
+Loopback is never left out: every host has it, and `neo slurm cluster ssh` on this one uses it. While the port
 is taken there, the start is repeated: mostly the monitor of the login node before still holds it.
 """
 
