@@ -6,17 +6,20 @@ on this process: they continue when it dies, and the next engine on the same sta
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from neocloud.core.store.protocol import StoreError
 from neocloud.engines.base import (
     MAX_OUTPUT_BYTES,
     Capabilities,
     EngineError,
     EngineEvent,
+    EventKind,
     ExecResult,
     LogPage,
     Observation,
@@ -42,6 +45,8 @@ from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
 from neocloud.engines.podman.storage.pod_mounts import missing_support
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
 _PODS_AT_ONCE = 8
@@ -310,6 +315,12 @@ class PodmanEngine:
     async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
         await self._prepare()
         async for event in watch(self._libpod, self.layout, since):
+            if event.kind is EventKind.POD_REMOVED:
+                try:
+                    await self._components.pods.note_removal(event.pod)
+                except (EngineError, StoreError) as error:
+                    # A pod that needs GPUs, and the next start, release them then.
+                    logger.warning("GPUs of pod %s are not released yet: %s", event.pod.name, error)
             yield event
 
 

@@ -23,7 +23,7 @@ from neocloud.engines.podman.containers import (
     to_start,
     with_lost,
 )
-from neocloud.engines.podman.gpus.allocator import GpuAllocator
+from neocloud.engines.podman.gpus.allocator import GpuAllocator, uses_gpus
 from neocloud.engines.podman.gpus.cdi import Device
 from neocloud.engines.podman.gpus.passthrough import groups_of
 from neocloud.engines.podman.layout import Layout, Objects, logged, pod_field
@@ -168,6 +168,15 @@ class Pods:
             await self._attachments.changed(before, None)
             await self._networks.release(reference.namespace, reference.name)
             await self._hosts_files.refresh(reference.namespace)
+
+    async def note_removal(self, reference: Reference) -> None:
+        """Release the GPUs of a pod whose containers were removed by hand, as after a forced deletion."""
+        pod, lock = self._objects.pod(reference), self._locks[reference]
+        if pod is None or not uses_gpus(pod) or lock.locked():  # the engine itself removes or replaces it
+            return
+        async with lock:
+            if not await self.rows(reference.namespace, reference.name):
+                await self._gpus.release(pod)
 
     async def restart(self, reference: Reference) -> None:
         """Stop and start all containers; the pod keeps its address."""

@@ -96,8 +96,11 @@ class GpuAllocator:
             self._creating.discard(reference)
 
     async def release(self, pod: Pod) -> None:
-        """Release the GPUs of a pod whose containers have been removed."""
-        if gpu_counts(pod):
+        """Release the GPUs of a pod whose containers have been removed.
+
+        A virtual machine's pod holds some only where its instance was removed by force.
+        """
+        if uses_gpus(pod):
             await self._ledger.release(pod_holder(pod.reference))
 
     async def release_unneeded(self, before: Pod, pod: Pod) -> None:
@@ -174,6 +177,11 @@ def gpu_counts(pod: Pod) -> dict[str, int]:
     """Return how many GPUs each container needs, of those that need some."""
     counts = {container.name: int(container.limits.get(GPU, 0)) for container in pod.containers}
     return {name: count for name, count in counts.items() if count}
+
+
+def uses_gpus(pod: Pod) -> bool:
+    """Return whether the pod may hold GPUs: by CDI, or by VFIO."""
+    return bool(gpu_counts(pod) or groups_of(pod))
 
 
 def _keys(rows: Collection[Row]) -> list[str]:
