@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,11 +60,33 @@ def build_image(
 ) -> None:
     """Build one image unless it is there; `show` gets each line of progress. Raises ClientError.
 
-    `only` names one disk of the image `machine`.
+    `only` names one disk of the image `machine`. What package tools keep for later goes with the build: it
+    does not belong in the home folder of the person who builds.
     """
     options = [*(["--force"] if force else []), *(["--only", only] if only else [])]
+    folder = home / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".caches-", dir=folder) as caches:
+        _run_script(name, folder, options, {**_cache_folders(Path(caches)), **os.environ}, show)
+
+
+def _cache_folders(folder: Path) -> dict[str, str]:
+    """Return variables that have pip and Rust keep their files in this folder."""
+    names = {
+        "PIP_CACHE_DIR": "pip",
+        "CARGO_HOME": "cargo",
+        "RUSTUP_HOME": "rustup",
+        "XDG_CACHE_HOME": "cache",
+    }
+    return {variable: str(folder / name) for variable, name in names.items()}
+
+
+def _run_script(
+    name: str, folder: Path, options: list[str], environment: dict[str, str], show: Callable[[str], None]
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, str(_recipes() / name / "build"), "--output", str(home / "images"), *options],
+        [sys.executable, str(_recipes() / name / "build"), "--output", str(folder), *options],
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
