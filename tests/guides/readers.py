@@ -17,6 +17,10 @@ SSH_BETWEEN_NODES = (
     "real Slurm: tests/e2e/test_ssh_between_nodes.py"
     "::test_in_a_job_ssh_reaches_each_node_of_it_without_a_password"
 )
+MPI = "real Slurm: tests/e2e/test_mpi.py::test_ranks_on_all_nodes_find_the_same_sums"
+MODULES = (
+    "real Slurm: tests/e2e/test_mpi.py::test_modules_are_there_in_shells_and_jobs_and_of_people_themselves"
+)
 REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
@@ -82,6 +86,15 @@ READERS: Mapping[str, Reader] = {
     "docs/guides/machines.md": Reader(
         before=HAS_KEY,
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
+    ),
+    "docs/guides/mpi.md": Reader(
+        not_run={
+            "mpicc": MPI,
+            "srun": MPI,
+            "mkdir -p /opt/modulefiles": MODULES,
+            "echo 'prepend_path": MODULES,
+            "module load": MODULES,
+        },
     ),
     "docs/guides/several-users.md": Reader(
         not_run={

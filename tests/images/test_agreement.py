@@ -61,7 +61,7 @@ def test_keys_are_mounted_where_the_entrypoint_installs_them_from():
 
 def test_programs_named_in_the_configuration_are_in_the_image():
     for program in re.findall(
-        r"^(?:Prolog|HealthCheckProgram)=(\S+)", configuration_files(VIEW)["slurm.conf"], re.M
+        r"^(?:Prolog|Epilog|HealthCheckProgram)=(\S+)", configuration_files(VIEW)["slurm.conf"], re.M
     ):
         assert (INSIDE / program.lstrip("/")).stat().st_mode & 0o111
 

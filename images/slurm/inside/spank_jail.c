@@ -1,21 +1,69 @@
-/* Shows a job the shared root as "/".
+/* Shows a job the shared root as "/", and keeps it to what it was given.
  *
  * slurmd and slurmstepd live in the container's own root; the shared root is mounted at /jail with this
- * node's /proc, /dev, /tmp and so on mounted over it. Each task enters it, still as root and just before it
- * becomes the user. The working directory stays the same by name. Finally the task gives up, for good, what
- * a tenant does not keep (jail.h): it may be root, but it can neither mount, nor change its root directory,
- * nor look into the daemons' root through /proc/<pid>/root.
+ * node's /proc, /dev, /run and so on mounted over it. A job has a view of it with a /tmp and a /dev/shm of its
+ * own, which `shared-root serve` mounts. Each task enters it, still as root and just before it becomes the user.
+ * The working directory stays the same by name. Finally the task gives up, for good, what a tenant does not keep
+ * (jail.h): it may be root, but it can neither mount, nor change its root directory, nor look into the daemons'
+ * root through /proc/<pid>/root.
  */
 #include "jail.h"
+#include "mount_server.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/resource.h>
 
 #include <slurm/spank.h>
 
 SPANK_PLUGIN(neocloud_jail, 1)
 
+/* Processes and threads of one user on a node: fewer than its container may have, so that slurmd can start others. */
+enum { PROCESSES = 4096, PROCESSES_PER_CPU = 256, MOST_PROCESSES = 24576 };
+
+static char root[sizeof JOBS + 16] = JAIL;
+
 static int failed(const char *what)
 {
 	slurm_error("jail: %s: %m", what);
 	return -1;
+}
+
+int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
+{
+	uint32_t job;
+	uint64_t mib = 0;
+	char request[LONGEST_REQUEST];
+
+	(void)argc;
+	(void)argv;
+	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
+		return 0;
+	spank_get_item(spank, S_JOB_ALLOC_MEM, &mib);
+	snprintf(request, sizeof request, "job %u %llu", job, (unsigned long long)mib);
+	if (ask_to_mount(request))
+		return failed("cannot make the job's own /tmp");
+	snprintf(root, sizeof root, JOBS "/%u", job);
+	return 0;
+}
+
+/* When memory runs out, a job's process ends before the daemons; and no user takes all processes. */
+static void limit_harm(void)
+{
+	int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	long most = PROCESSES + PROCESSES_PER_CPU * sysconf(_SC_NPROCESSORS_ONLN);
+	struct rlimit processes;
+
+	if (file < 0 || write(file, "500", 3) != 3)
+		slurm_info("jail: cannot set oom_score_adj: %m");
+	if (file >= 0)
+		close(file);
+	if (most > MOST_PROCESSES)
+		most = MOST_PROCESSES;
+	if (!getrlimit(RLIMIT_NPROC, &processes) && processes.rlim_max > (rlim_t)most) {
+		processes.rlim_cur = processes.rlim_max = most;
+		setrlimit(RLIMIT_NPROC, &processes);
+	}
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
@@ -25,9 +73,10 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
 	(void)spank;
 	(void)argc;
 	(void)argv;
+	limit_harm();
 	if (!getcwd(directory, sizeof directory))
 		directory[0] = '\0';
-	if (enter_shared_root())
+	if (enter_shared_root(root))
 		return failed("cannot enter the shared root");
 	if (limit_capabilities(TENANT_CAPABILITIES))
 		return failed("cannot give up capabilities");

@@ -55,6 +55,8 @@ AuthAltParameters=jwt_key=/etc/slurm/jwt.key
 # PriorityWeight*: QoS before fair share before age. A day of waiting adds a seventh of PriorityWeightAge.
 # PriorityCalcPeriod: in minutes; how soon usage counts for fair share.
 # preempt/qos: no job is preempted until an administrator gives a QoS the right to (sacctmgr, Preempt=).
+# MpiDefault: without it, `srun` of an MPI program starts programs that know nothing of each other.
+# PropagateResourceLimitsExcept: jobs have the limits of nodes, not those of the shell that submits them.
 # proctrack/linuxproc and OverMemoryKill: work in any container, whatever cgroups the host has.
 # config_overrides: a worker is as large as its preset says, not as the machine it happens to run on.
 SLURM_CONF = """\
@@ -77,7 +79,7 @@ TCPTimeout=3
 KillWait=5
 JobRequeue=1
 SchedulerParameters=sched_interval=5,bf_interval=1,bf_max_time=30,bf_hetjob_immediate,nohold_on_prolog_fail
-MpiDefault=none
+MpiDefault=pmix
 
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -104,8 +106,9 @@ PriorityCalcPeriod=1
 PreemptType=preempt/qos
 PreemptMode=REQUEUE
 
+PropagateResourceLimitsExcept=MEMLOCK,NOFILE
 Prolog=/usr/local/lib/neocloud/bind-jail
-Epilog=/usr/local/lib/neocloud/end-sessions
+Epilog=/usr/local/lib/neocloud/end-job
 HealthCheckProgram=/usr/local/lib/neocloud/check-node
 HealthCheckInterval=30
 HealthCheckNodeState=ANY
