@@ -24,6 +24,8 @@ OTHERS = {
     "compute": {
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
+        "disk_limits.py": "the published limits of disk types: rules, reconcilers and views use them",
+        "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "iam": {
         "access": "who calls, and what they may do: used by the server at every call",

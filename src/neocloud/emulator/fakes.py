@@ -142,6 +142,12 @@ class FakeMachines:
     """Machines whose QEMU does not answer."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of disks that were changed while their machine ran."""
+    limits: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Limits of disks, likewise."""
+    attached: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The disks of each guest as it was described to the machine, with the time of its start."""
+    keeping: set[str] = field(default_factory=set)
+    """Disks that their guest does not release."""
 
     def respond(
         self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
@@ -152,11 +158,34 @@ class FakeMachines:
             return _answer({"error": "QEMU does not answer on its socket"}, exit_code=1)
         verb, *arguments = command[1:]
         if verb == "status":
-            return _answer(self._status(pod.namespace))
+            return _answer(self._status(pod))
         self.calls.append((pod.namespace, verb, *arguments))
+        disks = self._disks(pod)
         if verb == "resize-disk":
             self.sizes[arguments[0]] = int(arguments[1])
+        elif verb == "limit-disk":
+            self.limits[arguments[0]] = json.loads(arguments[1])
+        elif verb == "attach-disk":
+            disk = json.loads(arguments[0])
+            claims = {claim.name for claim in self.world.pods[pod].manifest.mounted_claims}
+            if disk["id"] not in claims:
+                return _answer({"error": f"{disk['path']} is not there"}, exit_code=1)
+            disks[disk["id"]] = disk
+        elif verb == "detach-disk":
+            if arguments[0] in disks and arguments[0] in self.keeping:
+                return _answer({"is_detached": False})
+            disks.pop(arguments[0], None)
+            return _answer({"is_detached": True})
         return _answer({})
+
+    def _disks(self, pod: Reference) -> dict[str, Any]:
+        """Return the guest's disks by id: those of its start, and what was done since."""
+        started_at = self.world.pods[pod].containers[0].started_at
+        known = self.attached.get(pod.namespace)
+        if known is None or known["started_at"] != started_at:
+            disks = {disk["id"]: disk for disk in self.desired(pod.namespace)["disks"]}
+            known = self.attached[pod.namespace] = {"started_at": started_at, "disks": disks}
+        return known["disks"]
 
     def desired(self, namespace: str) -> dict[str, Any]:
         """Return the machine's desired state, as the machine reads it."""
@@ -164,13 +193,15 @@ class FakeMachines:
         assert isinstance(secret, Secret)
         return json.loads(secret.contents["machine.json"])
 
-    def _status(self, namespace: str) -> dict[str, object]:
+    def _status(self, pod: Reference) -> dict[str, object]:
+        namespace = pod.namespace
         disks = {
-            disk["id"]: {
-                "size_bytes": self.sizes.setdefault(disk["id"], disk["size_bytes"]),
+            disk_id: {
+                "size_bytes": self.sizes.setdefault(disk_id, disk["size_bytes"]),
                 "io_status": "ok",
+                "limits": self.limits.setdefault(disk_id, disk["limits"]),
             }
-            for disk in self.desired(namespace)["disks"]
+            for disk_id, disk in self._disks(pod).items()
         }
         state = self.states.get(namespace, "running")
         return {"state": state, "reason": self.reasons.get(namespace, ""), "disks": disks}

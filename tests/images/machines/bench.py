@@ -15,11 +15,13 @@ from neocloud.services.compute.render import (
     MachineView,
     VolumeSource,
     VolumeView,
+    desired_disk,
     identity_secret,
     machine_objects,
     machine_pod,
     volume_objects,
 )
+from neocloud.services.compute.started_pod import running_pod
 from tests.e2e.ssh import ssh_until
 
 NETWORK, SUBNET, DOMAIN = "vpcnetwork-e00boot", "vpcsubnet-e00boot", "boot.internal"
@@ -44,6 +46,8 @@ class MachineBench:
     launcher: str
     key: Path
     """Private; the public half lies beside it."""
+    view: MachineView | None = None
+    """The machine that was prepared last."""
 
     @property
     def pod(self) -> Reference:
@@ -92,7 +96,18 @@ class MachineBench:
         volume = VolumeView(DISK, size_bytes, VolumeSource(machine_image=image))
         identity = identity_secret(MACHINE, TOKEN, "2030-01-01T00:00:00Z")
         await self.engine.apply([*volume_objects(volume), *machine_objects(view), identity])
+        self.view = view
         return machine_pod(view)
+
+    async def attach(self, *disks: DiskView) -> dict[str, object]:
+        """Attach just these disks to the machine's pod; return the last one as attach-disk takes it."""
+        assert self.view is not None
+        started = machine_pod(self.view).spec()
+        view = replace(self.view, disks=(self.view.disks[0], *disks), started=started)
+        for disk in disks:
+            await self.engine.apply(volume_objects(VolumeView(disk.id, disk.size_bytes)))
+        await self.engine.apply([running_pod(machine_pod(view), started)])
+        return desired_disk(view.disks[-1], started)
 
     async def remove(self) -> None:
         names = [MACHINE, DISK]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from neocloud.engines.base import MAX_LINE_BYTES, ExecResult, Reference
 from neocloud.engines.fake.world import FakeContainer, FakePod, FakeWorld, Files
-from neocloud.engines.manifest import ConfigMap, Secret
+from neocloud.engines.manifest import ATTACHED_VOLUME, ConfigMap, Secret
 
 NOT_FOUND = 127
 
@@ -138,8 +138,17 @@ def _place(process: Process, path: str) -> tuple[Files, str]:
             inner = path.removeprefix(prefix)
             if mount.sub_path:
                 inner = f"{mount.sub_path}/{inner}"
+            if mount.name == ATTACHED_VOLUME:
+                return _attached(process, inner)
             return _volume(process, mount.name), inner
     return process.container.files, path
+
+
+def _attached(process: Process, path: str) -> tuple[Files, str]:
+    name, _, inner = path.partition("/")
+    pod = process.pod.manifest
+    claims = [pod.attached_claim(source) for source in pod.attached if source.claim_name == name]
+    return (process.world.volumes.setdefault(claims[0], {}) if claims else {}), inner
 
 
 def _volume(process: Process, name: str) -> Files:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.manifest import Pod, Volume
+from neocloud.engines.manifest import ATTACHED_VOLUME, Pod, Volume
 from neocloud.engines.podman.containers import (
     Row,
     by_pod,
@@ -31,6 +31,7 @@ from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound, full_imag
 from neocloud.engines.podman.network.attachments import Attachments, HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.netavark import remove_stale_port_forwards, reset_early_connections
+from neocloud.engines.podman.storage.attached_claims import show_attached
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, first_id
 from neocloud.engines.podman.storage.volumes import Volumes, host_path, require_device
@@ -144,6 +145,10 @@ class Pods:
                     rows = list[Row]()
                 if before is not None:
                     await self._gpus.release_unneeded(before, pod)
+                if rows and pod.shows_attached:
+                    await asyncio.to_thread(
+                        show_attached, pod, self._volumes
+                    )  # before it is recorded as done
                 self._objects.put(pod)
             await self._attachments.changed(before, pod)
             await self._hosts_files.refresh(reference.namespace)
@@ -334,6 +339,8 @@ class Pods:
             return self._config_mounts["Secret"].view(pod.namespace, volume.secret)
         if claim := pod.claim_of(volume):
             return self._volumes.claim_path(claim.namespace, claim.name, first)
+        if volume.empty_dir and volume.name == ATTACHED_VOLUME:
+            return show_attached(pod, self._volumes)
         if volume.empty_dir:
             return self._volumes.scratch_path(pod.namespace, pod.name, volume.name, volume.empty_dir)
         assert volume.host_path is not None, "a volume has a source"

@@ -17,6 +17,7 @@ from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
     BatchGetRequest,
     BatchGetResponse,
+    Disk,
     GpuCluster,
     Instance,
     InstanceSpec,
@@ -58,6 +59,22 @@ def gpu_cluster_view(cluster: GpuCluster, tx: Transaction, now: datetime) -> Non
         path = InstanceStatus.FromString(row.status).infiniband_topology_path.path
         if path:
             cluster.status.infiniband_topology_path.instances.add(instance_id=row.id, path=path)
+
+
+def disk_view(disk: Disk, tx: Transaction, now: datetime) -> None:
+    """Say which limits the machine that has the disk enforces on it, and whether it keeps it."""
+    holders = [disk.status.read_write_attachment, *disk.status.read_only_attachments]
+    row = tx.get(next(filter(None, holders), ""))
+    if row is None or row.kind != INSTANCE or row.state != InstanceState.RUNNING:
+        return
+    runtime, name = read_runtime_state(tx, row.id), row.name or row.id
+    limits = runtime.disk_limits.get(disk.metadata.id)
+    said = [disk.status.state_description]
+    if limits is not None:
+        said.append(f"Limited by its machine {name}: {limits}.")
+    if disk.metadata.id in runtime.detaching:
+        said.append(f"Being detached: the guest of {name} has not released it.")
+    disk.status.state_description = " ".join(filter(None, said))
 
 
 def instance_view(instance: Instance, tx: Transaction, now: datetime) -> None:

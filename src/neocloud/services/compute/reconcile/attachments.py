@@ -26,9 +26,10 @@ from neocloud.engines.gpu_ledger import (
 from neocloud.engines.gpu_types import gpu_type
 from neocloud.engines.manifest import Pod, Secret
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.messages.nebius.compute.v1 import DiskSpec, DiskStatus
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SubnetSpec, SubnetStatus
 from neocloud.services.compute.catalogue import Preset
+from neocloud.services.compute.disk_limits import DiskLimits, disk_limits
 from neocloud.services.compute.public import claim_reference
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import (
@@ -43,6 +44,7 @@ from neocloud.services.compute.types import (
     DISK,
     INSTANCE_ID_PREFIX,
     DiskState,
+    DiskType,
     FilesystemState,
     InstanceReason,
     attached_disks,
@@ -190,7 +192,7 @@ async def require_ready(scope: MachineScope) -> None:
 def disk_views(scope: MachineScope) -> tuple[DiskView, ...]:
     pairs = zip(attached_disks(scope.instance.spec), scope.disks, strict=True)
     return tuple(
-        DiskView(row.id, device, _size(row), is_read_only=is_read_only(attached))
+        DiskView(row.id, device, _size(row), is_read_only=is_read_only(attached), limits=_limits(row))
         for (device, attached), row in pairs
     )
 
@@ -207,6 +209,10 @@ async def shared_views(scope: MachineScope) -> tuple[SharedView, ...]:
 
 def _filesystem_failed(filesystem_id: str) -> Failed:
     return Failed(InstanceReason.FILESYSTEM_FAILED, f"Filesystem {filesystem_id} is gone or has failed.")
+
+
+def _limits(disk: Resource) -> DiskLimits | None:
+    return disk_limits(DiskType.Name(DiskSpec.FromString(disk.spec).type), _size(disk))
 
 
 def _size(disk: Resource) -> int:

@@ -63,6 +63,10 @@ def attached_to(reader: ResourceReader, holders: Sequence[str], option: str) -> 
     if not found:
         return f"{names or 'another instance'}. Detach it there first."
     first = quote(found)
+    if option == "--secondary-disks":
+        return (
+            f"{names}. Detach it first: `neo compute instance update {first} {option}` with those that stay."
+        )
     return (
         f"{names}. Detach it first: `neo compute instance stop {first}`, then `neo compute instance update"
         f" {first} {option}` with those that stay."

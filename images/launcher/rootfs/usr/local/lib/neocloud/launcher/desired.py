@@ -21,6 +21,16 @@ class DesiredStateError(Exception):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Most operations and bytes per second of a disk; reads and writes are counted apart."""
+
+    read_operations: int
+    write_operations: int
+    read_bytes: int
+    write_bytes: int
+
+
+@dataclass(frozen=True)
 class Disk:
     """A file that the guest sees as a virtio disk with `device_id` as its serial number."""
 
@@ -30,6 +40,8 @@ class Disk:
     read_only: bool = False
     device_id: str = ""
     is_boot: bool = False
+    limits: Limits | None = None
+    """None: as fast as the host."""
 
     @property
     def serial(self) -> str:
@@ -125,7 +137,15 @@ def parse_disk(data: Mapping[str, Any]) -> Disk:
         read_only=bool(data.get("read_only")),
         device_id=data.get("device_id") or "",
         is_boot=bool(data.get("is_boot")),
+        limits=parse_limits(data["limits"]) if data.get("limits") else None,
     )
+
+
+def parse_limits(data: Mapping[str, Any]) -> Limits:
+    limits = Limits(**{name: int(data[name]) for name in Limits.__annotations__})
+    if min(vars(limits).values()) < 1:
+        raise ValueError(f"the limits of a disk are positive numbers, not {dict(data)}")
+    return limits
 
 
 def _interface(data: Mapping[str, Any]) -> Interface:

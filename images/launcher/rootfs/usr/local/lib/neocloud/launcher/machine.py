@@ -165,7 +165,7 @@ def _continue_when_there_is_space(monitor: Qmp, machine: Machine) -> None:
     try:
         if monitor.ask("query-status")["status"] != "io-error":
             return
-        folders = {disk.path.parent for disk in machine.disks if not disk.read_only}
+        folders = {disk.path.parent for disk in machine.disks if not disk.read_only and disk.path.exists()}
         if all(shutil.disk_usage(folder).free > FREE_BYTES_TO_CONTINUE for folder in folders):
             _print("there is space on the disk again; the machine continues")
             monitor.ask("cont")
