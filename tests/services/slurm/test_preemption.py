@@ -1,6 +1,7 @@
 """Clusters, jobs and deployments share the machine with instances, and preempt those that are preemptible."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,40 @@ async def test_a_cluster_preempts_a_machine_also_when_it_grows(cloud: Cloud) -> 
     await cloud.call(f"{service}/Update", request)
     await cloud.until(spot, "STOPPED")
     await cloud.when(cluster_id, lambda found: len(found.status.nodes) == 2, "READY")
+
+
+async def test_the_owner_of_a_preempted_machine_finds_it_in_the_audit_log(cloud: Cloud) -> None:
+    spot = await preemptible_machine(cloud)
+    workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-8gb", "count": 1}
+    await create(cloud, "neocloud.slurm.v1.ClusterService", "lab", {"node_sets": [workers]})
+    await cloud.until(spot, "STOPPED")
+    now = datetime.now(UTC)
+    request = {
+        "parent_id": cloud.tenant_id,
+        "start": (now - timedelta(hours=1)).isoformat(),
+        "end": (now + timedelta(minutes=1)).isoformat(),
+        "region": "eu-north1",
+        "filter": "action = 'preempt'",
+    }
+    (event,) = (await cloud.call("nebius.audit.v2.AuditEventService/List", request)).items
+    assert (event.resource.metadata.id, event.resource.metadata.name) == (spot, "spot")
+    assert "lab" not in str(event)
+
+
+async def test_what_a_quota_refuses_preempts_nothing(cloud: Cloud) -> None:
+    spot = await preemptible_machine(cloud)
+    metadata = {"parent_id": cloud.project_id, "name": "slurm.cluster.count"}
+    limit = {"limit": 0, "region": "eu-north1"}
+    await cloud.call("nebius.quotas.v1.QuotaAllowanceService/Create", metadata=metadata, spec=limit)
+    workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-8gb", "count": 1}
+    refusal = await cloud.refusal(
+        "neocloud.slurm.v1.ClusterService/Create",
+        metadata={"parent_id": cloud.project_id, "name": "lab"},
+        spec={"node_sets": [workers]},
+    )
+    assert "slurm.cluster.count" in str(refusal.details) + refusal.message
+    row = await cloud.row(spot)
+    assert row is not None and row.state == "RUNNING"
 
 
 async def test_a_job_preempts_a_machine_unless_it_is_preemptible_itself(cloud: Cloud) -> None:

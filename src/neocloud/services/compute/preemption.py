@@ -41,8 +41,8 @@ REASON = "Preempted: its capacity is needed for a machine that is not preemptibl
 """What the owner of a preempted machine reads. It says nothing of who needs the capacity."""
 METHOD = "nebius.compute.v1.InstanceService/Preempt"
 """The name of a preemption in the audit log; the API has no such method."""
-MOST_SETS = 20_000
-"""How many sets of machines are compared before one is taken that may not be the smallest."""
+MOST_SETS = 5_000
+"""How many sets of one size are compared before one is taken that may not be the smallest."""
 LARGEST_SET = 3
 """The largest sets of which all are compared."""
 RECHECK_SECONDS = 1.0
@@ -76,25 +76,47 @@ def smallest_set(needed: Amounts, ordered: Sequence[tuple[str, Amounts]]) -> Seq
     """Return the ids of the fewest holders that have at least what is needed; the first ones among equals.
 
     None where all together have too little. Where so many are needed that not all sets can be compared, the
-    first that are enough are taken, less those that are not needed.
+    set may be larger than the smallest, and has no holder that is not needed.
     """
     useful = [(each, held) for each, held in ordered if any(held.get(what, 0) > 0 for what in needed)]
     if not _is_enough(needed, [held for _, held in useful]):
         return None
     for size in range(1, LARGEST_SET + 1):
+        if not all(_largest(useful, what, size) >= least for what, least in needed.items()):
+            continue
         for chosen in islice(combinations(useful, size), MOST_SETS):
             if _is_enough(needed, [held for _, held in chosen]):
                 return [each for each, _ in chosen]
-    kept: list[tuple[str, Amounts]] = []
-    for each in useful:
-        if _is_enough(needed, [held for _, held in kept]):
-            break
-        kept.append(each)
-    for each in list(reversed(kept)):
-        rest = [other for other in kept if other is not each]
-        if _is_enough(needed, [held for _, held in rest]):
-            kept = rest
+    return _many(needed, useful)
+
+
+def _many(needed: Amounts, holders: Sequence[tuple[str, Amounts]]) -> Sequence[str]:
+    """Return enough holders: each time the one that adds most, and at the end without those not needed."""
+    pool, kept, missing = list(holders), list[tuple[str, Amounts]](), dict(needed)
+    while any(amount > 0 for amount in missing.values()):
+        best = max(pool, key=lambda each: _share(each[1], missing, needed))
+        pool.remove(best)
+        kept.append(best)
+        missing = {what: amount - best[1].get(what, 0) for what, amount in missing.items()}
+    for each in reversed(list(kept)):
+        without = {what: amount + each[1].get(what, 0) for what, amount in missing.items()}
+        if all(amount <= 0 for amount in without.values()):
+            kept.remove(each)
+            missing = without
     return [each for each, _ in kept]
+
+
+def _share(held: Amounts, missing: Amounts, needed: Amounts) -> float:
+    """Return how much of what is missing a holder has, as a sum of shares of what is needed."""
+    return sum(
+        float(min(held.get(what, 0), max(more, 0))) / float(needed[what]) for what, more in missing.items()
+    )
+
+
+def _largest(holders: Sequence[tuple[str, Amounts]], what: str, size: int) -> Fraction:
+    """Return the most that so many holders have together."""
+    amounts = sorted((held.get(what, Fraction()) for _, held in holders), reverse=True)
+    return sum(amounts[:size], Fraction())
 
 
 def _is_enough(needed: Amounts, held: Sequence[Amounts]) -> bool:

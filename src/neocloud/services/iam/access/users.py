@@ -77,12 +77,17 @@ def add_user(
     return row
 
 
-def find_by_address(tx: Transaction, email: str, tenant_id: str = "") -> Resource | None:
-    """Return the account that signs in with this address; None also when several tenants have one and no
-    tenant is given."""
+def find_by_address(tx: Transaction, email: str, tenant: str = "") -> Resource | None:
+    """Return the account that signs in with this address, in the tenant with this id or name.
+
+    None also when several tenants have one and none of them is given, or several have the name.
+    """
     holders = tx.reservations(_address_namespace(email))
-    if tenant_id:
-        return tx.get(holders.get(tenant_id, ""))
+    if tenant in holders:
+        return tx.get(holders[tenant])
+    if tenant:
+        rows = {tenant_id: tx.get(tenant_id) for tenant_id in holders}
+        holders = {each: holders[each] for each, row in rows.items() if row and row.name == tenant}
     return tx.get(next(iter(holders.values()))) if len(holders) == 1 else None
 
 
