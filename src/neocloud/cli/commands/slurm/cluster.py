@@ -205,7 +205,7 @@ def _login_address(profile: "Profile", cluster: "Cluster") -> str:
 
 
 CHECK_TIMEOUT_SECONDS = 900.0
-VERDICTS = ("pass", "fail", "not_run")
+VERDICTS = ("pass", "fail", "not_enforced", "not_run")
 
 
 @app.command()
@@ -221,7 +221,8 @@ def check(
     """Measure every node: CPU, memory, GPUs, all-reduce bandwidth, shared root, clock.
 
     A node that fails is drained in Slurm with the reason, so that no job starts on it. A check that cannot
-    run here (GPUs on a machine without) is reported as not_run. The exit code is 1 if any check failed.
+    run here (GPUs on a machine without) is reported as not_run, and a limit of jobs that nothing on this host
+    enforces as not_enforced. The exit code is 1 if any check failed.
 
     Examples:
 
