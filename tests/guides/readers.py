@@ -13,6 +13,7 @@ CHECK = (
     "real Slurm: tests/e2e/test_cluster.py"
     "::test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run"
 )
+CONTAINERS = "a real cluster: tests/e2e/test_containers.py"
 SSH_BETWEEN_NODES = (
     "real Slurm: tests/e2e/test_ssh_between_nodes.py"
     "::test_in_a_job_ssh_reaches_each_node_of_it_without_a_password"
@@ -96,6 +97,7 @@ READERS: Mapping[str, Reader] = {
             "module load": MODULES,
         },
     ),
+    "docs/guides/containers.md": Reader(not_run={"srun": CONTAINERS, "sbatch": CONTAINERS}),
     "docs/guides/several-users.md": Reader(
         not_run={
             "sbatch": SSH_BETWEEN_NODES,

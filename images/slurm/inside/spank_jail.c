@@ -5,9 +5,11 @@
  * own, which `shared-root serve` mounts. Each task enters it, still as root and just before it becomes the user.
  * The working directory stays the same by name. Finally the task gives up, for good, what a tenant does not keep
  * (jail.h): it may be root, but it can neither mount, nor change its root directory, nor look into the daemons'
- * root through /proc/<pid>/root.
+ * root through /proc/<pid>/root. Tasks of a step with --container-image enter that container instead
+ * (container.c), and give up the same.
  */
 #include "jail.h"
+#include "container.h"
 #include "mount_server.h"
 
 #include <stdint.h>
@@ -21,7 +23,7 @@ SPANK_PLUGIN(neocloud_jail, 1)
 /* Processes and threads of one user on a node: fewer than its container may have, so that slurmd can start others. */
 enum { PROCESSES = 4096, PROCESSES_PER_CPU = 256, MOST_PROCESSES = 24576 };
 
-static char root[sizeof JOBS + 16] = JAIL;
+char job_root[JOB_ROOT] = JAIL;
 
 static int failed(const char *what)
 {
@@ -43,7 +45,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 	snprintf(request, sizeof request, "job %u %llu", job, (unsigned long long)mib);
 	if (ask_to_mount(request))
 		return failed("cannot make the job's own /tmp");
-	snprintf(root, sizeof root, JOBS "/%u", job);
+	snprintf(job_root, sizeof job_root, JOBS "/%u", job);
 	return 0;
 }
 
@@ -69,14 +71,20 @@ static void limit_harm(void)
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char *argv[])
 {
 	char directory[PATH_MAX];
+	int is_in_container;
 
 	(void)spank;
 	(void)argc;
 	(void)argv;
 	limit_harm();
+	is_in_container = enter_container();
+	if (is_in_container < 0)
+		return failed("cannot enter the container");
+	if (is_in_container)
+		return limit_capabilities(TENANT_CAPABILITIES) ? failed("cannot give up capabilities") : 0;
 	if (!getcwd(directory, sizeof directory))
 		directory[0] = '\0';
-	if (enter_shared_root(root))
+	if (enter_shared_root(job_root))
 		return failed("cannot enter the shared root");
 	if (limit_capabilities(TENANT_CAPABILITIES))
 		return failed("cannot give up capabilities");
