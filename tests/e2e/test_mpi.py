@@ -25,7 +25,6 @@ def program(bank: Cluster) -> str:
     ("launch", "options"),
     [
         ("srun --mpi=pmix", ("--nodes=2", "--ntasks-per-node=2")),
-        ("srun", ("--nodes=2", "--ntasks=2")),
         ("srun", ("--nodes=1", "--ntasks=2")),
         ("mpirun", ("--nodes=2", "--ntasks=2")),
     ],
