@@ -121,7 +121,7 @@ async def test_virtiofsd_sees_its_folder_alone_and_keeps_owners(machine: Machine
         await start(machine, filesystems=(SharedView(claim, "shared"),))
         said = await asyncio.to_thread(machine.ssh, f"mount -t virtiofs shared /mnt && {SET_ID}")
         assert said == "1000:1000\n"
-        shared = machine.engine.layout.volumes / SHARED / SHARED / "data"
+        shared = machine.engine.layout.filesystems / SHARED / SHARED / "data"
         assert (shared / "own").stat().st_uid == 1000
         said = await asyncio.to_thread(machine.ssh, "mknod /mnt/disk b 254 0 2>&1 || echo refused")
         assert "refused" in said and not (shared / "disk").exists()

@@ -45,7 +45,7 @@ LIST_CLUSTERS = "neocloud.slurm.v1.ClusterService/List"
 ENFORCEABLE = {
     "enforces_cpu": "CPU",
     "enforces_memory": "memory",
-    "enforces_volume_size": "volume size",
+    "enforces_volume_size": "filesystem size",
     "isolates_namespaces": "network between clusters",
 }
 

@@ -86,6 +86,7 @@ class FakeEngine:
             memory_mib=memory_mib,
             accelerators=accelerators,
             isolates_namespaces=True,
+            enforces_volume_size=True,
             is_boundless=is_boundless,
             details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),

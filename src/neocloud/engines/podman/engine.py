@@ -44,6 +44,7 @@ from neocloud.engines.podman.network.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
+from neocloud.engines.podman.storage import sized_filesystems
 from neocloud.engines.podman.storage.pod_mounts import missing_support
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class PodmanEngine:
         self._opened = ", ".join(map(str, opened_ranges)) or "none"
         self._host: Host | None = None
         self._user_namespaces = ""
+        self._filesystem_sizes = ""
         self._prepared = False
         self._preparing = asyncio.Lock()
 
@@ -97,7 +99,7 @@ class PodmanEngine:
             isolates_namespaces=True,
             enforces_cpu="cpu" in info["host"]["cgroupControllers"],
             enforces_memory="memory" in info["host"]["cgroupControllers"],
-            enforces_volume_size=False,
+            enforces_volume_size=self._components.volumes.enforces_sizes,
             details={
                 "acceleration": acceleration,
                 "acceleration reason": reason,
@@ -105,12 +107,19 @@ class PodmanEngine:
                 "cgroups": host.cgroup_version,
                 "storage driver": info["store"]["graphDriverName"],
                 "user namespaces": self._user_namespaces,
+                "filesystem sizes": self._filesystem_sizes,
                 "private ranges open to workloads": self._opened,
                 **public.details(),
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
             },
-            warnings=(*host.warnings, *gpus.warnings, *name_warnings, *await public.warnings()),
+            warnings=(
+                *host.warnings,
+                *gpus.warnings,
+                *name_warnings,
+                *await public.warnings(),
+                *await asyncio.to_thread(self._components.volumes.warnings),
+            ),
         )
 
     async def apply(self, objects: Sequence[Manifest]) -> None:
@@ -276,6 +285,7 @@ class PodmanEngine:
             await self._start_service()
             await asyncio.to_thread(prepare, self.layout, self._known_host())
             await self._find_user_namespaces()
+            await self._find_filesystem_sizes()
             await remember_tables(self.layout)
             await self._components.networks.sync()
             if self._components.gpus.taken():
@@ -292,6 +302,13 @@ class PodmanEngine:
             missing = await asyncio.to_thread(missing_support, self.layout.volumes)
         self._components.pods.shifts_ids = not missing
         self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
+
+    async def _find_filesystem_sizes(self) -> None:
+        missing = await asyncio.to_thread(sized_filesystems.missing_support, self.layout.volumes)
+        self._components.volumes.enforces_sizes = not missing
+        growing = "" if sized_filesystems.can_grow_mounted() else ", which grows only while no pod uses it"
+        held = f"each is a file system in a file{growing}"
+        self._filesystem_sizes = f"not enforced: {missing}" if missing else held
 
     async def _apply_pod(self, pod: Pod, settled: Set[Reference]) -> None:
         if pod.reference not in settled:

@@ -14,6 +14,8 @@ from neocloud.engines.base import (
 from neocloud.engines.manifest import read_manifest
 from neocloud.testing.engine_space import Bench, Space, mounted
 
+MEBIBYTE = 2**20
+
 _SHOWN = {"name": "attached-claims", "mountPath": "/attached", "readOnly": True}
 _SHOWING: dict[str, Any] = {
     "volumes": [{"name": "attached-claims", "emptyDir": {}}],
@@ -129,6 +131,24 @@ class VolumeConformance:
             await space.apply(space.claim("data"), pod)
         with pytest.raises(EngineError, match="does not exist"):
             await space.apply(_with_attached(space, {"absent": space.name}))
+
+    async def test_a_filesystem_holds_its_size_and_grows(self, space: Space) -> None:
+        """Programs that write more get ENOSPC; other volumes are not full."""
+        volume = mounted({"persistentVolumeClaim": {"claimName": "small"}}, "/data")
+        other = mounted({"persistentVolumeClaim": {"claimName": "other"}}, "/data")
+        content = b"x" * (24 * MEBIBYTE)
+        pods = space.pod("one", **volume), space.pod("two", **other)
+        await space.apply(space.claim("small", "20Mi"), space.claim("other", "100Mi"), *pods)
+        refused = await space.run("one", "tee", "/data/file", stdin=content, max_output_bytes=2**26)
+        assert refused.exit_code == 1
+        written = await space.run("two", "tee", "/data/file", stdin=content, max_output_bytes=2**26)
+        assert written.exit_code == 0
+        await space.remove("Pod", "one")
+        await space.apply(space.claim("small", "64Mi"), space.pod("one", **volume))
+        written = await space.run("one", "tee", "/data/file", stdin=content, max_output_bytes=2**26)
+        assert written.exit_code == 0
+        with pytest.raises(EngineError, match="cannot shrink"):
+            await space.apply(space.claim("small", "20Mi"))
 
     async def test_copied_volume_is_independent_of_its_source(self, space: Space, bench: Bench) -> None:
         other = Space(bench.engine, bench.image)

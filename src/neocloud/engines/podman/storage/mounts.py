@@ -96,9 +96,13 @@ def mount_view(source: Path, path: Path) -> None:
             raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
 
 
-def mount_filesystem(kind: str, path: Path, options: str) -> None:
-    """Mount a file system with the ids and capabilities of this thread. Raises EngineError."""
-    if libc.mount(kind.encode(), os.fsencode(path), kind.encode(), 0, options.encode()):
+def mount_filesystem(kind: str, path: Path, options: str, *, source: Path | None = None) -> None:
+    """Mount a file system, of a device if it has one, with the ids and capabilities of this thread.
+
+    Raises EngineError.
+    """
+    device = os.fsencode(source) if source else kind.encode()
+    if libc.mount(device, os.fsencode(path), kind.encode(), 0, options.encode()):
         raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
 
 

@@ -108,7 +108,7 @@ class ClusterReconciler:
             labels={NAMESPACE_LABEL: scope.namespace, ROOT_FILESYSTEM_LABEL: SHARED_ROOT_IMAGE},
         )
         scope.shared_root_id = filesystem.id
-        if filesystem.state != "READY":
+        if filesystem.state not in ("READY", "UPDATING"):  # where it grows only unused, nodes need not wait
             raise RetryLater(
                 f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=DAEMON_POLL_SECONDS
             )
