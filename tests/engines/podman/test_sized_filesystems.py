@@ -72,6 +72,7 @@ def test_it_is_full_at_its_size_and_nothing_else_is(layout: Layout, volumes: Vol
     volumes.ensure_claim(claim("small"))
     volumes.ensure_claim(claim("other"))
     small, other = (volumes.claim_path("space", name) for name in ("small", "other"))
+    assert layout.filesystems.stat().st_mode & 0o777 == 0o700, "closed to the host's other users"
     with pytest.raises(OSError) as caught:
         write(small / "file", 21)
     assert caught.value.errno == errno.ENOSPC

@@ -237,6 +237,8 @@ class Volumes:
         point = self._point(claim.namespace, claim.name)
         if not (folder / IMAGE).exists():
             raise EngineError(f"{folder / IMAGE} is gone, which held the files of the filesystem.")
+        # All users may search the run folder, and tenants leave set-uid programs in their filesystems.
+        self._layout.filesystems.mkdir(mode=0o700, parents=True, exist_ok=True)
         sized_filesystems.mount(folder / IMAGE, point)
         return point
 
