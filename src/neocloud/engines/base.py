@@ -103,6 +103,8 @@ class Observation:
 
     pods: tuple[ObservedPod, ...] = ()
     others: frozenset[Reference] = frozenset()
+    unsized: frozenset[Reference] = frozenset()
+    """Filesystems among the others whose size is not enforced."""
 
     def pod(self, name: str) -> ObservedPod | None:
         return next((pod for pod in self.pods if pod.reference.name == name), None)

@@ -177,9 +177,9 @@ class Volumes:
             unmount(point)
         remove_tree(folder)
 
-    def unsized(self) -> list[Reference]:
-        """Return the filesystems whose size is not enforced."""
-        return [claim for claim, record in self._filesystems() if not record.get("sized")]
+    def unsized(self, namespace: str = "*") -> list[Reference]:
+        """Return the filesystems whose size is not enforced, of one namespace or of all."""
+        return [claim for claim, record in self._filesystems(namespace) if not record.get("sized")]
 
     def warnings(self) -> list[str]:
         """Return what an operator should know about the sizes of filesystems."""
@@ -200,8 +200,8 @@ class Volumes:
             )
         return found
 
-    def _filesystems(self) -> Iterator[tuple[Reference, Mapping[str, Any]]]:
-        for path in sorted(self._layout.volumes.glob("*/*/volume.json")):
+    def _filesystems(self, namespace: str = "*") -> Iterator[tuple[Reference, Mapping[str, Any]]]:
+        for path in sorted(self._layout.volumes.glob(f"{namespace}/*/volume.json")):
             record = read_record(path)
             if record and SHARED in record.get("spec", {}).get("accessModes", ()):
                 yield Reference(CLAIM, path.parts[-3], path.parts[-2]), record
@@ -224,7 +224,7 @@ class Volumes:
             with self._mounting:
                 is_used = any(is_mounted(path) and is_mounted_elsewhere(path) for path in (merged, point))
                 if not is_used and not sized_filesystems.can_grow_mounted():
-                    unmount(merged)
+                    detach(merged)  # a pod that is being created fails, and does not mount an empty folder
                 sized_filesystems.grow(image, point, claim.size_bytes, is_used=is_used)
         elif claim.size_bytes < known["size_bytes"]:
             raise EngineError(f"PersistentVolumeClaim {claim.name} cannot shrink; create a smaller one.")

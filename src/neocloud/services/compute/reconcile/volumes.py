@@ -270,6 +270,10 @@ def _disk_state(scope: DiskScope, result: ReconcileResult) -> DiskState:
 
 
 FilesystemScope = VolumeScope[Filesystem, FilesystemView]
+UNSIZED = (
+    "Its size is not enforced: it was created by an earlier release, or the host had no loop devices. To have "
+    "the limit, create a new filesystem and copy the files; `neo status` says whether the host enforces it."
+)
 
 
 class FilesystemReconciler(VolumeReconciler[Filesystem, FilesystemView]):
@@ -301,10 +305,11 @@ class FilesystemReconciler(VolumeReconciler[Filesystem, FilesystemView]):
     def status(self, scope: FilesystemScope, result: ReconcileResult) -> ReconcileResult:
         state = _filesystem_state(scope, result)
         is_ready = state == FilesystemState.READY
+        is_unsized = scope.volume.claim in scope.observation.unsized
         status = FilesystemStatus(
             state=FilesystemStatus.State.Value(state),
-            state_description=result.message,
-            size_bytes=scope.volume.size_bytes,
+            state_description=result.message or (UNSIZED if is_unsized else ""),
+            size_bytes=scope.volume.size_bytes if result.is_done else scope.resource.status.size_bytes,
             block_size_bytes=BLOCK_SIZE_BYTES,
             reconciling=not is_ready and state != FilesystemState.ERROR,
             read_write_attachments=filesystem_holders(scope.attachments, is_read_only=False),
