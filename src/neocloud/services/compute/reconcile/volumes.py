@@ -271,8 +271,8 @@ def _disk_state(scope: DiskScope, result: ReconcileResult) -> DiskState:
 
 FilesystemScope = VolumeScope[Filesystem, FilesystemView]
 UNSIZED = (
-    "Its size is not enforced: it was created by an earlier release, or the host had no loop devices. To have "
-    "the limit, create a new filesystem and copy the files; `neo status` says whether the host enforces it."
+    "Its size is not enforced: it was created by an earlier release, or the host had no loop device. To have "
+    "a limit, create a new filesystem and copy the files; `neo status` says whether the host can do it."
 )
 
 
