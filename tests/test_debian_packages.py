@@ -16,7 +16,7 @@ LISTED = re.compile(r"^  (\S+) ", re.MULTILINE)
 RELEASES = {
     "bookworm": "aardvark-dns=1.4.0-3 busybox-static=1:1.35.0-4+deb12u1+b1 ca-certificates=20250419~deb12u2"
     " catatonit=0.1.7-1+b2 chromium=156.0.8078.79-1~deb12u1 conntrack=1:1.4.7-1+b2 dosfstools=4.2-1"
-    " debian-archive-keyring=2023.3+deb12u2 fdisk=2.38.1-5+deb12u3 gcc=4:12.2.0-3"
+    " debian-archive-keyring=2023.3+deb12u2 e2fsprogs=1.47.0-2+b2 fdisk=2.38.1-5+deb12u3 gcc=4:12.2.0-3"
     " iperf3=3.12-1+deb12u2 iproute2=6.1.0-3"
     " iptables=1.8.9-2 libc6-dev=2.36-9+deb12u14 mmdebstrap=1.3.5-7"
     " mtools=4.0.33-1+really4.0.32-1 netavark=1.4.0-3"
@@ -26,7 +26,7 @@ RELEASES = {
     " qemu-utils=1:7.2+dfsg-7+deb12u18+b3 rsync=3.5.0+ds1-0+deb12u1 runc=1.1.5+ds1-1+deb12u1 wrk=4.1.0-3+b2",
     "trixie": "aardvark-dns=1.14.0-3 busybox-static=1:1.37.0-6+b9 ca-certificates=20250419+deb13u1"
     " catatonit=0.2.1-2+b14 chromium=156.0.8078.79-1~deb13u1 conntrack=1:1.4.8-2 dosfstools=4.2-1.2"
-    " debian-archive-keyring=2025.1 fdisk=2.41.5-0+deb13u1 gcc=4:14.2.0-1"
+    " debian-archive-keyring=2025.1 e2fsprogs=1.47.2-3+b12 fdisk=2.41.5-0+deb13u1 gcc=4:14.2.0-1"
     " iperf3=3.18-2+deb13u2 iproute2=6.15.0-1"
     " iptables=1.8.11-2 libc6-dev=2.41-12+deb13u5 mmdebstrap=1.5.7-1+deb13u1"
     " mtools=4.0.48-1 netavark=1.14.0-2 nftables=1.1.3-1"

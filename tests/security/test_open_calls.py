@@ -59,6 +59,7 @@ ALLOWED = {
     "engines/podman/layout.py": "records in the engine's own folder",
     "engines/podman/service.py": "Podman's own folders",
     "engines/podman/storage/pod_mounts.py": "/proc, root's own mount points and folders",
+    "engines/podman/storage/sized_filesystems.py": "file systems in files, where only root enters",
     "engines/podman/storage/volumes.py": "names of volumes, hostPaths that services name",
 }
 
