@@ -122,8 +122,11 @@ def grow(image: Path, point: Path, size_bytes: int, *, is_used: bool) -> None:
             unmount(point)
         if not _is_detached(image):
             raise EngineUnavailable(f"{image} is still mounted elsewhere; it grows once it is not.")
-        with image.open("r+b") as file:
-            _resize_file(file.fileno(), size_bytes)
+        try:
+            with image.open("r+b") as file:
+                _resize_file(file.fileno(), size_bytes)
+        except OSError as error:
+            raise EngineError(f"{image} could not grow: {error}; check free space.") from error
         _repair(image, ["-f"])
         _run(["resize2fs", str(image)], f"{image} could not be resized")
 
@@ -175,7 +178,7 @@ def missing_support(folder: Path) -> str:
     except (EngineError, OSError) as error:
         return str(error).rstrip(".")
     finally:
-        unmount(point)
+        unmount(point, lazily=True)  # something on the host may be searching it
         remove_tree(scratch)
 
 
