@@ -24,6 +24,7 @@ OTHERS = {
     "compute": {
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
+        "preemption.py": "which machines give way to a request: rules, reconcilers and the API use it",
         "disk_limits.py": "the published limits of disk types: rules, reconcilers and views use them",
         "started_pod.py": "what of a machine's pod stays as it was started",
     },

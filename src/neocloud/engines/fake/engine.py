@@ -384,9 +384,8 @@ class FakeEngine:
         return self._clock.now() if self._clock else self.world.tick()
 
     def _listen(self) -> asyncio.Queue[EngineEvent]:
-        queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
-        self._listeners.append(queue)
-        return queue
+        self._listeners.append(asyncio.Queue())
+        return self._listeners[-1]
 
     async def _events(self, queue: asyncio.Queue[EngineEvent]) -> AsyncIterator[EngineEvent]:
         try:

@@ -17,6 +17,7 @@ from neocloud.engines.podman.containers import (
     Row,
     by_pod,
     container_name,
+    is_current,
     is_lost,
     is_running,
     monitors_ended,
@@ -36,14 +37,10 @@ from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, first_id
 from neocloud.engines.podman.storage.volumes import Volumes, host_path, require_device
 from neocloud.engines.podman.translate import (
-    FIRST_ID_LABEL,
     SANDBOX,
-    SUB_PATHS,
-    SUB_PATHS_LABEL,
     Resolved,
     Spec,
     container_specs,
-    podman_names,
     published_ports,
 )
 
@@ -118,7 +115,7 @@ class Pods:
         return (
             not self._locks[pod.reference].locked()
             and self._objects.pod(pod.reference) == pod
-            and _is_current(pod, rows, self._first_id(pod))
+            and is_current(pod, rows, self._first_id(pod))
             and not is_lost(pod, rows)
             and not to_start(pod, rows)
         )
@@ -129,7 +126,7 @@ class Pods:
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
             first = self._first_id(pod)
-            if not rows or not _is_current(pod, rows, first):
+            if not rows or not is_current(pod, rows, first):
                 await self._require_images(pod)
             before = self._objects.pod(reference)
             async with self._attachments.admitted(pod):
@@ -140,7 +137,7 @@ class Pods:
                         reference.name,
                         extra=pod_field(reference),
                     )
-                if rows and (has_lost or not _is_current(pod, rows, first)):
+                if rows and (has_lost or not is_current(pod, rows, first)):
                     await self._delete(reference, rows)
                     rows = list[Row]()
                 if before is not None:
@@ -384,22 +381,6 @@ class Pods:
     def _grace(self, reference: Reference) -> int:
         pod = self._objects.pod(reference)
         return pod.grace_seconds if pod else _GRACE_SECONDS
-
-
-def _is_current(pod: Pod, rows: Sequence[Row], first: int) -> bool:
-    spec = pod.fingerprint
-    present = {container_name(row) for row in rows}
-    has_sub_paths = bool(pod.sub_paths)
-    return present == set(podman_names(pod, first)) and all(
-        row["Labels"].get("neocloud.spec") == spec
-        and row["Labels"].get(FIRST_ID_LABEL, "0") == str(first)
-        and (not has_sub_paths or _mounts_safely(row))
-        for row in rows
-    )
-
-
-def _mounts_safely(row: Row) -> bool:
-    return row["Labels"].get(SUB_PATHS_LABEL) == SUB_PATHS
 
 
 def _owns_network(row: Row) -> bool:
