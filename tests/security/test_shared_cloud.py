@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from neocloud.messages.neocloud.emulator.v1 import ClearFaultsRequest, ListFaultsRequest
@@ -52,7 +52,11 @@ async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, t
         told = await lifecycle._status(composition, operator.tenant_id, authorizer, subject, None)
         assert (told.keys() >= SECRET_KEYS) is is_told
         assert (str(tmp_path) in str(told)) is is_told
-        assert told["version"] and "compute" in told["services"] and told["is_emulator"] is False
+        assert (
+            told["version"]
+            and "compute" in cast(list[str], told["services"])
+            and told["is_emulator"] is False
+        )
 
 
 def call(book: FaultRegistry, tenant_id: str, store: Any = None, incidents: Any = None) -> Call:

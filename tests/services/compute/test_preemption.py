@@ -21,7 +21,7 @@ from tests.services.compute.cloud import Cloud, boot_disk, instance_spec, machin
 
 PREEMPTIBLE = {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
 GIB_2, GIB_4, GIB_8 = ({"platform": "cpu-local", "preset": f"1vcpu-{size}gb"} for size in (2, 4, 8))
-EIGHT_GIB = {"memory_mib": 8 * 1024, "cpus": 8}
+EIGHT_GIB: dict[str, Any] = {"memory_mib": 8 * 1024, "cpus": 8}
 WAITS = re.compile(r"waits for two to stop \(preemptible\), until \d\d:\d\d:\d\d UTC")
 
 
