@@ -50,8 +50,7 @@ AuthAltParameters=jwt_key=/etc/slurm/jwt.key
 # sched_interval: a job that waits for a time, not for an event, starts then and not up to a minute later.
 # bf_interval, bf_hetjob_immediate: heterogeneous jobs, started by backfill only, wait a second.
 # bf_max_time: its default is bf_interval, in which a long queue could not be read.
-# nohold_on_prolog_fail: a controller that was killed just after a job's start launches the job again, and the
-# node refuses the second copy. Slurm would hold such a job; now it starts again, at most five times.
+# nohold_on_prolog_fail: a job that a node refuses to start is tried again, at most five times, and not held.
 # PriorityWeight*: QoS before fair share before age. A day of waiting adds a seventh of PriorityWeightAge.
 # PriorityCalcPeriod: in minutes; how soon usage counts for fair share.
 # preempt/qos: no job is preempted until an administrator gives a QoS the right to (sacctmgr, Preempt=).
