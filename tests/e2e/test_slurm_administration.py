@@ -1,4 +1,5 @@
 """What an administrator of Slurm sets with Slurm's own commands: shares, QoS, reservations, suspended jobs.
+And Slurm's REST API from outside.
 
 The root user of a login shell is Slurm's administrator (SLURM-22).
 """
@@ -6,6 +7,7 @@ The root user of a login shell is Slurm's administrator (SLURM-22).
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import httpx
 import pytest
 
 from neocloud.testing.waiting import wait_until
@@ -146,3 +148,48 @@ def test_one_index_of_an_array_is_cancelled_and_one_is_held(bank: Cluster) -> No
 def index_states(bank: Cluster, array: int) -> dict[str, str]:
     lines = bank.ssh(f"squeue --noheader --array --jobs={array} --format='%K %T' || true").splitlines()
     return {index: state for index, state in (line.split() for line in lines)}
+
+
+def test_a_client_of_slurms_rest_api_works_with_a_token_of_the_cloud(bank: Cluster) -> None:
+    """SJOB-09: submitted, listed, found in accounting and cancelled, without ssh or a key of Slurm."""
+    token = bank.cloud.neo("session", "token").stdout.strip()
+    url = f"{bank.cloud.server['http']}/clusters/{bank.id}"
+    headers = {"x-slurm-user-token": token, "x-slurm-user-name": "root"}
+    job = {"name": "rest", "current_working_directory": SHARED, "environment": ["PATH=/usr/bin:/bin"]}
+
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as slurm:
+
+        def submit(script: str) -> int:
+            answer = slurm.post("/slurm/v0.0.42/job/submit", json={"script": script, "job": job})
+            assert answer.status_code == 200, answer.text
+            return answer.json()["job_id"]
+
+        done = submit("#!/bin/bash\nhostname\n")
+        assert bank.wait_for_job(done) == "COMPLETED"
+        assert bank.output_of(done).startswith("worker-")
+        wait_until(
+            lambda: slurm.get(f"/slurmdb/v0.0.42/job/{done}").json()["jobs"][0]["name"] == "rest",
+            "the job is in accounting",
+        )
+        stays = submit("#!/bin/bash\nsleep 600\n")
+        listed = slurm.get("/slurm/v0.0.42/jobs/").json()["jobs"]
+        assert stays in [each["job_id"] for each in listed]
+        assert slurm.delete(f"/slurm/v0.0.42/job/{stays}").status_code == 200
+        assert bank.wait_for_job(stays) == "CANCELLED"
+        refused = slurm.post("/slurm/v0.0.42/job/submit", json={"script": "no script", "job": job})
+        assert refused.status_code == 500 and refused.json()["errors"]
+        assert slurm.get("/slurm/v0.0.42/reconfigure/").status_code == 400
+
+
+def test_a_job_that_has_just_begun_survives_the_end_of_the_controller(bank: Cluster) -> None:
+    """SLURM-20: slurmctld saves its state every five seconds; a job that it launches twice is not held."""
+    job = bank.sbatch("sleep 2; echo ran", "--nodelist=worker-1", "--open-mode=append")
+    wait_until(lambda: bank.job_state(job) == "RUNNING", "the job runs")
+    bank.kill("controller-0", "controller")
+    wait_until(lambda: bank.try_ssh(f"scontrol --oneliner show job {job}").returncode == 0, "Slurm answers")
+    wait_until(
+        lambda: "JobState=COMPLETED" in bank.try_ssh(f"scontrol --oneliner show job {job}").stdout,
+        "the job has ended",
+        seconds=240,
+    )
+    assert "ran" in bank.output_of(job)

@@ -51,6 +51,10 @@ ADMINISTRATION = (
     "real Slurm: tests/e2e/test_slurm_administration.py"
     "::test_a_qos_that_may_preempt_takes_nodes_from_a_job_which_runs_again_later"
 )
+SLURM_REST = (
+    "real Slurm: tests/e2e/test_slurm_administration.py"
+    "::test_a_client_of_slurms_rest_api_works_with_a_token_of_the_cloud"
+)
 
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
@@ -179,6 +183,8 @@ READERS: Mapping[str, Reader] = {
             "sshare": ADMINISTRATION,
             "scontrol": ADMINISTRATION,
             "sbatch": ADMINISTRATION,
+            "id=": SLURM_REST,
+            "curl": SLURM_REST,
         }
     ),
     "docs/guides/clients/json.md": Reader(),

@@ -107,6 +107,11 @@ class FakeSlurmApi:
     async def reconfigure(self) -> None:
         self._slurm.calls.append(("reconfigure",))
 
+    async def forward(
+        self, verb: str, path: str, query: str, body: bytes, max_bytes: int
+    ) -> tuple[int, bytes]:
+        raise SlurmUnreachable("a fake Slurm has no REST service")
+
     async def close(self) -> None:
         return None
 

@@ -15,7 +15,7 @@ from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmFactory
-from neocloud.services.slurm.api import METHODS
+from neocloud.services.slurm.api import METHODS, rest
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
@@ -74,7 +74,8 @@ KINDS = (
 SERVICE = Service(
     name="slurm",
     kinds=KINDS,
-    methods=METHODS,
+    methods=(*METHODS, *rest.METHODS),
+    http_routes=rest.ROUTES,
     reconcilers=lambda dependencies: (ClusterReconciler(dependencies),),
     meters=(ClusterMeter(),),
     capacity=CAPACITY,

@@ -92,6 +92,10 @@ class SlurmJob:
         return self.state not in _ACTIVE_STATES
 
 
+class ForwardedTooLarge(SlurmError):
+    """The answer to a forwarded call is longer than the caller of it takes."""
+
+
 class SlurmApi(Protocol):
     """The calls to a running Slurm; `SlurmRest` is the real one."""
 
@@ -125,6 +129,14 @@ class SlurmApi(Protocol):
 
     async def reconfigure(self) -> None:
         """Make all daemons read the configuration again; jobs continue."""
+        ...
+
+    async def forward(
+        self, verb: str, path: str, query: str, body: bytes, max_bytes: int
+    ) -> tuple[int, bytes]:
+        """Send a call of somebody else on, and return slurmrestd's status and JSON as they are.
+
+        Raises ForwardedTooLarge for an answer of more than `max_bytes`."""
         ...
 
     async def close(self) -> None: ...
@@ -188,6 +200,26 @@ class SlurmRest:
     async def reconfigure(self) -> None:
         await self._call("GET", f"/slurm/{API_VERSION}/reconfigure/")
 
+    async def forward(
+        self, verb: str, path: str, query: str, body: bytes, max_bytes: int
+    ) -> tuple[int, bytes]:
+        url = f"/{path}?{query}" if query else f"/{path}"
+        headers = {**self._headers(), **({"content-type": "application/json"} if body else {})}
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with self._client.stream(verb, url, content=body, headers=headers) as response:
+                async for chunk in response.aiter_bytes():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > max_bytes:
+                        raise ForwardedTooLarge(f"the answer is longer than {max_bytes} bytes")
+        except httpx.TransportError as error:
+            raise SlurmUnreachable(f"slurmrestd does not answer: {error or type(error).__name__}") from error
+        if response.status_code == 401:
+            raise SlurmError("slurmrestd refused the cluster's token")
+        return response.status_code, b"".join(chunks)
+
     async def close(self) -> None:
         await self._client.aclose()
 
@@ -199,9 +231,8 @@ class SlurmRest:
         *,
         tolerate: set[int] | None = None,
     ) -> Json:
-        headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": self._token()}
         try:
-            response = await self._client.request(verb, path, json=body, headers=headers)
+            response = await self._client.request(verb, path, json=body, headers=self._headers())
         except httpx.TransportError as error:
             raise SlurmUnreachable(f"slurmrestd does not answer: {error or type(error).__name__}") from error
         if response.status_code == 401:
@@ -215,10 +246,11 @@ class SlurmRest:
             raise _error(errors[0])
         return answer
 
-    def _token(self) -> str:
+    def _headers(self) -> dict[str, str]:
         now = int(time.time())
         claims = {"sun": "root", "iat": now, "exp": now + TOKEN_SECONDS}
-        return jwt.encode(claims, self._key, algorithm="HS256")
+        token = jwt.encode(claims, self._key, algorithm="HS256")
+        return {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": token}
 
 
 def _error(row: Json) -> SlurmError:
