@@ -185,7 +185,11 @@ class ClusterReconciler:
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            if await nodes.restart_requeued_jobs(slurm, scope.context.now):
+            jobs = await slurm.jobs()
+            lost = nodes.lost_under_jobs(scope, jobs)
+            if lost:
+                await nodes.report_lost(slurm, scope, lost)
+            if await nodes.restart_requeued_jobs(slurm, jobs, scope.context.now) or lost:
                 scope.is_recovering = True
 
     async def _stop_pods(self, scope: Scope) -> None:

@@ -92,6 +92,8 @@ RETIRED_REASON = REASON_PREFIX + "retired: the node set was made smaller"
 REQUEUE_DELAY = timedelta(seconds=20)
 """Slurm holds a requeued job back for cred_expire seconds; a later begin time was set by the user."""
 RETIRE_POLL_SECONDS = 1.0
+_ON_NODES = frozenset({"RUNNING", "SUSPENDED"})
+"""States of jobs that have processes on their nodes."""
 
 
 async def report_lost(slurm: SlurmApi, scope: Scope, lost: Mapping[str, str]) -> None:
@@ -157,13 +159,32 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
         )
 
 
-async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
+def lost_under_jobs(scope: Scope, jobs: Iterable[SlurmJob]) -> dict[str, str]:
+    """Return workers whose pod started after a job that Slurm believes to run there, with the reason.
+
+    Observations cannot see each restart: a worker may be lost again before the run that reported it ends.
+    """
+    lost: dict[str, str] = {}
+    for job in jobs:
+        if job.state not in _ON_NODES or job.started_at is None:
+            continue
+        for name in job.nodes:
+            pod = scope.observation.pod(name)
+            if name not in scope.workers or pod is None or pod.started_at is None:
+                continue
+            # Slurm's times are in whole seconds, rounded down.
+            if job.started_at < pod.started_at.replace(microsecond=0):
+                lost[name] = f"its pod was restarted under job {job.id}"
+    return lost
+
+
+async def restart_requeued_jobs(slurm: SlurmApi, jobs: Iterable[SlurmJob], now: datetime) -> bool:
     """Let jobs of lost nodes start immediately; True while one is still being requeued.
 
     Wait until slurmctld has delivered its messages: the end of the lost run would otherwise reach the
     returned node late and end the new run. Slurm's own delay exists for that.
     """
-    jobs = await slurm.jobs()
+    jobs = list(jobs)
     held_back = [job for job in jobs if _is_held_back(job, now)]
     if held_back and await slurm.messages_under_way():
         return True
