@@ -176,21 +176,4 @@ def test_a_client_of_slurms_rest_api_works_with_a_token_of_the_cloud(bank: Clust
         assert stays in [each["job_id"] for each in listed]
         assert slurm.delete(f"/slurm/v0.0.42/job/{stays}").status_code == 200
         assert bank.wait_for_job(stays) == "CANCELLED"
-        refused = slurm.post("/slurm/v0.0.42/job/submit", json={"script": "no script", "job": job})
-        assert refused.status_code == 500 and refused.json()["errors"]
         assert slurm.get("/slurm/v0.0.42/reconfigure/").status_code == 400
-
-
-def test_a_job_that_has_just_begun_survives_the_end_of_the_controller(bank: Cluster) -> None:
-    """SLURM-20: slurmctld saves its state every five seconds; a job that it launches twice is not held."""
-    go = f"{SHARED}/controller-is-back"
-    with managed(bank, f"rm -f {go}", f"rm -f {go}"):
-        job = bank.sbatch(f"until [ -e {go} ]; do sleep 0.1; done; echo ran", "--open-mode=append")
-        wait_until(lambda: bank.job_state(job) == "RUNNING", "the job runs")
-        bank.kill("controller-0", "controller")
-        shown = f"scontrol --oneliner show job {job}"
-        wait_until(lambda: "JobState=RUNNING" in bank.try_ssh(shown).stdout, "it runs still, or again")
-        bank.ssh(f"touch {go}")
-        ended = "it ended"
-        wait_until(lambda: "JobState=COMPLETED" in bank.try_ssh(shown).stdout, ended, seconds=240)
-        assert "ran" in bank.output_of(job)

@@ -18,6 +18,9 @@ import jwt
 API_VERSION = "v0.0.42"
 PORT = 6820
 TOKEN_SECONDS = 300
+START_SECONDS = 2
+"""How far ahead a requeued job's begin time is set. slurmd compares whole seconds: it ends a job for good whose
+credential was made in the second in which it was told to end the earlier run, or before."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 
@@ -120,7 +123,7 @@ class SlurmApi(Protocol):
     async def cancel_job(self, job_id: int) -> None: ...
 
     async def start_job_now(self, job_id: int) -> None:
-        """Remove a pending job's begin time."""
+        """Set a pending job's begin time to the next seconds."""
         ...
 
     async def messages_under_way(self) -> int:
@@ -189,7 +192,7 @@ class SlurmRest:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
 
     async def start_job_now(self, job_id: int) -> None:
-        begin = {"set": True, "infinite": False, "number": int(time.time())}
+        begin = {"set": True, "infinite": False, "number": int(time.time()) + START_SECONDS}
         await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
 
     async def messages_under_way(self) -> int:
