@@ -1,6 +1,9 @@
-"""ssh to the workers of a cluster: where the user has a job, without a password, until the job ends."""
+"""Users of a cluster, and ssh to its workers: where a user has a job, without a password, while it runs."""
 
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,17 +21,34 @@ def idle(bank: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def ann(bank: Cluster) -> Iterator[str]:
-    """A Linux user who may submit jobs, and is in no group but her own."""
-    bank.ssh(
-        "useradd --create-home --shell /bin/bash ann && sacctmgr --immediate add user ann account=root"
-        " >/dev/null"
-    )
+    """A user who may submit jobs, and signs in with her own key."""
+    key = new_key(bank, "ann")
+    said = bank.cloud.neo("slurm", "user", "add", bank.name, "ann", "--ssh-key", f"{key}.pub").stdout
+    assert "neo slurm cluster ssh bank --user ann" in said
     yield "ann"
-    bank.ssh("sacctmgr --immediate remove user ann >/dev/null; pkill -u ann; userdel --force --remove ann")
+    bank.cloud.neo("slurm", "user", "remove", bank.name, "ann", "--yes")
+    bank.ssh("rm -r /home/ann")
+
+
+def new_key(bank: Cluster, name: str) -> Path:
+    key = bank.cloud.folder / "user" / name
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])
+    return key
+
+
+def sign_in(bank: Cluster, user: str, command: str, key: str = ""):
+    """Run a command in a session of this user, with the key of this name or the user's own."""
+    identity = bank.cloud.folder / "user" / (key or user)
+    config = identity.with_suffix(f".{user}.config")
+    if not config.exists():
+        options = ("--user", user, "--identity", str(identity))
+        config.write_text(bank.cloud.neo("slurm", "cluster", "ssh-config", bank.name, *options).stdout)
+    words = ["ssh", "-F", config, bank.name, command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, input="")
 
 
 def as_ann(bank: Cluster, command: str):
-    return bank.try_ssh("su --login ann --command bash", stdin=command)
+    return sign_in(bank, "ann", command)
 
 
 def test_in_a_job_ssh_reaches_each_node_of_it_without_a_password(bank: Cluster) -> None:
@@ -108,3 +128,77 @@ def test_the_key_of_the_nodes_does_not_open_the_login_node_and_belongs_to_its_us
 
 def test_the_sshd_of_a_worker_comes_back_when_root_in_a_job_kills_it(bank: Cluster) -> None:
     bank.run_job("pkill -x sshd; sleep 0.1; until ssh -o BatchMode=yes $(hostname) true; do sleep 0.2; done")
+
+
+def test_a_user_signs_in_and_is_the_same_everywhere(bank: Cluster, ann: str) -> None:
+    """SJOB-08: one number on every node; a home of her own; jobs and their files are hers."""
+    uid = as_ann(bank, "id -u").stdout.strip()
+    assert int(uid) >= 5000
+    job = "sbatch --parsable --wait --nodes=2 --output=mine --wrap 'srun id -u; srun id -un'"
+    submitted = as_ann(bank, f"{job} && cat mine && stat -c '%U %a' . mine")
+    assert submitted.returncode == 0, submitted.stderr
+    number, *lines = submitted.stdout.splitlines()
+    assert lines == [uid, uid, "ann", "ann", "ann 700", "ann 644"]
+    wait_until(
+        lambda: bank.ssh(f"sacct -nXP -j {number} -o User,State") == "ann|COMPLETED", "it is in accounting"
+    )
+    assert as_ann(bank, "cat /root/.ssh/authorized_keys; scontrol shutdown; touch /etc/mine").returncode != 0
+    assert bank.ssh("sinfo --noheader --format=%D") and bank.try_ssh("ls /etc/mine").returncode != 0
+    listed = {user["name"]: user for user in bank.cloud.neo_json("slurm", "user", "list", bank.name)}
+    assert listed["ann"]["uid"] == int(uid) and listed["root"]["uid"] == 0
+
+
+def test_a_key_that_is_added_later_is_accepted_in_seconds_and_a_removed_one_no_more(
+    bank: Cluster, ann: str, record_property
+) -> None:
+    key = new_key(bank, "laptop")
+    for user in ("root", ann):
+        assert "Permission denied" in sign_in(bank, user, "true", "laptop").stderr
+        begin = time.monotonic()
+        bank.cloud.neo("slurm", "user", "add", bank.name, user, "--ssh-key", f"{key}.pub")
+        wait_until(
+            lambda user=user: sign_in(bank, user, "true", "laptop").returncode == 0,
+            "it is accepted",
+            seconds=60,
+        )
+        seconds = time.monotonic() - begin
+        record_property(f"seconds until a new key of {user} is accepted", seconds)
+        bank.cloud.neo("slurm", "user", "remove", bank.name, user, "--ssh-key", f"{key}.pub")
+        wait_until(
+            lambda user=user: sign_in(bank, user, "true", "laptop").returncode == 255,
+            "it is refused",
+            seconds=60,
+        )
+        assert sign_in(bank, user, "true", "id_ed25519" if user == "root" else user).returncode == 0
+
+
+def test_a_removed_user_is_out_with_jobs_and_sessions_and_gets_the_home_back_when_added_again(
+    bank: Cluster,
+) -> None:
+    key = new_key(bank, "bob")
+    add = ("slurm", "user", "add", bank.name, "bob", "--ssh-key", f"{key}.pub")
+    bank.cloud.neo(*add)
+    job = sign_in(bank, "bob", "id -u > number; sbatch --parsable --output=/dev/null --wrap 'sleep 600'")
+    number = int(job.stdout)
+    wait_until(lambda: bank.job_state(number) == "RUNNING", "the job runs", seconds=120)
+    bank.cloud.neo("slurm", "user", "remove", bank.name, "bob", "--yes")
+    assert sign_in(bank, "bob", "true").returncode == 255
+    assert bank.try_ssh("id bob").returncode != 0
+    assert bank.wait_for_job(number) == "CANCELLED"
+    bank.wait_until_idle()
+    bank.cloud.neo(*add)
+    assert sign_in(bank, "bob", "cat number; id -u").stdout.split() == [bank.ssh("cat /home/bob/number")] * 2
+    bank.cloud.neo("slurm", "user", "remove", bank.name, "bob", "--yes")
+    bank.ssh("rm -r /home/bob")
+
+
+def test_an_account_of_the_system_is_no_user(bank: Cluster) -> None:
+    """Also one that root made in the shared root: the reason is shown, and the cluster stays READY."""
+    refused = bank.cloud.neo("slurm", "user", "add", bank.name, "slurm", code=None)
+    assert refused.returncode and "an account of the system" in refused.stderr
+    bank.ssh("useradd --system inner")
+    refused = bank.cloud.neo("slurm", "user", "add", bank.name, "inner", code=None)
+    assert refused.returncode and "inner is an account of the system" in refused.stderr
+    assert bank.state == "READY"
+    bank.cloud.neo("slurm", "user", "remove", bank.name, "inner", "--yes")
+    assert bank.ssh("id -un inner; userdel inner") == "inner"

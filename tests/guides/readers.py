@@ -21,6 +21,7 @@ MPI = "real Slurm: tests/e2e/test_mpi.py::test_ranks_on_all_nodes_find_the_same_
 MODULES = (
     "real Slurm: tests/e2e/test_mpi.py::test_modules_are_there_in_shells_and_jobs_and_of_people_themselves"
 )
+USERS = "real Slurm: tests/e2e/test_ssh_between_nodes.py::test_a_user_signs_in_and_is_the_same_everywhere"
 REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
@@ -97,7 +98,9 @@ READERS: Mapping[str, Reader] = {
         },
     ),
     "docs/guides/several-users.md": Reader(
+        before=f"{HAS_KEY}cp ~/.ssh/id_ed25519.pub ann.pub\nssh-keygen -q -t ed25519 -N '' -f laptop\n",
         not_run={
+            "neo slurm cluster ssh team --user ann": USERS,
             "sbatch": SSH_BETWEEN_NODES,
             "squeue": SSH_BETWEEN_NODES,
             "ssh worker-1": SSH_BETWEEN_NODES,

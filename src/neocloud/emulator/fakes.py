@@ -24,8 +24,9 @@ from neocloud.engines.manifest import Secret
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
-from neocloud.services.slurm.render import CONTROLLER_POD, ROLE_LABEL, WORKER_ROLE
+from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
 from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
+from neocloud.services.slurm.types import ADD_USER, REMOVE_USER
 
 PROGRAM = "machine-control"
 
@@ -128,6 +129,15 @@ class FakeSlurmApi:
                 self._slurm.save()
 
 
+def respond_as_login_node(
+    pod: Reference, container: str, command: Sequence[str], stdin: bytes
+) -> ExecResult | None:
+    """Answer the scripts that add and remove users of a cluster, as a `responder` of a FakeEngine."""
+    if command[:1] != [ENTER_ROOT] or not {ADD_USER, REMOVE_USER} & set(command):
+        return None
+    return ExecResult(0, f"{command[-1]}\n".encode(), b"")
+
+
 @dataclass
 class FakeMachines:
     """All machines of one fake world, by the name of their namespace."""
@@ -153,7 +163,7 @@ class FakeMachines:
         self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
     ) -> ExecResult | None:
         if not command or command[0] != PROGRAM:
-            return None
+            return respond_as_login_node(pod, container, command, stdin)
         if pod.namespace in self.mute:
             return _answer({"error": "QEMU does not answer on its socket"}, exit_code=1)
         verb, *arguments = command[1:]

@@ -246,6 +246,13 @@ def test_login_keys_are_one_per_line():
     assert keys["data"]["root"] == "ssh-ed25519 AAAA one@bank\nssh-ed25519 BBBB two@bank\n"
 
 
+def test_keys_of_each_user_are_in_a_file_by_the_users_name():
+    view = replace(VIEW, user_keys={"ann": ("ssh-ed25519 DDDD",), "bob": ()})
+    keys = next(item for item in written(foundation(view)) if item["metadata"]["name"] == "login-keys")
+    assert {name: keys["data"][name] for name in ("ann", "bob")} == {"ann": "ssh-ed25519 DDDD\n", "bob": ""}
+    assert "root" in keys["data"]
+
+
 def test_other_namespaces_are_kept_out():
     policy = next(item for item in written(foundation(VIEW)) if item["kind"] == "NetworkPolicy")
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]

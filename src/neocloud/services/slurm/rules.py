@@ -32,8 +32,16 @@ from neocloud.services.slurm.types import CLUSTER, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.types import SUBNET
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
+RESERVED_USERS = frozenset(
+    ("backup", "bin", "daemon", "dbus", "games", "irc", "list", "lp", "mail", "man", "messagebus", "munge")
+    + ("mysql", "news", "nobody", "proxy", "root", "slurm", "sshd", "sync", "sys", "tss", "uucp", "uuidd")
+    + ("www-data",)
+)
+"""Accounts that Debian or the cluster has; some hide those of the same name in the shared root."""
 MAX_KEYS = 100
-"""SSH keys of one cluster, as the contract has it."""
+"""SSH keys of root in one cluster, as the contract has it."""
+MAX_USERS, MAX_KEYS_OF_USER = 200, 20
+"""Users of one cluster and SSH keys of one user, as the contract has it."""
 SYSTEM_FOLDERS = frozenset(
     {"bin", "boot", "dev", "etc", "jail", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
 )
@@ -78,22 +86,20 @@ class ClusterRules(Rules[Cluster]):
         return demand
 
     def request_violations(self, request: CreateClusterRequest | UpdateClusterRequest) -> Iterable[Violation]:
-        keys = request.spec.login.ssh_public_keys
-        if len(keys) > MAX_KEYS:
+        spec = request.spec
+        if len(spec.login.ssh_public_keys) > MAX_KEYS or len(spec.users) > MAX_USERS:
             return  # the contract refuses it
-        for index, key in enumerate(keys):
-            if not _is_public_key(key):
-                yield Violation(
-                    f"spec.login.ssh_public_keys[{index}]",
-                    'is not an SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
-                    " (the .pub file, never the private key)",
-                )
+        yield from _key_violations("spec.login", spec.login.ssh_public_keys)
+        for index, user in enumerate(spec.users):
+            if len(user.ssh_public_keys) <= MAX_KEYS_OF_USER:
+                yield from _key_violations(f"spec.users[{index}]", user.ssh_public_keys)
 
     def violations(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
             *_node_set_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
             *_login_violations(new, old, reader),
+            *_user_violations(new.spec),
             *_subnet_violations(new, reader),
             *_filesystem_violations(new, reader),
         ]
@@ -161,6 +167,29 @@ def _node_set_violations(spec: ClusterSpec) -> Iterable[Violation]:
             yield Violation(f"{field}.name", f'"{node_set.name}" is reserved for the cluster itself')
         seen.add(node_set.name)
         yield from preset_violations(node_set.platform, node_set.preset, field)
+
+
+def _key_violations(field: str, keys: Iterable[str]) -> Iterable[Violation]:
+    for index, key in enumerate(keys):
+        if not _is_public_key(key):
+            yield Violation(
+                f"{field}.ssh_public_keys[{index}]",
+                'is not an SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
+                " (the .pub file, never the private key)",
+            )
+
+
+def _user_violations(spec: ClusterSpec) -> Iterable[Violation]:
+    seen: set[str] = set()
+    for index, user in enumerate(spec.users):
+        field = f"spec.users[{index}].name"
+        if user.name == "root":
+            yield Violation(field, "root is always there; its keys belong in spec.login.ssh_public_keys")
+        elif user.name in RESERVED_USERS:
+            yield Violation(field, f'"{user.name}" is an account of the system; choose another name')
+        if user.name in seen:
+            yield Violation(field, f'"{user.name}" is used twice; choose another name')
+        seen.add(user.name)
 
 
 def _shared_root_violations(new: ClusterSpec, old: ClusterSpec | None) -> Iterable[Violation]:

@@ -58,6 +58,10 @@ class Secret(StrEnum):
     WORKER_HOST_KEY = "worker_host_ed25519_key"
 
 
+ADD_USER, REMOVE_USER = "add-user", "remove-user"
+"""Names of the scripts that change the users of a cluster, as the login node runs them."""
+
+
 def namespace(cluster_id: str) -> str:
     """Return the engine namespace of a cluster; its id is unique and a legal DNS label."""
     return cluster_id

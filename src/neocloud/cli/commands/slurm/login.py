@@ -39,6 +39,9 @@ IdentityOption = Annotated[
 ]
 
 
+UserOption = Annotated[str, typer.Option("--user", help="User of the cluster: `neo slurm user list`.")]
+
+
 def ssh(
     context: typer.Context,
     name: ClusterArgument,
@@ -47,6 +50,7 @@ def ssh(
         typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
     ] = None,
     identity: IdentityOption = None,
+    user: UserOption = "root",
     project: ProjectOption = "",
 ) -> None:
     """Sign in to the login node, or run a command on it.
@@ -56,6 +60,7 @@ def ssh(
       neo slurm cluster ssh lab
       neo slurm cluster ssh lab -- sinfo
       neo slurm cluster ssh lab -- sbatch --wait train.sbatch
+      neo slurm cluster ssh lab --user ann
     """
     program = shutil.which("ssh")
     if program is None:
@@ -70,7 +75,7 @@ def ssh(
             f"Cluster {name} is emulated: no login node runs, so there is nothing to sign in to",
             "For real clusters start a cloud with `neo up`",
         )
-    settings = _settings(cloud, cluster, identity)
+    settings = _settings(cloud, cluster, identity, user)
     if settings["HostName"] == LOOPBACK and not _is_near(cloud.profile):
         say(
             "This cloud opens ssh to login nodes on its own machine only."
@@ -84,6 +89,7 @@ def ssh_config(
     context: typer.Context,
     name: ClusterArgument,
     identity: IdentityOption = None,
+    user: UserOption = "root",
     project: ProjectOption = "",
 ) -> None:
     """Print an OpenSSH configuration for the login node, for ssh, scp, rsync and editors.
@@ -97,11 +103,11 @@ def ssh_config(
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     echo(f"Host {cluster.metadata.name}")
-    for key, value in _settings(cloud, cluster, identity).items():
+    for key, value in _settings(cloud, cluster, identity, user).items():
         echo(f"  {key} {quoted(value)}")
 
 
-def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -> dict[str, str]:
+def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None, user: str) -> dict[str, str]:
     endpoint = cluster.status.login
     if not endpoint.port:
         raise ClientError(
@@ -112,15 +118,20 @@ def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -
     settings = {
         "HostName": login_host(cloud.profile, endpoint.host),
         "Port": str(endpoint.port),
-        "User": "root",
+        "User": user,
         "HostKeyAlias": cluster.metadata.id,
         "UserKnownHostsFile": str(_pin_host_keys(cloud, cluster)),
         "StrictHostKeyChecking": "yes",
     }
-    chosen = identity or matching_identity(cluster.spec.login.ssh_public_keys, Path.home() / ".ssh")
+    chosen = identity or matching_identity(_authorized_keys(cluster, user), Path.home() / ".ssh")
     if chosen is not None:
         settings |= {"IdentityFile": str(chosen.absolute()), "IdentitiesOnly": "yes"}
     return settings
+
+
+def _authorized_keys(cluster: "Cluster", user: str) -> list[str]:
+    of_users = [key for each in cluster.spec.users if each.name == user for key in each.ssh_public_keys]
+    return of_users if user != "root" else list(cluster.spec.login.ssh_public_keys)
 
 
 def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:

@@ -27,6 +27,7 @@ from neocloud.services.slurm.reconcile.scope import (
     find_filesystems,
     read_scope,
 )
+from neocloud.services.slurm.reconcile.users import keep_users
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
     CONTROLLER_POD,
@@ -73,6 +74,7 @@ class ClusterReconciler:
             Step("Wait for the controller", self._wait_for_controller),
             Step("Load the configuration", self._load_configuration),
             Step("Wait for the login node", partial(_require_ready, LOGIN_POD)),
+            Step("Add and remove users", partial(keep_users, self._access)),
             Step("Retire surplus workers", self._retire_workers),
             Step("Release addresses", release_addresses),
             Step("Wait for the workers", self._wait_for_workers),

@@ -28,7 +28,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
 from neocloud.engines.manifest import Interface
-from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, Condition, NodeSet
+from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, Condition, NodeSet, UserStatus
 from neocloud.services.compute.public import claim_reference, preset
 from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.reconcile.login_port import closed_message
@@ -71,6 +71,9 @@ class Scope:
     """Filesystems of users; set by the step that finds them."""
     closed_addresses: Sequence[str] = ()
     """Addresses of the host that the login node goes without; set with the view."""
+    users: dict[str, UserStatus] | None = None
+    """By name; set by the step that changes them. None: they are those of the status."""
+    last_uid: int = 0
     reported: set[str] = field(default_factory=set)
     """Lost workers that Slurm knows of by now. The status remembers the start of the others, so that a worker
     that was restarted during this run, or while Slurm did not answer, is reported by a later run."""
@@ -150,6 +153,9 @@ async def cluster_view(
         secrets=secrets_kept,
         worker_host_public_key=public_host_key(secrets_kept.worker_host_key),
         authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
+        user_keys={
+            user.name: tuple(key.strip() for key in user.ssh_public_keys) for user in scope.cluster.spec.users
+        },
         shared_root_claim=shared_root_claim,
         interfaces=scope.interfaces,
         mounts=scope.mounts,
@@ -234,6 +240,8 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     for step in result.progress:
         status.steps.add(name=step.name, outcome=step.outcome, message=step.message)
     status.conditions.extend(_conditions(scope, result, state))
+    status.users.extend(old.users if scope.users is None else scope.users.values())
+    status.last_uid = max(scope.last_uid, old.last_uid)
     status.login.CopyFrom(old.login)
     if scope.view is not None:
         status.login.host = scope.view.ssh_host

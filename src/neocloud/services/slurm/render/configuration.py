@@ -251,10 +251,10 @@ def ssh_client_files(view: ClusterView) -> dict[str, str]:
 
 
 def config_maps(view: ClusterView) -> list[ConfigMap]:
-    keys = "".join(f"{key.strip()}\n" for key in view.authorized_keys)
+    keys = {"root": view.authorized_keys, **view.user_keys}
     files = {
         CONFIGURATION: configuration_files(view),
-        LOGIN_KEYS: {"root": keys},
+        LOGIN_KEYS: {user: "".join(f"{key.strip()}\n" for key in lines) for user, lines in keys.items()},
         SSH_TO_WORKERS: ssh_client_files(view),
     }
     return [

@@ -92,6 +92,9 @@ class ClusterView:
     ssh_host_addresses: tuple[str, ...] = (LOOPBACK,)
     """Addresses of the host that have this port."""
 
+    user_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Public keys that may log in as another user, by the user's name."""
+
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
     """By pod name; empty for a cluster on a network of its own."""
 
