@@ -202,3 +202,27 @@ def test_an_account_of_the_system_is_no_user(bank: Cluster) -> None:
     assert bank.state == "READY"
     bank.cloud.neo("slurm", "user", "remove", bank.name, "inner", "--yes")
     assert bank.ssh("id -un inner; userdel inner") == "inner"
+
+
+def test_sessions_go_to_a_login_node_that_answers(bank: Cluster) -> None:
+    """SLURM-03: one address and host key before two login nodes; one of them fails; back to one."""
+    bank.cloud.neo("slurm", "cluster", "scale", bank.name, "--login-nodes", "2")
+    try:
+        seen: set[str] = set()
+
+        def both() -> bool:
+            done = bank.try_ssh("hostname")
+            seen.update(done.stdout.split())
+            return seen == {"login-0", "login-1"}
+
+        wait_until(both, "sessions go to both", seconds=120)
+        shown = bank.cloud.neo("slurm", "cluster", "get", bank.name).stdout
+        assert "login-1" in shown and "balancer-0" in shown
+        bank.remove_pods("login-1")
+        said = [bank.try_ssh("hostname") for _ in range(6)]
+        assert all(done.returncode == 0 for done in said), [done.stderr for done in said]
+        wait_until(lambda: bank.try_ssh("hostname").stdout == "login-1\n", "it is back", seconds=240)
+    finally:
+        bank.cloud.neo("slurm", "cluster", "scale", bank.name, "--login-nodes", "1")
+    assert bank.ssh("hostname") == "login-0"
+    bank.wait_until_idle()

@@ -56,6 +56,26 @@ async def test_a_larger_node_set_gets_more_workers(cloud):
     await until(lambda: {"worker-1", "worker-2"} <= pods(cloud, cluster))
 
 
+async def test_login_nodes_come_and_go_with_a_balancer_before_several(cloud):
+    cluster = await cloud.create_cluster(count=1)
+    port = cluster.status.login.port
+    request = UpdateClusterRequest(metadata=cluster.metadata, spec=cluster.spec)
+    request.metadata.resource_version = 0
+    request.spec.login.count = 2
+    await cloud.call("ClusterService/Update", request)
+    names = ["login-0", "login-1", "balancer-0"]
+    cluster = await cloud.when(
+        cluster.metadata.id,
+        lambda seen: [node.name for node in seen.status.login.nodes if node.ready] == names,
+    )
+    assert set(names) <= pods(cloud, cluster) and cluster.status.login.port == port
+    request.spec.login.count = 1
+    await cloud.call("ClusterService/Update", request)
+    await until(lambda: pods(cloud, cluster).isdisjoint(names[1:]))
+    cluster = await cloud.until(cluster.metadata.id, "READY")
+    assert cluster.status.login.port == port
+
+
 async def test_a_smaller_node_set_leaves_no_node_behind(cloud):
     cluster = await cloud.create_cluster(count=3)
     await scale(cloud, cluster, 1)

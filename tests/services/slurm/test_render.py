@@ -147,9 +147,16 @@ def test_the_login_node_has_its_port_where_the_operator_opens_the_cloud(listen, 
     assert opened.ssh_host == host
 
 
-def test_more_login_nodes_get_the_next_ports():
-    second = pod("login-1", replace(VIEW, login_count=2))
-    assert second["spec"]["containers"][0]["ports"][0]["hostPort"] == 2223
+def test_of_several_login_nodes_none_has_a_port_of_the_host_but_the_balancer_before_them():
+    """SLURM-03. It has neither keys nor the shared root, nor capabilities."""
+    several = replace(VIEW, login_count=2)
+    for name in ("login-0", "login-1"):
+        assert pod(name, several)["spec"]["containers"][0]["ports"] == [{"containerPort": 22}]
+    balancer = pod("balancer-0", several)["spec"]
+    (container,) = balancer["containers"]
+    assert container["ports"] == [{"containerPort": 22, "hostIP": "127.0.0.1", "hostPort": 2222}]
+    assert not container.get("volumeMounts") and not balancer.get("volumes")
+    assert "securityContext" not in container
 
 
 def test_without_a_port_nothing_is_published():

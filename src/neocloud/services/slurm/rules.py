@@ -31,7 +31,7 @@ from neocloud.services.compute.types import FilesystemState, attachment_namespac
 from neocloud.services.slurm.types import CLUSTER, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.types import SUBNET
 
-RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
+RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "balancer", "rest"})
 RESERVED_USERS = frozenset(
     ("backup", "bin", "daemon", "dbus", "games", "irc", "list", "lp", "mail", "man", "messagebus", "munge")
     + ("mysql", "news", "nobody", "proxy", "root", "slurm", "sshd", "sync", "sys", "tss", "uucp", "uuidd")

@@ -50,6 +50,9 @@ SshKeyOption = Annotated[
 LoginPortOption = Annotated[
     int, typer.Option(help="Port of the login node on this machine; 0: any free port.")
 ]
+LoginNodesOption = Annotated[
+    int, typer.Option(help="Number of login nodes behind the port; each session goes to one that answers.")
+]
 SubnetOption = Annotated[
     str, typer.Option(help="Id or name of the subnet of the nodes. Default: a new network for the cluster.")
 ]
@@ -70,6 +73,7 @@ def create(
     shared_root_size: SharedRootSizeOption = 0,
     ssh_key: SshKeyOption = None,
     login_port: LoginPortOption = 0,
+    login_nodes: LoginNodesOption = 1,
     subnet: SubnetOption = "",
     filesystem: FilesystemOption = None,
     reuse: ReuseOption = False,
@@ -98,7 +102,7 @@ def create(
     spec = {
         "node_sets": [{"name": node_set, "platform": platform, "preset": preset, "count": workers}],
         "shared_root": {"size_gibibytes": shared_root_size},
-        "login": {"ssh_public_keys": keys, "port": login_port},
+        "login": {"ssh_public_keys": keys, "port": login_port, "count": login_nodes},
         "subnet_id": subnet,
         "filesystems": [_mounted(text) for text in filesystem or ()],
     }
@@ -158,20 +162,25 @@ def scale(
         list[str] | None,
         typer.Option(help="SET=COUNT, for example worker=3; repeatable.", metavar="SET=COUNT"),
     ] = None,
+    login_nodes: Annotated[int | None, typer.Option(help="New number of login nodes, 1 to 8.")] = None,
     project: ProjectOption = "",
 ) -> None:
-    """Change the number of workers, up or down, while jobs run.
+    """Change the number of workers, up or down, while jobs run, or the number of login nodes.
 
     A worker to be removed is drained: it takes no new jobs, and is removed when those on it have ended.
+    Sessions end with their login node. A change from one login node to more, or back, ends those there are.
 
     Examples:
 
       neo slurm cluster scale lab --workers 3
       neo slurm cluster scale lab --node-set worker=3 --node-set gpu=0
+      neo slurm cluster scale lab --login-nodes 2
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
-    counts = _new_counts(cluster, workers, node_set or ())
+    counts = _new_counts(cluster, workers, node_set or (), login_nodes)
+    if login_nodes is not None:
+        cluster.spec.login.count = login_nodes
     for part in cluster.spec.node_sets:
         part.count = counts.get(part.name, part.count)
     request = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
@@ -184,7 +193,9 @@ def scale(
     echo(f"Cluster {name} has {_counts_text(counts)} after {duration(view.elapsed)}.")
 
 
-def _new_counts(cluster: "Cluster", workers: int | None, given: Sequence[str]) -> dict[str, int]:
+def _new_counts(
+    cluster: "Cluster", workers: int | None, given: Sequence[str], login_nodes: int | None
+) -> dict[str, int]:
     known = [part.name for part in cluster.spec.node_sets]
     counts: dict[str, int] = {}
     for item in given:
@@ -204,6 +215,8 @@ def _new_counts(cluster: "Cluster", workers: int | None, given: Sequence[str]) -
                 f"Name one: --node-set {known[0]}={workers}",
             )
         counts[known[0]] = workers
+    if login_nodes is not None:
+        counts["login"] = login_nodes  # no node set has this name
     if not counts:
         raise ClientError("INVALID_ARGUMENT", "No count was given", "Add --workers N or --node-set SET=COUNT")
     return counts

@@ -14,6 +14,7 @@ from neocloud.cli.output import (
     View,
     YesOption,
     confirm,
+    counted,
     fields_table,
     print_view,
     show,
@@ -33,7 +34,7 @@ from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.client.profiles import Profile
-    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition
+    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition, LoginNodeStatus
 
 app = command_group(
     """Slurm clusters: controller, accounting, login node and workers over one shared root.
@@ -115,6 +116,7 @@ def get(
         ),
         ("Shared root", f"{cluster.spec.shared_root.size_gibibytes} GiB, {status.shared_root_filesystem_id}"),
         ("Login", _login_address(cloud.profile, cluster)),
+        *((node.name, _login_state(node)) for node in status.login.nodes if len(status.login.nodes) > 1),
         ("Slurm", status.slurm_version),
     ]
     print_view(fields_table(rows))
@@ -194,6 +196,11 @@ def _condition(condition: "Condition") -> str:
 def _node_states(slurm_state: str) -> str:
     """Return Slurm's states of a node, without the one that all our nodes have."""
     return "+".join(word for word in slurm_state.split("+") if word != "DYNAMIC_NORM")
+
+
+def _login_state(node: "LoginNodeStatus") -> str:
+    state = "ready" if node.ready else f"not ready: {node.message or 'starting'}"
+    return f"{state}, {counted(node.restarts, 'restart')}" if node.restarts else state
 
 
 def _login_address(profile: "Profile", cluster: "Cluster") -> str:

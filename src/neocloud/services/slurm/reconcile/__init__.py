@@ -30,6 +30,7 @@ from neocloud.services.slurm.reconcile.scope import (
 from neocloud.services.slurm.reconcile.users import keep_users
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
+    BALANCER_POD,
     CONTROLLER_POD,
     LOGIN_POD,
     ClusterView,
@@ -73,7 +74,7 @@ class ClusterReconciler:
             Step("Wait for accounting", partial(_require_ready, ACCOUNTING_POD)),
             Step("Wait for the controller", self._wait_for_controller),
             Step("Load the configuration", self._load_configuration),
-            Step("Wait for the login node", partial(_require_ready, LOGIN_POD)),
+            Step("Wait for the login node", _require_login),
             Step("Add and remove users", partial(keep_users, self._access)),
             Step("Retire surplus workers", self._retire_workers),
             Step("Release addresses", release_addresses),
@@ -116,6 +117,10 @@ class ClusterReconciler:
             )
 
     async def _start_pods(self, scope: Scope) -> None:
+        surplus = scope.surplus_login_pods()
+        if surplus:  # before the others start: one of them may have the port for ssh
+            await self._engine.remove(surplus)
+            scope.observation = await self._engine.observe(scope.namespace)
         scope.view = await self._view(scope)
         try:
             await self._engine.apply(render(scope.view))
@@ -132,7 +137,7 @@ class ClusterReconciler:
     async def _has_fewer_addresses(self, scope: Scope, view: ClusterView) -> bool:
         """Return whether the login node did not start because of addresses that it now goes without."""
         scope.observation = await self._engine.observe(scope.namespace)
-        if is_running(scope.observation):
+        if is_running(scope.observation, scope.ssh_pod):
             return False
         return await self._closed.note_failure(
             scope.context, view.ssh_host_addresses, scope.login_port, scope.closed_addresses
@@ -151,7 +156,7 @@ class ClusterReconciler:
             scope.context,
             scope.login_port,
             self._login_addresses,
-            is_running=is_running(scope.observation),
+            is_running=is_running(scope.observation, scope.ssh_pod),
         )
         addresses = tuple(each for each in self._login_addresses if each not in scope.closed_addresses)
         return await cluster_view(scope, self._image(), claim, addresses or (LOOPBACK,), str(folder))
@@ -202,6 +207,15 @@ class ClusterReconciler:
         await asyncio.to_thread(
             shutil.rmtree, models_folder(self._home, scope.cluster_id), ignore_errors=True
         )
+
+
+async def _require_login(scope: Scope) -> None:
+    """Of several login nodes one is enough: the status has the others."""
+    if scope.login_count > 1:
+        await _require_ready(scope.ssh_pod, scope)
+    pods = [scope.observation.pod(name) for name in scope.login_pods if name != BALANCER_POD]
+    if not any(pod is not None and pod.ready for pod in pods):
+        await _require_ready(LOGIN_POD, scope)
 
 
 async def _require_ready(pod_name: str, scope: Scope) -> None:

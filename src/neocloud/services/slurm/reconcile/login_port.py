@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from neocloud.control_plane.settings import LOOPBACK
 from neocloud.core.reconcile.reconciler import Context, RetryLater
 from neocloud.engines.base import Observation, PodPhase
-from neocloud.services.slurm.render import LOGIN_POD
 from neocloud.services.slurm.rules import LoginPorts
 
 FAILURES_BEFORE_CLOSING = 2
@@ -30,9 +29,9 @@ def free_port(ports: LoginPorts, addresses: Sequence[str]) -> int:
     raise RetryLater(f"no port from {ports} is free for ssh; the operator sets the range", delay_seconds=10)
 
 
-def is_running(observation: Observation) -> bool:
-    """Return whether the login node runs, and holds its port itself."""
-    pod = observation.pod(LOGIN_POD)
+def is_running(observation: Observation, pod_name: str) -> bool:
+    """Return whether the pod that has the port runs, and holds the port itself."""
+    pod = observation.pod(pod_name)
     return pod is not None and pod.phase is PodPhase.RUNNING
 
 

@@ -26,7 +26,7 @@ from neocloud.core.reconcile.reconciler import (
     ReconcileResult,
     RetryLater,
 )
-from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Interface
 from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, Condition, NodeSet, UserStatus
 from neocloud.services.compute.public import claim_reference, preset
@@ -34,9 +34,10 @@ from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.reconcile.login_port import closed_message
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
+    BALANCER_POD,
     CONTROLLER_POD,
-    LOGIN_POD,
     MODELS_LABEL,
+    ROLE_LABEL,
     ClusterSecrets,
     ClusterView,
     MountView,
@@ -94,7 +95,22 @@ class Scope:
     @property
     def pod_names(self) -> tuple[str, ...]:
         """All pods of the spec."""
-        return (CONTROLLER_POD, ACCOUNTING_POD, LOGIN_POD, *self.workers)
+        return (CONTROLLER_POD, ACCOUNTING_POD, *self.login_pods, *self.workers)
+
+    @property
+    def login_count(self) -> int:
+        return self.cluster.spec.login.count or 1
+
+    @property
+    def login_pods(self) -> tuple[str, ...]:
+        """The login nodes, and the balancer if there are several."""
+        nodes = tuple(f"login-{index}" for index in range(self.login_count))
+        return nodes if self.login_count == 1 else (*nodes, BALANCER_POD)
+
+    @property
+    def ssh_pod(self) -> str:
+        """The pod that has the host's port for ssh."""
+        return self.login_pods[-1]
 
     @property
     def login_port(self) -> int:
@@ -119,6 +135,15 @@ class Scope:
             elif pod.started_at and pod.started_at > contract.to_datetime(known.started_at):
                 lost[known.name] = "its pod was restarted"
         return lost
+
+    def surplus_login_pods(self) -> list[Reference]:
+        """Return login nodes and a balancer that are no longer in the spec."""
+        return [
+            pod.reference
+            for pod in self.observation.pods
+            if pod.labels.get(ROLE_LABEL) in ("login", "balancer")
+            and pod.reference.name not in self.login_pods
+        ]
 
     def surplus_pods(self, role_label: str, worker_role: str) -> list[ObservedPod]:
         """Return worker pods that are no longer in the spec, highest index first."""
@@ -159,6 +184,7 @@ async def cluster_view(
         shared_root_claim=shared_root_claim,
         interfaces=scope.interfaces,
         mounts=scope.mounts,
+        login_count=scope.login_count,
         ssh_host_port=scope.login_port,
         ssh_host_addresses=login_addresses,
         models_folder=models_folder,
@@ -243,6 +269,7 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     status.users.extend(old.users if scope.users is None else scope.users.values())
     status.last_uid = max(scope.last_uid, old.last_uid)
     status.login.CopyFrom(old.login)
+    _set_login_nodes(status, scope)
     if scope.view is not None:
         status.login.host = scope.view.ssh_host
         status.login.port = scope.login_port
@@ -287,6 +314,15 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
         ),
         *closed,
     ]
+
+
+def _set_login_nodes(status: ClusterStatus, scope: Scope) -> None:
+    del status.login.nodes[:]
+    for name in scope.login_pods:
+        pod = scope.observation.pod(name)
+        row = status.login.nodes.add(name=name, message="it does not run" if pod is None else pod.message)
+        if pod is not None:
+            row.ready, row.restarts = pod.ready, pod.restart_count
 
 
 def _add_nodes(status: ClusterStatus, scope: Scope) -> None:

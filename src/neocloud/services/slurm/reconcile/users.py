@@ -4,11 +4,14 @@ The programs that make them belong to the tenant, and so do /etc/passwd and the 
 the shared root with a tenant's rights (rfd 0002), and what they print is only shown.
 """
 
+from contextlib import suppress
+
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, RetryLater
 from neocloud.engines.base import EngineError, ExecResult
 from neocloud.messages.neocloud.slurm.v1 import UserStatus
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.render import BALANCER_POD, LOGIN_POD
 from neocloud.services.slurm.types import ADD_USER, REMOVE_USER
 
 FIRST_UID = 5000
@@ -74,10 +77,19 @@ async def keep_users(access: SlurmAccess, scope: Scope) -> None:
         if result.exit_code:
             known[name].message = f"not removed yet: {_reason(result)}"
         else:
+            await _end_sessions(access, scope, known[name].uid)
             del known[name]
     for name in wanted:
         if name not in known or not known[name].uid:
             known[name] = await _add(access, scope, name)
+
+
+async def _end_sessions(access: SlurmAccess, scope: Scope, uid: int) -> None:
+    """End what a removed user runs on login nodes beside the first. One that does not answer runs nothing."""
+    for pod in scope.login_pods:
+        if uid and pod not in (LOGIN_POD, BALANCER_POD):
+            with suppress(EngineError):
+                await access.run_in_shared_root(scope.cluster_id, pod, ["pkill", "-KILL", "--uid", str(uid)])
 
 
 async def _add(access: SlurmAccess, scope: Scope, name: str) -> UserStatus:

@@ -9,6 +9,7 @@ from neocloud.services.slurm.render.configuration import configuration_version, 
 from neocloud.services.slurm.render.pods import pods
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
+    BALANCER_POD,
     CLUSTER_LABEL,
     CONTROLLER_POD,
     DEFAULT_PARTITION,
@@ -29,6 +30,7 @@ from neocloud.services.slurm.render.view import (
 
 __all__ = [
     "ACCOUNTING_POD",
+    "BALANCER_POD",
     "CLUSTER_LABEL",
     "CONTROLLER_POD",
     "DEFAULT_PARTITION",

@@ -26,6 +26,7 @@ from neocloud.services.slurm.render import configuration
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
+    BALANCER_POD,
     CONTROLLER_POD,
     MODELS_LABEL,
     NODE_SET_LABEL,
@@ -65,6 +66,7 @@ def pods(view: ClusterView) -> list[Pod]:
         accounting_pod(view),
         controller_pod(view),
         *(login_pod(view, index) for index in range(view.login_count)),
+        *([balancer_pod(view)] if view.login_count > 1 else ()),
         *(worker_pod(view, node_set, name) for node_set in view.node_sets for name in node_set.pod_names()),
     ]
 
@@ -103,22 +105,35 @@ def controller_pod(view: ClusterView) -> Pod:
     return _pod(view, CONTROLLER_POD, "controller", (slurmctld, slurmrestd), volumes)
 
 
+def balancer_pod(view: ClusterView) -> Pod:
+    """Return the pod that passes connections on to login nodes. It knows no keys and sees no shared root."""
+    container = replace(_container(view, "balancer", SSH_PORT, ()), ports=_ssh_ports(view))
+    return _pod(view, BALANCER_POD, "balancer", (container,), ())
+
+
+def _ssh_ports(view: ClusterView) -> tuple[ContainerPort, ...]:
+    if view.ssh_host_port is None:
+        return (ContainerPort(SSH_PORT),)
+    return tuple(
+        ContainerPort(SSH_PORT, host_ip=address, host_port=view.ssh_host_port)
+        for address in view.ssh_host_addresses
+    )
+
+
 def login_pod(view: ClusterView, index: int) -> Pod:
-    ports = (ContainerPort(SSH_PORT),)
-    if view.ssh_host_port is not None:
-        host_port = view.ssh_host_port + index
-        ports = tuple(
-            ContainerPort(SSH_PORT, host_ip=address, host_port=host_port)
-            for address in view.ssh_host_addresses
-        )
+    is_alone = view.login_count == 1
+    variables = (
+        *(_filesystem_variables(view) if view.mounts else ()),
+        *(() if is_alone else (Variable("BEHIND_BALANCER", "1"),)),
+    )
     mounts = (
         *_node_mounts(view),
         Mount("ssh-host-key", f"{SECRETS}/ssh-host-key", read_only=True),
     )
     container = replace(
         _container(view, "login", SSH_PORT, mounts),
-        ports=ports,
-        env=_filesystem_variables(view) if view.mounts else None,
+        ports=_ssh_ports(view) if is_alone else (ContainerPort(SSH_PORT),),
+        env=variables or None,
         security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )
     volumes = (

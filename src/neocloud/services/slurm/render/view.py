@@ -28,6 +28,8 @@ ENTER_ROOT = "/usr/local/lib/neocloud/enter-root"
 """The image's program that runs a command inside the shared root, with a tenant's rights."""
 
 LOGIN_POD = "login-0"
+BALANCER_POD = "balancer-0"
+"""Has the port for ssh where there are several login nodes."""
 CONTROLLER_POD = "controller-0"
 ACCOUNTING_POD = "accounting-0"
 
@@ -88,7 +90,7 @@ class ClusterView:
     """The PersistentVolumeClaim of the shared root, which jobs see as "/"."""
     login_count: int = 1
     ssh_host_port: int | None = None
-    """Port of the host for login-0; login-1 gets the next one, and so on."""
+    """Port of the host for the login node, or for the balancer before several."""
     ssh_host_addresses: tuple[str, ...] = (LOOPBACK,)
     """Addresses of the host that have this port."""
 
