@@ -27,7 +27,7 @@ if found=$(id -u "$name" 2>/dev/null); then
 else
     owner=$(stat --format=%u "/home/$name" 2>/dev/null) && [ "$owner" -ge 1000 ] && uid=$owner
     while getent passwd "$uid" >/dev/null; do uid=$((uid + 1)); done
-    useradd --create-home --shell /bin/bash --uid "$uid" "$name" || exit 1
+    useradd --create-home --key HOME_MODE=0700 --shell /bin/bash --uid "$uid" "$name" || exit 1
 fi
 if [ "$uid" -lt 1000 ]; then
     echo "$name is an account of the system in the shared root; choose another name" >&2
