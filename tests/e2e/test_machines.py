@@ -206,6 +206,31 @@ def test_its_disk_grows_while_it_runs(machine: Machine, cloud: Cloud) -> None:
     )
 
 
+def test_a_disk_is_attached_limited_and_detached_while_it_runs(machine: Machine, cloud: Cloud) -> None:
+    disk = {
+        "metadata": {"parent_id": cloud.project_id, "name": "data"},
+        "spec": {"type": "NETWORK_HDD", "size_gibibytes": 1},
+    }
+    disk_id = cloud.call(f"{COMPUTE}.DiskService/Create", disk).resource_id
+    boot = machine.run(ONE_BOOT)
+    attached = '[{"attach_mode": "READ_WRITE", "existing_disk": {"id": "data"}, "device_id": "data"}]'
+    cloud.neo("compute", "instance", "update", "tiny", "--secondary-disks", attached)
+    find = "grep -lx data /sys/block/vd*/serial | cut -d/ -f4"
+    wait_until(lambda: machine.run(f"{find}; true"), "the guest has the disk", seconds=BOOT_SECONDS)
+    name = machine.run(find)
+    machine.run(f"echo kept | sudo dd of=/dev/{name} conv=fsync 2>/dev/null")
+    assert "300 read and 300 write" in cloud.neo("compute", "disk", "get", "data").stdout
+    read = f"sudo dd if=/dev/{name} of=/dev/null bs=4096 count=1500 iflag=direct 2>/dev/null"
+    clock = "cut -d' ' -f1 /proc/uptime"
+    begun, ended = machine.run(f"{clock}; {read}; {clock}").split()
+    assert 1500 / (float(ended) - float(begun)) < 300 * 1.05, "operations per second"
+
+    cloud.neo("compute", "instance", "update", "tiny", "--secondary-disks", "[]")
+    assert machine.run(f"{find}; true") == "", "the operation has ended: the guest has released it"
+    assert machine.run(ONE_BOOT) == boot
+    cloud.call(f"{COMPUTE}.DiskService/Delete", {"id": disk_id})
+
+
 def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine, cloud: Cloud) -> None:
     checksum = machine.run(
         "dd if=/dev/urandom of=/copied bs=64k count=16 2>/dev/null; sync; sha256sum /copied"
