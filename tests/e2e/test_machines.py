@@ -3,6 +3,7 @@
 The guest is the tiny image: a kernel, busybox and an ssh server, up in seconds also without KVM.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -15,9 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
+from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.services.compute.catalogue import platforms
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
+
+logger = logging.getLogger(__name__)
 
 COMPUTE = "nebius.compute.v1"
 STATE = contract.enum(f"{COMPUTE}.InstanceStatus.InstanceState")
@@ -33,12 +38,23 @@ class Machine:
     cloud: Cloud
     id: str
     key: Path
+    operation_id: str
 
     @classmethod
     def create(
         cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
     ) -> "Machine":
+        machine = cls.request(cloud, name, boot_disk, **more)
+        machine.until("RUNNING")
+        return machine
+
+    @classmethod
+    def request(
+        cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
+    ) -> "Machine":
+        """Create it, and do not wait until it runs."""
         key = cloud.folder / "user" / f"key-{name}"
+        key.unlink(missing_ok=True)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         user = {"name": "ubuntu", "ssh_authorized_keys": [key.with_suffix(".pub").read_text().strip()]}
         subnets = cloud.call("nebius.vpc.v1.SubnetService/List", {"parent_id": cloud.project_id}).items
@@ -65,9 +81,8 @@ class Machine:
         } | more
         request = {"metadata": {"parent_id": cloud.project_id, "name": name}, "spec": spec}
         operation = cloud.call(f"{COMPUTE}.InstanceService/Create", request)
-        machine = cls(cloud, operation.resource_id, key)
+        machine = cls(cloud, operation.resource_id, key, operation.id)
         assert machine.state == "STARTING"
-        machine.until("RUNNING")
         return machine
 
     @property
@@ -121,6 +136,12 @@ class Machine:
         )
         assert done is not None and done.returncode == 0, done
         return done.stdout.strip()
+
+    @property
+    def progress(self) -> str:
+        """What the operation that creates it says of its progress."""
+        found = self.cloud.call("nebius.common.v1.OperationService/Get", {"id": self.operation_id})
+        return str(found.progress_tracker)
 
     def qemu(self) -> list[int]:
         """Pids of its QEMU on the host."""
@@ -237,6 +258,61 @@ def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine
         copy.delete()
         cloud.call(f"{COMPUTE}.DiskService/Delete", {"id": disk_id})
         cloud.call(f"{COMPUTE}.DiskSnapshotService/Delete", {"id": snapshot})
+
+
+SHAPES = sorted(
+    (shape for name in ("cpu-local", "cpu-d3") for shape in platforms()[name].presets.values()),
+    key=lambda shape: (shape.memory_mib, shape.vcpu / shape.vcpu_per_core),
+    reverse=True,
+)
+
+
+def test_a_preemptible_machine_gives_way_to_one_on_demand(machine: Machine, cloud: Cloud) -> None:
+    """The largest shape that there is capacity for, so that there is none for a second one: CMP-15."""
+    policy = {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
+    spot, shape = _largest(cloud, "spot", **policy)
+    web = None
+    try:
+        spot.run("true")
+        asked_at = time.monotonic()
+        web = Machine.request(cloud, "web", resources=shape)
+        if spot.state == "RUNNING":
+            pytest.skip("this host has capacity for two machines of the largest shape")
+        announced = cloud.call(f"{COMPUTE}.MaintenanceService/GetByInstance", {"instance_id": spot.id})
+        assert "Preempted" in announced.status.maintenance_reason
+        wait_until(
+            lambda: spot.state == "STOPPED" or "waits for spot to stop (preemptible), until" in web.progress,
+            "the request says why it waits",
+        )
+        wait_until(lambda: spot.state == "STOPPED", "the preemptible machine stops", seconds=BOOT_SECONDS)
+        stopped_after = time.monotonic() - asked_at
+        assert not spot.qemu()
+        web.until("RUNNING")
+        running_after = time.monotonic() - asked_at
+        logger.info("STOPPED after %.1f s, RUNNING after %.1f s", stopped_after, running_after)
+        assert spot.state == "STOPPED" and not spot.seen.spec.stopped
+        reason = cloud.call("neocloud.compute.v1.MachineService/Get", {"instance_id": spot.id}).reason
+        assert "preempted at" in reason
+        assert "Preempted" in cloud.neo("compute", "maintenance", "list-active").stdout
+    finally:
+        for each in (web, spot):
+            if each is not None:
+                each.delete()
+    assert machine.state == "RUNNING"
+
+
+def _largest(cloud: Cloud, name: str, **more: Any) -> tuple[Machine, dict[str, str]]:
+    """Return a new machine of the largest shape that there is capacity for, once it runs."""
+    for shape in SHAPES:
+        resources = {"platform": shape.platform, "preset": shape.name}
+        try:
+            machine = Machine.request(cloud, name, resources=resources, **more)
+        except ClientError as error:
+            assert error.code == "RESOURCE_EXHAUSTED", error
+            continue
+        machine.until("RUNNING")
+        return machine, resources
+    raise AssertionError("there is no capacity for any machine")
 
 
 def test_it_comes_back_after_its_host_was_lost(machine: Machine, cloud: Cloud) -> None:
