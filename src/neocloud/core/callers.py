@@ -75,6 +75,16 @@ class Buckets:
         return 0.0
 
 
+def is_private(address: str) -> bool:
+    """Return whether an address is of this machine or a private network, so that nothing leaves to others."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if found.version == 6 else None
+    return (mapped or found).is_private
+
+
 def source_network(address: str) -> str:
     """Return what an address is counted as: an IPv4 address as itself, an IPv6 address as its /64 network.
 
@@ -100,6 +110,10 @@ class GatewayKey:
         return hmac.compare_digest(self.value.encode(), headers.get(KEY_HEADER, "").encode())
 
 
+class ObjectGatewayKey(GatewayKey):
+    """The key of the object gateway. Neither gateway may call what is the other one's."""
+
+
 def gateway_folder(home: Path) -> Path:
     """Return the folder that the gateway owns."""
     return home / "gateway"
@@ -110,13 +124,30 @@ def gateway_key_file(home: Path) -> Path:
 
 
 def load_or_make_gateway_key(home: Path) -> GatewayKey:
-    """Return the key in the home folder, a new one when there is none. It is text without spaces, as headers
-    carry it."""
-    path = gateway_key_file(home)
+    """Return the key in the home folder, a new one when there is none."""
+    return GatewayKey(_load_or_make_key(gateway_key_file(home)))
+
+
+def object_gateway_folder(home: Path) -> Path:
+    """Return the folder that the object gateway owns; the store of the objects is in it."""
+    return home / "objects"
+
+
+def object_gateway_key_file(home: Path) -> Path:
+    return object_gateway_folder(home) / "key"
+
+
+def load_or_make_object_gateway_key(home: Path) -> ObjectGatewayKey:
+    """Return the key in the home folder, a new one when there is none."""
+    return ObjectGatewayKey(_load_or_make_key(object_gateway_key_file(home)))
+
+
+def _load_or_make_key(path: Path) -> str:
+    """Return a key as text without spaces, as headers carry it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
         create_file(path, secrets.token_urlsafe(KEY_BYTES))
     key = path.read_text().strip()
     if path.stat().st_mode & 0o077 or len(key) < KEY_BYTES:
         raise OSError(f"The gateway's key {path} is damaged or open to others. Remove it; a new one is made.")
-    return GatewayKey(key)
+    return key

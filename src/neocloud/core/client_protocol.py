@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from neocloud.core.client_connections import Answer, ClientConnections, Refusal
+from neocloud.core.response_transport import ResponseTransport
 
 MAX_HEAD_BYTES = 32 * 1024
 """Bytes of the request line and headers, or of trailers."""
@@ -124,6 +125,7 @@ class ClientProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._check_headers(len(self.url))
         super().on_headers_complete()
+        self.cycle.transport = ResponseTransport(self.transport)
         self.headers = []  # trailers are ignored
         self._part = Part.BODY
         self._waited_seconds = 0.0

@@ -16,6 +16,8 @@ class Card:
     number: int
     mac: str
     is_up: bool
+    changes: int = 0
+    """How often its link came or went, so that one that did both meanwhile is noticed."""
 
 
 def why_no_arp(name: str, links: Path = LINKS) -> str:
@@ -42,7 +44,8 @@ def find_card(name: str, links: Path = LINKS) -> Card | None:
         mac = (link / "address").read_text().strip()
     except OSError:
         return None
-    return Card(number, mac, is_up=_number(link / "carrier") == 1)
+    changes = _number(link / "carrier_changes") or 0
+    return Card(number, mac, is_up=_number(link / "carrier") == 1, changes=changes)
 
 
 def _number(file: Path) -> int | None:

@@ -164,7 +164,8 @@ def abort_unfinished(tx: Transaction, resource_id: str, now: datetime, message: 
 
 
 def is_delete(operation: OperationRow) -> bool:
-    return operation.method.rpartition("/")[2] == "Delete"
+    """Return whether the operation is done when its resource is gone."""
+    return operation.method.rpartition("/")[2] in ("Delete", "Purge")
 
 
 def _unfinished(tx: Transaction, resource_id: str) -> list[OperationRow]:

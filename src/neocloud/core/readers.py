@@ -115,6 +115,10 @@ class ResourceReader(Protocol):
         """Give the value back before its holder is deleted, also only if the request succeeds."""
         ...
 
+    def write(self, work: Callable[[Transaction], None]) -> None:
+        """Run other writes that follow from the request in its transaction; undone if it is refused."""
+        ...
+
 
 class TransactionReader:
     """A ResourceReader over the transaction that writes the resource."""
@@ -155,3 +159,6 @@ class TransactionReader:
 
     def release(self, namespace: str, value: str) -> None:
         self._tx.release(namespace, value)
+
+    def write(self, work: Callable[[Transaction], None]) -> None:
+        work(self._tx)

@@ -125,6 +125,21 @@ class MethodAlias:
 
 
 @dataclass(frozen=True)
+class HttpRoute:
+    """Another program's HTTP API, served by methods, so that clients of that program work with this cloud.
+
+    The request of each method has the parameters of the pattern, `query`, and `body` where one is sent. Its
+    answer has `status` and `body`, which is JSON."""
+
+    pattern: str
+    """"/clusters/{cluster_id}/{path:path}"."""
+    methods: Mapping[str, str]
+    """The paths of methods by HTTP verb."""
+    token_header: str = ""
+    """The header in which clients of that API send a token, taken where they send no Authorization."""
+
+
+@dataclass(frozen=True)
 class Dependencies:
     """The parts of the running control plane that handlers and reconcilers use."""
 
@@ -151,12 +166,15 @@ class Service:
     kinds: tuple[Kind, ...] = ()
     methods: tuple[Method[Any], ...] = ()
     aliases: tuple[MethodAlias, ...] = ()
+    http_routes: tuple[HttpRoute, ...] = ()
     reconcilers: Callable[[Dependencies], Sequence[Reconciler[Any]]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
     defaults: Mapping[str, CreateDefaults] = field(default_factory=dict[str, CreateDefaults])
     """By kind, often another service's, whose new resources start with default resources of this service."""
     capacity: tuple[CapacityUse, ...] = ()
     """What resources of the service hold of the machine."""
+    report: Callable[[Dependencies], Awaitable[Mapping[str, object]]] | None = None
+    """What the operator is told of the service in `neo status`, in the form of JSON."""
     provides: Mapping[type[object], Callable[[Dependencies], object]] = field(
         default_factory=dict[type[object], Callable[[Dependencies], object]]
     )

@@ -106,8 +106,18 @@ class UsageSource(Protocol):
 
     def __call__(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
         """Usage of these projects within [start, end), of whole seconds: [a, b) and [b, c) are [a, c). It may
-        block, so it is called in a thread."""
+        block, so it is called, and the answer read, in a thread."""
         ...
+
+
+def all_usage(*sources: UsageSource) -> UsageSource:
+    """Return one source for several."""
+
+    def usage(project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CountedUsage]:
+        for source in sources:
+            yield from source(project_ids, start, end)
+
+    return usage
 
 
 class Meter(Protocol):

@@ -1,0 +1,1 @@
+"""Copy files and objects: places, what is in them, what has to be done, and the transfers."""

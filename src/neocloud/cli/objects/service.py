@@ -1,0 +1,177 @@
+"""Object storage as `neo` calls it: an S3 client that signs as the signed-in account, and its errors.
+
+The key is a temporary one of the account: it is kept in memory alone and renewed while a command runs. The
+files and variables of the AWS CLI are not read, so a command never signs as somebody else by accident;
+`--env-key` asks for AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL. It is slow to import.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import botocore.loaders
+import botocore.session
+from botocore.config import Config
+from botocore.credentials import CredentialProvider, CredentialResolver, Credentials, RefreshableCredentials
+from botocore.exceptions import BotoCoreError, HTTPClientError
+from botocore.exceptions import ClientError as S3Error
+from botocore.exceptions import ConnectionError as S3ConnectionError
+
+from neocloud.client.connection import Client
+from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.core import contract
+
+ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
+KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
+DEFAULT_REGION = "eu-north1"
+CONNECTIONS = 32
+ATTEMPTS = 5
+CHECKSUM = "CRC64NVME"
+"""Of whole objects, also of those in parts, so that a file can be compared with it."""
+_NOTHING = os.devnull
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_CODES: Mapping[str, str] = {
+    "AccessDenied": "PERMISSION_DENIED",
+    "InvalidAccessKeyId": "PERMISSION_DENIED",
+    "SignatureDoesNotMatch": "PERMISSION_DENIED",
+    "403": "PERMISSION_DENIED",
+    "NoSuchBucket": "NOT_FOUND",
+    "NoSuchKey": "NOT_FOUND",
+    "NoSuchUpload": "NOT_FOUND",
+    "404": "NOT_FOUND",
+    "QuotaExceeded": "RESOURCE_EXHAUSTED",
+    "SlowDown": "UNAVAILABLE",
+    "ServiceUnavailable": "UNAVAILABLE",
+    "503": "UNAVAILABLE",
+}
+
+
+class _OneKey(CredentialProvider):
+    METHOD = CANONICAL_NAME = "neo"
+
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    def load(self) -> Any:
+        return self._credentials
+
+
+def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> Any:
+    """Return a TemporaryKey of the signed-in account."""
+    request: dict[str, object] = {"parent_id": project_id}
+    if lifetime is not None:
+        request["lifetime"] = f"{int(lifetime.total_seconds())}s"
+    return client.call(ISSUE, request)
+
+
+def endpoint_of(key: Any, profile: Profile, api: str) -> str:
+    """Return the URL of object storage for this machine. `api` is where the gRPC API is reached."""
+    host = urlsplit(f"//{api}").hostname or ""
+    if profile.home or host in _LOOPBACK:
+        if key.endpoint:
+            return f"http://{key.endpoint}"
+        raise ClientError(
+            "UNAVAILABLE", "The object gateway does not run yet, or does not answer", "See `neo status`"
+        )
+    if key.tls_port:
+        return f"https://{f'[{host}]' if ':' in host else host}:{key.tls_port}"
+    raise ClientError(
+        "UNAVAILABLE",
+        f"The cloud at {host} serves object storage on its own machine only",
+        "Ask its operator to open it: `neo up --listen ADDRESS`",
+    )
+
+
+def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta | None = None) -> Any:
+    """Return an S3 client that signs as the signed-in account."""
+    key = issue_key(client, project_id, lifetime)
+    credentials = RefreshableCredentials.create_from_metadata(
+        _metadata(key), lambda: _metadata(issue_key(client, project_id, lifetime)), "neo"
+    )
+    url = endpoint_of(key, profile, client.endpoint)
+    return _client(credentials, url, key.region, profile.ca_file)
+
+
+def s3_of_environment() -> Any:
+    """Return an S3 client that signs with the key in the environment, and finds the cloud by it."""
+    missing = [name for name in (*KEY_VARIABLES, ENDPOINT_VARIABLE) if not os.environ.get(name)]
+    if missing:
+        raise ClientError(
+            "UNAUTHENTICATED",
+            f"--env-key needs {', '.join(missing)}",
+            "`neo client-config s3` shows how to set them; without --env-key you sign as yourself",
+        )
+    credentials = Credentials(*(os.environ[name] for name in KEY_VARIABLES))
+    region = os.environ.get("AWS_REGION", "") or DEFAULT_REGION
+    return _client(credentials, os.environ[ENDPOINT_VARIABLE], region, os.environ.get("AWS_CA_BUNDLE", ""))
+
+
+def _metadata(key: Any) -> dict[str, str | None]:
+    expires_at = contract.to_datetime(key.expires_at).isoformat()
+    secret = {"access_key": key.aws_access_key_id, "secret_key": key.secret}
+    return {**secret, "token": None, "expiry_time": expires_at}
+
+
+@cache
+def _loader() -> Any:
+    """Return what reads the descriptions of S3, once a process."""
+    return botocore.loaders.create_loader()
+
+
+def _client(credentials: Any, url: str, region: str, ca_file: str) -> Any:
+    apart: Any = {
+        "profile": (None, None, None, None),
+        "config_file": (None, None, _NOTHING, None),
+        "credentials_file": (None, None, _NOTHING, None),
+    }
+    session = botocore.session.Session(session_vars=apart)
+    session.register_component("data_loader", _loader())
+    session.register_component("credential_provider", CredentialResolver([_OneKey(credentials)]))
+    config = Config(
+        signature_version="s3v4",
+        s3={"addressing_style": "path"},
+        retries={"mode": "standard", "max_attempts": ATTEMPTS},
+        max_pool_connections=CONNECTIONS,
+        request_checksum_calculation="when_supported",
+        response_checksum_validation="when_supported",
+        proxies={},
+    )
+    verify = ca_file or True
+    return cast(Any, session).create_client(
+        "s3", region_name=region, endpoint_url=url, verify=verify, config=config
+    )
+
+
+@contextmanager
+def s3_errors(what: object) -> Generator[None, None, None]:
+    """Raise errors of S3 in the body as ClientError; `what` is the bucket or object in question."""
+    try:
+        yield
+    except (S3Error, BotoCoreError) as error:
+        raise translated(error, what) from error
+
+
+def translated(error: Exception, what: object) -> ClientError:
+    if not isinstance(error, S3Error):
+        is_away = isinstance(error, (S3ConnectionError, HTTPClientError))
+        code = "UNAVAILABLE" if is_away else "UNKNOWN"
+        return ClientError(code, f"{what}: {error}", "See `neo status`" if is_away else "")
+    response = cast("Mapping[str, Any]", error.response)
+    said: Mapping[str, Any] = response.get("Error", {})
+    code = str(said.get("Code", ""))
+    status = _CODES.get(code, "UNKNOWN")
+    message = str(said.get("Message", "")) or code
+    if code in ("404", "NoSuchKey"):
+        return ClientError(status, f"There is no object {what}")
+    if code == "NoSuchBucket":
+        return ClientError(status, f"There is no bucket {what}", "`neo storage ls` lists the buckets")
+    if code == "403":
+        message = "you have no right to it"
+    return ClientError(status, f"{what}: {message}")

@@ -1,0 +1,115 @@
+# pyright: strict
+"""Build the object gateway from its components."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from neocloud.core.clock import Clock
+from neocloud.core.osfiles import OTHERS, create_file
+from neocloud.objects.access import ControlPlane
+from neocloud.objects.errors import StoreUnavailable
+from neocloud.objects.follower import BucketFollower, Whereabouts
+from neocloud.objects.gateway import Gateway
+from neocloud.objects.oci.app import RegistryApp
+from neocloud.objects.oci.exchange import RegistryFront
+from neocloud.objects.oci.tokens import TokenSigner
+from neocloud.objects.s3.app import S3App
+from neocloud.objects.s3.audit import Audit, LoggedAudit
+from neocloud.objects.s3.door import Door
+from neocloud.objects.s3.exchange import Front
+from neocloud.objects.s3.settings import S3Settings
+from neocloud.objects.scrub import Scrubber
+from neocloud.objects.store import ObjectStore, open_store
+from neocloud.objects.workers import run_workers
+
+KEY_BYTES = 32
+logger = logging.getLogger(__name__)
+
+
+def s3_app(
+    store: ObjectStore,
+    control_plane: ControlPlane,
+    clock: Clock,
+    settings: S3Settings,
+    audit: Audit | None = None,
+) -> tuple[S3App, Door]:
+    """Return the application, and the door, which is told when access changes."""
+    door = Door(control_plane, clock, settings)
+    front = Front(store, control_plane, door, clock, settings)
+    return S3App(front, audit or LoggedAudit()), door
+
+
+def registry_app(
+    store: ObjectStore, door: Door, clock: Clock, settings: S3Settings, key: bytes
+) -> RegistryApp:
+    """`key` is the store's, from which that of tokens is derived."""
+    signer = TokenSigner(key)
+    return RegistryApp(
+        RegistryFront(store, door, clock, signer, settings.region, settings.requests_per_second)
+    )
+
+
+@asynccontextmanager
+async def running_objects(
+    folder: Path,
+    key: bytes,
+    control_plane: ControlPlane,
+    clock: Clock,
+    settings: S3Settings,
+    endpoint: str,
+    *,
+    tls_port: int = 0,
+    scrub_bytes_per_second: float = 0,
+) -> AsyncGenerator[Gateway]:
+    """Open the store, follow the control plane and run the workers; yield the application to serve."""
+    store = await open_store(folder, key, clock)
+    try:
+        s3, door = s3_app(store, control_plane, clock, settings)
+        app = Gateway(s3, registry_app(store, door, clock, settings, key), settings.domains)
+        scrubber = Scrubber(store, clock, scrub_bytes_per_second)
+        follower = BucketFollower(
+            store, control_plane, clock, door, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
+        )
+        loops = [asyncio.create_task(follower.run()), asyncio.create_task(run_workers(store, clock))]
+        if scrub_bytes_per_second:
+            loops.append(asyncio.create_task(scrubber.run()))
+        for loop in loops:
+            loop.add_done_callback(_note_end)
+        try:
+            yield app
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+    finally:
+        await store.close()
+
+
+def _note_end(loop: asyncio.Task[None]) -> None:
+    if not loop.cancelled() and (error := loop.exception()) is not None:
+        logger.error("A loop of the object gateway ended; restart the gateway", exc_info=error)
+
+
+def load_or_make_store_key(path: Path) -> bytes:
+    """Return the key in this file; a new one where there is neither key nor store.
+    Raises StoreUnavailable, OSError."""
+    if not path.exists():
+        if (path.parent / "meta.db").exists():
+            raise StoreUnavailable(
+                f"{path} is missing: without it no object can be read. Restore it from the backup."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        create_file(path, secrets.token_bytes(KEY_BYTES).hex())
+    if path.stat().st_mode & OTHERS:
+        raise StoreUnavailable(f"{path} is open to others. Set its mode to 600, if you know who read it.")
+    try:
+        key = bytes.fromhex(path.read_text().strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise StoreUnavailable(f"{path} is damaged. Restore it from the backup.")
+    return key

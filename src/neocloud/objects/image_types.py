@@ -1,0 +1,71 @@
+# pyright: strict
+"""What registries of container images hold. Nothing here knows HTTP or SQL.
+
+A digest is text: "sha256:" and 64 hexadecimal digits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+MAX_MANIFEST_BYTES = 4 * 1024**2
+MAX_TAGS_PAGE = 10_000
+
+
+@dataclass(frozen=True)
+class NewManifest:
+    """A manifest that is pushed, as far as the registry has to understand it."""
+
+    digest: str
+    media_type: str
+    size: int
+    artifact_type: str = ""
+    subject: str | None = None
+    """The digest of the manifest that this one is about; it need not exist."""
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    blobs: tuple[str, ...] = ()
+    """The digests of the config and the layers, which have to be there."""
+    manifests: tuple[str, ...] = ()
+    """Those of an index, which have to be there."""
+    image_bytes: int = 0
+    """The manifest with all that it names, as it says itself."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    id: str
+    """Of the artifact in the API of the cloud."""
+    repository: str
+    digest: str
+    media_type: str
+    artifact_type: str
+    size: int
+    subject: str | None
+    annotations: Mapping[str, str]
+    created_at: datetime
+    updated_at: datetime
+    """When it was pushed last, or a tag set on it."""
+
+
+@dataclass(frozen=True)
+class ManifestPage:
+    manifests: tuple[Manifest, ...]
+    next_after: int
+    """Pass it as `after` to go on; 0 on the last page."""
+
+
+@dataclass(frozen=True)
+class TagPage:
+    tags: tuple[str, ...]
+    """In the order of their characters."""
+    is_truncated: bool
+
+
+@dataclass(frozen=True)
+class BlobUpload:
+    """A blob that is being received."""
+
+    id: str
+    size: int
+    """Bytes that are there."""
+    chunks: int

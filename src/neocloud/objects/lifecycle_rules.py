@@ -1,0 +1,49 @@
+# pyright: strict
+"""Lifecycle rules of a bucket, as nebius.storage.v1.LifecycleConfiguration has them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from neocloud.objects.storage_class import StorageClass
+
+
+@dataclass(frozen=True)
+class LifecycleFilter:
+    """All that is given has to match."""
+
+    prefix: str = ""
+    larger_than: int | None = None
+    """In bytes, exclusive."""
+    smaller_than: int | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Transition:
+    storage_class: StorageClass
+    date: datetime | None = None
+    days: int | None = None
+
+
+@dataclass(frozen=True)
+class LifecycleRule:
+    """Days count from the creation of the object (noncurrent: from when it was replaced) to the next midnight
+    in UTC after them."""
+
+    id: str
+    is_enabled: bool = True
+    filter: LifecycleFilter = LifecycleFilter()
+    expire_at: datetime | None = None
+    """Current objects expire from then on."""
+    expire_days: int | None = None
+    expire_lone_delete_markers: bool = False
+    """Remove delete markers that have no noncurrent versions."""
+    noncurrent_days: int | None = None
+    noncurrent_kept: int = 0
+    """So many of the newest noncurrent versions stay."""
+    abort_upload_days: int | None = None
+    transition: Transition | None = None
+    noncurrent_transition_days: int | None = None
+    noncurrent_transition_kept: int = 0
+    noncurrent_transition_class: StorageClass | None = None

@@ -1,0 +1,72 @@
+# pyright: strict
+"""Buckets as rows: what the control plane wants of a bucket, in JSON."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
+from neocloud.objects.storage_class import StorageClass
+from neocloud.objects.types import (
+    Bucket,
+    BucketKind,
+    BucketState,
+    DefaultRetention,
+    DesiredBucket,
+    RetentionMode,
+    Versioning,
+)
+
+
+def encode(bucket: Bucket) -> bytes:
+    """Return all but the document."""
+    return orjson.dumps(replace(bucket, document=b""), default=bytes.decode)
+
+
+def decode(settings: bytes, document: bytes) -> Bucket:
+    found: dict[str, Any] = orjson.loads(settings)
+    retention = found["default_retention"]
+    values: dict[str, Any] = {
+        **found,
+        "created_at": datetime.fromisoformat(found["created_at"]),
+        "versioning": Versioning(found["versioning"]),
+        "default_storage_class": StorageClass(found["default_storage_class"]),
+        "lifecycle": tuple(_rule(each) for each in found["lifecycle"]),
+        "default_retention": retention
+        and DefaultRetention(RetentionMode(retention["mode"]), retention["days"], retention.get("years", 0)),
+        "state": BucketState(found["state"]),
+        "kind": BucketKind(found.get("kind", BucketKind.S3)),
+        "document": document,
+    }
+    return Bucket(**values)
+
+
+def applied(desired: DesiredBucket, before: Bucket | None) -> Bucket:
+    """Return the bucket as it will be; its object lock stays."""
+    bucket = Bucket(**{each.name: getattr(desired, each.name) for each in fields(DesiredBucket)})
+    if before is None:
+        return bucket
+    return replace(bucket, has_object_lock=before.has_object_lock, default_retention=before.default_retention)
+
+
+def _rule(found: Mapping[str, Any]) -> LifecycleRule:
+    transition = found["transition"]
+    noncurrent_class = found["noncurrent_transition_class"]
+    values: dict[str, Any] = {
+        **found,
+        "filter": LifecycleFilter(**found["filter"]),
+        "expire_at": _time(found["expire_at"]),
+        "transition": transition
+        and Transition(
+            StorageClass(transition["storage_class"]), _time(transition["date"]), transition["days"]
+        ),
+        "noncurrent_transition_class": noncurrent_class and StorageClass(noncurrent_class),
+    }
+    return LifecycleRule(**values)
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,35 @@
+# pyright: strict
+"""The buckets of the file, in memory: every request needs one, and they rarely change."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from neocloud.objects.metadata.transaction import BucketRow, find_bucket, find_buckets
+
+
+class KnownBuckets:
+    """Buckets as of their last commit. Used in the thread of the event loop alone."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._by_id = {row.bucket.id: row for row in find_buckets(connection)}
+        self._by_name = {row.bucket.name: row for row in self._by_id.values()}
+
+    def find(self, bucket_id: str) -> BucketRow | None:
+        return self._by_id.get(bucket_id)
+
+    def named(self, name: str) -> BucketRow | None:
+        return self._by_name.get(name)
+
+    def all(self) -> Sequence[BucketRow]:
+        """Return all by name."""
+        return [row for _, row in sorted(self._by_name.items())]
+
+    def refresh(self, bucket_id: str) -> None:
+        """Read a bucket again, that a commit may have changed."""
+        old = self._by_id.pop(bucket_id, None)
+        if old is not None and self._by_name.get(old.bucket.name) is old:
+            del self._by_name[old.bucket.name]
+        new = find_bucket(self._connection, bucket_id)
+        if new is not None:
+            self._by_id[bucket_id] = self._by_name[new.bucket.name] = new

@@ -1,0 +1,187 @@
+# pyright: strict
+"""The tables. Each migration leads from the version of its index to the next.
+
+Keys are BLOBs in UTF-8, so they are ordered by bytes. Times are milliseconds since 1970. `bucket` is the
+number of a bucket, which is never used again: usage names buckets that are gone.
+"""
+
+FIRST = """
+CREATE TABLE fact (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE bucket (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    settings BLOB NOT NULL,
+    document BLOB NOT NULL,
+    forgotten_ms INTEGER
+);
+CREATE UNIQUE INDEX bucket_name ON bucket (name) WHERE forgotten_ms IS NULL;
+CREATE TABLE content (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    refs INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    blob TEXT,
+    data_key BLOB,
+    inline BLOB
+);
+CREATE UNIQUE INDEX content_blob ON content (blob) WHERE blob IS NOT NULL;
+CREATE TABLE piece (
+    content INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    source INTEGER NOT NULL,
+    source_start INTEGER NOT NULL,
+    PRIMARY KEY (content, start)
+) WITHOUT ROWID;
+CREATE TABLE object_part (
+    content INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    checksum TEXT,
+    modified_ms INTEGER NOT NULL,
+    PRIMARY KEY (content, number)
+) WITHOUT ROWID;
+CREATE TABLE version (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    bucket INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    version_id TEXT NOT NULL,
+    is_null INTEGER NOT NULL,
+    is_latest INTEGER NOT NULL,
+    is_marker INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    noncurrent_ms INTEGER,
+    class TEXT NOT NULL,
+    content INTEGER,
+    part_count INTEGER NOT NULL,
+    checksum TEXT,
+    attributes BLOB NOT NULL,
+    retention_mode TEXT,
+    retention_ms INTEGER,
+    legal_hold INTEGER NOT NULL,
+    customer_key_md5 TEXT NOT NULL
+);
+CREATE UNIQUE INDEX version_key ON version (bucket, key, seq DESC, is_null);
+CREATE UNIQUE INDEX version_listed ON version (bucket, key) WHERE is_latest = 1 AND is_marker = 0;
+CREATE UNIQUE INDEX version_id ON version (version_id) WHERE is_null = 0;
+CREATE TABLE upload (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    bucket INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    created_ms INTEGER NOT NULL,
+    class TEXT NOT NULL,
+    attributes BLOB NOT NULL,
+    retention_mode TEXT,
+    retention_ms INTEGER,
+    legal_hold INTEGER NOT NULL,
+    algorithm TEXT,
+    checksum_type TEXT NOT NULL,
+    customer_key_md5 TEXT NOT NULL
+);
+CREATE INDEX upload_key ON upload (bucket, key, number);
+CREATE TABLE part (
+    upload INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    content INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    checksum TEXT,
+    PRIMARY KEY (upload, number)
+) WITHOUT ROWID;
+CREATE TABLE completed (
+    upload_id TEXT PRIMARY KEY,
+    bucket INTEGER NOT NULL,
+    key BLOB NOT NULL,
+    seq INTEGER NOT NULL,
+    completed_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE held (
+    bucket INTEGER NOT NULL,
+    class TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    since_ms INTEGER NOT NULL,
+    PRIMARY KEY (bucket, class, kind)
+) WITHOUT ROWID;
+CREATE TABLE stored_hour (
+    bucket INTEGER NOT NULL,
+    class TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    byte_ms TEXT NOT NULL,
+    PRIMARY KEY (bucket, class, kind, hour)
+) WITHOUT ROWID;
+CREATE TABLE counted_hour (
+    bucket INTEGER NOT NULL,
+    hour INTEGER NOT NULL,
+    sku TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (bucket, hour, sku)
+) WITHOUT ROWID;
+CREATE TABLE garbage (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    content INTEGER NOT NULL,
+    blob TEXT NOT NULL
+)
+"""
+IMAGES = """
+CREATE TABLE repository (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    bucket INTEGER NOT NULL,
+    name TEXT NOT NULL
+);
+CREATE UNIQUE INDEX repository_name ON repository (bucket, name);
+CREATE TABLE repository_blob (
+    bucket INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    repository INTEGER NOT NULL,
+    refs INTEGER NOT NULL,
+    used_ms INTEGER NOT NULL,
+    PRIMARY KEY (bucket, digest, repository)
+) WITHOUT ROWID;
+CREATE INDEX repository_blob_unused ON repository_blob (used_ms) WHERE refs = 0;
+CREATE TABLE manifest (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    bucket INTEGER NOT NULL,
+    repository INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    artifact_type TEXT NOT NULL,
+    subject TEXT,
+    size INTEGER NOT NULL,
+    image_bytes INTEGER NOT NULL,
+    annotations BLOB NOT NULL,
+    parents INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX manifest_digest ON manifest (bucket, digest, repository);
+CREATE INDEX manifest_image ON manifest (bucket) WHERE parents = 0;
+CREATE INDEX manifest_subject ON manifest (repository, subject) WHERE subject IS NOT NULL;
+CREATE TABLE manifest_reference (
+    manifest INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    is_manifest INTEGER NOT NULL,
+    PRIMARY KEY (manifest, digest, is_manifest)
+) WITHOUT ROWID;
+CREATE TABLE tag (
+    repository INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    manifest INTEGER NOT NULL,
+    PRIMARY KEY (repository, name)
+) WITHOUT ROWID;
+CREATE INDEX tag_manifest ON tag (manifest)
+"""
+"""Of registries: a registry is a bucket, and what it holds are objects whose keys are their digests. `refs`
+counts the manifests of the repository that name a blob, `parents` the indexes that name a manifest."""
+MIGRATIONS = (FIRST, IMAGES)

@@ -1,0 +1,70 @@
+# pyright: strict
+"""HEAD, GET, PUT and DELETE of manifests, by digest and by tag."""
+
+from neocloud.objects.image_types import MAX_MANIFEST_BYTES, Manifest
+from neocloud.objects.oci.documents import read_manifest, too_large
+from neocloud.objects.oci.errors import RegistryError
+from neocloud.objects.oci.exchange import Exchange
+from neocloud.objects.s3.exchange import Response
+
+
+async def head_manifest(exchange: Exchange) -> Response:
+    found = _found(exchange)
+    return Response(200, _described(found), length=found.size)
+
+
+async def get_manifest(exchange: Exchange) -> Response:
+    found = _found(exchange)
+    reader = await exchange.store.open_manifest(exchange.registry.id, exchange.repository, found.digest)
+    return Response(200, _described(found), reader=reader)
+
+
+async def put_manifest(exchange: Exchange) -> Response:
+    reference = exchange.path.manifest
+    body = await _read(exchange)
+    new = read_manifest(body, exchange.request.header("content-type"))
+    is_tag = ":" not in reference
+    if not is_tag and reference != new.digest:
+        raise RegistryError(400, "DIGEST_INVALID", "The manifest has another digest than the path says.")
+    tag = reference if is_tag else ""
+    await exchange.store.put_manifest(exchange.registry.id, exchange.repository, new, body, tag)
+    headers = {
+        "Location": exchange.location(f"manifests/{new.digest}"),
+        "Docker-Content-Digest": new.digest,
+    }
+    if new.subject is not None:
+        headers["OCI-Subject"] = new.subject
+    return Response(201, headers, is_counted=True)
+
+
+async def delete_manifest(exchange: Exchange) -> Response:
+    """Remove a manifest with its tags; by a tag, the tag alone."""
+    reference, registry = exchange.path.manifest, exchange.registry
+    if ":" in reference:
+        await exchange.store.delete_manifest(registry.id, exchange.repository, reference)
+    else:
+        await exchange.store.delete_tag(registry.id, exchange.repository, reference)
+    return Response(202, is_counted=True)
+
+
+def _found(exchange: Exchange) -> Manifest:
+    return exchange.store.manifest(exchange.registry.id, exchange.repository, exchange.path.manifest)
+
+
+async def _read(exchange: Exchange) -> bytes:
+    if (exchange.body.length or 0) > MAX_MANIFEST_BYTES:
+        raise too_large()
+    found = bytearray()
+    async for piece in exchange.body.raw():
+        found += piece
+        if len(found) > MAX_MANIFEST_BYTES:
+            raise too_large()
+    return bytes(found)
+
+
+def _described(found: Manifest) -> dict[str, str]:
+    return {
+        "Content-Type": found.media_type,
+        "Docker-Content-Digest": found.digest,
+        "ETag": f'"{found.digest}"',
+    }

@@ -1,0 +1,1 @@
+"""What an `ObjectStore` does, by topic."""

@@ -1,0 +1,103 @@
+# pyright: strict
+"""What an operation gets, and what it answers."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from neocloud.core.clock import Clock
+from neocloud.objects.access import ControlPlane
+from neocloud.objects.bodies.reader import Reader
+from neocloud.objects.errors import NoSuchBucket
+from neocloud.objects.s3.body import Body
+from neocloud.objects.s3.door import Caller, Door
+from neocloud.objects.s3.errors import S3Error
+from neocloud.objects.s3.operations import Operation, Scope
+from neocloud.objects.s3.request import S3Request
+from neocloud.objects.s3.settings import S3Settings
+from neocloud.objects.store import ObjectStore
+from neocloud.objects.types import Bucket
+
+XML = "application/xml"
+
+
+@dataclass
+class Response:
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Values as text of Latin-1."""
+    body: bytes = b""
+    reader: Reader | None = None
+    """In place of `body`; closed by whoever sends it."""
+    length: int | None = None
+    """The Content-Length where there is no body, as for HEAD."""
+    is_counted: bool = False
+    """The store has counted the request already, in the transaction of its write."""
+
+
+def xml(body: bytes, headers: dict[str, str] | None = None) -> Response:
+    return Response(200, {"Content-Type": XML, **(headers or {})}, body)
+
+
+@dataclass(frozen=True)
+class Front:
+    """What all requests share."""
+
+    store: ObjectStore
+    control_plane: ControlPlane
+    door: Door
+    clock: Clock
+    settings: S3Settings
+
+
+@dataclass
+class Exchange:
+    front: Front
+    request: S3Request
+    operation: Operation
+    caller: Caller
+    body: Body
+    bucket: Bucket | None = None
+    """That the request names, if there is one."""
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.front.store
+
+    @property
+    def served(self) -> Bucket:
+        """Raises S3Error (NoSuchBucket)."""
+        if self.bucket is None:
+            raise no_such_bucket(self.request.bucket)
+        return self.bucket
+
+    @property
+    def key(self) -> str:
+        return self.request.key
+
+    @property
+    def version_id(self) -> str | None:
+        """Raises S3Error for an empty one."""
+        given = self.request.query.get("versionId")
+        if given == "":
+            raise S3Error("InvalidArgument", "Version id cannot be the empty string.")
+        return given
+
+    def bucket_named(self, name: str) -> Bucket:
+        """Raises S3Error (NoSuchBucket)."""
+        try:
+            return self.front.store.bucket(name)
+        except NoSuchBucket:
+            raise no_such_bucket(name) from None
+
+    async def require(
+        self, permission: str, path: str, bucket: Bucket | None = None, scope: Scope = Scope.KEY
+    ) -> None:
+        """Raises S3Error (AccessDenied)."""
+        await self.front.door.require(self.caller, bucket or self.served, permission, path, scope)
+
+
+Handler = Callable[[Exchange], Awaitable[Response]]
+
+
+def no_such_bucket(name: str) -> S3Error:
+    return S3Error("NoSuchBucket", "The specified bucket does not exist.", details={"BucketName": name[:255]})

@@ -1,0 +1,59 @@
+# pyright: strict
+"""Writes the XML of responses."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_ESCAPES = {
+    ord("&"): "&amp;",
+    ord("<"): "&lt;",
+    ord(">"): "&gt;",
+    ord('"'): "&quot;",
+    # XML has no such characters. S3 writes them so, and clients that have such keys ask for encoding-type.
+    **{code: f"&#x{code:x};" for code in (*range(0x20), 0xFFFE, 0xFFFF) if chr(code) not in "\t\n"},
+}
+
+
+class Markup(str):
+    """Text that is XML already."""
+
+    __slots__ = ()
+
+
+def element(name: str, *content: str | int | bool, attributes: str = "") -> Markup:
+    """Return an element. Text is escaped, Markup stays as it is."""
+    inner = "".join(each if isinstance(each, Markup) else _text(each) for each in content)
+    return Markup(f"<{name}{attributes}>{inner}</{name}>")
+
+
+def document(name: str, *content: str | int | bool, namespace: str = NAMESPACE) -> bytes:
+    attributes = f' xmlns="{namespace}"' if namespace else ""
+    return (_DECLARATION + element(name, *content, attributes=attributes)).encode()
+
+
+def joined(elements: Iterable[Markup]) -> Markup:
+    return Markup("".join(elements))
+
+
+def optional(name: str, value: str | int | None) -> Markup:
+    """Return the element, or nothing for None and an empty text."""
+    return Markup("") if value in (None, "") else element(name, value)
+
+
+def time(moment: datetime) -> str:
+    at = moment.astimezone(UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+
+
+def encoded(text: str, encoding_type: str) -> str:
+    """Return a key or prefix as the client asked for it (encoding-type)."""
+    return quote(text, safe="/") if encoding_type == "url" else text
+
+
+def _text(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value).translate(_ESCAPES)

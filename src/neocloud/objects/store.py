@@ -1,0 +1,189 @@
+# pyright: strict
+"""The object store as the S3 front, the workers and the tests see it.
+
+    store = await open_store(home / "objects", key, SystemClock())
+    bucket = store.bucket("my-bucket")
+    async with await store.open_write(bucket.id, length=5, key="a/key") as writer:
+        await writer.write(b"hello")
+        version = await writer.commit("a/key", Attributes())
+    async with await store.open_read(bucket.id, "a/key") as reader:
+        async for chunk in reader: ...
+
+Everything that was answered is on the disk. All methods are called from the thread of the event loop.
+Beside the errors that a method names, each may raise StoreUnavailable, each that writes StoreFull, and each
+that takes a bucket id NoSuchBucket, also while the bucket is scheduled for deletion unless it says otherwise.
+Methods that write take `request`: how the request is counted, in the same transaction; None: not at all.
+"""
+
+import asyncio
+import hmac
+import logging
+import os
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+from neocloud.core.clock import Clock
+from neocloud.core.osfiles import HeldLock, sync_folder
+from neocloud.core.sqlite_file import SqliteFileError, lock_file
+from neocloud.objects import garbage
+from neocloud.objects.blobs.driver import BlobDriver, BlobError
+from neocloud.objects.blobs.files import FileBlobs
+from neocloud.objects.blobs.sealing import KeySealer, NotAuthentic
+from neocloud.objects.bodies.engine import Engine
+from neocloud.objects.bodies.reader import Reader as ObjectReader
+from neocloud.objects.bodies.room import Room
+from neocloud.objects.bodies.writer import Writer as BodyWriter
+from neocloud.objects.errors import StoreFull, StoreUnavailable
+from neocloud.objects.metadata.database import Database
+from neocloud.objects.metadata.transaction import Transaction
+from neocloud.objects.operations.blob_uploads import BlobUploadOperations
+from neocloud.objects.operations.buckets import BucketOperations
+from neocloud.objects.operations.copies import CopyOperations
+from neocloud.objects.operations.images import ImageOperations
+from neocloud.objects.operations.lists import ListOperations
+from neocloud.objects.operations.objects import ObjectOperations
+from neocloud.objects.operations.uploads import UploadOperations
+
+__all__ = ["BodyWriter", "ObjectReader", "ObjectStore", "open_store"]
+
+logger = logging.getLogger(__name__)
+_FLUSH_SECONDS = 1.0
+_MAX_THREADS = 8
+_KEY_CHECK = "key-check"
+
+
+class ObjectStore(
+    BucketOperations,
+    ObjectOperations,
+    CopyOperations,
+    UploadOperations,
+    ListOperations,
+    ImageOperations,
+    BlobUploadOperations,
+):
+    """Opened by `open_store`. Its methods are in `operations`, by topic."""
+
+    def __init__(self, engine: Engine, clock: Clock, lock: HeldLock) -> None:
+        super().__init__(engine)
+        self.clock = clock
+        self._lock = lock
+        self._wake = asyncio.Event()
+        engine.database.on_garbage = self._wake.set
+        self._counted = asyncio.Event()
+        engine.database.on_count = self._counted.set
+        self._wake.set()  # for what the last process left
+        self._tasks = [asyncio.ensure_future(self._flush()), asyncio.ensure_future(self._collect())]
+
+    @property
+    def engine(self) -> Engine:
+        """What the workers of this package work on."""
+        return self._engine
+
+    async def close(self) -> None:
+        """Finish commits in progress, and close the files."""
+        if self._engine.tasks:
+            await asyncio.wait(set(self._engine.tasks))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        await self._engine.database.close()
+        await asyncio.to_thread(self._engine.executor.shutdown)
+        self._lock.release()
+
+    async def flush(self) -> None:
+        """Return when what was counted is on the disk."""
+        await self._engine.database.flush()
+
+    async def _flush(self) -> None:
+        while True:
+            await self._counted.wait()
+            self._counted.clear()
+            await self.clock.sleep(_FLUSH_SECONDS)
+            try:
+                await self.flush()
+            except (StoreFull, StoreUnavailable):  # counts stay in memory until the disk is back
+                self._counted.set()
+
+    async def _collect(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                is_some_left = await garbage.collect(self._engine)
+            except (BlobError, StoreFull, StoreUnavailable) as error:
+                logger.warning("Blobs that nobody uses could not be deleted: %s", error)
+                is_some_left = True
+            except Exception:
+                logger.exception("Blobs that nobody uses could not be deleted")
+                is_some_left = True
+            if is_some_left:
+                await self.clock.sleep(_FLUSH_SECONDS)
+                self._wake.set()
+
+
+async def open_store(home: Path, key: bytes, clock: Clock, *, blobs: BlobDriver | None = None) -> ObjectStore:
+    """Open or create the store in a folder of its own.
+
+    `key` (32 bytes) seals the data keys of the objects: without it, no object can be read. `blobs` keeps the
+    bodies; None: files in the folder. Raises StoreUnavailable where another process uses the folder, a newer
+    release wrote it, or the key is another.
+    """
+    executor = ThreadPoolExecutor(min(_MAX_THREADS, 2 + (os.cpu_count() or 1)), thread_name_prefix="objects")
+    try:
+        engine, lock = await asyncio.to_thread(_open, home, key, clock, executor, blobs)
+    except BaseException:
+        executor.shutdown(wait=False)
+        raise
+    store = ObjectStore(engine, clock, lock)
+    try:
+        await _check_key(engine)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _open(
+    home: Path, key: bytes, clock: Clock, executor: Executor, blobs: BlobDriver | None
+) -> tuple[Engine, HeldLock]:
+    path = home / "meta.db"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        sync_folder(home.parent)
+        lock = lock_file(path)
+    except (OSError, SqliteFileError) as error:
+        raise StoreUnavailable(f"The object store in {home} cannot be opened: {error}") from error
+    try:
+        driver = blobs or FileBlobs(home / "blobs", executor)
+        database = Database(path, clock)
+        sync_folder(home)
+    except OSError as error:
+        lock.release()
+        raise StoreUnavailable(f"The object store in {home} cannot be opened: {error}") from error
+    except BaseException:
+        lock.release()
+        raise
+    return Engine(database, driver, KeySealer(key), executor, Room(database.total_bytes)), lock
+
+
+async def _check_key(engine: Engine) -> None:
+    """Remember a sealed value, and refuse a key that cannot open it."""
+    expected = b"the key of this object store"
+    row = engine.database.reading.execute("SELECT value FROM fact WHERE name = ?", (_KEY_CHECK,)).fetchone()
+    if row is None:
+        sealed = engine.sealer.seal(expected)
+
+        def remember(tx: Transaction) -> None:
+            tx.connection.execute("INSERT INTO fact VALUES (?, ?)", (_KEY_CHECK, sealed))
+
+        await engine.database.write(remember)
+        return
+    try:
+        is_right = hmac.compare_digest(engine.sealer.open(row[0]), expected)
+    except NotAuthentic:
+        is_right = False
+    if not is_right:
+        raise StoreUnavailable(
+            "The key does not belong to this object store: its objects could not be read. Restore the key"
+            " file that was made with it."
+        )

@@ -1,0 +1,24 @@
+# pyright: strict
+"""The kind of registries, their deletion, and the verbs of artifacts."""
+
+from neocloud.core.kind import Kind
+from neocloud.services.registry.api import artifacts, registries
+from neocloud.services.registry.rules import RegistryRules
+from neocloud.services.registry.types import REGISTRY, REGISTRY_ID_PREFIX, REGISTRY_SERVICE, State
+
+KINDS = (
+    Kind(
+        message=REGISTRY,
+        rpc=REGISTRY_SERVICE,
+        id_prefix=REGISTRY_ID_PREFIX,
+        permission="registry.registries",
+        parent_kinds=("nebius.iam.v1.Container",),
+        verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
+        rules=RegistryRules(),
+        initial_state=State.CREATING,
+        deleting_state=State.DELETING,
+        is_reconciled=True,
+    ),
+)
+
+METHODS = (*registries.METHODS, *artifacts.METHODS)

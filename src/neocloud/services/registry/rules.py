@@ -1,0 +1,19 @@
+# pyright: strict
+"""What is legal for a registry."""
+
+from collections.abc import Iterable, Mapping
+
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
+from neocloud.messages.nebius.registry.v1 import Registry
+
+MAX_DESCRIPTION = 1024
+
+
+class RegistryRules(Rules[Registry]):
+    def quota_demand(self, resource: Registry) -> Mapping[str, int]:
+        return {"registry.registry.count": 1}
+
+    def violations(self, new: Registry, old: Registry | None, reader: ResourceReader) -> Iterable[Violation]:
+        if len(new.spec.description) > MAX_DESCRIPTION:
+            yield Violation("spec.description", f"has more than {MAX_DESCRIPTION:,} characters")

@@ -1,0 +1,109 @@
+# pyright: strict
+"""Registries of container images: the kind, states, permissions, what is stored beside a registry. Pure."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from neocloud.core import contract, wire
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.registry.v1 import Artifact
+from neocloud.messages.neocloud.storage.v1 import GatewayBucket
+from neocloud.services.iam.types import tenant_of
+
+REGISTRY = "nebius.registry.v1.Registry"
+REGISTRY_ID_PREFIX = "registry"
+REGISTRY_SERVICE = "nebius.registry.v1.RegistryService"
+ARTIFACT_SERVICE = "nebius.registry.v1.ArtifactService"
+IMAGE_PERMISSIONS = tuple(f"registry.images.{verb}" for verb in ("pull", "push", "delete"))
+"""The permissions that the object gateway checks, each on the registry."""
+MAX_REMOVALS = 1000
+"""Images of one registry that are being removed."""
+_REMOVALS = "removals"
+Mode = GatewayBucket.Mode
+
+
+class State(StrEnum):
+    """The states of a registry."""
+
+    CREATING = "CREATING"
+    ACTIVE = "ACTIVE"
+    DELETING = "DELETING"
+
+
+class StoredArtifact(Protocol):
+    """An image or a part of one."""
+
+    @property
+    def registry_id(self) -> str: ...
+    @property
+    def artifact(self) -> Artifact: ...
+    @property
+    def is_in_index(self) -> bool:
+        """Whether an index names it, so that it cannot go alone."""
+        ...
+
+
+class Artifacts(Protocol):
+    """The images of all registries, as the object gateway has them. Its methods block."""
+
+    def find(self, artifact_id: str) -> StoredArtifact | None: ...
+
+    def page(self, registry_id: str, after: int, limit: int) -> tuple[Sequence[StoredArtifact], int]:
+        """Return artifacts in the order of their first push, and the `after` of the next page; 0: no more."""
+        ...
+
+    def image_count(self, registry_id: str) -> int: ...
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The request to remove an image."""
+
+    artifact_id: str
+    requested_at: datetime
+    generation: int
+    """Of the registry: the gateway has removed the image once it has applied it."""
+
+
+def read_removals(tx: Transaction, registry_id: str) -> tuple[Removal, ...]:
+    raw = tx.secret(registry_id, _REMOVALS)
+    return tuple(Removal(id, datetime.fromisoformat(at), to) for id, at, to in json.loads(raw)) if raw else ()
+
+
+def write_removals(tx: Transaction, registry_id: str, removals: Sequence[Removal]) -> None:
+    content = [(each.artifact_id, each.requested_at.isoformat(), each.generation) for each in removals]
+    tx.put_secret(registry_id, _REMOVALS, json.dumps(content).encode() if content else b"")
+
+
+def gateway_bucket(tx: Transaction, row: Resource) -> GatewayBucket:
+    """Return what the gateway has to keep of a registry."""
+    found = GatewayBucket(
+        id=row.id,
+        name=row.name,
+        project_id=row.parent_id,
+        tenant_id=tenant_of(row.parent_id, tx.get) or "",
+        generation=row.resource_version,
+        mode=Mode.Value("PURGE" if row.deleted_at is not None else "SERVE"),
+        created_at=contract.timestamp(row.created_at),
+        is_registry=True,
+    )
+    for each in read_removals(tx, row.id):
+        found.removed_artifacts.add(id=each.artifact_id, requested_at=contract.timestamp(each.requested_at))
+    return found
+
+
+def mark_for_deletion(tx: Transaction, row: Resource, now: datetime) -> Resource:
+    """Let the gateway remove the registry with all that it holds, and then the reconciler its row."""
+    status = wire.with_state(row.kind, row.status, State.DELETING)
+    marked = replace(row, deleted_at=now, updated_at=now, state=State.DELETING, status=status)
+    tx.update(marked)
+    return marked
+
+
+def address(endpoint: str, registry_id: str) -> str:
+    """Return how the names of the images of a registry begin."""
+    return f"{endpoint}/{registry_id.partition('-')[2]}" if endpoint else ""

@@ -1,0 +1,25 @@
+"""Object storage: buckets, and what the object gateway, which serves S3, asks and tells."""
+
+from neocloud.core.callers import ObjectGatewayKey, load_or_make_object_gateway_key
+from neocloud.core.service import Service
+from neocloud.services.storage.api import KINDS, METHODS
+from neocloud.services.storage.gateway_link import AccessChanges, BucketBoard, BucketChanges
+from neocloud.services.storage.public import GatewayNotifier, GatewayReports
+from neocloud.services.storage.reconcile import reconcilers
+from neocloud.services.storage.report import report
+
+SERVICE = Service(
+    name="storage",
+    kinds=KINDS,
+    methods=METHODS,
+    reconcilers=reconcilers,
+    report=report,
+    provides={
+        BucketBoard: lambda dependencies: BucketBoard(dependencies.clock),
+        GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
+        GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
+        ObjectGatewayKey: lambda dependencies: load_or_make_object_gateway_key(dependencies.settings.home),
+    },
+)
+
+__all__ = ["SERVICE", "AccessChanges", "BucketChanges"]

@@ -1,0 +1,212 @@
+# pyright: strict
+"""The methods that the object gateway calls: who signs, what they may do, which buckets there are, reports.
+
+Each requires the key of the object gateway, and nothing else.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+from neocloud.core import contract, wire
+from neocloud.core.callers import ObjectGatewayKey
+from neocloud.core.service import Call, Method
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.storage.v1 import Bucket
+from neocloud.messages.neocloud.storage.v1 import (
+    AuthenticateRequest,
+    AuthenticateResponse,
+    AuthorizeRequest,
+    AuthorizeResponse,
+    GatewayBucket,
+    IssueTokenRequest,
+    IssueTokenResponse,
+    ListGatewayBucketsRequest,
+    ListGatewayBucketsResponse,
+    ReportBucketsRequest,
+    ReportBucketsResponse,
+    SignRequest,
+    SignResponse,
+)
+from neocloud.services.iam.types import SignedRequests, TokenAuthenticator, tenant_of
+from neocloud.services.storage.gateway_link import AccessChanges, BucketBoard, BucketChanges
+from neocloud.services.storage.public import BucketSources
+from neocloud.services.storage.report import note_scrub
+from neocloud.services.storage.types import BUCKET, PERMISSIONS, mode_of
+
+SERVICE = "neocloud.storage.v1.ObjectGatewayService"
+LONGEST_WAIT_SECONDS = 60
+_VERSION_CHARS = 32
+
+
+def require_object_gateway(call: Call) -> None:
+    """Raise ApiError unless the call carries the key; the message is the same for every cause."""
+    key = call.dependencies.provided.find(ObjectGatewayKey)
+    if key is None or not key.is_shown(call.headers):
+        raise contract.permission_denied("", "", "Only this cloud's object gateway may call this.")
+
+
+async def sign(call: Call, request: SignRequest) -> SignResponse:
+    """Return the signing key of a day. Raises ApiError (not found) for a key that must not be used."""
+    require_object_gateway(call)
+    requests = call.dependencies.provided.get(SignedRequests)
+    found = await requests.signer(request.aws_access_key_id, request.day, request.region)
+    if found is None:
+        raise contract.not_found("access key", request.aws_access_key_id)
+    answer = SignResponse(
+        signing_key=found.signing_key,
+        access_key_id=found.access_key_id,
+        subject_id=found.subject.id,
+        subject_name=found.subject.name,
+        tenant_id=found.subject.tenant_id,
+        project_id=found.project_id,
+        group_ids=found.group_ids,
+    )
+    if found.expires_at is not None:
+        answer.expires_at.CopyFrom(contract.timestamp(found.expires_at))
+    return answer
+
+
+async def authenticate(call: Call, request: AuthenticateRequest) -> AuthenticateResponse:
+    """Return the owner of a token. Raises ApiError (not found) for one that must not be used."""
+    require_object_gateway(call)
+    authenticator = call.dependencies.provided.get(TokenAuthenticator)
+    try:
+        subject = await authenticator.authenticate(request.token)
+        proof = await authenticator.proof_of(request.token)
+    except contract.ApiError as error:
+        raise contract.not_found("token", "") from error
+    return AuthenticateResponse(
+        subject_id=subject.id, subject_name=subject.name, tenant_id=subject.tenant_id, proof=proof
+    )
+
+
+async def authorize(call: Call, request: AuthorizeRequest) -> AuthorizeResponse:
+    require_object_gateway(call)
+    provided = call.dependencies.provided
+    requests = provided.get(SignedRequests)
+    permissions = await _permissions_on(call, request.target_id)
+    if not request.proof:
+        found = await requests.rights(request.subject_id, permissions, request.target_id)
+        return AuthorizeResponse(permissions=found)
+    try:
+        subject = await provided.get(TokenAuthenticator).authenticate_proof(request.proof)
+    except contract.ApiError:
+        return AuthorizeResponse()
+    return AuthorizeResponse(permissions=await requests.rights_of(subject, permissions, request.target_id))
+
+
+async def _permissions_on(call: Call, target_id: str) -> Sequence[str]:
+    """Return the permissions that the gateway checks on a target."""
+    row = await call.dependencies.store.read(lambda tx: tx.get(target_id))
+    of_others = {source.kind: source.permissions for source in _sources(call)}
+    return of_others.get(row.kind, PERMISSIONS) if row is not None else ()
+
+
+def _sources(call: Call) -> BucketSources:
+    return call.dependencies.provided.find(BucketSources) or BucketSources()
+
+
+async def issue_token(call: Call, request: IssueTokenRequest) -> IssueTokenResponse:
+    require_object_gateway(call)
+    found = await call.dependencies.provided.get(SignedRequests).token(request.aws_access_key_id)
+    if found is None:
+        raise contract.not_found("access key", request.aws_access_key_id)
+    token, expires_at = found
+    return IssueTokenResponse(token=token, expires_at=contract.timestamp(expires_at))
+
+
+async def list_buckets(call: Call, request: ListGatewayBucketsRequest) -> ListGatewayBucketsResponse:
+    require_object_gateway(call)
+    provided, store, clock = call.dependencies.provided, call.dependencies.store, call.dependencies.clock
+    buckets, access = provided.get(BucketChanges), provided.get(AccessChanges)
+    requests, sources = provided.get(SignedRequests), _sources(call)
+    until = clock.monotonic() + min(max(request.wait_seconds, 0), LONGEST_WAIT_SECONDS)
+    while True:
+        changed, access_changed, access_version = buckets.listen(), access.listen(), access.version
+        # As a write: changes that were announced until now are committed before its turn comes.
+        answer = await store.write(lambda tx: read_buckets(tx, requests, sources))
+        answer.access_version = access_version
+        is_known = (answer.version, answer.access_version) == (request.version, request.access_version)
+        remaining = until - clock.monotonic()
+        if not is_known or remaining <= 0:
+            return answer
+        await buckets.wait_any((changed, access_changed), remaining)
+
+
+def read_buckets(
+    tx: Transaction, requests: SignedRequests, sources: BucketSources
+) -> ListGatewayBucketsResponse:
+    """Return all buckets, also of other services; the version is a digest of them."""
+    answer = ListGatewayBucketsResponse()
+    answer.buckets.extend(_bucket(tx, row, requests) for row in _rows(tx, BUCKET))
+    for source in sources:
+        answer.buckets.extend(source.bucket(tx, row) for row in _rows(tx, source.kind))
+    content = answer.SerializeToString(deterministic=True)
+    answer.version = sha256(content).hexdigest()[:_VERSION_CHARS]
+    return answer
+
+
+def _rows(tx: Transaction, kind: str) -> list[Resource]:
+    return sorted(tx.list(kind)[0], key=lambda row: row.id)
+
+
+def _bucket(tx: Transaction, row: Resource, requests: SignedRequests) -> GatewayBucket:
+    bucket = wire.message(row, Bucket)
+    found = GatewayBucket(
+        id=row.id,
+        name=row.name,
+        project_id=row.parent_id,
+        tenant_id=tenant_of(row.parent_id, tx.get) or "",
+        generation=row.resource_version,
+        mode=mode_of(row),
+        created_at=contract.timestamp(row.created_at),
+        spec=bucket.spec,
+        labels=row.labels,
+    )
+    for rule in bucket.spec.bucket_policy.rules:
+        found.policy.add(
+            paths=rule.paths,
+            permissions=_permissions(rule.roles, requests, is_anonymous=not rule.group_id),
+            group_id=rule.group_id,
+        )
+    return found
+
+
+def _permissions(roles: Sequence[str], requests: SignedRequests, *, is_anonymous: bool) -> list[str]:
+    return [
+        permission
+        for permission in PERMISSIONS
+        if any(requests.is_allowed(role, permission) for role in roles)
+        and (not is_anonymous or permission.endswith((".get", ".list")))
+    ]
+
+
+async def report_buckets(call: Call, request: ReportBucketsRequest) -> ReportBucketsResponse:
+    require_object_gateway(call)
+    board = call.dependencies.provided.get(BucketBoard)
+    scrub_before = board.scrub
+    changed = board.report(request)
+    if changed:
+        await call.dependencies.store.write(lambda tx: _enqueue(tx, changed, call))
+    if request.HasField("scrub") and request.scrub != scrub_before:
+        await call.dependencies.store.write(lambda tx: note_scrub(tx, request.scrub))
+    return ReportBucketsResponse()
+
+
+def _enqueue(tx: Transaction, bucket_ids: set[str], call: Call) -> None:
+    kinds = {BUCKET, *(source.kind for source in _sources(call))}
+    for bucket_id in sorted(bucket_ids):
+        row = tx.get(bucket_id)
+        if row is not None and row.kind in kinds:
+            tx.enqueue(bucket_id, call.dependencies.clock.now())
+
+
+METHODS = (
+    Method(f"{SERVICE}/Sign", sign, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/Authenticate", authenticate, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/Authorize", authorize, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/IssueToken", issue_token, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ListBuckets", list_buckets, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ReportBuckets", report_buckets, None, is_internal=True, is_checked=False),
+)
+"""Not validated by the server: a caller without the key does not learn whether a request was well formed."""

@@ -1,0 +1,72 @@
+# pyright: strict
+"""What is legal for a bucket. Names, lifecycle, CORS and policy have files of their own."""
+
+from collections.abc import Iterable, Mapping
+
+from neocloud.core import contract
+from neocloud.core.kind import Rules, Violation
+from neocloud.core.readers import ResourceReader
+from neocloud.messages.nebius.storage.v1 import (
+    Bucket,
+    BucketSpec,
+    BucketStatus,
+    StorageClass,
+    VersioningPolicy,
+)
+from neocloud.services.storage.rules.cors import cors_violations
+from neocloud.services.storage.rules.lifecycle import lifecycle_violations
+from neocloud.services.storage.rules.names import name_problem
+from neocloud.services.storage.rules.policy import group_violations, policy_violations
+from neocloud.services.storage.types import BUCKET_NAMES
+
+_DISABLED = VersioningPolicy.Value("DISABLED")
+_SCHEDULED = BucketStatus.State.Value("SCHEDULED_FOR_DELETION")
+_LOGGED = (BucketSpec.ObjectAuditLogging.Value("MUTATE_ONLY"), BucketSpec.ObjectAuditLogging.Value("ALL"))
+NOT_SERVED = "is not supported by this cloud yet; leave it unset"
+
+
+class BucketRules(Rules[Bucket]):
+    def defaults(self, resource: Bucket) -> None:
+        resource.spec.versioning_policy = resource.spec.versioning_policy or _DISABLED
+        for rule in resource.spec.lifecycle_configuration.rules:
+            rule.filter.SetInParent()
+
+    def quota_demand(self, resource: Bucket) -> Mapping[str, int]:
+        return {"storage.bucket.count": 1}
+
+    def violations(self, new: Bucket, old: Bucket | None, reader: ResourceReader) -> Iterable[Violation]:
+        if old is not None and old.status.state == _SCHEDULED:
+            raise contract.bad_state(
+                old.metadata.id, f"{old.metadata.name} is scheduled for deletion. Undelete it first."
+            )
+        problem = name_problem(new.metadata.name)
+        if problem and old is None:
+            yield Violation("metadata.name", problem)
+        yield from _spec_violations(new.spec, old.spec if old else None)
+        yield from lifecycle_violations(new.spec.lifecycle_configuration)
+        yield from cors_violations(new.spec.cors)
+        yield from policy_violations(new.spec.bucket_policy)
+        yield from group_violations(new.spec.bucket_policy, new.metadata.parent_id, reader)
+
+    def complete(self, new: Bucket, old: Bucket | None, reader: ResourceReader) -> None:
+        if old is None and not reader.reserve(BUCKET_NAMES, new.metadata.name, new.metadata.id):
+            # Names are one space for all tenants, as in S3, so the answer says no more than that it is taken.
+            raise contract.already_exists("bucket", new.metadata.name)
+
+
+def _spec_violations(new: BucketSpec, old: BucketSpec | None) -> Iterable[Violation]:
+    was_versioned = old is not None and old.versioning_policy not in (0, _DISABLED)
+    if was_versioned and new.versioning_policy == _DISABLED:
+        yield Violation(
+            "spec.versioning_policy", "was enabled once and cannot become DISABLED again; use SUSPENDED"
+        )
+    if new.max_size_bytes < 0:
+        yield Violation("spec.max_size_bytes", "must be a number of bytes, or 0 for no limit")
+    if new.default_storage_class == StorageClass.Value("FILESYSTEM"):
+        yield Violation("spec.default_storage_class", "is FILESYSTEM, which is for filesystem buckets only")
+    if new.HasField("filesystem_bucket"):
+        yield Violation("spec.filesystem_bucket", NOT_SERVED)
+    if new.object_audit_logging in _LOGGED:
+        yield Violation("spec.object_audit_logging", NOT_SERVED)
+    if new.HasField("last_access"):
+        yield Violation("spec.last_access", NOT_SERVED)

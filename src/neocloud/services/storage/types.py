@@ -1,0 +1,92 @@
+# pyright: strict
+"""Buckets: the kind, states, permissions, and what is stored beside a bucket. Pure."""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from neocloud.core import contract, wire
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.storage.v1 import BucketStatus
+from neocloud.messages.neocloud.storage.v1 import GatewayBucket
+
+BUCKET = "nebius.storage.v1.Bucket"
+BUCKET_ID_PREFIX = "storagebucket"
+BUCKET_SERVICE = "nebius.storage.v1.BucketService"
+BUCKET_NAMES = "storage.bucket-names"
+"""The namespace of reservations that keeps names unique in the region."""
+
+DEFAULT_TTL = timedelta(days=7)
+"""How long a deleted bucket is kept where the request does not say; an empty one is not kept."""
+_DELETION = "deletion"
+
+
+class State(StrEnum):
+    """The states of a bucket."""
+
+    CREATING = "CREATING"
+    ACTIVE = "ACTIVE"
+    UPDATING = "UPDATING"
+    SCHEDULED_FOR_DELETION = "SCHEDULED_FOR_DELETION"
+
+
+PERMISSIONS = (
+    *(f"storage.buckets.{verb}" for verb in ("create", "get", "list", "update", "delete")),
+    *(f"storage.objects.{verb}" for verb in ("create", "get", "list", "update", "delete")),
+    "storage.buckets.bypassRetention",  # not of objects, all of which storage.objects.editor has
+)
+"""The permissions that the object gateway checks. Those of objects are checked on their bucket."""
+
+Mode = GatewayBucket.Mode
+
+
+def mode_of(row: Resource) -> Mode:
+    """Return what the gateway is to do with a bucket."""
+    if row.deleted_at is not None:
+        return Mode.Value("PURGE")
+    return Mode.Value("HIDE" if row.state == State.SCHEDULED_FOR_DELETION else "SERVE")
+
+
+def mark_for_purge(tx: Transaction, row: Resource, now: datetime) -> Resource:
+    """Let the gateway remove the bucket with all that it holds, and then the reconciler its row."""
+    status = wire.with_state(row.kind, row.status, State.SCHEDULED_FOR_DELETION)
+    marked = replace(row, deleted_at=now, updated_at=now, state=State.SCHEDULED_FOR_DELETION, status=status)
+    tx.update(marked)
+    return marked
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """The request to delete a bucket. Stored beside it, since a run of the reconciler that began earlier may
+    write an older status."""
+
+    deleted_at: datetime
+    purge_at: datetime
+    is_kept_when_empty: bool
+
+
+def read_deletion(tx: Transaction, bucket_id: str) -> Deletion | None:
+    raw = tx.secret(bucket_id, _DELETION)
+    if not raw:
+        return None
+    deleted_at, purge_at, is_kept = json.loads(raw)
+    return Deletion(datetime.fromisoformat(deleted_at), datetime.fromisoformat(purge_at), is_kept)
+
+
+def write_deletion(tx: Transaction, bucket_id: str, deletion: Deletion | None) -> None:
+    """Store the request, in place of an earlier one; None: it was taken back."""
+    content = ""
+    if deletion is not None:
+        times = (deletion.deleted_at.isoformat(), deletion.purge_at.isoformat())
+        content = json.dumps((*times, deletion.is_kept_when_empty))
+    tx.put_secret(bucket_id, _DELETION, content.encode())
+
+
+def show_deletion(status: BucketStatus, deletion: Deletion | None) -> None:
+    """Set the times in a status."""
+    status.ClearField("deleted_at")
+    status.ClearField("purge_at")
+    if deletion is not None:
+        status.deleted_at.CopyFrom(contract.timestamp(deletion.deleted_at))
+        status.purge_at.CopyFrom(contract.timestamp(deletion.purge_at))

@@ -1,0 +1,101 @@
+"""Who signs in at the registry with real credentials of the cloud, and what their roles allow."""
+
+import pytest
+
+from tests.objects.oci.client import digest_of
+from tests.services.registry.cloud import Credentials, RegistryCloud, short
+
+
+async def key_of(cloud: RegistryCloud, account: str) -> Credentials:
+    key = await cloud.access_key(account)
+    return key.aws_id, key.secret
+
+
+async def with_role(cloud: RegistryCloud, name: str, resource: str, role: str) -> Credentials:
+    """Return the key of a new account that has a role on a resource."""
+    account = await cloud.account(name)
+    group = await cloud.group(f"{name}s")
+    await cloud.join(account, group)
+    await cloud.permit(group, resource, role)
+    return await key_of(cloud, account)
+
+
+async def test_tokens_and_keys_of_the_cloud_sign_in(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    key = await key_of(cloud, await cloud.account("builder", "editors"))
+    content = await cloud.push(name, "v1", key)
+    answer = await cloud.ask("GET", name, "manifests/v1")
+    assert answer.content == content
+
+
+@pytest.mark.parametrize(
+    ("role", "pulls", "pushes", "deletes"),
+    [
+        ("container-registry.images.puller", True, False, False),
+        ("container-registry.images.pusher", True, True, False),
+        ("viewer", True, False, False),
+        ("editor", True, True, True),
+        ("compute.editor", False, False, False),
+    ],
+)
+async def test_what_roles_allow(
+    cloud: RegistryCloud, role: str, pulls: bool, pushes: bool, deletes: bool
+) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    content = await cloud.push(name, "v1")
+    key = await with_role(cloud, "robot", registry_id, role)
+    pulled = await cloud.ask("GET", name, "manifests/v1", key)
+    assert (pulled.status_code == 200) is pulls
+    pushed = await cloud.ask("POST", name, "blobs/uploads/", key)
+    assert (pushed.status_code == 202) is pushes
+    deleted = await cloud.ask("DELETE", name, f"manifests/{digest_of(content)}", key)
+    assert (deleted.status_code == 202) is deletes
+    refused = [each for each in (pulled, pushed, deleted) if each.status_code > 299]
+    assert all(each.status_code == 403 and "DENIED" in each.text for each in refused)
+
+
+async def test_a_role_on_one_registry_is_none_on_another(cloud: RegistryCloud) -> None:
+    one, other = await cloud.registry("one"), await cloud.registry("other")
+    key = await with_role(cloud, "robot", one, "container-registry.images.pusher")
+    await cloud.push(f"{short(one)}/app", "v1", key)
+    answer = await cloud.ask("POST", f"{short(other)}/app", "blobs/uploads/", key)
+    assert answer.status_code == 403
+    missing = await cloud.ask("POST", "e00nothing/app", "blobs/uploads/", key)
+    assert missing.text == answer.text, "that a registry exists is not told"
+
+
+async def test_a_deleted_key_ends_at_once(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    account = await cloud.account("builder", "editors")
+    key = await cloud.access_key(account)
+    token = (await cloud.access(name, (key.aws_id, key.secret))).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    url = f"/v2/{name}/blobs/uploads/"
+    assert (await cloud.http.post(url, headers=headers)).status_code == 202
+    await cloud.call("nebius.iam.v2.AccessKeyService/Delete", id=key.id)
+    await cloud.refused_by_gateway(url, headers)
+    assert (await cloud.access(name, (key.aws_id, key.secret))).status_code == 401
+
+
+async def test_a_member_who_left_the_group_is_denied(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    account, group = await cloud.account("builder"), await cloud.group("pushers")
+    membership = await cloud.join(account, group)
+    await cloud.permit(group, registry_id, "container-registry.images.pusher")
+    key = await key_of(cloud, account)
+    token = (await cloud.access(name, key)).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    url = f"/v2/{name}/blobs/uploads/"
+    assert (await cloud.http.post(url, headers=headers)).status_code == 202
+    await cloud.call("nebius.iam.v1.GroupMembershipService/Delete", id=membership)
+    assert (await cloud.refused_by_gateway(url, headers)).status_code == 403
+
+
+@pytest.mark.parametrize("password", ["", "not a token", "ncsk_x_y", "eyJhbGciOiJFZERTQSJ9.e30.AAAA"])
+async def test_what_is_no_token_does_not_sign_in(cloud: RegistryCloud, password: str) -> None:
+    answer = await cloud.access("e00nothing/app", ("iam", password))
+    assert answer.status_code == 401 and answer.headers["WWW-Authenticate"].startswith("Basic ")

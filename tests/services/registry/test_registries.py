@@ -1,0 +1,169 @@
+"""Registries and artifacts of the API, with the object gateway that has the images."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nebius.api.nebius.common.v1 import ResourceMetadata
+from nebius.api.nebius.registry.v1 import (
+    ArtifactServiceClient,
+    CreateRegistryRequest,
+    ListArtifactsRequest,
+    RegistryServiceClient,
+    RegistrySpec,
+)
+
+from neocloud.core.contract import Code
+from tests import control_plane
+from tests.objects.oci.client import INDEX, digest_of, index
+from tests.services.registry.cloud import RegistryCloud, cloud_in_process, short
+
+
+async def artifacts(cloud: RegistryCloud, registry_id: str) -> list[Any]:
+    return list((await cloud.call("ArtifactService/List", parent_id=registry_id)).items)
+
+
+async def test_a_registry_is_active_once_the_gateway_serves_it(cloud: RegistryCloud) -> None:
+    operation = await cloud.call(
+        "RegistryService/Create",
+        metadata={"parent_id": cloud.project_id, "name": "team"},
+        spec={"description": "Images of the team"},
+    )
+    assert (await cloud.operation(operation)).code == 0
+    found = await cloud.get("Registry", operation.resource_id)
+    assert found.status.State.Name(found.status.state) == "ACTIVE"
+    assert found.status.registry_fqdn == f"127.0.0.1:8902/{short(found.metadata.id)}"
+    assert (found.status.images_count, found.spec.description) == (0, "Images of the team")
+    named = await cloud.call("RegistryService/GetByName", parent_id=cloud.project_id, name="team")
+    assert named == found
+    assert list((await cloud.call("RegistryService/List", parent_id=cloud.project_id)).items) == [found]
+
+
+async def test_without_a_gateway_a_registry_waits(tmp_path: Path) -> None:
+    async with control_plane.cloud_in_process(tmp_path) as cloud:
+        metadata = {"parent_id": cloud.project_id, "name": "team"}
+        operation = await cloud.call("nebius.registry.v1.RegistryService/Create", metadata=metadata)
+        await cloud.row_when(
+            operation.resource_id, lambda row: row and row.state == "CREATING" and row.status is not None
+        )
+        assert not (
+            await cloud.call("nebius.registry.v1.ArtifactService/List", parent_id=operation.resource_id)
+        ).items
+
+
+async def test_an_update_is_done_when_the_gateway_has_it(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    operation = await cloud.call(
+        "RegistryService/Update",
+        metadata={"id": registry_id, "parent_id": cloud.project_id, "name": "team"},
+        spec={"description": "more"},
+    )
+    assert (await cloud.operation(operation)).code == 0
+    (bucket,) = cloud.gateway.store.buckets()
+    assert (bucket.id, bucket.generation, bucket.title) == (registry_id, 2, "team")
+
+
+async def test_what_is_pushed_is_listed(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    first, second = await cloud.push(name, "v1"), await cloud.push(name, "v2")
+    both = index(first, second)
+    assert (await cloud.put(name, "latest", both, INDEX)).status_code == 201
+    found = {each.digest: each for each in await artifacts(cloud, registry_id)}
+    assert set(found) == {digest_of(each) for each in (first, second, both)}
+    image, whole = found[digest_of(first)], found[digest_of(both)]
+    assert (image.name, list(image.tags), image.Type.Name(image.type)) == ("app", ["v1"], "MANIFEST")
+    assert (list(whole.tags), whole.Type.Name(whole.type)) == (["latest"], "MANIFEST_LIST")
+    assert image.id.startswith("artifact-e00") and image.size > len(first)
+    assert image.Status.Name(image.status) == "ACTIVE"
+    assert await cloud.get("Artifact", image.id) == image
+    await cloud.when(registry_id, lambda registry: registry.status.images_count == 1)
+
+
+async def test_artifacts_page_by_page(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    for number in range(3):
+        await cloud.push(f"{short(registry_id)}/app", f"v{number}")
+    tags, token = [], ""
+    while True:
+        page = await cloud.call("ArtifactService/List", parent_id=registry_id, page_size=2, page_token=token)
+        tags += [tag for each in page.items for tag in each.tags]
+        if not (token := page.next_page_token):
+            break
+    assert tags == ["v0", "v1", "v2"]
+
+
+async def test_an_artifact_is_deleted(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    content = await cloud.push(name, "v1")
+    (found,) = await artifacts(cloud, registry_id)
+    await cloud.call("ArtifactService/Delete", id=found.id)
+    left = await artifacts(cloud, registry_id)
+    assert all(each.Status.Name(each.status) == "DELETING" for each in left)
+    async with asyncio.timeout(control_plane.DEADLINE_SECONDS):
+        while await artifacts(cloud, registry_id):
+            await asyncio.sleep(0.02)
+    assert (await cloud.ask("GET", name, f"manifests/{digest_of(content)}")).status_code == 404
+    assert (await cloud.refusal("ArtifactService/Delete", id=found.id)).code is Code.NOT_FOUND
+
+    assert await cloud.push(name, "v1") == content
+    (again,) = await artifacts(cloud, registry_id)
+    assert (again.id, again.Status.Name(again.status)) == (found.id, "ACTIVE")
+
+
+async def test_a_part_of_an_index_is_not_deleted_alone(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    child = await cloud.push(name, "v1")
+    await cloud.put(name, "all", index(child), INDEX)
+    part = next(each for each in await artifacts(cloud, registry_id) if each.digest == digest_of(child))
+    assert (await cloud.refusal("ArtifactService/Delete", id=part.id)).code is Code.FAILED_PRECONDITION
+
+
+async def test_a_registry_with_images_goes_only_by_force(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    await cloud.push(f"{short(registry_id)}/app", "v1")
+    refused = await cloud.refusal("RegistryService/Delete", id=registry_id)
+    assert refused.code is Code.FAILED_PRECONDITION and "force" in refused.message
+    operation = await cloud.call("RegistryService/Delete", id=registry_id, force=True)
+    assert (await cloud.operation(operation)).code == 0
+    assert (await cloud.refusal("RegistryService/Get", id=registry_id)).code is Code.NOT_FOUND
+    assert not cloud.gateway.store.buckets()
+    gone = await cloud.ask("GET", f"{short(registry_id)}/app", "tags/list")
+    assert gone.status_code == 403
+
+
+async def test_the_number_of_registries_is_a_quota(cloud: RegistryCloud) -> None:
+    quotas = await cloud.call("nebius.quotas.v1.QuotaAllowanceService/List", parent_id=cloud.project_id)
+    names = {each.metadata.name for each in quotas.items}
+    assert "registry.registry.count" in names
+
+
+async def test_a_newer_version_in_the_gateway_is_overtaken(tmp_path: Path) -> None:
+    async with cloud_in_process(tmp_path) as cloud:
+        registry_id = await cloud.registry()
+        (bucket,) = cloud.gateway.store.buckets()
+        await cloud.gateway.store.apply_bucket(replace(bucket, generation=7))
+        operation = await cloud.call(
+            "RegistryService/Update",
+            metadata={"id": registry_id, "parent_id": cloud.project_id, "name": "team"},
+            spec={"description": "after a restore"},
+        )
+        await cloud.when(registry_id, lambda registry: registry.metadata.resource_version == 8)
+        assert (await cloud.operation(operation)).code == 0
+
+
+async def test_the_official_client(cloud: RegistryCloud) -> None:
+    service = RegistryServiceClient(cloud.sdk)
+    operation = await service.create(
+        CreateRegistryRequest(
+            metadata=ResourceMetadata(parent_id=cloud.project_id, name="sdk"),
+            spec=RegistrySpec(description="made with the SDK"),
+        )
+    )
+    await operation.wait()
+    await cloud.push(f"{short(operation.resource_id)}/app", "v1")
+    found = await ArtifactServiceClient(cloud.sdk).list(ListArtifactsRequest(parent_id=operation.resource_id))
+    assert [list(each.tags) for each in found.items] == [["v1"]]
