@@ -1,11 +1,13 @@
 """Which machine images are built here, and what each says about itself in its `image.json`.
 
 Clients ask for images by the family names of the published cloud. One disk answers to several of them: it
-lies in a folder for each, as one file with several names, and its title says what it really is.
+lies in a folder for each, as one file with several names, and its title says what it really is. A family
+whose name promises CUDA is not served by an image without it.
 """
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,8 @@ class Image:
         return builder.recipe_version(HERE / self.name, *sorted(HERE.glob("*.py")), HERE / "build")
 
 
+FORMER_FAMILIES = ("ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12")
+"""Families under which earlier releases offered an image that is not what they promise."""
 _KERNEL = ("linux-image-cloud-amd64", "systemd-ukify", "systemd-boot-efi")
 IMAGES = (
     Image(
@@ -63,7 +67,7 @@ IMAGES = (
         ),
         root="",
         size_mib=3072,
-        families=("ubuntu24.04-driverless", "ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12"),
+        families=("ubuntu24.04-driverless",),
     ),
     Image(
         name="tiny",
@@ -77,16 +81,29 @@ IMAGES = (
 
 def publish(image: Image, folder: Path, version: str) -> None:
     """The image's own description last: it is what makes a build count."""
+    withdraw(folder.parent)
     facts = {"version": version, "architecture": "amd64", "disk": "disk.qcow2"}
     facts |= {"minimum_bytes": image.size_mib * 2**20}
     for family in image.families:
         other = folder.parent / family
         other.mkdir(exist_ok=True)
         _link(folder / "disk.qcow2", other / "disk.qcow2")
-        title = f"{image.title}, under the family name {family}"
+        title = f"{image.title}{_title(family)}"
         _write(other / "image.json", {"name": family, "family": family, "title": title, **facts})
     family = "tiny-test" if image.name == "tiny" else image.name
     _write(folder / "image.json", {"name": image.name, "family": family, "title": image.title, **facts})
+
+
+def withdraw(folder: Path) -> None:
+    """Remove the former families, but not an image that somebody has imported under such a name."""
+    for family in FORMER_FAMILIES:
+        described = folder / family / "image.json"
+        if described.exists() and _title(family) in json.loads(described.read_text()).get("title", ""):
+            shutil.rmtree(described.parent)
+
+
+def _title(family: str) -> str:
+    return f", under the family name {family}"
 
 
 def _link(source: Path, target: Path) -> None:

@@ -27,7 +27,7 @@ int main(int argc, char *argv[])
 		fprintf(stderr, "usage: enter-root COMMAND...\n");
 		return 2;
 	}
-	if (enter_shared_root())
+	if (enter_shared_root(JAIL))
 		return failed("cannot enter the shared root");
 	if (limit_capabilities(TENANT_CAPABILITIES))
 		return failed("cannot give up capabilities");

@@ -144,18 +144,23 @@ static void close_files_on_exec(void)
 			fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-/* The shared root becomes "/" of this process. Who may mount gets a mount namespace in which nothing else is
- * left; others change their root directory and lose, with limit_capabilities, the right to do so again. */
-static int enter_shared_root(void)
+/* A mount namespace in which nothing but `root` is left. For who may mount. */
+static int only_shared_root(const char *root)
+{
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return -1;
+	return chdir(root) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/") ? -1 : 0;
+}
+
+/* `root`, which is JAIL or a job's view of it, becomes "/" of this process. Who may mount gets a mount namespace
+ * in which nothing else is left; others change their root directory and lose, with limit_capabilities, the right
+ * to do so again. */
+static int enter_shared_root(const char *root)
 {
 	close_files_on_exec();
 	if (!may_mount())
-		return chdir(JAIL) || chroot(".") || chdir("/") ? -1 : 0;
-	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return -1;
-	if (chdir(JAIL) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
-		return -1;
-	return refuse_kernel_calls();
+		return chdir(root) || chroot(".") || chdir("/") ? -1 : 0;
+	return only_shared_root(root) ? -1 : refuse_kernel_calls();
 }
 
 #endif

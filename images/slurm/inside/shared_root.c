@@ -1,4 +1,4 @@
-/* shared-root: mount over the shared root, and show its folders to slurmd.
+/* shared-root: mount over the shared root, show its folders to slurmd, and give each job a view of its own.
  *
  * Users own every folder and file in the shared root and may swap them for links at any moment, from another
  * node, too. So each path in it is walked one name at a time from a descriptor of /jail, no link is ever
@@ -9,21 +9,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "mount_server.h"
+
 #define JAIL "/jail"
-#define SOCKET "/run/neocloud/folders.socket"
-#define ASK_SECONDS 10
+#define LEAST_MIB 16 /* of a job's /tmp and /dev/shm: libraries put a few files there */
 #define MAX_FOLDERS 256 /* at the top and in /opt: each that is shown is a mount of the host's kernel */
 #define FOLDER (O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 
@@ -41,10 +42,10 @@ static int failed(const char *what)
 	return -1;
 }
 
-/* The folder at `path` of the shared root, or, with `last`, the one that holds it and the last name. */
-static int walk(const char *path, int make, char last[NAME_MAX + 1])
+/* The folder at `path` below `here`, or, with `last`, the one that holds it and the last name. */
+static int walk_from(int here, const char *path, int make, char last[NAME_MAX + 1])
 {
-	int here = open(JAIL, FOLDER), next;
+	int next;
 	char name[NAME_MAX + 1];
 
 	while (here >= 0 && *path) {
@@ -77,6 +78,12 @@ static int walk(const char *path, int make, char last[NAME_MAX + 1])
 		return -1;
 	}
 	return here;
+}
+
+/* The same from the shared root. */
+static int walk(const char *path, int make, char last[NAME_MAX + 1])
+{
+	return walk_from(open(JAIL, FOLDER), path, make, last);
 }
 
 /* A regular file to mount at; what lies there instead is replaced, unless it is a folder. */
@@ -127,15 +134,22 @@ static int bind_at(const char *source, const char *path, unsigned long long set)
 	return attach(tree, target) ? failed(path) : 0;
 }
 
-static int memory_at(const char *path, const char *options)
+static int memory_on(int target, const char *path, int flags, const char *options)
 {
 	char place[64];
-	int target = walk(path, 1, NULL);
+	int result;
 
 	if (target < 0)
 		return failed(path);
 	snprintf(place, sizeof place, "/proc/self/fd/%d", target);
-	return mount("tmpfs", place, "tmpfs", MS_NOSUID, options) ? failed(path) : 0;
+	result = mount("tmpfs", place, "tmpfs", MS_NOSUID | flags, options) ? failed(path) : 0;
+	close(target);
+	return result;
+}
+
+static int memory_at(const char *path, const char *options)
+{
+	return memory_on(walk(path, 1, NULL), path, 0, options);
 }
 
 static int link_at(const char *text, const char *path)
@@ -251,21 +265,158 @@ static int show_folders(void)
 	return 0;
 }
 
-static int unix_socket(struct sockaddr_un *address)
+/* A job has of the node's /tmp and /dev/shm the share that it has of the node's memory, and nobody else's files. */
+static int own_memory(int root, const char *path, unsigned long job_mib, unsigned long node_mib)
 {
-	memset(address, 0, sizeof *address);
-	address->sun_family = AF_UNIX;
-	strcpy(address->sun_path, SOCKET);
-	return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct statvfs node;
+	unsigned long long mib;
+	char options[64];
+
+	if (statvfs(path, &node))
+		return failed(path);
+	mib = (unsigned long long)node.f_blocks * node.f_frsize >> 20;
+	if (job_mib && node_mib && job_mib < node_mib)
+		mib = mib * job_mib / node_mib;
+	snprintf(options, sizeof options, "mode=1777,size=%llum", mib < LEAST_MIB ? LEAST_MIB : mib);
+	return memory_on(walk_from(dup(root), path, 0, NULL), path, MS_NODEV, options);
 }
 
-/* slurmd may not mount, so its Prolog asks this process to look for new folders. */
+static unsigned long node_memory_mib(void)
+{
+	const char *text = getenv("NODE_CONF");
+	const char *found = text ? strstr(text, "RealMemory=") : NULL;
+
+	return found ? strtoul(found + strlen("RealMemory="), NULL, 10) : 0;
+}
+
+/* Make the root of a job: the shared root with all that is mounted over it, but a /tmp and a /dev/shm of its own. */
+static int make_job(unsigned int job, unsigned long mib)
+{
+	struct attributes private = {0, 0, MS_PRIVATE, 0}; /* else both would be mounted over the node's, too */
+	char path[64];
+	int tree, root, result;
+
+	snprintf(path, sizeof path, JOBS "/%u", job);
+	if (mkdir(path, 0755))
+		return errno == EEXIST ? 0 : failed(path); /* an earlier step has made it */
+	tree = syscall(CALL_OPEN_TREE, AT_FDCWD, JAIL, TREE_CLONE | TREE_RECURSIVE | O_CLOEXEC);
+	result = tree < 0 ||
+		 syscall(CALL_MOUNT_SETATTR, tree, "", AT_EMPTY_PATH | TREE_RECURSIVE, &private, sizeof private) ||
+		 syscall(CALL_MOVE_MOUNT, tree, "", AT_FDCWD, path, FROM_DESCRIPTOR);
+	if (result)
+		failed(path);
+	root = result ? -1 : open(path, FOLDER);
+	if (!result)
+		result = own_memory(root, "/tmp", mib, node_memory_mib()) ||
+			 own_memory(root, "/dev/shm", mib, node_memory_mib());
+	if (root >= 0)
+		close(root);
+	if (tree >= 0)
+		close(tree);
+	if (result) {
+		umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW);
+		rmdir(path);
+	}
+	return result ? -1 : 0;
+}
+
+/* The file system of /tmp as a process sees it; 0 where that cannot be told. */
+static dev_t tmp_of(int processes, const char *pid)
+{
+	char path[NAME_MAX + 8];
+	struct stat about;
+	int root, result;
+
+	if (fstatat(processes, pid, &about, 0))
+		return 0;
+	snprintf(path, sizeof path, "%s/root", pid);
+	setfsgid(about.st_gid); /* only its own user is shown a process's root */
+	setfsuid(about.st_uid);
+	root = openat(processes, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	setfsuid(0);
+	setfsgid(0);
+	if (root < 0)
+		return 0;
+	result = fstatat(root, "tmp", &about, AT_SYMLINK_NOFOLLOW);
+	close(root);
+	return result ? 0 : about.st_dev;
+}
+
+/* Kill what a job left behind: processes that Slurm lost, since their parents ended before them. */
+static int kill_left_behind(dev_t tmp)
+{
+	DIR *processes = opendir("/proc");
+	struct dirent *entry;
+	int killed = 0;
+
+	while (processes && (entry = readdir(processes)))
+		if (entry->d_name[0] > '0' && entry->d_name[0] <= '9' &&
+		    tmp_of(dirfd(processes), entry->d_name) == tmp && !kill(atoi(entry->d_name), SIGKILL))
+			killed++;
+	if (processes)
+		closedir(processes);
+	return killed;
+}
+
+/* Remove the root of a job, with what lies in its /tmp and /dev/shm. */
+static int end_job(unsigned int job)
+{
+	struct stat node, own;
+	char path[64], tmp[80];
+	int rounds = 0;
+
+	snprintf(path, sizeof path, JOBS "/%u", job);
+	snprintf(tmp, sizeof tmp, "%s/tmp", path);
+	if (!stat("/tmp", &node) && !lstat(tmp, &own) && own.st_dev != node.st_dev)
+		while (kill_left_behind(own.st_dev) && ++rounds < 100) /* they may fork faster than one round */
+			;
+	umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW);
+	return rmdir(path) && errno != ENOENT ? failed(path) : 0;
+}
+
+/* slurmd may not mount, so its Prolog, Epilog and job plugin ask this process. */
+static int answer(int asker)
+{
+	char request[LONGEST_REQUEST];
+	struct timeval patience = {1, 0};
+	unsigned long mib;
+	unsigned int job;
+	ssize_t length;
+
+	setsockopt(asker, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	length = read(asker, request, sizeof request - 1);
+	if (length <= 0)
+		return -1;
+	request[length] = '\0';
+	if (!strcmp(request, "folders"))
+		return show_folders();
+	if (sscanf(request, "job %u %lu", &job, &mib) == 2)
+		return make_job(job, mib);
+	if (sscanf(request, "end %u", &job) == 1)
+		return end_job(job);
+	return -1;
+}
+
+/* Folders of jobs that ended with the container; those in use cannot be removed. */
+static void forget_jobs(void)
+{
+	DIR *jobs = opendir(JOBS);
+	struct dirent *entry;
+
+	while (jobs && (entry = readdir(jobs)))
+		unlinkat(dirfd(jobs), entry->d_name, AT_REMOVEDIR);
+	if (jobs)
+		closedir(jobs);
+}
+
 static int serve(void)
 {
 	struct sockaddr_un address;
 	int listener = unix_socket(&address), asker;
 
 	unlink(SOCKET);
+	mkdir(JOBS, 0755);
+	forget_jobs();
 	if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) ||
 	    chmod(SOCKET, 0600) || listen(listener, 64))
 		return failed(SOCKET);
@@ -275,23 +426,23 @@ static int serve(void)
 		asker = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (asker < 0)
 			continue;
-		show_folders();
+		if (!answer(asker))
+			send(asker, "1", 1, MSG_NOSIGNAL);
 		close(asker);
 	}
 }
 
-static int ask(void)
+static int ask(const char *what)
 {
-	struct sockaddr_un address;
-	struct timeval patience = {ASK_SECONDS, 0};
-	int server = unix_socket(&address);
-	char none;
+	return ask_to_mount(what) ? failed(SOCKET) : 0;
+}
 
-	setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-	if (server < 0 || connect(server, (struct sockaddr *)&address, sizeof address) ||
-	    read(server, &none, 1) < 0)
-		return failed(SOCKET);
-	return 0;
+static int ask_end(const char *job)
+{
+	char request[LONGEST_REQUEST];
+
+	snprintf(request, sizeof request, "end %s", job);
+	return ask(request);
 }
 
 static int run(int count, char *words[])
@@ -317,10 +468,12 @@ static int run(int count, char *words[])
 	if (count == 1 && !strcmp(what, "serve"))
 		return serve();
 	if (count == 1 && !strcmp(what, "ask"))
-		return ask();
+		return ask("folders");
+	if (count == 2 && !strcmp(what, "end"))
+		return ask_end(words[1]);
 	fprintf(stderr, "usage: shared-root bind|bind-read-only|bind-no-devices SOURCE PATH\n"
 			"       shared-root memory PATH OPTIONS | link TEXT PATH | stamp PATH\n"
-			"       shared-root in PATH COMMAND... | show-folders | serve | ask\n");
+			"       shared-root in PATH COMMAND... | show-folders | serve | ask | end JOB\n");
 	return -1;
 }
 

@@ -1,11 +1,13 @@
 """Render QEMU's command line for a machine. Pure."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher.desired import Disk, Machine
+from launcher.desired import Disk, Limits, Machine
+from launcher.encryption import decryption, inherited_key
 
 QEMU = "qemu-system-x86_64"
 FIRMWARE_CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
@@ -13,6 +15,14 @@ FIRMWARE_VARIABLES = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 FREE_PORTS = 8
 """The number of disks that can be attached while the machine runs."""
 SEED_PORT = "seed-port"
+LIMITS_PREFIX = "limits-"
+LIMITS = {
+    "read_operations": "iops-read",
+    "write_operations": "iops-write",
+    "read_bytes": "bps-read",
+    "write_bytes": "bps-write",
+}
+"""QEMU's names of the limits of a disk."""
 EMULATED_KERNEL = "no_timer_check mitigations=off"
 """Options for a Linux kernel on an emulated processor. On a busy host the check of the timer at boot fails
 and the kernel panics; under KVM it skips this check by itself. The mitigations cost time and protect nothing
@@ -66,6 +76,12 @@ class Descriptors:
     tap: int
     kvm: int | None = None
     """None where the processor is emulated."""
+    keys: Mapping[str, int] = field(default_factory=dict)
+    """The keys of encrypted disks, by the id of the disk."""
+
+    @property
+    def inherited(self) -> list[int]:
+        return [self.tap, *([] if self.kvm is None else [self.kvm]), *self.keys.values()]
 
 
 def command_line(
@@ -83,6 +99,8 @@ def command_line(
     words += ["-device", "virtio-rng-pci,addr=0x1"]
     words += _sockets(places)
     words += _network(machine, descriptors)
+    for disk_id, key in descriptors.keys.items():
+        words += ["-object", json.dumps(inherited_key(disk_id, key))]
     others = [disk for disk in machine.disks if not disk.is_boot]
     words += _ports(len(others) + FREE_PORTS)
     words += _disk(machine.boot_disk, {"addr": "0x4", "bootindex": 0})
@@ -116,19 +134,29 @@ def node_name(disk_id: str) -> str:
 
 
 def block_node(disk: Disk) -> dict[str, Any]:
-    """Return the argument of `-blockdev` and `blockdev-add`."""
+    """Return the argument of `-blockdev` and `blockdev-add`; the objects of limits and key must exist."""
+    shared = {"read-only": disk.read_only, "discard": "unmap"}
+    file = {"driver": "file", "filename": str(disk.path), "locking": "on", **shared}
+    content = {"driver": "qcow2", "file": file, **shared}
+    if disk.key:
+        content["encrypt"] = decryption(disk.id)
+    if disk.limits is None:
+        return {"node-name": node_name(disk.id), **content}
+    group = {"driver": "throttle", "throttle-group": limits_name(disk.id)}
+    return {"node-name": node_name(disk.id), **group, "file": content, **shared}
+
+
+def limits_name(disk_id: str) -> str:
+    """Return the name of the object that holds the limits of a disk."""
+    return f"{LIMITS_PREFIX}{disk_id}"
+
+
+def limits_object(disk_id: str, limits: Limits) -> dict[str, Any]:
+    """Return the argument of `-object` and `object-add`."""
     return {
-        "driver": "qcow2",
-        "node-name": node_name(disk.id),
-        "read-only": disk.read_only,
-        "discard": "unmap",
-        "file": {
-            "driver": "file",
-            "filename": str(disk.path),
-            "read-only": disk.read_only,
-            "discard": "unmap",
-            "locking": "on",
-        },
+        "qom-type": "throttle-group",
+        "id": limits_name(disk_id),
+        "limits": {LIMITS[name]: value for name, value in vars(limits).items()},
     }
 
 
@@ -185,7 +213,8 @@ def _network(machine: Machine, descriptors: Descriptors) -> list[str]:
 
 def _disk(disk: Disk, place: dict[str, Any]) -> list[str]:
     device = json.dumps(block_device(disk) | place)
-    return ["-blockdev", json.dumps(block_node(disk)), "-device", device]
+    limits = ["-object", json.dumps(limits_object(disk.id, disk.limits))] if disk.limits else []
+    return [*limits, "-blockdev", json.dumps(block_node(disk)), "-device", device]
 
 
 def _seed(places: Places) -> list[str]:

@@ -1,26 +1,42 @@
 """`machine-control`: observe and change the running machine. The output is one JSON object on one line.
 
     machine-control status | power-button | reset | freeze | thaw
-    machine-control resize-disk ID BYTES | attach-disk JSON | detach-disk ID
+    machine-control resize-disk ID BYTES | limit-disk ID JSON | attach-disk JSON | detach-disk ID
 
 Exit code 0: done; 1: failed, and `error` says why.
 """
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from launcher import disks, rights
-from launcher.command_line import FREE_PORTS, Places, block_device, block_node, node_name
-from launcher.desired import parse_disk
+from launcher.command_line import (
+    FREE_PORTS,
+    LIMITS,
+    LIMITS_PREFIX,
+    Places,
+    block_device,
+    block_node,
+    limits_name,
+    limits_object,
+    node_name,
+)
+from launcher.desired import parse_disk, parse_limits
+from launcher.encryption import KeyMissing, key_name, sent_key
 from launcher.guest_agent import AgentError, ask_agent
 from launcher.qmp import Qmp, QmpError
 
 REASONS = {"io-error": "A disk of the host is full or failed; the machine continues when there is space"}
-_FREEZE_SECONDS, _ASK_SECONDS, _UNPLUG_SECONDS = 20.0, 3.0, 15.0
+_FREEZE_SECONDS, _ASK_SECONDS, _UNPLUG_SECONDS = 20.0, 3.0, 5.0
+_LOOK_SECONDS = 0.1
+_PERIPHERALS = "/machine/peripheral"
+_PENDING = "in the process of unplug"
+"""In QEMU's refusal to request a second time what the guest has not answered yet."""
 
-ERRORS = (QmpError, AgentError, disks.DiskError, rights.RightsError, ValueError, KeyError)
+ERRORS = (QmpError, AgentError, disks.DiskError, rights.RightsError, KeyMissing, ValueError, KeyError)
 
 
 class Control:
@@ -51,31 +67,65 @@ class Control:
             self._qmp.ask("block_resize", node_name=node_name(name), size=wanted)
         return {"size_bytes": self._size(name)}
 
+    def limit_disk(self, name: str, text: str) -> dict[str, Any]:
+        """Change the limits of a disk, which apply to the next operation."""
+        if name not in self._limits():
+            raise ValueError(f"Disk {name} has no limits; stop the machine and start it to give it some")
+        limits = limits_object(name, parse_limits(json.loads(text)))["limits"]
+        self._qmp.ask("qom-set", path=f"/objects/{limits_name(name)}", property="limits", value=limits)
+        return {"limits": self._limits()[name]}
+
     def attach_disk(self, text: str) -> dict[str, Any]:
         """Attach a disk, described as in machine.json; do nothing if it is attached."""
         disk = parse_disk(json.loads(text))
         if disk.id in self._disks():
             return {}
-        disks.prepare(disk)
-        nodes = {node["node-name"] for node in self._qmp.ask("query-named-block-nodes")}
-        if node_name(disk.id) not in nodes:
-            self._qmp.ask_with({"execute": "blockdev-add", "arguments": block_node(disk)})
+        self._remove_node(disk.id)  # left by an attempt that was interrupted
         device = block_device(disk) | {"bus": self._free_port()}
+        disk = disks.prepare(disk)
         try:
-            self._qmp.ask_with({"execute": "device_add", "arguments": device})
+            if disk.key:
+                self._ask("object-add", sent_key(disk.id, disk.key))
+            if disk.limits is not None:
+                self._ask("object-add", limits_object(disk.id, disk.limits))
+            self._ask("blockdev-add", block_node(disk))
+            self._ask("device_add", device)
         except QmpError:
-            self._qmp.ask("blockdev-del", node_name=node_name(disk.id))
+            self._remove_node(disk.id)
             raise
         return {}
 
     def detach_disk(self, name: str) -> dict[str, Any]:
-        """Request the guest to release the disk, and wait for it; do nothing if it is not attached."""
-        if name in self._disks():
-            self._qmp.ask("device_del", id=f"device-{name}")
-            self._qmp.wait_for_event("DEVICE_DELETED", _UNPLUG_SECONDS, device=f"device-{name}")
+        """Request the guest to release the disk and wait a moment for it; do nothing if it is not attached.
+
+        `is_detached` is false as long as the guest has not released it: repeat the call.
+        """
+        if name in self._disks() and not self._is_released(name):
+            return {"is_detached": False}
+        self._remove_node(name)
+        return {"is_detached": True}
+
+    def _is_released(self, name: str) -> bool:
+        device = f"device-{name}"
+        try:
+            self._qmp.ask("device_del", id=device)
+        except QmpError as error:
+            if _PENDING not in str(error):
+                raise
+        end = time.monotonic() + _UNPLUG_SECONDS
+        while name in self._disks():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _remove_node(self, name: str) -> None:
+        """Close the file of a disk that no device uses, and remove its limits and its key."""
         if any(node["node-name"] == node_name(name) for node in self._qmp.ask("query-named-block-nodes")):
             self._qmp.ask("blockdev-del", node_name=node_name(name))
-        return {}
+        held = {entry["name"] for entry in self._qmp.ask("qom-list", path="/objects")}
+        for owned in held & {limits_name(name), key_name(name)}:
+            self._qmp.ask("object-del", id=owned)
 
     def freeze(self) -> dict[str, Any]:
         """Sync and freeze the guest's file systems; always followed by `thaw`.
@@ -97,15 +147,31 @@ class Control:
     def _disks(self) -> dict[str, dict[str, Any]]:
         """Return size in bytes and the last I/O error of each disk, by id."""
         found = {}
+        limits = self._limits()
         for device in self._qmp.ask("query-block"):
             parts = str(device.get("qdev", "")).split("/")
             name = next((part for part in parts if part.startswith("device-")), "")
             if name and device.get("inserted"):
-                found[name.removeprefix("device-")] = {
+                disk = found[name.removeprefix("device-")] = {
                     "size_bytes": device["inserted"]["image"]["virtual-size"],
                     "io_status": device.get("io-status", "ok"),
                 }
+                if name.removeprefix("device-") in limits:
+                    disk["limits"] = limits[name.removeprefix("device-")]
         return found
+
+    def _limits(self) -> dict[str, dict[str, int]]:
+        """Return the limits that QEMU holds, by the id of the disk."""
+        found = {}
+        for entry in self._qmp.ask("qom-list", path="/objects"):
+            if entry["name"].startswith(LIMITS_PREFIX):
+                held = self._qmp.ask("qom-get", path=f"/objects/{entry['name']}", property="limits")
+                limits = {name: held[theirs] for name, theirs in LIMITS.items()}
+                found[entry["name"].removeprefix(LIMITS_PREFIX)] = limits
+        return found
+
+    def _ask(self, command: str, arguments: dict[str, Any]) -> None:
+        self._qmp.ask_with({"execute": command, "arguments": arguments})
 
     def _size(self, name: str) -> int:
         try:
@@ -114,11 +180,17 @@ class Control:
             raise ValueError(f"This machine has no disk {name}; it has {', '.join(self._disks())}") from None
 
     def _free_port(self) -> str:
-        for bus in self._qmp.ask("query-pci"):
-            for device in bus["devices"]:
-                is_free = "pci_bridge" in device and not device["pci_bridge"].get("devices")
-                if is_free and device["qdev_id"].startswith("port"):
-                    return device["qdev_id"]
+        """Return a port without a disk. `query-pci` knows only what the guest's firmware has found."""
+        names = [entry["name"] for entry in self._qmp.ask("qom-list", path=_PERIPHERALS)]
+        buses = {
+            self._qmp.ask("qom-get", path=f"{_PERIPHERALS}/{name}", property="parent_bus")
+            for name in names
+            if name.startswith("device-")
+        }
+        used = {bus.rpartition("/")[2] for bus in buses}
+        for name in names:
+            if name.startswith("port") and name not in used:
+                return name
         raise ValueError(f"{FREE_PORTS} disks were attached already; restart the machine to attach more")
 
 
@@ -130,6 +202,7 @@ def main() -> int:
         "freeze": (0, Control.freeze),
         "thaw": (0, Control.thaw),
         "resize-disk": (2, Control.resize_disk),
+        "limit-disk": (2, Control.limit_disk),
         "attach-disk": (1, Control.attach_disk),
         "detach-disk": (1, Control.detach_disk),
     }

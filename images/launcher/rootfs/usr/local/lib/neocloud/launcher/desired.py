@@ -7,6 +7,8 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
+from launcher.encryption import KeyMissing, read_key
+
 MACHINE_FILE = Path("/etc/neocloud/machine/machine.json")
 ACCELERATIONS = ("kvm", "tcg")
 FIRMWARES = ("uefi", "bios", "")
@@ -21,6 +23,16 @@ class DesiredStateError(Exception):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Most operations and bytes per second of a disk; reads and writes are counted apart."""
+
+    read_operations: int
+    write_operations: int
+    read_bytes: int
+    write_bytes: int
+
+
+@dataclass(frozen=True)
 class Disk:
     """A file that the guest sees as a virtio disk with `device_id` as its serial number."""
 
@@ -30,6 +42,10 @@ class Disk:
     read_only: bool = False
     device_id: str = ""
     is_boot: bool = False
+    limits: Limits | None = None
+    """None: as fast as the host."""
+    key: str = field(default="", repr=False)
+    """The key that it is encrypted with; empty for a disk that is not."""
 
     @property
     def serial(self) -> str:
@@ -81,14 +97,15 @@ class Machine:
 
 def read_desired_state(path: Path = MACHINE_FILE) -> Machine:
     try:
-        return parse_machine(json.loads(path.read_text()))
+        return parse_machine(json.loads(path.read_text()), path.parent)
     except OSError as error:
         raise DesiredStateError(f"{path} cannot be read: {error.strerror}. A Secret brings it.") from None
     except json.JSONDecodeError as error:
         raise DesiredStateError(f"{path} is not JSON: {error}") from None
 
 
-def parse_machine(data: Mapping[str, Any]) -> Machine:
+def parse_machine(data: Mapping[str, Any], keys: Path = MACHINE_FILE.parent) -> Machine:
+    """Return the machine; the keys of its disks lie in the folder `keys`."""
     try:
         machine = Machine(
             id=data["id"],
@@ -96,7 +113,7 @@ def parse_machine(data: Mapping[str, Any]) -> Machine:
             vcpus=int(data["vcpus"]),
             memory_mib=int(data["memory_mib"]),
             acceleration=data["acceleration"],
-            disks=tuple(parse_disk(disk) for disk in data["disks"]),
+            disks=tuple(parse_disk(disk, keys) for disk in data["disks"]),
             interface=_interface(data["interface"]),
             filesystems=tuple(
                 Filesystem(each["tag"], Path(each["path"]), bool(each.get("read_only")))
@@ -109,6 +126,8 @@ def parse_machine(data: Mapping[str, Any]) -> Machine:
             parent_id=data.get("parent_id") or "",
             region=data.get("region") or "",
         )
+    except KeyMissing as error:
+        raise DesiredStateError(str(error)) from None
     except KeyError as error:
         raise DesiredStateError(f"machine.json lacks the field {error.args[0]}") from None
     except (TypeError, ValueError, AttributeError) as error:
@@ -117,7 +136,7 @@ def parse_machine(data: Mapping[str, Any]) -> Machine:
     return machine
 
 
-def parse_disk(data: Mapping[str, Any]) -> Disk:
+def parse_disk(data: Mapping[str, Any], keys: Path = MACHINE_FILE.parent) -> Disk:
     return Disk(
         id=data["id"],
         path=Path(data["path"]),
@@ -125,7 +144,16 @@ def parse_disk(data: Mapping[str, Any]) -> Disk:
         read_only=bool(data.get("read_only")),
         device_id=data.get("device_id") or "",
         is_boot=bool(data.get("is_boot")),
+        limits=parse_limits(data["limits"]) if data.get("limits") else None,
+        key=read_key(keys, data["id"]) if data.get("encrypted") else "",
     )
+
+
+def parse_limits(data: Mapping[str, Any]) -> Limits:
+    limits = Limits(**{name: int(data[name]) for name in Limits.__annotations__})
+    if min(vars(limits).values()) < 1:
+        raise ValueError(f"the limits of a disk are positive numbers, not {dict(data)}")
+    return limits
 
 
 def _interface(data: Mapping[str, Any]) -> Interface:

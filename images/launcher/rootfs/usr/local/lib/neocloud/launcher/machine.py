@@ -10,16 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from launcher import console, disks, filesystems, names, network, rights, seed
 from launcher.command_line import FIRMWARE_VARIABLES, Descriptors, Places, command_line
 from launcher.desired import DesiredStateError, Machine, read_desired_state
+from launcher.encryption import open_key
 from launcher.metadata import Metadata, serve_metadata
 from launcher.qmp import Qmp, QmpError
 
-POWER_OFF_SECONDS = 50.0
-"""The time for the guest to power off; the pod's own grace period is a little longer."""
+POWER_OFF_SECONDS = 60.0
+"""The time for the guest to power off, as promised to it; the pod's own grace period is a little longer."""
 FREE_BYTES_TO_CONTINUE = 256 * 1024 * 1024
 """Free bytes on the host with which a machine that was paused by a full disk continues."""
 _LOOK_SECONDS = 1.0
@@ -75,29 +77,29 @@ def prepare(machine: Machine, places: Places) -> tuple[list[str], list[int]]:
     places.folder.chmod(0o711)
     places.qemu.mkdir()
     rights.give(places.qemu, 0o700)
-    for disk in machine.disks:
-        disks.prepare(disk)
+    machine = replace(machine, disks=tuple(disks.prepare(disk) for disk in machine.disks))
     mtu = network.connect(machine.interface)
     servers = machine.interface.nameservers or names.nameservers_of(names.RESOLVER.read_text())
     seed.write_seed(seed.seed_files(machine, mtu, servers), places.seed)
     rights.give(places.seed, 0o400)
-    firmware = machine.firmware or disks.firmware_of(machine.boot_disk.path, places.qemu)
+    firmware = machine.firmware or disks.firmware_of(machine.boot_disk, places.qemu)
     for number, filesystem in enumerate(machine.filesystems):
         filesystems.serve_filesystem(filesystem, places.filesystem(number))
     variables = firmware_variables(machine, places) if firmware == "uefi" else None
     descriptors = open_devices(machine)
     command = command_line(machine, firmware, variables, places, descriptors)
-    return command, [each for each in (descriptors.tap, descriptors.kvm) if each is not None]
+    return command, descriptors.inherited
 
 
 def open_devices(machine: Machine) -> Descriptors:
-    """Open the devices for QEMU, except those of GPUs, which VFIO takes by name only."""
+    """Open the devices and keys for QEMU, except the devices of GPUs, which VFIO takes by name only."""
     if machine.gpus:
         for device in Path("/dev/vfio").iterdir():
             rights.give_device(device)
     try:
         kvm = os.open("/dev/kvm", os.O_RDWR) if machine.acceleration == "kvm" else None
-        return Descriptors(rights.open_tap(network.TAP), kvm)
+        keys = {disk.id: open_key(disk.key) for disk in machine.disks if disk.key}
+        return Descriptors(rights.open_tap(network.TAP), kvm, keys)
     except OSError as error:
         raise rights.RightsError(f"A device of the machine cannot be opened: {error}.") from None
 
@@ -165,7 +167,7 @@ def _continue_when_there_is_space(monitor: Qmp, machine: Machine) -> None:
     try:
         if monitor.ask("query-status")["status"] != "io-error":
             return
-        folders = {disk.path.parent for disk in machine.disks if not disk.read_only}
+        folders = {disk.path.parent for disk in machine.disks if not disk.read_only and disk.path.exists()}
         if all(shutil.disk_usage(folder).free > FREE_BYTES_TO_CONTINUE for folder in folders):
             _print("there is space on the disk again; the machine continues")
             monitor.ask("cont")

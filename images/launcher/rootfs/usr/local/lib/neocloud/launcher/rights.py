@@ -44,6 +44,12 @@ def give(path: Path, mode: int | None = None) -> None:
         path.chmod(mode)
 
 
+def give_open(descriptor: int, mode: int) -> None:
+    """Make QEMU the owner of an open file that has no name."""
+    os.fchmod(descriptor, mode)
+    os.fchown(descriptor, QEMU_ID, QEMU_ID)
+
+
 def let_through(folder: Path) -> None:
     """Let QEMU reach the files in a folder whose mode was made by a strict umask."""
     mode = stat.S_IMODE(folder.stat().st_mode)

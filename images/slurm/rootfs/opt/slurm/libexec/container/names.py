@@ -1,0 +1,127 @@
+"""Names of images, as enroot and Pyxis have them, and the passwords of registries."""
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from files import ContainerError
+
+HUB = "docker.io"
+NAME = re.compile(
+    r"[a-z0-9][A-Za-z0-9._/-]*(:[0-9]+(?=/)[A-Za-z0-9._/-]*)?(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+USER = re.compile(r"[^\s:/#]{1,256}")
+MOST_CREDENTIALS = 1 << 20
+FILES = (".sqsh", ".squashfs", ".tar")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image where it is now: `where` as skopeo writes it, or the path of a squashfs file."""
+
+    name: str
+    where: str
+    key: str = ""
+    """Of a file: what changes when the file does."""
+    sign_in: str = ""
+    """What skopeo reads as its file of passwords, if it is not the user's own."""
+
+    @property
+    def is_squashfs(self) -> bool:
+        return self.where.startswith("/")
+
+
+def find(text: str) -> Source:
+    """Return what `[docker://][USER@][REGISTRY#]IMAGE[:TAG]` or a path means. Raises ContainerError."""
+    if text.startswith(("/", "./", "../")):
+        return _file(Path(text))
+    name, sign, digest = text.removeprefix("docker://").partition("@sha256:")
+    user, has_user, name = name.rpartition("@")
+    registry, has_registry, image = name.rpartition("#")
+    name = f"{registry}/{image}" if has_registry else image
+    if not NAME.fullmatch(name + sign + digest) or (has_user and not USER.fullmatch(user)):
+        raise ContainerError(
+            f"{text} is not the name of an image; write [docker://][USER@][REGISTRY#]IMAGE[:TAG] or a path"
+        )
+    if image.endswith(FILES) and not has_registry and "://" not in text:
+        raise ContainerError(f"{text}: write ./{text} if it is a file, docker://{text} if it is not")
+    host = registry or _host(image)
+    return Source(text, f"docker://{name}{sign}{digest}", sign_in=_sign_in(user, host))
+
+
+def _host(image: str) -> str:
+    """Return the registry of a name without "#", as docker reads it."""
+    first, has_more, _ = image.partition("/")
+    return first if has_more and (set(first) & set(".:") or first == "localhost") else HUB
+
+
+def _sign_in(user: str, host: str) -> str:
+    """Return skopeo's words for the password that enroot's credentials have for a registry."""
+    file = _credentials_file()
+    found = [(name, password) for machine, name, password in _credentials(file) if machine in _machines(host)]
+    chosen = next((entry for entry in found if user in ("", entry[0])), None)
+    if user and chosen is None:
+        raise ContainerError(
+            f'there is no password of {user}: write "machine {_machines(host)[0]} login {user} password ..." '
+            f'to {file}, or sign in with "skopeo login" and leave {user}@ out'
+        )
+    if chosen is None:
+        return ""
+    secret = base64.b64encode(":".join(chosen).encode()).decode()
+    return json.dumps({"auths": {host: {"auth": secret}}})
+
+
+def _machines(host: str) -> tuple[str, ...]:
+    """Return the names that enroot's users write for a registry: Docker Hub has one more."""
+    return ("auth.docker.io", HUB) if host == HUB else (host,)
+
+
+def _credentials_file() -> Path:
+    configuration = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "enroot"
+    return Path(os.environ.get("ENROOT_CONFIG_PATH") or configuration) / ".credentials"
+
+
+def _credentials(file: Path) -> list[tuple[str, str, str]]:
+    """Return machine, login and password of each line. Nothing is executed, unlike in enroot."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError, UnicodeError), file.open(encoding="utf-8") as opened:
+        lines = opened.read(MOST_CREDENTIALS).splitlines()
+    words = [line.split() for line in lines if not line.lstrip().startswith("#")]
+    return [
+        (entry[1], entry[3], entry[5])
+        for entry in words
+        if len(entry) == 6 and entry[::2] == ["machine", "login", "password"]
+    ]
+
+
+def _file(path: Path) -> Source:
+    try:
+        path = path.resolve(strict=True)
+        about = path.stat()
+        if path.is_dir():
+            index = (path / "index.json").read_bytes()
+            return Source(str(path), f"oci:{path}", hashlib.sha256(index).hexdigest())
+        with path.open("rb") as file:
+            head = file.read(512)
+    except OSError as error:
+        raise ContainerError(f"{path}: {error.strerror}") from error
+    key = hashlib.sha256(f"{path} {about.st_ino} {about.st_size} {about.st_mtime_ns}".encode()).hexdigest()
+    if head.startswith(b"hsqs"):
+        return Source(str(path), str(path), key)
+    if ":" in str(path):
+        raise ContainerError(f"{path}: an archive must not have a colon in its path")
+    kind = "oci-archive" if _names_of_archive(path) & {"oci-layout", "./oci-layout"} else "docker-archive"
+    return Source(str(path), f"{kind}:{path}", key)
+
+
+def _names_of_archive(path: Path) -> set[str]:
+    listed = subprocess.run(["tar", "--list", "--file", path], capture_output=True, text=True, check=False)
+    if listed.returncode:
+        raise ContainerError(f"{path} is neither a squashfs file nor an archive of docker or OCI")
+    return set(listed.stdout.splitlines())
