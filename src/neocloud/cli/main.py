@@ -78,6 +78,7 @@ class NeoGroup(LazyGroup):
             MACHINE,
             "backup:restore_app",
         ),
+        "operator": Entry("Maintenance of the cloud's host, for its operators.", MACHINE, is_derived=True),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
         "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),
@@ -103,6 +104,10 @@ class NeoGroup(LazyGroup):
         "evaluate": Entry("Compare two served models.", PRODUCTS),
         "billing": Entry("Usage and cost.", PRODUCTS),
         "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
+        "storage": Entry("Buckets and the objects in them; S3 clients work with them too.", PRODUCTS),
+        "registry": Entry(
+            "Registries of container images, which docker and podman use.", PRODUCTS, is_derived=True
+        ),
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
         "audit": Entry("Audit events: changes and refused calls.", ACCESS),

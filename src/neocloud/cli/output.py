@@ -26,7 +26,8 @@ GAP = 3
 WORDS_BY_STYLE = {
     "green": "READY RUNNING ACTIVE COMPLETED IDLE MIXED ALLOCATED pass running ok",
     "red": "ERROR FAILED DOWN TIMEOUT OUT_OF_MEMORY NODE_FAIL fail failed",
-    "yellow": "CREATING UPDATING DELETING PENDING DRAIN DRAINED DRAINING CANCELLED not_run stopped waiting",
+    "yellow": "CREATING UPDATING DELETING PENDING DRAIN DRAINED DRAINING CANCELLED"
+    " not_run not_enforced stopped waiting",
 }
 STYLES = {word: style for style, words in WORDS_BY_STYLE.items() for word in words.split()}
 LONGEST_UNBROKEN = 40

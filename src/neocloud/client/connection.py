@@ -3,8 +3,8 @@
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
 fetched and the call repeated once; when it answers UNAVAILABLE, the call is repeated a few times. All these
-calls have the same key, so a change never happens twice. A call names the version of this code, and client
-and server refuse each other when their releases are too far apart.
+calls have the same key, so a change never happens twice. A call names the version of this code and the oldest
+release that it works with, so that a server of another release refuses it before it does anything.
 """
 
 import json
@@ -45,8 +45,7 @@ RETRY_SECONDS = (0.2, 0.5, 1.0)
 RESTART_SECONDS = 15.0
 """How long a command waits for a server of this machine that its supervisor is starting."""
 CRASH_LOOP_DEATHS = 3
-"""So many short lives in a row, the last one ended by an error: the next start is not waited for long."""
-CRASH_LOOP_SECONDS = 2.0
+"""So many short lives in a row, the last one ended by an error: no further one is waited for."""
 PAGE_SIZE = 200
 GET_OPERATION = "nebius.common.v1.OperationService/Get"
 CHANNEL_OPTIONS = (
@@ -191,7 +190,7 @@ def invoke(
         request_serializer=method.input.SerializeToString,
         response_deserializer=method.output.FromString,
     )
-    sent = (*metadata, (releases.HEADER, version)) if version else tuple(metadata)
+    sent = (*metadata, *releases.stated(version))
     try:
         answer, ended = unary.with_call(message, metadata=sent, timeout=timeout_seconds)
     except grpc.RpcError as error:
@@ -272,23 +271,25 @@ def wait_for_restart(
     """Wait for the server of a state folder while its supervisor is starting it, as after its death.
 
     Returns immediately for a server that is ready, or that has no supervisor. Raises ClientError for one that
-    ends with an error again and again.
+    has ended with an error again and again; one that is starting may still get ready.
     """
     supervisor = Child("supervisor", home / "log" / "supervisor.log", home / "supervisor.json")
     if _is_ready(home) or supervisor.find() is None:
         return
-    if not _crash_loop(home):
+    if not _crash_loop(home) or _server(home).find() is not None:
         sys.stderr.write(f"The cloud in {home} is not ready; waiting up to {RESTART_SECONDS:.0f} s for it.\n")
     began = clock()
+    seen: Deaths | None = None
     while not _is_ready(home) and supervisor.find() is not None and clock() < began + RESTART_SECONDS:
-        deaths = _crash_loop(home)
-        if deaths and clock() >= began + CRASH_LOOP_SECONDS:
+        deaths = _crash_loop(home) if _server(home).find() is None else None
+        if deaths and deaths == seen:  # twice: a process that was just started is recorded a moment later
             raise ClientError(
                 "UNAVAILABLE",
                 f"The server of the cloud in {home} has ended {deaths.short_lives} times in a row, the last"
                 f" time with: {deaths.said.removeprefix('neocloud: ').rstrip('.')}",
                 f"Its log is {_server(home).log_file}; after a change, `neo up` starts it without a pause",
             )
+        seen = deaths
         sleep(POLL_SECONDS)
 
 

@@ -16,10 +16,10 @@ from neocloud.control_plane.composition import end_workloads, on_emulator, on_po
 from neocloud.control_plane.settings_file import parse_arguments
 from neocloud.control_plane.state_dir import HomeInUse
 from neocloud.core.logs import set_up_logging
+from neocloud.core.sqlite_file import SqliteFileError
 from neocloud.core.store import StoreError
 from neocloud.emulator import UnknownGpus
 from neocloud.engines.base import EngineError
-from neocloud.gateway.sqlite_file import SqliteFileError
 from neocloud.server import ServerError
 from neocloud.services.billing import PriceListError
 from neocloud.services.quotas import QuotaFileError

@@ -7,7 +7,7 @@ services is in its `provides`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,15 @@ from typing import Any
 from neocloud import emulator
 from neocloud.control_plane import lifecycle, state_dir
 from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
-from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, public_port, stop_gateway
+from neocloud.control_plane.gateway_supervisor import (
+    MODEL_GATEWAY,
+    OBJECT_GATEWAY,
+    GatewayKind,
+    GatewayProcess,
+    PublicGateway,
+    public_port,
+    stop_gateway,
+)
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
@@ -28,13 +36,15 @@ from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Service
 from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
-from neocloud.core.usage import UsageSource
+from neocloud.core.usage import UsageSource, all_usage
 from neocloud.engines.base import Engine
 from neocloud.engines.gpu_ledger import GpuLedger
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
+from neocloud.objects.artifacts import ArtifactReader
+from neocloud.objects.metering import bucket_usage
 from neocloud.server import expanded
 from neocloud.services import (
     ai,
@@ -45,12 +55,28 @@ from neocloud.services import (
     inference,
     operator,
     quotas,
+    registry,
     slurm,
+    storage,
     tuning,
     vpc,
 )
 
-SERVICE_MODULES = (iam, compute, vpc, slurm, inference, tuning, ai, billing, quotas, audit, operator)
+SERVICE_MODULES = (
+    iam,
+    compute,
+    vpc,
+    slurm,
+    inference,
+    tuning,
+    ai,
+    storage,
+    registry,
+    billing,
+    quotas,
+    audit,
+    operator,
+)
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
 
 
@@ -60,12 +86,16 @@ def compose(
     """Compose a control plane around this engine; `overrides` replace what services provide."""
     tokens, found_quotas = ledger_reader(settings.home), quotas.load_quotas(settings.quota_file)
     ledger, routes = quotas.ledger(SERVICES, found_quotas), inference.RouteChanges(clock)
+    buckets, access = storage.BucketChanges(clock, (registry.REGISTRY,)), storage.AccessChanges(clock)
     provided = (
         ServiceRegistry()
         .add(billing.PriceList, billing.load_price_list(settings.price_file))
-        .add(UsageSource, tokens)
+        .add(UsageSource, all_usage(tokens, bucket_usage(settings.home, clock)))
         .add(inference.MonthlySpending, tokens.monthly_spending)
         .add(inference.RouteChanges, routes)
+        .add(storage.BucketChanges, buckets)
+        .add(storage.AccessChanges, access)
+        .add(registry.Artifacts, ArtifactReader(settings.home))
         .add(tuning.Files, FileStore(settings.home))
         .add(quotas.Quotas, found_quotas)
         .update(overrides or ServiceRegistry())
@@ -91,7 +121,7 @@ def compose(
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         provided=provided,
-        watch=watched_by(ledger.watch, routes.watch),
+        watch=watched_by(ledger.watch, routes.watch, buckets.watch, access.watch),
         history_removed=ledger.forgotten,
         after_run=routes.after_run,
     )
@@ -124,8 +154,11 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
         def gateway(api: str) -> GatewayProcess:
             return GatewayProcess.of(
                 *(settings.home, settings.gateway_port, api),
-                *(gateway_names(settings), settings.media_domains),
-                public=_public_gateway(settings),
+                [
+                    *(f"--known-host={host}" for host in gateway_names(settings)),
+                    *(f"--media-domain={domain}" for domain in settings.media_domains),
+                ],
+                public=_public_gateway(settings, MODEL_GATEWAY, settings.gateway_tls_port),
                 log_level=settings.log_level,
                 log_format=settings.log_format,
             )
@@ -136,17 +169,41 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             await engine.keep_gpus_in(GpuLedger(store.write))
             return await composition.bootstrap(store)
 
-        yield replace(composition, bootstrap=bootstrap, background_task=follow, gateway=gateway)
+        yield replace(
+            composition,
+            bootstrap=bootstrap,
+            background_task=follow,
+            gateway=gateway,
+            objects=_objects(settings),
+        )
     finally:
         await engine.close()
 
 
-def _public_gateway(settings: Settings) -> PublicGateway | None:
-    """Return where the gateway listens for other machines; its certificate is the API's."""
+def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
+    """Return what makes the object gateway, from the address of the gRPC API."""
+
+    port, tls_port = settings.s3_ports
+
+    def objects(api: str) -> GatewayProcess:
+        return GatewayProcess.of(
+            *(settings.home, port, api),
+            [f"--region={settings.region}", *(f"--domain={host}" for host in gateway_names(settings))],
+            kind=OBJECT_GATEWAY,
+            public=_public_gateway(settings, OBJECT_GATEWAY, tls_port),
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+        )
+
+    return objects
+
+
+def _public_gateway(settings: Settings, kind: GatewayKind, port: int) -> PublicGateway | None:
+    """Return where a gateway listens for other machines; its certificate is the API's."""
     if not settings.listen:
         return None
     addresses = tuple(expanded(settings.listen))
-    port = public_port(settings.home, addresses, settings.gateway_tls_port)
+    port = public_port(settings.home, addresses, port, kind)
     return PublicGateway(addresses, port, *certificate_files(settings))
 
 
@@ -154,7 +211,8 @@ def _public_gateway(settings: Settings) -> PublicGateway | None:
 async def on_emulator(settings: Settings) -> AsyncGenerator[Composition, None]:
     clock = SystemClock()
     async with emulator.emulated_machine(settings, clock) as machine:
-        yield emulator.emulated(compose(settings, machine.engine, clock), machine)
+        composition = emulator.emulated(compose(settings, machine.engine, clock), machine)
+        yield replace(composition, objects=_objects(settings))
 
 
 async def end_workloads(settings: Settings, *, destroy: bool) -> None:
@@ -165,6 +223,7 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     interface = settings.public_interface
     engine = None if settings.emulator else PodmanEngine(settings.home, public_interface=interface)
     with state_dir.locked(settings):
+        await stop_gateway(settings.home, OBJECT_GATEWAY)
         if engine is not None:
             await stop_gateway(settings.home)
             try:

@@ -1,8 +1,9 @@
 # pyright: strict
 
-"""Start the gateway's process, restart it when it dies, and find it after a restart of the control plane.
+"""Start the process of a gateway, restart it when it dies, and find it after a restart of the control plane.
 
-It outlives the control plane, so that requests go on. The next control plane adopts it if it is alive, runs
+There are two: the gateway of models, which serves the OpenAI API, and the object gateway, which serves S3.
+Each outlives the control plane, so that requests go on. The next control plane adopts it if it is alive, runs
 the same program with the same arguments, and answers; else it ends it and starts another one. `stop_gateway`
 ends it for good (`neo down`).
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 import httpx
 
 import neocloud
-from neocloud.core.callers import gateway_folder
+from neocloud.core.callers import gateway_folder, object_gateway_folder
 from neocloud.core.child_process import Child, Process
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,47 @@ ADOPT_SECONDS = 60.0
 LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
+
+
+@dataclass(frozen=True)
+class GatewayKind:
+    """Which of the gateways it is."""
+
+    name: str
+    """As messages call it: "the <name> does not answer"."""
+    module: str
+    """What `python -m` runs."""
+    folder: Callable[[Path], Path]
+    """Of a home: where the record of its process is."""
+    log: str
+    packages: tuple[str, ...]
+    """The folders of its code: its own, and the core that it runs on."""
+    health: str
+    """The path that answers while it works."""
+    port_option: str
+    tls_port_option: str
+
+
+MODEL_GATEWAY = GatewayKind(
+    name="gateway",
+    module="neocloud.gateway",
+    folder=gateway_folder,
+    log="gateway.log",
+    packages=("gateway", "core"),
+    health="/health",
+    port_option="--gateway-port",
+    tls_port_option="--gateway-tls-port",
+)
+OBJECT_GATEWAY = GatewayKind(
+    name="object gateway",
+    module="neocloud.objects",
+    folder=object_gateway_folder,
+    log="objects.log",
+    packages=("objects", "core"),
+    health="/-/health",  # no bucket can have this name
+    port_option="--s3-port",
+    tls_port_option="--s3-tls-port",
+)
 
 
 @dataclass(frozen=True)
@@ -60,15 +102,24 @@ Command = Callable[[int], Sequence[str]]
 
 
 class GatewayProcess:
-    """The gateway of a state folder, at most one. For the process that holds the folder's lock."""
+    """A gateway of a state folder, at most one of a kind. For the process that holds the folder's lock."""
 
-    def __init__(self, home: Path, port: int, command: Command, public: PublicGateway | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        port: int,
+        command: Command,
+        public: PublicGateway | None = None,
+        *,
+        kind: GatewayKind = MODEL_GATEWAY,
+    ) -> None:
         """With `port` 0 it keeps its last port, or takes a free one."""
+        self._kind = kind
         self._public = public
         self._home = home
         self._port = port
         self._command = command
-        self._child = _child(home)
+        self._child = _child(home, kind)
 
     @classmethod
     def of(
@@ -76,24 +127,25 @@ class GatewayProcess:
         home: Path,
         port: int,
         api: str,
-        hosts: Sequence[str] = (),
-        media_domains: Sequence[str] = (),
+        options: Sequence[str] = (),
         *,
+        kind: GatewayKind = MODEL_GATEWAY,
         public: PublicGateway | None = None,
         log_level: str = "info",
         log_format: str = "text",
     ) -> "GatewayProcess":
         """Return the supervisor of the real gateway.
 
-        `api` is where the control plane listens for gRPC, `hosts` are further names of the gateway and
-        `media_domains` the hosts of media that requests may name.
+        `api` is where the control plane listens for gRPC, `options` is what the gateway is told besides.
         """
-        program = [sys.executable, "-m", "neocloud.gateway", "--home", str(home)]
-        program += [f"--known-host={host}" for host in hosts]
-        program += [f"--media-domain={domain}" for domain in media_domains]
+        program = [sys.executable, "-m", kind.module, "--home", str(home), *options]
         program += ["--log-level", log_level, "--log-format", log_format]
         program += public.arguments() if public else []
-        return cls(home, port, lambda chosen: [*program, "--port", str(chosen), "--api", api], public)
+
+        def command(chosen: int) -> Sequence[str]:
+            return [*program, "--port", str(chosen), "--api", api]
+
+        return cls(home, port, command, public, kind=kind)
 
     @property
     def address(self) -> str:
@@ -108,13 +160,16 @@ class GatewayProcess:
         """Adopt the running gateway or start one. Returns its address once it answers or had time to."""
         self._port = self._port or self._port_of_before()
         if not await self._adopt():
-            _require_free(LOOPBACK, self._port, "--gateway-port")
+            _require_free(LOOPBACK, self._port, self._kind.port_option, self._kind)
             for address in self._public.addresses if self._public else ():
-                _require_free(address, self.public_port, "--gateway-tls-port")
+                _require_free(address, self.public_port, self._kind.tls_port_option, self._kind)
             self._spawn()
         if not await self._answers_within(START_SECONDS):
             logger.error(
-                "the gateway does not answer on %s yet; its log: %s", self.address, self._child.log_file
+                "the %s does not answer on %s yet; its log: %s",
+                self._kind.name,
+                self.address,
+                self._child.log_file,
             )
         return self.address
 
@@ -128,12 +183,18 @@ class GatewayProcess:
             await asyncio.sleep(self._child.note_death(loop.time() - began))
             await self._spawn_again()
 
+    async def stop(self) -> None:
+        """End it; answers under way get the drain time."""
+        await stop_gateway(self._home, self._kind)
+
     async def _spawn_again(self) -> None:
         while True:
             try:
                 return self._spawn()
             except OSError as error:
-                logger.error("the gateway cannot be started: %s; again in %g s", error, LOOK_SECONDS)
+                logger.error(
+                    "the %s cannot be started: %s; again in %g s", self._kind.name, error, LOOK_SECONDS
+                )
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _until_ended(self, process: Process) -> None:
@@ -141,7 +202,9 @@ class GatewayProcess:
         while not await ended_within(process, LOOK_SECONDS):
             misses = 0 if await self._answers() else misses + 1
             if misses == HUNG_AFTER_LOOKS:
-                logger.error("the gateway (process %d) does not answer any more; it is ended", process.pid)
+                logger.error(
+                    "the %s (process %d) does not answer any more; it is ended", self._kind.name, process.pid
+                )
                 process.send(signal.SIGKILL)
 
     def _port_of_before(self) -> int:
@@ -155,22 +218,22 @@ class GatewayProcess:
         process = self._child.find()
         if process is None:
             return False
-        record = self._child.record()
-        is_same = record.get("arguments") == self._arguments() and record.get("program") == _program()
+        record, program = self._child.record(), _program(self._kind)
+        is_same = record.get("arguments") == self._arguments() and record.get("program") == program
         self._child.adopt(process)
         if is_same and await self._answers_within(ADOPT_SECONDS):
-            logger.info("the gateway (process %d) went on; adopted", process.pid)
+            logger.info("the %s (process %d) went on; adopted", self._kind.name, process.pid)
             return True
-        logger.info("the gateway (process %d) is of an earlier start; it is ended", process.pid)
+        logger.info("the %s (process %d) is of an earlier start; it is ended", self._kind.name, process.pid)
         await asyncio.to_thread(process.stop, DRAIN_SECONDS)
         return False
 
     def _spawn(self) -> None:
         arguments = self._arguments()
         ports = {"port": self._port, "public_port": self.public_port}
-        details = {**ports, "arguments": arguments, "program": _program()}
+        details = {**ports, "arguments": arguments, "program": _program(self._kind)}
         process = self._child.start(arguments, details=details)
-        logger.info("the gateway is process %d on %s", process.pid, self.address)
+        logger.info("the %s is process %d on %s", self._kind.name, process.pid, self.address)
 
     async def _answers_within(self, seconds: float) -> bool:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -184,16 +247,16 @@ class GatewayProcess:
     async def _answers(self) -> bool:
         with suppress(httpx.HTTPError):
             async with httpx.AsyncClient(trust_env=False, timeout=LOOK_SECONDS, verify=_NO_TLS) as client:
-                return (await client.get(f"http://{self.address}/health")).is_success
+                return (await client.get(f"http://{self.address}{self._kind.health}")).is_success
         return False
 
 
-async def stop_gateway(home: Path) -> None:
-    """End the gateway of this home, if there is one; answers under way get the drain time.
+async def stop_gateway(home: Path, kind: GatewayKind = MODEL_GATEWAY) -> None:
+    """End the gateway of this kind and home, if there is one; answers under way get the drain time.
 
     Its record stays, as the next gateway takes the port of this one if it may choose.
     """
-    process = _child(home).find()
+    process = _child(home, kind).find()
     if process is not None:
         await asyncio.to_thread(process.stop, DRAIN_SECONDS)
 
@@ -215,43 +278,35 @@ async def ended_within(process: Process, seconds: float) -> bool:
     return True
 
 
-def _child(home: Path) -> Child:
-    return Child("gateway", home / "log" / "gateway.log", _record_file(home))
+def _child(home: Path, kind: GatewayKind) -> Child:
+    return Child(kind.name, home / "log" / kind.log, kind.folder(home) / "process.json")
 
 
-def _record_file(home: Path) -> Path:
-    return gateway_folder(home) / "process.json"
-
-
-def _program_folders() -> list[Path]:
-    """Return the folders of the gateway's code: its own, and the core that it runs on."""
-    return [Path(neocloud.__file__).parent / name for name in ("gateway", "core")]
-
-
-def _program() -> str:
+def _program(kind: GatewayKind = MODEL_GATEWAY) -> str:
     """Return a fingerprint of the gateway's program, which changes with the release and with any file."""
-    found = [each for folder in _program_folders() for each in folder.rglob("*")]
+    folders = [Path(neocloud.__file__).parent / name for name in kind.packages]
+    found = [each for folder in folders for each in folder.rglob("*")]
     files = sorted(each for each in found if each.is_file() and each.suffix != ".pyc")
     states = [(str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
     return sha256(json.dumps([neocloud.__version__, states]).encode()).hexdigest()[:16]
 
 
-def public_port(home: Path, addresses: Sequence[str], chosen: int) -> int:
+def public_port(home: Path, addresses: Sequence[str], chosen: int, kind: GatewayKind = MODEL_GATEWAY) -> int:
     """Return the port for other machines: the chosen one, else the last one if it is free, else any."""
-    child = _child(home)
+    child = _child(home, kind)
     before = int(child.record().get("public_port", 0))
     if chosen or (before and child.find()):
         return chosen or before
     return _free_port(before, addresses[0])
 
 
-def _require_free(address: str, port: int, option: str) -> None:
+def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> None:
     with _probe(address) as probe:
         try:
             probe.bind((address, port))
         except OSError:
             raise OSError(
-                f"Port {port} on {address} is taken, and the gateway is to listen there."
+                f"Port {port} on {address} is taken, and the {kind.name} is to listen there."
                 f" Stop what does, or choose another with {option} (0 takes any that is free)."
             ) from None
 

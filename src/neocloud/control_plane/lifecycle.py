@@ -72,6 +72,10 @@ class Companion(Protocol):
         """Start it again whenever it ends. Never returns."""
         ...
 
+    async def stop(self) -> None:
+        """End it. Called where it must not outlive this control plane."""
+        ...
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -98,6 +102,8 @@ class Composition:
     """Wraps every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
     """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""
+    objects: Callable[[str], "Companion"] | None = None
+    """Makes the object gateway's process in the same way."""
     after_run: Callable[[str], None] = lambda kind: None
     """Called with the kind of each resource after a run of its reconciler."""
 
@@ -112,6 +118,9 @@ class ControlPlane:
     first: FirstTenant
     gateway: str = ""
     """Where the gateway listens; "" when there is none."""
+    s3: str = ""
+    """Where the object gateway listens; "" when there is none."""
+    s3_tls_port: int = 0
 
 
 @asynccontextmanager
@@ -147,7 +156,8 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         async def status(subject: Subject) -> dict[str, object]:
             state = server.certificate_state()
             certificate = _certificate_report(state, clock, public) if state else None
-            return await _status(composition, first.tenant_id, authorizer, subject, certificate)
+            tenant_id = first.tenant_id
+            return await _status(composition, tenant_id, authorizer, subject, certificate, dependencies)
 
         server = ApiServer(
             services=composition.services,
@@ -167,7 +177,12 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         await server.start()
         stack.push_async_callback(server.stop)
         gateway = composition.gateway(server.addresses.grpc) if composition.gateway else None
-        gateway_address = await gateway.start() if gateway else ""
+        objects = composition.objects(server.addresses.grpc) if composition.objects else None
+        if objects is not None and settings.emulator:
+            stack.push_async_callback(objects.stop)  # nothing of an emulator outlives it
+        companions = [each for each in (gateway, objects) if each is not None]
+        addresses = await asyncio.gather(*(each.start() for each in companions))
+        started = dict(zip(companions, addresses, strict=True))
         server.gateway_port = gateway.public_port if gateway else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
@@ -179,9 +194,16 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
                 watching.append(tasks.create_task(_renew_certificate(composition, server, public)))
             if composition.background_task is not None:
                 watching.append(tasks.create_task(composition.background_task(store)))
-            if gateway is not None:
-                watching.append(tasks.create_task(gateway.watch()))
-            yield ControlPlane(server, store, worker, first, gateway_address)
+            watching += [tasks.create_task(each.watch()) for each in companions]
+            yield ControlPlane(
+                server,
+                store,
+                worker,
+                first,
+                gateway=started[gateway] if gateway else "",
+                s3=started[objects] if objects else "",
+                s3_tls_port=objects.public_port if objects else 0,
+            )
             for task in watching:
                 task.cancel()
             await worker.stop()
@@ -201,6 +223,8 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     tls=addresses.tls,
                     redirector=addresses.redirector,
                     gateway=running.gateway,
+                    s3=running.s3,
+                    s3_tls_port=running.s3_tls_port,
                     listen=settings.listen,
                     https_port=addresses.https_port,
                     gateway_tls_port=running.server.gateway_port,
@@ -247,6 +271,7 @@ async def _status(
     authorizer: Authorizer,
     subject: Subject,
     certificate: dict[str, object] | None,
+    dependencies: Dependencies,
 ) -> dict[str, object]:
     """Return what every tenant may read, and for the operator details of the machine too."""
     known: dict[str, object] = {
@@ -263,6 +288,11 @@ async def _status(
         "database": "postgresql" if composition.settings.database_url else "sqlite",
         "certificate": certificate,
         "engine": asdict(await composition.engine.capabilities()),
+        "reports": {
+            service.name: await service.report(dependencies)
+            for service in composition.services
+            if service.report is not None
+        },
     }
 
 

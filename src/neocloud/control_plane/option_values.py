@@ -1,13 +1,15 @@
 # pyright: strict
-"""How the values of options are read: each function takes the text of an option or of `config.json`.
+"""What an option is, and how values are read: each function takes the text of an option or of `config.json`.
 
 Each raises ValueError with a message for the operator.
 """
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, ip_address
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 EVERY_ADDRESS = "all"
@@ -15,6 +17,38 @@ _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _PUBLIC_NAME = re.compile(rf"({_LABEL}\.)+(?!\d+$){_LABEL}")
 _EMAIL = re.compile(r"[!-~]+@[!-~]+", re.ASCII)
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """How one field of `Settings` is chosen."""
+
+    help: str
+    flag: str = ""
+    """Without dashes; "" means the name of the field."""
+    parse: Callable[[str], Any] = str
+    """Read the text of an option or of `config.json`. Raises ValueError."""
+    kind: type = str
+    """What the command line shows as the type of the value."""
+    metavar: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    by_neo: bool = True
+    """Whether `neo up` has the option, too."""
+    clears: bool = False
+    """Whether "none" clears a list."""
+    example: str = ""
+    """What to write instead of a value that is refused."""
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """Return a field of Settings with its Option."""
+    secret = more.pop("is_secret", False)
+    return field(default=default, repr=not secret, metadata={"option": Option(help, **more)})
+
+
+def port(default: int | None, help: str, **more: Any) -> Any:
+    return option(default, help, parse=int, kind=int, minimum=0, maximum=65535, **more)
 
 
 def model_folder(text: str) -> Path:

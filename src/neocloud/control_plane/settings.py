@@ -6,14 +6,14 @@ program and `config.json` in the state folder all follow from that.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 from neocloud.control_plane.option_values import (
     EVERY_ADDRESS,
+    Option,
     absolute_path,
     certificate_file,
     email_address,
@@ -25,6 +25,8 @@ from neocloud.control_plane.option_values import (
     media_domain,
     model_folder,
     one_of,
+    option,
+    port,
     port_range,
     public_name,
     rate,
@@ -38,6 +40,8 @@ DEFAULT_REDIRECTOR_PORT = 7373
 DEFAULT_HTTPS_PORT = 7374
 DEFAULT_GATEWAY_PORT = 8900
 DEFAULT_GATEWAY_TLS_PORT = 8901
+DEFAULT_S3_PORT = 8902
+DEFAULT_S3_TLS_PORT = 8903
 EVERY_IPV4_ADDRESS = "0.0.0.0"  # asked for by the operator  # nosec B104
 LOOPBACK = "127.0.0.1"
 DEFAULT_DOMAIN = "api.localhost"
@@ -48,48 +52,22 @@ PUBLISHED_DOMAIN = "api.nebius.cloud"
 
 
 @dataclass(frozen=True)
-class Option:
-    """How one field of `Settings` is chosen."""
-
-    help: str
-    flag: str = ""
-    """Without dashes; "" means the name of the field."""
-    parse: Callable[[str], Any] = str
-    """Read the text of an option or of `config.json`. Raises ValueError."""
-    kind: type = str
-    """What the command line shows as the type of the value."""
-    metavar: str | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    by_neo: bool = True
-    """Whether `neo up` has the option, too."""
-    clears: bool = False
-    """Whether "none" clears a list."""
-    example: str = ""
-    """What to write instead of a value that is refused."""
-
-
-def _option(default: Any, help: str, **more: Any) -> Any:
-    secret = more.pop("is_secret", False)
-    return field(default=default, repr=not secret, metadata={"option": Option(help, **more)})
-
-
-def _port(default: int | None, help: str, **more: Any) -> Any:
-    return _option(default, help, parse=int, kind=int, minimum=0, maximum=65535, **more)
-
-
-@dataclass(frozen=True)
 class Settings:
     home: Path = DEFAULT_HOME
     """All state lives here: database, keys, images, volumes, logs."""
-    grpc_port: int = _port(DEFAULT_GRPC_PORT, "Port of the gRPC API; 0: any free port. Default: 7370.")
-    http_port: int = _port(DEFAULT_HTTP_PORT, "Port of the JSON API; 0: any free port. Default: 7371.")
-    gateway_port: int = _port(
+    grpc_port: int = port(DEFAULT_GRPC_PORT, "Port of the gRPC API; 0: any free port. Default: 7370.")
+    http_port: int = port(DEFAULT_HTTP_PORT, "Port of the JSON API; 0: any free port. Default: 7371.")
+    gateway_port: int = port(
         DEFAULT_GATEWAY_PORT,
         "Port of the OpenAI-compatible API; 0: any free port. Default: 8900, or 0 if --grpc-port is.",
     )
     """Where the OpenAI-compatible gateway listens, on loopback. The emulator has none."""
-    gateway_hosts: tuple[str, ...] = _option(
+    s3_port: int = port(
+        DEFAULT_S3_PORT,
+        "Port of object storage (S3); 0: any free port. Default: 8902, or 0 if --grpc-port is.",
+    )
+    """Where the object gateway listens, on loopback."""
+    gateway_hosts: tuple[str, ...] = option(
         (),
         "Host name of the OpenAI-compatible API, e.g. behind a proxy; repeatable. Replaces the"
         ' previous names; "none" removes all. Default: names of loopback.',
@@ -99,7 +77,7 @@ class Settings:
         clears=True,
         example="Write a name as in models.example.com",
     )
-    media_domains: tuple[str, ...] = _option(
+    media_domains: tuple[str, ...] = option(
         (),
         "Host from which model servers may fetch images, audio and video named in requests by"
         ' https URL; repeatable. Replaces the previous hosts; "none" removes all. Default: none.',
@@ -109,17 +87,17 @@ class Settings:
         clears=True,
         example="Write a name as in models.example.com",
     )
-    tls_port: int | None = _port(None, "Port of the TLS API; 0: any free port. Default: 7372. Implies --tls.")
+    tls_port: int | None = port(None, "Port of the TLS API; 0: any free port. Default: 7372. Implies --tls.")
     """gRPC over TLS, with the cloud's own certificate authority; None: off."""
-    redirector_port: int = _port(
+    redirector_port: int = port(
         DEFAULT_REDIRECTOR_PORT, "Port of the TLS redirector; 0: any free port. Default: 7373.", by_neo=False
     )
-    host: str = _option(
+    host: str = option(
         "127.0.0.1",
         "Address on which the gRPC API alone listens over TLS; 0.0.0.0: all. See --listen."
         " Default: 127.0.0.1.",
     )
-    listen: tuple[str, ...] = _option(
+    listen: tuple[str, ...] = option(
         (),
         "Address of this host on which other machines reach the cloud, over TLS only; repeatable. 'all':"
         ' every address, IPv4 and IPv6. Replaces the previous addresses; "none" removes all. Default:'
@@ -130,24 +108,28 @@ class Settings:
         example="Write an address of this host, such as 192.0.2.7, or 'all'",
     )
     """gRPC, JSON API, gateway and ssh to login nodes are served there. Plain text stays on loopback."""
-    https_port: int = _port(
+    https_port: int = port(
         DEFAULT_HTTPS_PORT, "Port of the JSON API over TLS, with --listen; 0: any free port. Default: 7374."
     )
-    gateway_tls_port: int = _port(
+    gateway_tls_port: int = port(
         DEFAULT_GATEWAY_TLS_PORT,
         "Port of the OpenAI-compatible API over TLS, with --listen; 0: any free port. Default: 8901.",
     )
-    tls_certificate: Path | None = _option(
+    s3_tls_port: int = port(
+        DEFAULT_S3_TLS_PORT,
+        "Port of object storage (S3) over TLS, with --listen; 0: any free port. Default: 8903.",
+    )
+    tls_certificate: Path | None = option(
         None,
         "PEM file with a certificate to use instead of one of the cloud's own authority, and those that lead"
         ' to its authority. "none": the cloud\'s own. Needs --tls-key.',
         parse=certificate_file,
         kind=Path,
     )
-    tls_key: Path | None = _option(
+    tls_key: Path | None = option(
         None, "PEM file with the key of --tls-certificate.", parse=certificate_file, kind=Path
     )
-    acme_domains: tuple[str, ...] = _option(
+    acme_domains: tuple[str, ...] = option(
         (),
         "Public host name of this cloud, for which a certificate is ordered by ACME (RFC 8555) and renewed,"
         ' with --listen; repeatable. Replaces the previous names; "none" removes all. Default: none, a'
@@ -158,55 +140,55 @@ class Settings:
         clears=True,
         example="Write a name as in cloud.example.com",
     )
-    acme_email: str = _option(
+    acme_email: str = option(
         "",
         'Where the certificate authority may reach you; "none" for nowhere. Default: none.',
         parse=email_address,
         metavar="ADDRESS",
         example="Write an address as in you@example.com",
     )
-    acme_directory: str = _option(
+    acme_directory: str = option(
         LETS_ENCRYPT,
         "Directory URL of the certificate authority. Default: Let's Encrypt's.",
         parse=https_url,
         metavar="URL",
         example=f"Write a URL such as {LETS_ENCRYPT}",
     )
-    acme_agree_tos: bool = _option(
+    acme_agree_tos: bool = option(
         False,
         "Agree to the terms of service of that authority, without which it signs nothing. Default: no.",
         kind=bool,
     )
-    acme_http_port: int = _port(
+    acme_http_port: int = port(
         80,
         "Port on which the cloud answers the authority's check of --acme-domain, which goes to port 80;"
         " another one if something forwards it there. Default: 80.",
     )
-    domain: str = _option(
+    domain: str = option(
         DEFAULT_DOMAIN,
         "Domain of the API, whose services are names such as compute.DOMAIN. Default: api.localhost.",
     )
-    database_url: str = _option(
+    database_url: str = option(
         "",
         "PostgreSQL URL to use instead of SQLite. A URL with a password belongs in the variable.",
         is_secret=True,
     )
     """A postgresql:// URL, maybe with a password; empty means SQLite in the home folder."""
-    database_url_file: Path | None = _option(
+    database_url_file: Path | None = option(
         None,
         "File of mode 0600 with that URL, which may contain a password.",
         parse=absolute_path,
         kind=Path,
     )
     """The operator's own, read at each start, in place of the URL."""
-    price_file: Path | None = _option(
+    price_file: Path | None = option(
         None, "Price list to use instead of the built-in one.", parse=absolute_path, kind=Path
     )
-    quota_file: Path | None = _option(
+    quota_file: Path | None = option(
         None, "Quotas and initial limits to use instead of the built-in ones.", parse=absolute_path, kind=Path
     )
-    audit_days: int = _option(365, "Days to keep audit events. Default: 365.", parse=int, kind=int, minimum=1)
-    history_days: int = _option(
+    audit_days: int = option(365, "Days to keep audit events. Default: 365.", parse=int, kind=int, minimum=1)
+    history_days: int = option(
         400,
         "Days to keep the history that bills are computed from. Default: 400.",
         parse=int,
@@ -215,7 +197,7 @@ class Settings:
     )
     """How long versions of resources that bills are computed from are kept once they are replaced. Longer
     than a year, so that a month can be compared with the same month of the year before."""
-    calls_per_second: float = _option(
+    calls_per_second: float = option(
         200.0,
         "Rate limit of an account; bursts may be ten times as large. Default: 200.",
         parse=rate,
@@ -224,7 +206,7 @@ class Settings:
     )
     """Sustained calls of one account, with a burst of ten seconds' worth; 0: no limit. Terraform keeps ten
     calls in flight, and listing everything in a project takes about a hundred."""
-    sign_ins_per_second: float = _option(
+    sign_ins_per_second: float = option(
         50.0,
         "Rate limit of calls without a token from one address. Default: 50; 0: no limit.",
         parse=rate,
@@ -232,7 +214,7 @@ class Settings:
         minimum=0,
     )
     """Sustained calls without a sign-in from one address, with a burst of ten seconds' worth; 0: no limit."""
-    model_folders: tuple[Path, ...] = _option(
+    model_folders: tuple[Path, ...] = option(
         (),
         "Folder from which every project may serve models in place; repeatable. Replaces the"
         " previous folders.",
@@ -241,14 +223,14 @@ class Settings:
         kind=Path,
     )
     """Folders that are opened for models beside `<home>/models`: every project may serve what is in them."""
-    public_pool: str = _option(
+    public_pool: str = option(
         "",
         "Range of public addresses of new projects. Default: 198.18.0.0/16, or a free range if another cloud"
         " on this host has that.",
         parse=ipv4_range,
         example="Write a range of IPv4 addresses: 198.18.0.0/16",
     )
-    public_interface: str = _option(
+    public_interface: str = option(
         "",
         "Network interface on which this host answers ARP requests for the public addresses in use, so that"
         " machines on that network reach them without a route. Needs --public-pool with an unused range of"
@@ -261,7 +243,7 @@ class Settings:
     """Where the pools of new networks come from first. The home records it; operators do not choose it."""
     cloud_number: int = 0
     """Tells the clouds on one host apart, from 0; the private range says it."""
-    opened_ranges: tuple[IPv4Network, ...] = _option(
+    opened_ranges: tuple[IPv4Network, ...] = option(
         (),
         "Private range that machines and containers may reach, such as 10.20.0.0/16; repeatable."
         ' Replaces the previous ranges; "none" closes all. Default: public addresses only.',
@@ -271,17 +253,17 @@ class Settings:
         clears=True,
         example="Write a range of IPv4 addresses: 10.20.0.0/16",
     )
-    allow_private_issuers: bool = _option(
+    allow_private_issuers: bool = option(
         False,
         "Allow federation issuers with private addresses or on this machine. Default: no.",
         kind=bool,
     )
-    issuer_hosts: tuple[str, ...] = _option(
+    issuer_hosts: tuple[str, ...] = option(
         (),
         "Additional host that may serve endpoints of issuers; repeatable. Replaces the previous hosts.",
         flag="issuer-host",
     )
-    login_ports: tuple[int, int] = _option(
+    login_ports: tuple[int, int] = option(
         (2222, 2999),
         "Ports for ssh to the login nodes of Slurm clusters, on loopback and with --listen on its IPv4"
         " addresses. Default: 2222-2999.",
@@ -289,23 +271,23 @@ class Settings:
         metavar="FIRST-LAST",
         example="Write a range of ports: 2222-2999",
     )
-    log_level: str = _option(
+    log_level: str = option(
         "info",
         "How much the server and the gateway write to their logs. Default: info.",
         parse=one_of("debug", "info", "warning"),
         metavar="debug|info|warning",
         example="Write debug, info or warning",
     )
-    log_format: str = _option(
+    log_format: str = option(
         "text",
         "Form of the lines in these logs. Default: text.",
         parse=one_of("text", "json"),
         metavar="text|json",
         example="Write text or json",
     )
-    tenant_name: str = _option("default", "Name of the first tenant.", by_neo=False)
-    region: str = _option("eu-north1", "Name of this region. Default: eu-north1.", by_neo=False)
-    starting_seconds: float | None = _option(
+    tenant_name: str = option("default", "Name of the first tenant.", by_neo=False)
+    region: str = option("eu-north1", "Name of this region. Default: eu-north1.", by_neo=False)
+    starting_seconds: float | None = option(
         None,
         "How long a machine is shown as STARTING at least. Default: 6.",
         parse=float,
@@ -313,12 +295,12 @@ class Settings:
         by_neo=False,
     )
     """Clients that look every few seconds wait to see it. None means 6, and none in the emulator."""
-    emulator: bool = _option(
+    emulator: bool = option(
         False,
         "Run the whole API on a simulated machine, for clients' tests; needs no root.",
         kind=bool,
     )
-    emulator_gpus: str = _option(
+    emulator_gpus: str = option(
         "",
         'GPUs of the simulated machine, as "8xH100,2xL40S" or "none". Default: plenty of each'
         " type. Implies --emulator.",
@@ -336,6 +318,17 @@ class Settings:
         if EVERY_ADDRESS in self.listen:
             return (EVERY_IPV4_ADDRESS,)
         return tuple(dict.fromkeys((LOOPBACK, *(each for each in self.listen if ":" not in each))))
+
+    @property
+    def s3_ports(self) -> tuple[int, int]:
+        """Return the ports of object storage, on loopback and over TLS.
+
+        0 is any free port, also where the ports of the API are any and no others were chosen."""
+        port, tls_port = self.s3_port, self.s3_tls_port
+        return (
+            0 if self.grpc_port == 0 and port == DEFAULT_S3_PORT else port,
+            0 if self.https_port == 0 and tls_port == DEFAULT_S3_TLS_PORT else tls_port,
+        )
 
     @property
     def database(self) -> str:

@@ -65,6 +65,8 @@ def announce(
     tls: str = "",
     redirector: str = "",
     gateway: str = "",
+    s3: str = "",
+    s3_tls_port: int = 0,
     listen: Sequence[str] = (),
     https_port: int = 0,
     gateway_tls_port: int = 0,
@@ -77,7 +79,7 @@ def announce(
     addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector}
     write_file(settings.addresses_file, json.dumps({**addresses, "https_port": https_port}, indent=2))
     public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
-    public |= {"gateway_tls_port": gateway_tls_port}
+    public |= {"gateway_tls_port": gateway_tls_port, "s3": s3, "s3_tls_port": s3_tls_port}
     public |= {"login_addresses": list(login_addresses), "login_ports": list(settings.login_ports)}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))
 

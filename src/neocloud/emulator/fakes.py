@@ -15,7 +15,7 @@ import pickle  # reads what it wrote itself, in tests  # nosec B403
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.engines.base import ExecResult, Reference
@@ -24,8 +24,11 @@ from neocloud.engines.manifest import Secret
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
-from neocloud.services.slurm.render import CONTROLLER_POD, ROLE_LABEL, WORKER_ROLE
+from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
+from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
+from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
 from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
+from neocloud.services.slurm.types import ADD_USER, REMOVE_USER
 
 PROGRAM = "machine-control"
 
@@ -41,14 +44,36 @@ class FakeSlurm:
         if self._path and self._path.exists():
             self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
         self.is_reachable = True
+        self.silent: set[str] = set()
+        """Addresses of controllers that do not answer."""
         self.calls: list[tuple[str, ...]] = []
         """Calls that changed something, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
 
     def connect(self, address: str, key: bytes) -> "FakeSlurmApi":
         for pod in self._world.pods.values() if self.is_reachable else ():
-            if pod.ip == address and pod.reference.name == CONTROLLER_POD:
+            if pod.ip == address and pod.reference.name in CONTROLLER_PODS and address not in self.silent:
                 return FakeSlurmApi(self, self._world, pod.reference.namespace)
         raise SlurmUnreachable(f"nothing answers at {address}")
+
+    def respond(
+        self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
+    ) -> ExecResult | None:
+        """Answer `scontrol create`, as a `responder` of a FakeEngine: the nodes are there, powered down."""
+        if tuple(command[:2]) != ("scontrol", "create"):
+            return None
+        created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+        for name in command[2].removeprefix("NodeName=").split(","):
+            self.calls.append(("create", name))
+            node = SlurmNode(name, created, "", name, datetime.fromtimestamp(0, UTC), 0)
+            self.records.setdefault(pod.namespace, {})[name] = node
+        self.save()
+        return ExecResult(0, b"", b"")
+
+    def set_power(self, namespace: str, name: str, state: str) -> None:
+        """Set the state of Slurm's power saving: POWERING_UP for a job that waits, POWERED_DOWN, ..."""
+        known = self.records[namespace][name]
+        self.records[namespace][name] = replace(known, states=frozenset({"IDLE", "CLOUD", state}))
+        self.save()
 
     def save(self) -> None:
         if self._path:
@@ -77,7 +102,12 @@ class FakeSlurmApi:
         self._slurm.calls.append((state, name))
         old = self._records[name]
         drained = old.states & {"DRAIN"}
-        states = {"RESUME": {"IDLE"}, "DOWN": {"DOWN", *drained}}.get(state, {*old.states, state})
+        power = old.states & {"CLOUD", "POWERED_DOWN"}
+        states = {
+            "RESUME": {"IDLE", *power},
+            "DOWN": {"DOWN", *drained},
+            "POWER_UP": {"IDLE", "CLOUD", "POWERING_UP"},
+        }.get(state, {*old.states, state})
         self._records[name] = replace(old, states=frozenset(states), reason=reason)
         self._slurm.save()
 
@@ -107,6 +137,11 @@ class FakeSlurmApi:
     async def reconfigure(self) -> None:
         self._slurm.calls.append(("reconfigure",))
 
+    async def forward(
+        self, verb: str, path: str, query: str, body: bytes, max_bytes: int
+    ) -> tuple[int, bytes]:
+        raise SlurmUnreachable("a fake Slurm has no REST service")
+
     async def close(self) -> None:
         return None
 
@@ -128,6 +163,24 @@ class FakeSlurmApi:
                 self._slurm.save()
 
 
+def respond_as_login_node(
+    pod: Reference, container: str, command: Sequence[str], stdin: bytes
+) -> ExecResult | None:
+    """Answer what the control plane runs on login nodes and controllers, as a `responder` of a FakeEngine."""
+    if tuple(command) == SAY_IN_CONTROL:
+        return ExecResult(0, b"0 1\n", b"")
+    if tuple(command) == (ENTER_ROOT, *COUNT_SESSIONS):
+        return ExecResult(0, b"sl local_address rem_address st\n", b"")
+    if command[:1] != [ENTER_ROOT] or not {ADD_USER, REMOVE_USER} & set(command):
+        return None
+    if REMOVE_USER in command:
+        names = command[command.index(REMOVE_USER) + 1 :]
+        return ExecResult(0, "".join(f"removed {name}\n" for name in names).encode(), b"")
+    items = [item.split(":") for item in command[command.index(ADD_USER) + 2 :]]
+    made = "".join(f"user {name}:{uid}:made\n" for name, uid, *_ in items)
+    return ExecResult(0, made.encode(), b"")
+
+
 @dataclass
 class FakeMachines:
     """All machines of one fake world, by the name of their namespace."""
@@ -142,21 +195,50 @@ class FakeMachines:
     """Machines whose QEMU does not answer."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of disks that were changed while their machine ran."""
+    limits: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Limits of disks, likewise."""
+    attached: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The disks of each guest as it was described to the machine, with the time of its start."""
+    keeping: set[str] = field(default_factory=set)
+    """Disks that their guest does not release."""
 
     def respond(
         self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
     ) -> ExecResult | None:
         if not command or command[0] != PROGRAM:
-            return None
+            return respond_as_login_node(pod, container, command, stdin)
         if pod.namespace in self.mute:
             return _answer({"error": "QEMU does not answer on its socket"}, exit_code=1)
         verb, *arguments = command[1:]
         if verb == "status":
-            return _answer(self._status(pod.namespace))
+            return _answer(self._status(pod))
         self.calls.append((pod.namespace, verb, *arguments))
+        disks = self._disks(pod)
         if verb == "resize-disk":
             self.sizes[arguments[0]] = int(arguments[1])
+        elif verb == "limit-disk":
+            self.limits[arguments[0]] = json.loads(arguments[1])
+        elif verb == "attach-disk":
+            disk = json.loads(arguments[0])
+            claims = {claim.name for claim in self.world.pods[pod].manifest.mounted_claims}
+            if disk["id"] not in claims:
+                return _answer({"error": f"{disk['path']} is not there"}, exit_code=1)
+            disks[disk["id"]] = disk
+        elif verb == "detach-disk":
+            if arguments[0] in disks and arguments[0] in self.keeping:
+                return _answer({"is_detached": False})
+            disks.pop(arguments[0], None)
+            return _answer({"is_detached": True})
         return _answer({})
+
+    def _disks(self, pod: Reference) -> dict[str, Any]:
+        """Return the guest's disks by id: those of its start, and what was done since."""
+        started_at = self.world.pods[pod].containers[0].started_at
+        known = self.attached.get(pod.namespace)
+        if known is None or known["started_at"] != started_at:
+            disks = {disk["id"]: disk for disk in self.desired(pod.namespace)["disks"]}
+            known = self.attached[pod.namespace] = {"started_at": started_at, "disks": disks}
+        return known["disks"]
 
     def desired(self, namespace: str) -> dict[str, Any]:
         """Return the machine's desired state, as the machine reads it."""
@@ -164,13 +246,15 @@ class FakeMachines:
         assert isinstance(secret, Secret)
         return json.loads(secret.contents["machine.json"])
 
-    def _status(self, namespace: str) -> dict[str, object]:
+    def _status(self, pod: Reference) -> dict[str, object]:
+        namespace = pod.namespace
         disks = {
-            disk["id"]: {
-                "size_bytes": self.sizes.setdefault(disk["id"], disk["size_bytes"]),
+            disk_id: {
+                "size_bytes": self.sizes.setdefault(disk_id, disk["size_bytes"]),
                 "io_status": "ok",
+                "limits": self.limits.setdefault(disk_id, disk["limits"]),
             }
-            for disk in self.desired(namespace)["disks"]
+            for disk_id, disk in self._disks(pod).items()
         }
         state = self.states.get(namespace, "running")
         return {"state": state, "reason": self.reasons.get(namespace, ""), "disks": disks}

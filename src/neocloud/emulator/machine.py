@@ -84,11 +84,11 @@ async def emulated_machine(settings: Settings, clock: Clock) -> AsyncIterator[Em
     """Run the machine, in the state that the last server on this home folder left."""
     file = WorldFile(settings.home, Vault(load_or_make_key(settings.key_file)))
     world = EmulatedWorld()
-    slurm = FakeSlurm(world)
+    slurm, machines = FakeSlurm(world), FakeMachines(world)
     slurm.records.update(file.read(world))
     engine = FakeEngine(
         world,
-        responder=FakeMachines(world).respond,
+        responder=lambda *call: slurm.respond(*call) or machines.respond(*call),
         clock=clock,
         cpus=CPUS,
         memory_mib=MEMORY_MIB,

@@ -13,6 +13,9 @@ What an engine promises:
   another, unless their interface is on a VirtualNetwork, which has members of many namespaces and its own
   rules. Such a pod may change its security groups and its public address while it runs.
 - `remove` may be repeated and returns only when the objects have been removed.
+- Where `Capabilities.enforces_volume_size` is set, a filesystem (access mode ReadWriteMany) holds no more
+  than its size: programs that write more get ENOSPC, and only they. It can grow, and not shrink. Volumes that
+  were created while it was not set stay as they are.
 - An engine never decides that a pod should exist; its caller does, by applying it.
 """
 
@@ -100,6 +103,8 @@ class Observation:
 
     pods: tuple[ObservedPod, ...] = ()
     others: frozenset[Reference] = frozenset()
+    unsized: frozenset[Reference] = frozenset()
+    """Filesystems among the others whose size is not enforced."""
 
     def pod(self, name: str) -> ObservedPod | None:
         return next((pod for pod in self.pods if pod.reference.name == name), None)

@@ -139,6 +139,17 @@ class GpuLedger:
         await self._write(release)
 
 
+def leave_to_pod(rows: Rows, holder: str, pod: Reference) -> Callable[[], None]:
+    """Return what to run once the holder is gone: its GPUs are the pod's then, which still runs with them."""
+    held = [key for key, each in rows.reservations(GPU_NAMESPACE).items() if each == holder]
+
+    def reserve() -> None:
+        for key in held:
+            rows.reserve(GPU_NAMESPACE, key, pod_holder(pod))
+
+    return reserve
+
+
 def pod_holder(pod: Reference) -> str:
     """Return the name by which a pod holds its GPUs."""
     return f"{_POD}{pod.namespace}/{pod.name}"

@@ -11,11 +11,12 @@ from neocloud.server.certificates import (
     read_certificate,
     server_names,
 )
-from neocloud.server.listening import ServerError, expanded, listen_on
+from neocloud.server.listening import AddressMissing, ServerError, expanded, listen_on
 from neocloud.server.pipeline import Middleware, no_middleware
 from neocloud.server.request import DescriptorError, Request, Serve
 
 __all__ = [
+    "AddressMissing",
     "UNUSABLE_AT_START",
     "Addresses",
     "ApiServer",

@@ -103,7 +103,8 @@ class ApiServer:
         kinds, defaults = kinds_of(services), defaults_of(services)
         runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, defaults)
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), middleware)
-        self._json = JsonFront(self._pipeline, status, host_names)
+        routes = [route for service in services for route in service.http_routes]
+        self._json = JsonFront(self._pipeline, status, host_names, routes)
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)
         self._tls = tls

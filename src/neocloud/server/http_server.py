@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+from google.protobuf.message import Message
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from neocloud import __version__
 from neocloud.core import contract, releases
 from neocloud.core.readers import Subject
+from neocloud.core.service import HttpRoute
 from neocloud.core.web_server import HostNames
 from neocloud.server.listening import HEALTH_PATH
 from neocloud.server.pipeline import Answer, Pipeline
@@ -65,8 +67,19 @@ class Discovery:
 
 
 class JsonFront:
-    def __init__(self, pipeline: Pipeline, status: StatusReport | None, host_names: Iterable[str]) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        status: StatusReport | None,
+        host_names: Iterable[str],
+        routes: Iterable[HttpRoute] = (),
+    ) -> None:
+        """`routes` are APIs of other programs that services offer."""
         self._pipeline = pipeline
+        self._routes = [
+            Route(route.pattern, ForwardedCalls(pipeline, route), methods=list(route.methods))
+            for route in routes
+        ]
         self._status = status
         self._names = HostNames(host_names)
         self.is_ready = False
@@ -86,6 +99,7 @@ class JsonFront:
             Route("/status", self._report, methods=["GET"]),
             Route(TOKEN_EXCHANGE_PATH, TokenExchangeForm(self._pipeline), methods=["POST"]),
             Route("/{service}/{method}", self._call, methods=["POST"]),
+            *self._routes,
         ]
         return Starlette(routes=routes, middleware=[Middleware(KnownHostsOnly, names=self._names)])
 
@@ -193,6 +207,49 @@ def _detail(packed: Any) -> dict[str, object]:
         "value": base64.b64encode(packed.value).decode().rstrip("="),
         "debug": contract.to_dict(contract.unpack(packed), proto_names=False),
     }
+
+
+class ForwardedCalls:
+    """An API of another program (`HttpRoute`): each call goes through the pipeline as a method's request."""
+
+    def __init__(self, pipeline: Pipeline, route: HttpRoute) -> None:
+        self._pipeline = pipeline
+        self._route = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await (await self._respond(request))(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        path = self._route.methods.get(request.method)
+        if path is None:  # HEAD, which comes with GET
+            return Response(status_code=405)
+        try:
+            body = await read_body(request, self._pipeline.max_bytes(path))
+        except contract.ApiError as error:
+            return _error_response(Answer("", error=error))
+        fields = {**request.path_params, "query": request.url.query, "body": body}
+        size = sum(len(value) for value in fields.values())
+
+        def decode(cls: type[Any]) -> Message:
+            return cls(**{name: fields[name] for name in cls.DESCRIPTOR.fields_by_name})
+
+        answer = await self._pipeline.answer(path, decode, self._headers(request), size=size)
+        if answer.error is not None:
+            return _error_response(answer)
+        return Response(
+            answer.message.body,
+            status_code=answer.message.status,
+            media_type="application/json",
+            headers={**_identity(answer), "cache-control": "no-store"},
+        )
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        headers = headers_of(request)
+        token = headers.get(self._route.token_header, "")
+        if token and "authorization" not in headers:
+            headers["authorization"] = f"Bearer {token}"
+        return headers
 
 
 TOKEN_EXCHANGE_PATH = "/oauth2/token/exchange"

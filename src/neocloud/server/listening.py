@@ -37,6 +37,10 @@ class ServerError(Exception):
     """The server cannot start; the message says what to do next."""
 
 
+class AddressMissing(ServerError):
+    """This host does not have an address on which it is to listen."""
+
+
 KEEP_ALIVE_SECONDS = 5
 """Time that an idle connection stays open after a request."""
 WRITE_SECONDS = 60
@@ -190,7 +194,7 @@ def has_ipv6() -> bool:
 def not_bound(host: str, port: int, error: OSError | None = None) -> ServerError:
     """Return the error of a port that cannot be used, or of an address that this host does not have."""
     if error is not None and error.errno == errno.EADDRNOTAVAIL:
-        return ServerError(
+        return AddressMissing(
             f"This host has no address {host}. Choose one that `ip address` shows: neo up --listen ADDRESS."
         )
     return ServerError(

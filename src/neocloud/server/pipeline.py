@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from neocloud import __version__
 from neocloud.core import contract, releases
-from neocloud.core.callers import CLIENT_HEADER, Buckets, GatewayKey, Rate, source_network
+from neocloud.core.callers import CLIENT_HEADER, Buckets, GatewayKey, ObjectGatewayKey, Rate, source_network
 from neocloud.core.logs import bind, bind_more
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
@@ -91,9 +91,9 @@ def _take(buckets: Buckets, caller: str) -> None:
         )
 
 
-def _refuse_far_release(client_version: str) -> None:
-    """Raise ApiError when this server does not work with a `neo` of that version."""
-    refusal = releases.refusal(client_version, __version__)
+def _refuse_far_release(headers: Mapping[str, str]) -> None:
+    """Raise ApiError when this server does not work with the `neo` that sent these headers."""
+    refusal = releases.refusal_by_server(headers, __version__)
     if refusal is not None:
         text = f"{refusal.message}. {refusal.next_step}."
         raise contract.ApiError(contract.Code.FAILED_PRECONDITION, text)
@@ -139,8 +139,7 @@ class Pipeline:
         service = path.partition("/")[0]
         headers = self._from_client(headers)
         try:
-            if releases.HEADER in headers:
-                _refuse_far_release(headers[releases.HEADER])
+            _refuse_far_release(headers)
             endpoint = self._endpoints.get(path)
             if endpoint is None:
                 is_known = path in contract.methods()
@@ -166,8 +165,9 @@ class Pipeline:
     def _from_client(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Return the headers, with the address of the gateway's client as the source where there is one."""
         address = headers.get(CLIENT_HEADER)
-        key = self._runtime.dependencies.provided.find(GatewayKey)
-        if address is None or key is None or not key.is_shown(headers):
+        provided = self._runtime.dependencies.provided
+        keys = (provided.find(GatewayKey), provided.find(ObjectGatewayKey))
+        if address is None or not any(key is not None and key.is_shown(headers) for key in keys):
             return headers
         try:
             return {**headers, SOURCE_HEADER: str(ip_address(address))}

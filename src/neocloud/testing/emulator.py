@@ -39,6 +39,8 @@ class Emulator:
     http_endpoint: str
     tls_endpoint: str
     """host:port of the gRPC API over TLS; "" unless it was requested."""
+    s3_endpoint: str
+    """URL of object storage."""
     tenant_id: str
     project_id: str
     client: Client
@@ -145,6 +147,7 @@ def connected(home: Path) -> Iterator[Emulator]:
             endpoint=server["grpc"],
             http_endpoint=server["http"],
             tls_endpoint=server["tls"],
+            s3_endpoint=f"http://{server['s3']}" if server.get("s3") else "",
             tenant_id=server["tenant_id"],
             project_id=server["project_id"],
             client=client,

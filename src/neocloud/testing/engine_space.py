@@ -79,8 +79,8 @@ class Space:
         manifest["metadata"]["labels"] = dict(labels or {})
         return manifest
 
-    def claim(self, name: str) -> KubernetesObject:
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    def claim(self, name: str, size: str = "1Gi") -> KubernetesObject:
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
         return self.manifest("PersistentVolumeClaim", name, spec=spec)
 
     def reference(self, kind: str, name: str) -> Reference:

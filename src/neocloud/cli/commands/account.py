@@ -58,7 +58,11 @@ NameOption = Annotated[
     str, typer.Option(help="Name of the new profile. Default: `default`, or your account's name.")
 ]
 TenantOption = Annotated[
-    str, typer.Option(help="Id of the tenant, or with --credentials its name. Default: the account's tenant.")
+    str,
+    typer.Option(
+        help="Id or name of the tenant, where the e-mail address has accounts in several, or with"
+        " --credentials. Default: the account's tenant."
+    ),
 ]
 ProjectOption = Annotated[
     str, typer.Option(help="Id or name of the project to work in. Default: a default project.")
@@ -107,6 +111,12 @@ def login(
             "INVALID_ARGUMENT",
             "The way to sign in is not clear",
             "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
+        )
+    if tenant and (oidc or invitation):
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"--tenant cannot be combined with {'--oidc' if oidc else '--invitation'}",
+            "Drop it: that belongs to one tenant",
         )
     ca_file = str(Path(ca_file).absolute()) if ca_file else ""
     remote = sign_in.remote_target(url, ca_file, fingerprint) if url else None

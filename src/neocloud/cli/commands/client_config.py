@@ -1,4 +1,4 @@
-"""`neo client-config`: write the configuration of the official SDK, SkyPilot, dstack and Terraform."""
+"""`neo client-config`: configure the official SDK, SkyPilot, dstack, Terraform and S3 clients."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -101,6 +101,56 @@ def terraform(
 
 
 @app.command()
+def s3(context: typer.Context) -> None:
+    """Show where S3 clients find the buckets of this cloud, and how to make a key for them.
+
+    Example:
+
+      neo client-config s3
+    """
+    home = Home(home_of(context))
+    server = _running_server(home)
+    if not server.s3:
+        raise ClientError("UNAVAILABLE", "The cloud serves no object storage", "See neo status")
+    region = home.settings().region
+    echo(f"Endpoint  http://{server.s3}")
+    for address in server.listen if server.s3_tls_port else ():
+        echo(f"          port {server.s3_tls_port} over TLS on {address}, for other machines")
+    echo(f"Region    {region}")
+    echo("neo storage needs no key: it signs as your own account.")
+    echo("For other clients, make a key of a service account that may use buckets, and read its secret:")
+    echo("  neo iam access-key create --account-service-account-id ID --secret-delivery-mode EXPLICIT")
+    echo("  neo iam access-key get-secret KEY")
+    echo("Then, for boto3 and the AWS CLI:")
+    echo(f"  export AWS_ENDPOINT_URL=http://{server.s3} AWS_REGION={region}")
+    echo("  export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...")
+    echo("For rclone:")
+    echo(f"  export RCLONE_S3_PROVIDER=Other RCLONE_S3_ENDPOINT=http://{server.s3} RCLONE_S3_ENV_AUTH=true")
+
+
+@app.command()
+def registry(context: typer.Context) -> None:
+    """Show where docker, podman and skopeo find the registries of this cloud, and how to sign in.
+
+    Example:
+
+      neo client-config registry
+    """
+    server = _running_server(Home(home_of(context)))
+    if not server.s3:
+        raise ClientError("UNAVAILABLE", "The cloud serves no container registry", "See neo status")
+    echo(f"Address   {server.s3}, plain HTTP, for this machine")
+    for address in server.listen if server.s3_tls_port else ():
+        echo(f"          port {server.s3_tls_port} over TLS on {address}, for other machines")
+    echo("Make a registry; status.registry_fqdn is how the names of its images begin:")
+    echo("  neo registry registry create NAME")
+    echo("Sign in with an access key of a service account, and its secret:")
+    echo(f"  docker login --username ACCESS_KEY_ID {server.s3}")
+    echo(f"  podman login --tls-verify=false --username ACCESS_KEY_ID {server.s3}")
+    echo("or as the user iam with an access token as the password.")
+
+
+@app.command()
 def trust(
     context: typer.Context,
     remove: Annotated[bool, typer.Option("--remove", help="Remove it from the trust store.")] = False,
@@ -167,10 +217,15 @@ def _target(context: typer.Context) -> Target:
     )
 
 
-def _server_with_tls(home: Home) -> RunningServer:
+def _running_server(home: Home) -> RunningServer:
     server = home.server() if home.was_started() else None
     if server is None:
         raise ClientError("UNAVAILABLE", f"The cloud in {home.path} is not running", "Start it: neo up --tls")
+    return server
+
+
+def _server_with_tls(home: Home) -> RunningServer:
+    server = _running_server(home)
     if not server.tls:
         raise ClientError(
             "FAILED_PRECONDITION",

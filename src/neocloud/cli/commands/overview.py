@@ -95,7 +95,10 @@ def ssh(
         typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
     ] = None,
     user: Annotated[
-        str, typer.Option(help=f"User account in a machine's guest. Default: {instance.DEFAULT_USER}.")
+        str,
+        typer.Option(
+            help=f"User of the machine's guest (default: {instance.DEFAULT_USER}) or of the cluster (root)."
+        ),
     ] = "",
     identity: Annotated[
         Path | None, typer.Option("--identity", "-i", help="Private key to sign in with.")
@@ -122,14 +125,8 @@ def ssh(
             f"Both a machine and a Slurm cluster are named {name!r}",
             f"Say which: neo compute instance ssh {quote(name)}, or neo slurm cluster ssh {quote(name)}",
         )
-    if is_cluster and user:
-        raise ClientError(
-            "INVALID_ARGUMENT",
-            f"{name} is a Slurm cluster, and --user is for machines",
-            "Leave it out: everybody signs in to a login node as root",
-        )
     if is_cluster:
-        login.ssh(context, name, command, identity, project)
+        login.ssh(context, name, command, identity, user=user or login.ROOT, project=project)
     elif is_machine:
         account = user or instance.DEFAULT_USER
         instance.ssh(context, name, command, account, identity, wait, project)

@@ -12,6 +12,7 @@ from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, open_ports
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
+from neocloud.cli.machine.object_storage import object_rows, object_warnings
 from neocloud.cli.machine.server_process import deaths_of_server, get_json, is_supervised
 from neocloud.cli.machine.systemd_unit import has_unit, unit_file
 from neocloud.cli.output import (
@@ -45,7 +46,7 @@ LIST_CLUSTERS = "neocloud.slurm.v1.ClusterService/List"
 ENFORCEABLE = {
     "enforces_cpu": "CPU",
     "enforces_memory": "memory",
-    "enforces_volume_size": "volume size",
+    "enforces_volume_size": "filesystem size",
     "isolates_namespaces": "network between clusters",
 }
 
@@ -111,6 +112,7 @@ def _running_report(place: Home, server: RunningServer) -> JsonObject:
         "grpc": server.grpc,
         "http": server.http,
         "gateway": server.gateway,
+        "s3": server.s3,
         "open_ports": open_ports(server),
         "fingerprint": authority_fingerprint(place) if server.listen else "",
         "ready_since": server.ready_since.isoformat(),
@@ -165,7 +167,7 @@ def _print_stopped(place: Home, *, is_ours: bool) -> None:
 
 
 def _print_running(report: JsonObject, place: Home, server: RunningServer) -> None:
-    engine = report.get("engine") or {}
+    engine, storage = report.get("engine") or {}, (report.get("reports") or {}).get("storage") or {}
     elapsed = duration((datetime.now(UTC) - server.ready_since).total_seconds())
     rows = [
         ("State", "running, as an emulator" if report["is_emulator"] else "running"),
@@ -179,6 +181,8 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         ("Log", place.log_file),
         ("API", f"{server.grpc} (gRPC), {server.http} (JSON)"),
         *([("OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
+        *([("Object storage", f"http://{server.s3} (S3)")] if server.s3 else []),
+        *object_rows(storage),
         *entrance_rows(place, server),
         *_certificate_rows(report.get("certificate") or {}),
         ("Project", report["project_id"]),
@@ -194,6 +198,8 @@ def _print_running(report: JsonObject, place: Home, server: RunningServer) -> No
         _print_problem(certificate)
     if refusal := releases.refusal(__version__, server.version):
         warn(f"{refusal.message}. {refusal.next_step}.")
+    for warning in object_warnings(storage):
+        warn(warning)
     for warning in (NOTHING_REAL,) if report["is_emulator"] else engine.get("warnings") or ():
         warn(warning)
     echo()

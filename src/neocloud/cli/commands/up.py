@@ -14,7 +14,7 @@ import typer
 from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
-from neocloud.cli.machine.entrance import entrance_rows
+from neocloud.cli.machine.entrance import entrance_rows, has_own_authority
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.public_addresses import check_public_interface
 from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
@@ -86,6 +86,7 @@ def up(
                 given = {"grpc_port": 0, "http_port": 0} | given
         if given.get("grpc_port") == 0:
             given.setdefault("gateway_port", 0)
+            given.setdefault("s3_port", 0)
         settings = _settings(place.settings(), tls, given)
         check_public_certificate(settings, place.settings(), given)
         server = place.server()
@@ -187,7 +188,7 @@ def _settings(kept: Settings, tls: bool | None, given: Mapping[str, object]) -> 
     # Where the port is any that is free, the others must be, too.
     chosen["redirector_port"] = 0 if port == 0 else kept.redirector_port or DEFAULT_REDIRECTOR_PORT
     if port == 0 and kept.tls_port is None:
-        chosen = {"https_port": 0, "gateway_tls_port": 0} | chosen
+        chosen = {"https_port": 0, "gateway_tls_port": 0, "s3_tls_port": 0} | chosen
     return replace(kept, **chosen)
 
 
@@ -343,12 +344,9 @@ def _print_summary(
             [
                 ("  State", place.path),
                 ("  API", f"{server.grpc} (gRPC), http://{server.http.removeprefix('http://')} (JSON)"),
-                *(
-                    [("  TLS", f"{server.tls} (gRPC), authority {place.authority_file}")]
-                    if server.tls
-                    else []
-                ),
+                *([("  TLS", f"{server.tls} (gRPC){_authority(place)}")] if server.tls else []),
                 *([("  OpenAI API", f"http://{server.gateway}/v1")] if server.gateway else []),
+                *([("  Object storage", f"http://{server.s3}")] if server.s3 else []),
                 *((f"  {name}", value) for name, value in entrance_rows(place, server)),
                 ("  Credentials", place.credentials_file),
                 ("  Profile", f"{profile.name} in {_short(config_file())}"),
@@ -359,6 +357,11 @@ def _print_summary(
         echo(f"Programs that test against it need one variable: export NEOCLOUD_HOME={place.path}")
     elif is_new:
         echo("Next: neo slurm cluster create NAME --workers 2, or neo --help")
+
+
+def _authority(place: Home) -> str:
+    """Return which file clients have to trust; nothing where another authority signed the certificate."""
+    return f", authority {place.authority_file}" if has_own_authority(place) else ""
 
 
 def _short(path: Path) -> str:

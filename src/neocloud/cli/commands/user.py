@@ -10,6 +10,7 @@ from neocloud.cli.machine.entrance import sign_in_url
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, fields_table, say, show, table
 from neocloud.cli.sign_in import ask_new_password, ask_password
+from neocloud.cli.ssh import read_public_keys
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client
@@ -19,6 +20,7 @@ from neocloud.core import contract
 
 USERS = "neocloud.iam.v1.UserService"
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
+SSH_KEYS = "neocloud.iam.v1.SshKeyService"
 IAM = "nebius.iam.v1"
 app = command_group(
     "Users: people who may sign in.\n\nExample:\n\n  neo user create alice@example.com --group editors"
@@ -174,6 +176,54 @@ def second_factor(context: typer.Context) -> None:
         say(f"Add this to your authenticator app, or enter the secret {begun.secret}:\n\n  {begun.uri}\n")
         client.call(f"{USERS}/ConfirmTotp", {"totp_code": typer.prompt("Code shown in the app", err=True)})
     echo("Signing in now requires a code.")
+
+
+KeyFileArgument = Annotated[Path, typer.Argument(help="Public key file.")]
+
+
+@app.command()
+def add_ssh_key(context: typer.Context, file: KeyFileArgument) -> None:
+    """Add an SSH key of your own, for the Slurm clusters of your groups.
+
+    Example:
+
+      neo user add-ssh-key ~/.ssh/id_ed25519.pub
+    """
+    with client_of(context) as client:
+        for key in read_public_keys([file]):
+            client.call(f"{SSH_KEYS}/Add", {"public_key": key})
+    echo("Clusters of your groups accept the key within seconds.")
+
+
+@app.command()
+def list_ssh_keys(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List your own SSH keys.
+
+    Example:
+
+      neo user list-ssh-keys
+    """
+    with client_of(context) as client:
+        keys = list(client.call(f"{SSH_KEYS}/List").public_keys)
+    items = [dict(zip(("type", "key", "comment"), key.split(None, 2), strict=False)) for key in keys]
+    rows = [(item["type"], f"...{item['key'][-16:]}", item.get("comment", "")) for item in items]
+    show(output, items, table(["TYPE", "KEY", "COMMENT"], rows), empty="You have no SSH keys.")
+
+
+@app.command()
+def remove_ssh_key(context: typer.Context, file: KeyFileArgument) -> None:
+    """Remove an SSH key of your own.
+
+    Sessions that it opened stay, and so does what ~/.ssh/authorized_keys in a cluster has.
+
+    Example:
+
+      neo user remove-ssh-key old-laptop.pub
+    """
+    with client_of(context) as client:
+        for key in read_public_keys([file]):
+            client.call(f"{SSH_KEYS}/Remove", {"public_key": key})
+    echo("The key is removed.")
 
 
 @app.command()

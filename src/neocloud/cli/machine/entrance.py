@@ -26,6 +26,7 @@ def open_ports(server: RunningServer) -> list[JsonObject]:
         (server.grpc, "gRPC", False),
         (server.http.removeprefix("http://"), "JSON", False),
         (server.gateway, "OpenAI API", False),
+        (server.s3, "S3", False),
         (server.redirector, "redirector", False),
         ("" if server.listen else server.tls, "gRPC", True),
     ]
@@ -75,12 +76,17 @@ def _port_rows(place: Home, server: RunningServer) -> Iterator[tuple[str, object
 
 def authority_fingerprint(place: Home) -> str:
     """Return the SHA-256 fingerprint of the cloud's certificate authority; "" for one that is not its own."""
-    if settings_or_defaults(place.path)[0].tls_certificate or has_public_certificate(place):
+    if not has_own_authority(place):
         return ""
     try:
         return fingerprint(ssl.PEM_cert_to_DER_cert(place.authority_file.read_text()))
     except (OSError, ValueError):
         return ""
+
+
+def has_own_authority(place: Home) -> bool:
+    """Return whether the cloud's own authority signed the certificate that it serves."""
+    return not (settings_or_defaults(place.path)[0].tls_certificate or has_public_certificate(place))
 
 
 def has_public_certificate(place: Home) -> bool:
@@ -104,6 +110,8 @@ def _ports_beyond(server: RunningServer) -> Iterator[tuple[int, str]]:
     yield server.https_port, "JSON"
     if server.gateway_tls_port:
         yield server.gateway_tls_port, "OpenAI API and chat page"
+    if server.s3_tls_port:
+        yield server.s3_tls_port, "S3"
 
 
 def _login_ports(server: RunningServer) -> Iterator[JsonObject]:

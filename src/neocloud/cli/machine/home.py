@@ -56,6 +56,9 @@ class RunningServer:
     https_port: int = 0
     """Of the JSON API there."""
     gateway_tls_port: int = 0
+    s3: str = ""
+    """Where object storage is served."""
+    s3_tls_port: int = 0
     """Of the OpenAI-compatible API there; 0: none."""
     login_addresses: tuple[str, ...] = ()
     """Addresses with ssh ports of Slurm login nodes; "0.0.0.0" stands for each of IPv4."""
@@ -171,6 +174,8 @@ class Home:
                 listen=tuple(document.get("listen", ())),
                 https_port=int(document.get("https_port", 0)),
                 gateway_tls_port=int(document.get("gateway_tls_port", 0)),
+                s3=document.get("s3", ""),
+                s3_tls_port=int(document.get("s3_tls_port", 0)),
                 login_addresses=tuple(document.get("login_addresses", ())),
                 login_ports=_port_range(document.get("login_ports", (0, 0))),
             )

@@ -16,10 +16,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import neocloud
+from neocloud.cli.machine.disk_architecture import (
+    HEAD_SECTORS,
+    SECTOR,
+    Stretch,
+    architectures,
+    efi_partition,
+)
 from neocloud.cli.output import JsonObject
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import exists_in_home
@@ -29,10 +37,11 @@ CLEAN_UP_SECONDS = 30.0
 MACHINE, LAUNCHER = "machine", "launcher"
 ON_DEMAND = (LAUNCHER, MACHINE)
 """What only virtual machines need, in the order in which it is built; `neo up` does not wait for it."""
+ARCHITECTURE = "amd64"
+"""Of machines."""
 FORMATS = ("qcow2", "raw")
 DISK_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 BOOT_SIGNATURE = b"\x55\xaa"
-SECTOR = 512
 _CONVERT = "Make it stand for itself with `qemu-img convert`"
 _REFERENCES = {"backing-filename": "a backing file", "full-backing-filename": "a backing file"}
 
@@ -59,11 +68,33 @@ def build_image(
 ) -> None:
     """Build one image unless it is there; `show` gets each line of progress. Raises ClientError.
 
-    `only` names one disk of the image `machine`.
+    `only` names one disk of the image `machine`. What package tools keep for later goes with the build: it
+    does not belong in the home folder of the person who builds.
     """
     options = [*(["--force"] if force else []), *(["--only", only] if only else [])]
+    folder = (home / "images").resolve()  # perhaps a link to a folder that is not there yet
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".caches-", dir=folder) as caches:
+        _run_script(name, folder, options, {**_cache_folders(Path(caches)), **os.environ}, show)
+
+
+def _cache_folders(folder: Path) -> dict[str, str]:
+    """Return variables that have pip and Rust keep their files in this folder."""
+    names = {
+        "PIP_CACHE_DIR": "pip",
+        "CARGO_HOME": "cargo",
+        "RUSTUP_HOME": "rustup",
+        "XDG_CACHE_HOME": "cache",
+    }
+    return {variable: str(folder / name) for variable, name in names.items()}
+
+
+def _run_script(
+    name: str, folder: Path, options: list[str], environment: dict[str, str], show: Callable[[str], None]
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, str(_recipes() / name / "build"), "--output", str(home / "images"), *options],
+        [sys.executable, str(_recipes() / name / "build"), "--output", str(folder), *options],
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -143,6 +174,7 @@ def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -
         # Never by its content: a raw disk whose first bytes look like qcow2 would be read as one.
         _qemu_img("convert", "-f", found["format"], "-O", "qcow2", str(file), str(new), about=file)
         copied = check_disk(new)
+        _check_architecture(new, about=file)
         new.replace(folder / "disk.qcow2")
     finally:
         new.unlink(missing_ok=True)
@@ -151,7 +183,7 @@ def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -
         "family": family,
         "title": title,
         "version": _digest(folder / "disk.qcow2"),
-        "architecture": "amd64",
+        "architecture": ARCHITECTURE,
         "disk": "disk.qcow2",
         "minimum_bytes": copied["virtual-size"],
     }
@@ -177,6 +209,33 @@ def check_disk(file: Path) -> JsonObject:
     if found["format"] == "raw" and not _can_start(file):
         raise _refused(file, "it is neither qcow2 nor a raw disk with a boot sector", "Choose another file")
     return found
+
+
+def _check_architecture(disk: Path, *, about: Path) -> None:
+    """Raise ClientError when the disk, a qcow2 file, starts on processors of another architecture only."""
+
+    def read(part: Stretch, target: Path) -> None:
+        words = (
+            f"bs={part.block_bytes}",
+            f"skip={part.skip_blocks}",
+            f"count={part.skip_blocks + part.blocks}",
+        )
+        _qemu_img("dd", "-f", "qcow2", "-O", "raw", *words, f"if={disk}", f"of={target}", about=about)
+
+    with tempfile.TemporaryDirectory(dir=disk.parent, prefix=".look-") as folder:
+        content = Path(folder) / "content"
+        read(Stretch(SECTOR, 0, HEAD_SECTORS), content)
+        partition = efi_partition(content.read_bytes())
+        if partition is None:
+            return
+        content.unlink()
+        read(partition, content)
+        found = architectures(content)
+    if found and ARCHITECTURE not in found:
+        has = " and ".join(sorted(found))
+        raise _refused(
+            about, f"it starts on {has} and machines here are {ARCHITECTURE}", "Choose another file"
+        )
 
 
 def _can_start(file: Path) -> bool:

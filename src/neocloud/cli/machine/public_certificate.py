@@ -17,6 +17,8 @@ from neocloud.control_plane.settings import LETS_ENCRYPT, Settings
 WAIT_SECONDS = 200.0
 """Somewhat more than the server takes for an order at most."""
 POLL_SECONDS = 0.3
+MAX_NAMES = 100
+"""Of one certificate: the limit of Let's Encrypt and of other public authorities."""
 
 
 class _NotOrdered(Exception):
@@ -35,6 +37,18 @@ def check_public_certificate(settings: Settings, kept: Settings, given: Collecti
                 "Add --acme-domain NAME",
             )
         return
+    if "acme_http_port" in given and not settings.acme_http_port:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            "--acme-http-port 0 is any free port, and the authority's check could not find it",
+            "Name a port from 1 to 65535 to which the check on port 80 is forwarded",
+        )
+    if "acme_domains" in given and (number := len({*settings.acme_domains})) > MAX_NAMES:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"--acme-domain names {number} hosts, and a certificate is issued for at most {MAX_NAMES}",
+            "Name fewer",
+        )
     if settings.tls_certificate or settings.tls_key:
         raise ClientError(
             "INVALID_ARGUMENT",

@@ -23,8 +23,8 @@ FORGET = "neocloud.operator.v1.ResourceService/Forget"
 WAIT_SECONDS = 30.0
 """How long an ordinary deletion may take before force is used."""
 _NOT_ACCEPTED = frozenset({"NOT_FOUND", "FAILED_PRECONDITION"})
-"""Codes of a Delete that an operator may follow by force: the resource is another tenant's, or an earlier
-deletion of it has failed."""
+"""Codes of a Delete that an operator may follow by force: the resource is another tenant's, or a release
+before this one serves it and an earlier deletion has failed."""
 
 ForceOption = Annotated[
     bool,

@@ -125,6 +125,8 @@ OTHER_VERBS: Mapping[str, str] = {
     "ListMembers": "List the members of a group.",
     "ListMembersWithAttributes": "List the members of a group with names and e-mail addresses.",
     "ListPublic": "List {those} that are provided with the cloud.",
+    "Purge": "Remove a deleted one for good, with all that it holds.",
+    "Undelete": "Bring a deleted one back, until it is purged.",
     "ReadLog": "Print the last lines of the log.",
     "ReadSerialLog": "Print the output of the serial console.",
     "Pause": "Pause one after its next checkpoint.",

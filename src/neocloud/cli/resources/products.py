@@ -264,6 +264,24 @@ PRODUCTS: Mapping[str, Product] = {
             ),
         ),
     ),
+    "operator": Product(
+        "Maintenance of the cloud's host, for its operators.",
+        (
+            "neo operator maintenance create firmware --start-at 2026-12-01T22:00:00Z"
+            " --reason 'New firmware'",
+            "neo operator maintenance list",
+            "neo operator maintenance delete firmware",
+        ),
+        (
+            Noun(
+                "neocloud.operator.v1.MaintenanceService",
+                "Maintenance of the host or of one machine; deleting it ends it.",
+                "firmware --start-at 2026-12-01T22:00:00Z --reason 'New firmware'",
+                parent=Parent.TENANT,
+                columns=(("START", "spec.start_at"), ("RUNNING", "status.running_instance_ids")),
+            ),
+        ),
+    ),
     "tuning": Product(
         "Fine-tuning jobs. `neo tune` does everything from a data file to a served model.",
         (
@@ -310,6 +328,42 @@ PRODUCTS: Mapping[str, Product] = {
                 "nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset"
                 " 2vcpu-4gb --disk-type NETWORK_SSD --container-command 'python3 train.py'"
                 " --restart-attempts 2",
+            ),
+        ),
+    ),
+    "storage": Product(
+        "Buckets for objects, which S3 clients read and write.",
+        (
+            "neo storage bucket create data-sets",
+            "neo storage bucket list",
+            "neo storage cp train.jsonl s3://data-sets/train/",
+        ),
+        (
+            Noun(
+                "nebius.storage.v1.BucketService",
+                "Buckets: named stores of objects, with versions, rules and a policy.",
+                "data-sets --versioning-policy ENABLED --max-size-bytes 1099511627776",
+                without=("ListWithFilter",),
+            ),
+        ),
+    ),
+    "registry": Product(
+        "Registries of container images, which docker, podman and skopeo push to and pull from.",
+        (
+            "neo registry registry create team",
+            "neo registry artifact list --parent-id team",
+        ),
+        (
+            Noun(
+                "nebius.registry.v1.RegistryService",
+                "Registries of container images.",
+                "team --description 'Images of the team'",
+            ),
+            Noun(
+                "nebius.registry.v1.ArtifactService",
+                "Images in registries.",
+                parent=Parent.GIVEN,
+                parent_service="nebius.registry.v1.RegistryService",
             ),
         ),
     ),

@@ -73,6 +73,24 @@ def smallest_shape(cloud: ProjectClient, platform: str, preset: str) -> tuple[st
     if platform and preset:
         return platform, preset
     found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
+    return _smallest_of(found, platform, preset)
+
+
+def worker_shapes(cloud: ProjectClient, platform: str, preset: str) -> Sequence[tuple[str, str]]:
+    """Return the shapes of workers to try, in order: where nothing is named, one with a GPU first.
+
+    A missing name defaults to the smallest preset. Given names are passed on unchanged.
+    """
+    if platform and preset:
+        return [(platform, preset)]
+    found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
+    has_local_gpus = any(item.metadata.name == ANY_GPU for item in found)
+    with_gpu = [] if platform or preset or not has_local_gpus else [_smallest_of(found, ANY_GPU, "")]
+    return [*with_gpu, _smallest_of(found, platform, preset)]
+
+
+def _smallest_of(found: Sequence["Platform"], platform: str, preset: str) -> tuple[str, str]:
+    """Return the smallest preset, without GPUs if possible. Raises ClientError when there is none."""
     candidates = [
         (shape.resources.gpu_count, shape.resources.vcpu_count, shape.resources.memory_gibibytes, item, shape)
         for item in found

@@ -23,6 +23,7 @@ FILES = (
 PUBLIC_FILES = {"tls/ca.pem": 0o644}
 NOT_HELD = (
     "volumes, disks, shared file systems and images",
+    "objects in buckets, and the key that they are encrypted with",
     "models, and the results of fine-tuning jobs",
     "files and batches uploaded to the OpenAI-compatible API",
     "logs",

@@ -23,7 +23,8 @@ from neocloud.control_plane.public_certificate.issued import OrderFailed
 
 REQUEST_SECONDS = 15.0
 """Without a byte of an answer."""
-MAX_REQUESTS = 200
+MAX_REQUESTS, MAX_REQUESTS_PER_NAME = 200, 20
+"""Of one order. Each name takes three at least, and one more for each look at a check that goes on."""
 MAX_ANSWER_BYTES = 256 * 1024
 MAX_ERROR_CHARS = 400
 
@@ -31,10 +32,11 @@ MAX_ERROR_CHARS = 400
 class Network(client.ClientNetwork):
     """Signs requests as the library does, and sends them within limits."""
 
-    def __init__(self, directory: str, key: JWK) -> None:
+    def __init__(self, directory: str, key: JWK, names: int = 1) -> None:
+        """`names`: for how many of them a certificate is ordered."""
         super().__init__(key, alg=RS256)
         self._directory = directory
-        self._left = MAX_REQUESTS
+        self._limit = self._left = MAX_REQUESTS + MAX_REQUESTS_PER_NAME * names
         self.retry_after = 0.0
         """What the last answer said of it, in seconds."""
         # What this machine trusts, which may include a company's own authority; httpx has a list of its own.
@@ -49,7 +51,7 @@ class Network(client.ClientNetwork):
         check_origin(self._directory, url)
         self._left -= 1
         if self._left < 0:
-            raise OrderFailed(f"The order was given up after {MAX_REQUESTS} requests.")
+            raise OrderFailed(f"The order was given up after {self._limit} requests.")
         own = {"Accept-Encoding": "identity", "User-Agent": f"neocloud/{__version__}"}
         headers = {**more.get("headers", {}), **own}
         host = urlsplit(url).netloc

@@ -56,8 +56,12 @@ def new_account(directory: str, email: str) -> Account:
 
 
 def read_account(file: Path) -> Account | None:
-    """Return what is kept there; None when that is nothing, or cannot be used."""
-    with suppress(OSError, ValueError, TypeError):
+    """Return what is kept there; None when that is nothing, or cannot be used.
+
+    Raises OSError when that is not known, as on a disk that fails: another account would not be the one that
+    the authority's limits and permissions are for.
+    """
+    with suppress(FileNotFoundError, ValueError, TypeError):
         found = Account(**json.loads(file.read_text()))
         serialization.load_pem_private_key(found.key.encode(), None)
         return found
@@ -77,7 +81,7 @@ async def order_chain(
 
     `registered` is called when the account has changed. Raises OrderFailed, and what `registered` raises.
     """
-    authority = _Authority(account)
+    authority = _Authority(account, len(names))
     try:
         async with asyncio.timeout(ORDER_SECONDS):
             show(f"signing in to {authority.host}")
@@ -102,14 +106,15 @@ async def order_chain(
 class _Authority:
     """A conversation with an authority. Its methods block, and raise OrderFailed."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, names: int) -> None:
+        """`names`: how many are ordered."""
         self.host = urlsplit(account.directory).netloc
         self.has_forgotten_us = False
         """Whether it does not know the account any more."""
         self._account = account
         private = serialization.load_pem_private_key(account.key.encode(), None)
         self._key = JWKRSA(key=private)
-        self._network = Network(account.directory, self._key)
+        self._network = Network(account.directory, self._key, names)
         self._challenges: list[tuple[messages.ChallengeBody, challenges.ChallengeResponse]] = []
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from neocloud.control_plane.public_certificate.issued import (
 from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
-from neocloud.server import ServerError, listen_on
+from neocloud.server import AddressMissing, ServerError, listen_on
 
 FIRST_RETRY = timedelta(minutes=15)
 """After an order that failed; each time twice as long. Let's Encrypt allows five failures in an hour."""
@@ -161,6 +161,12 @@ class PublicCertificate:
         port = self._settings.acme_http_port
         try:
             return listen_on(self._settings.listen, port)
+        except AddressMissing as error:
+            raise OrderFailed(
+                f"{str(error).partition('. ')[0]} any more, on which {self.authority} checks the names. Give"
+                " the host that address again, or stop the cloud and choose one that `ip address` shows:"
+                " `neo down`, then `neo up --listen ADDRESS`."
+            ) from error
         except ServerError as error:
             raise OrderFailed(
                 f"{str(error).partition('. ')[0]}, and {self.authority} checks the names there. Stop what"

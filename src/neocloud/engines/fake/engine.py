@@ -86,6 +86,7 @@ class FakeEngine:
             memory_mib=memory_mib,
             accelerators=accelerators,
             isolates_namespaces=True,
+            enforces_volume_size=True,
             is_boundless=is_boundless,
             details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),
@@ -124,6 +125,8 @@ class FakeEngine:
         for reference in references:
             check_reference(reference)
         for reference in [r for r in references if r.kind == "Pod"]:
+            if self.faults.stop_gate is not None and reference in self.world.pods:
+                await self.faults.stop_gate.wait()
             self._remove_pod(reference)
         for reference in [r for r in references if r.kind not in ("Pod", "Namespace")]:
             refuse_if_used(self.world, reference)
@@ -381,9 +384,8 @@ class FakeEngine:
         return self._clock.now() if self._clock else self.world.tick()
 
     def _listen(self) -> asyncio.Queue[EngineEvent]:
-        queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
-        self._listeners.append(queue)
-        return queue
+        self._listeners.append(asyncio.Queue())
+        return self._listeners[-1]
 
     async def _events(self, queue: asyncio.Queue[EngineEvent]) -> AsyncIterator[EngineEvent]:
         try:

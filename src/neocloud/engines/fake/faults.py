@@ -20,6 +20,8 @@ class Faults:
     """How long each pod takes to start, by the engine's clock."""
     start_gate: asyncio.Event | None = None
     """Pods are created, but stay Pending until this is set."""
+    stop_gate: asyncio.Event | None = None
+    """Pods that are removed take until this is set: guests that ignore their power button."""
     die_after_seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Pods, by name, whose first container fails so long after each start, by the engine's clock."""
     taken_addresses: set[str] = field(default_factory=set[str])

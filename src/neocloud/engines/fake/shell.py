@@ -5,12 +5,13 @@ Enough for the conformance suite and for tests of services: reading and writing 
 connecting to peers, ending. It never starts a process and touches no real file.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neocloud.engines.base import MAX_LINE_BYTES, ExecResult, Reference
 from neocloud.engines.fake.world import FakeContainer, FakePod, FakeWorld, Files
-from neocloud.engines.manifest import ConfigMap, Secret
+from neocloud.engines.manifest import ATTACHED_VOLUME, ConfigMap, Secret, VolumeClaim
 
 NOT_FOUND = 127
 
@@ -79,9 +80,22 @@ def _cat(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
 
 def _tee(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     files, path = _place(process, arguments[0])
-    files[path] = stdin
+    others = sum(len(content) for name, content in files.items() if name != path)
+    free = _capacity(process.world, files) - others
+    files[path] = stdin[: max(free, 0)]
     process.world.save()
+    if len(stdin) > free:
+        return ExecResult(1, stdin, f"tee: {arguments[0]}: I/O error\n".encode())
     return ExecResult(0, stdin, b"")
+
+
+def _capacity(world: FakeWorld, files: Files) -> int:
+    """Return how many bytes these files may have: a filesystem has a size."""
+    for claim, found in world.volumes.items():
+        manifest = world.objects.get(claim)
+        if found is files and isinstance(manifest, VolumeClaim) and manifest.is_filesystem:
+            return manifest.size_bytes
+    return sys.maxsize
 
 
 def _touch(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
@@ -138,8 +152,17 @@ def _place(process: Process, path: str) -> tuple[Files, str]:
             inner = path.removeprefix(prefix)
             if mount.sub_path:
                 inner = f"{mount.sub_path}/{inner}"
+            if mount.name == ATTACHED_VOLUME:
+                return _attached(process, inner)
             return _volume(process, mount.name), inner
     return process.container.files, path
+
+
+def _attached(process: Process, path: str) -> tuple[Files, str]:
+    name, _, inner = path.partition("/")
+    pod = process.pod.manifest
+    claims = [pod.attached_claim(source) for source in pod.attached if source.claim_name == name]
+    return (process.world.volumes.setdefault(claims[0], {}) if claims else {}), inner
 
 
 def _volume(process: Process, name: str) -> Files:

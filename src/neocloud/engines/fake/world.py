@@ -298,6 +298,8 @@ def fill_claim(world: FakeWorld, faults: Faults, claim: VolumeClaim) -> None:
                 f"PersistentVolumeClaim {reference.name} exists with another dataSourceRef; "
                 "remove it first, which deletes its data, or choose another name."
             )
+        if claim.is_filesystem and claim.size_bytes < known.size_bytes:
+            raise EngineError(f"{reference.kind} {claim.name} cannot shrink; create a smaller one.")
     elif source and source.kind == CLAIM:
         if source.claim not in world.objects:
             raise EngineError(f"{source} does not exist; it cannot be copied.")

@@ -43,12 +43,20 @@ from neocloud.engines.manifest.container import (
 )
 from neocloud.engines.manifest.network_spec import Interface, VirtualNetwork
 from neocloud.engines.manifest.objects import ConfigMap, Namespace, NetworkPolicy, Secret, Service
-from neocloud.engines.manifest.pod import Pod, PodSecurityContext, Sysctl
+from neocloud.engines.manifest.pod import (
+    ATTACHED_ANNOTATION,
+    ATTACHED_VOLUME,
+    CLAIMS_ANNOTATION,
+    Pod,
+    PodSecurityContext,
+    Sysctl,
+)
 from neocloud.engines.manifest.volume import (
     CLAIM,
     DISK,
     MACHINE_IMAGE,
     ROOT_FILESYSTEM,
+    SHARED,
     ClaimSource,
     ConfigMapSource,
     DataSource,
@@ -102,12 +110,16 @@ def in_order(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 __all__ = [
+    "ATTACHED_ANNOTATION",
+    "ATTACHED_VOLUME",
     "CLAIM",
+    "CLAIMS_ANNOTATION",
     "DISK",
     "GPU",
     "KINDS",
     "MACHINE_IMAGE",
     "ROOT_FILESYSTEM",
+    "SHARED",
     "ClaimSource",
     "Command",
     "ConfigMap",

@@ -26,20 +26,27 @@ from neocloud.engines.manifest.base import (
 )
 from neocloud.engines.manifest.container import Container, SeccompProfile
 from neocloud.engines.manifest.network_spec import Interface, Member
-from neocloud.engines.manifest.volume import CLAIM, Volume
+from neocloud.engines.manifest.volume import CLAIM, ClaimSource, Volume
 
 INTERFACE_ANNOTATION = "neocloud.dev/interface"
 CLAIMS_ANNOTATION = "neocloud.dev/claims"
 """Claims of the pod's volumes that lie in other namespaces: {claim name: namespace}, as JSON. That is how
 disks move between machines, and how filesystems are shared."""
 
+ATTACHED_ANNOTATION = "neocloud.dev/attached-claims"
+"""Claims that come and go while the pod runs, {claim name: {"namespace": ..., "readOnly": ...}}, as JSON.
+Each is a folder of its name in the emptyDir volume ATTACHED_VOLUME, mounted with HostToContainer."""
+ATTACHED_VOLUME = "attached-claims"
+
 GPU_TYPE_ANNOTATION = "neocloud.dev/gpu-type"
 """The type of the GPUs that the pod's limits count; which ones it gets, the engine decides."""
+
+OWN_CPUS_ANNOTATION = "neocloud.dev/own-cpus"
 
 _ALWAYS = "Always"
 _RESTART_POLICIES = (_ALWAYS, "OnFailure", "Never")
 _GRACE_SECONDS = 30
-_METADATA = ("name", "namespace", "labels", "interface", "gpu_type", "scheduling")
+_METADATA = ("name", "namespace", "labels", "interface", "gpu_type", "own_cpus", "attached", "scheduling")
 _SCHEDULING = {
     "affinity",
     "dnsPolicy",
@@ -80,6 +87,10 @@ class Pod(Namespaced):
     """On a virtual network; None: on the bridge of its namespace."""
     gpu_type: str = ""
     """As in `neocloud.engines.gpu_types`, e.g. "h100"; "" takes any."""
+    own_cpus: bool = False
+    """Each container has CPUs for itself, as many as its limit says, where the engine can give it some."""
+    attached: tuple[ClaimSource, ...] = ()
+    """Claims that come and go while the pod runs, in its volume ATTACHED_VOLUME."""
     host_users: bool | None = None
     """False: in a user namespace, where the engine can make one."""
     hostname: str | None = None
@@ -114,6 +125,21 @@ class Pod(Namespaced):
                         field=f"container {container.name}: volumeMounts",
                     )
         _check_claims(self.volumes)
+        self._check_attached()
+
+    def _check_attached(self) -> None:
+        check_unique([claim.claim_name for claim in self.attached], "attached claim")
+        if self.attached and not self.shows_attached:
+            raise ManifestError(
+                f"needs an emptyDir volume {ATTACHED_VOLUME!r}.", field=f"annotation {ATTACHED_ANNOTATION}"
+            )
+        if self.shows_attached and self.host_users is False:
+            raise ManifestError("cannot be false for a pod with attached claims.", field="hostUsers")
+
+    @property
+    def shows_attached(self) -> bool:
+        """Whether claims can be attached to the pod while it runs."""
+        return any(volume.name == ATTACHED_VOLUME and volume.empty_dir for volume in self.volumes)
 
     @property
     def host_name(self) -> str:
@@ -152,10 +178,6 @@ class Pod(Namespaced):
     def spec(self) -> KubernetesObject:
         return {**encode(self, without=_METADATA), **self.scheduling}
 
-    def with_spec(self, spec: Document) -> "Pod":
-        """Return a pod with this name and interface and another spec, as `spec` returned it."""
-        return Pod.from_dict({**self.to_dict(), "spec": spec})
-
     def volume(self, name: str) -> Volume:
         return next(volume for volume in self.volumes if volume.name == name)
 
@@ -173,7 +195,11 @@ class Pod(Namespaced):
 
     @property
     def mounted_claims(self) -> set[Reference]:
-        return {claim for volume in self.volumes if (claim := self.claim_of(volume))}
+        mounted = {claim for volume in self.volumes if (claim := self.claim_of(volume))}
+        return mounted | {self.attached_claim(source) for source in self.attached}
+
+    def attached_claim(self, source: ClaimSource) -> Reference:
+        return Reference(CLAIM, source.namespace or self.namespace, source.claim_name)
 
     def environment_objects(self, kind: str) -> set[str]:
         """Return the names of the ConfigMaps or Secrets that its environment refers to."""
@@ -217,6 +243,8 @@ class Pod(Namespaced):
             labels=metadata.labels,
             interface=_read_interface(metadata.annotations),
             gpu_type=metadata.annotations.get(GPU_TYPE_ANNOTATION, ""),
+            own_cpus=metadata.annotations.get(OWN_CPUS_ANNOTATION) == "true",
+            attached=_read_attached(metadata.annotations),
             scheduling=scheduling,
         )
         claims = _read_claims(metadata.annotations)
@@ -233,11 +261,19 @@ class Pod(Namespaced):
             found[INTERFACE_ANNOTATION] = self.interface.to_json()
         if self.gpu_type:
             found[GPU_TYPE_ANNOTATION] = self.gpu_type
+        if self.own_cpus:
+            found[OWN_CPUS_ANNOTATION] = "true"
         claims = {
             v.claim.claim_name: v.claim.namespace for v in self.volumes if v.claim and v.claim.namespace
         }
         if claims:
             found[CLAIMS_ANNOTATION] = json.dumps(claims, sort_keys=True)
+        attached = {
+            claim.claim_name: {"namespace": claim.namespace, "readOnly": claim.read_only}
+            for claim in self.attached
+        }
+        if attached:
+            found[ATTACHED_ANNOTATION] = json.dumps(attached, sort_keys=True)
         return found
 
 
@@ -267,14 +303,31 @@ def _read_interface(annotations: Mapping[str, str]) -> Interface | None:
         raise error.within(f"annotation {INTERFACE_ANNOTATION}") from error
 
 
-def _read_claims(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    text, where = annotations.get(CLAIMS_ANNOTATION), f"annotation {CLAIMS_ANNOTATION}"
+def _read_attached(annotations: Mapping[str, str]) -> tuple[ClaimSource, ...]:
+    where = f"annotation {ATTACHED_ANNOTATION}"
+    found: list[ClaimSource] = []
+    for name, value in _read_json(annotations, ATTACHED_ANNOTATION).items():
+        fields = as_mapping(value, f"{where}: {name}")
+        namespace, is_read_only = fields.get("namespace", ""), fields.get("readOnly", False)
+        if not isinstance(is_read_only, bool) or not isinstance(namespace, str):
+            raise ManifestError("needs a namespace and readOnly.", field=f"{where}: {name}")
+        check_name(name, f"{where}: claim", label=True)
+        found.append(ClaimSource(name, namespace, is_read_only))
+    return tuple(found)
+
+
+def _read_json(annotations: Mapping[str, str], name: str) -> Mapping[str, object]:
+    text, where = annotations.get(name), f"annotation {name}"
     if text is None:
         return {}
     try:
-        found = as_mapping(json.loads(text), where)
+        return as_mapping(json.loads(text), where)
     except ValueError as error:
         raise ManifestError(f"is not valid JSON: {error}.", field=where) from error
+
+
+def _read_claims(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    found, where = _read_json(annotations, CLAIMS_ANNOTATION), f"annotation {CLAIMS_ANNOTATION}"
     claims: dict[str, str] = {}
     for claim, namespace in found.items():
         check_name(claim, f"{where}: claim")

@@ -24,6 +24,8 @@ ROOT_FILESYSTEM = "RootFilesystem"
 MACHINE_IMAGE = "MachineImage"
 _SOURCE_KINDS = (ROOT_FILESYSTEM, CLAIM, MACHINE_IMAGE)
 _OWN_GROUP = "neocloud.dev"
+SHARED = "ReadWriteMany"
+"""Access mode of volumes that many pods write in."""
 DISK = "disk.qcow2"
 """The one file of a machine's disk."""
 
@@ -205,6 +207,14 @@ class VolumeClaim(Namespaced):
     @property
     def size_bytes(self) -> int:
         return int(quantity(self.storage, "storage"))
+
+    @property
+    def is_filesystem(self) -> bool:
+        """Whether it is a filesystem of a tenant, which many pods share; its size is enforced.
+
+        Other volumes hold a machine's disk, whose file has a size of its own, or data of our own programs.
+        """
+        return SHARED in self.access_modes
 
     def _body(self) -> KubernetesObject:
         spec: KubernetesObject = {

@@ -12,6 +12,7 @@ which it switched on.
 import asyncio
 import logging
 import shutil
+import time
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
@@ -23,7 +24,7 @@ from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses
 from neocloud.engines.podman.network.attachments import write_in_place
 from neocloud.engines.podman.network.firewall import sync_tables
-from neocloud.engines.podman.network.netavark import remove_network_chains, remove_tables
+from neocloud.engines.podman.network.netavark import remove_network_rules, remove_tables
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
 from neocloud.engines.podman.service import PodmanService
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _SANDBOX_FOLDERS = ("dev", "etc", "proc", "run", "sys", "tmp")
 _INTERFACES = Path("/sys/class/net")
+BUSY_SECONDS = 10.0
+_BUSY_POLL_SECONDS = 0.2
 
 
 def prepare(layout: Layout, host: Host) -> None:
@@ -92,12 +95,27 @@ async def _remove_from_podman(layout: Layout, libpod: Libpod) -> None:
     containers = await libpod.get("/containers/json", all=True)
     dependents_first = sorted(containers, key=lambda row: row["Names"][0].endswith("._"))
     for row in dependents_first:
-        await libpod.delete(f"/containers/{row['Id']}", force=True, timeout=0)
+        await _remove_container(libpod, row["Id"])
     for network in await libpod.get("/networks/json"):
         if network["name"].startswith(f"neocloud-{layout.id}-"):
             await libpod.delete(f"/networks/{network['name']}", force=True)
-            await remove_network_chains(network["name"])
+            await remove_network_rules(network["name"])
     await libpod.request("DELETE", "/images/remove", params={"all": True, "force": True})
+
+
+async def _remove_container(libpod: Libpod, container_id: str) -> None:
+    """Remove a container. Just after its processes ended, another of Podman's may still be in its mounts."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            await libpod.delete(f"/containers/{container_id}", force=True, timeout=0)
+            return
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            if "busy" not in str(error) or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_BUSY_POLL_SECONDS)
 
 
 async def _remove_bridges(layout: Layout) -> None:

@@ -62,7 +62,7 @@ class Components:
             "Secret": ConfigMounts(layout.secrets, "Secret"),
         }
         attachments = Attachments(libpod, networks, virtual, ports, hosts_files)
-        gpus = GpuAllocator.of(layout.engine / "gpus.json")
+        gpus = GpuAllocator.of(layout.engine / "gpus.json", layout.home)
         pods = Pods(
             *(layout, libpod, networks, attachments, hosts_files, objects, volumes, config_mounts, gpus)
         )

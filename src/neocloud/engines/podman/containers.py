@@ -23,7 +23,13 @@ from typing import TypedDict
 from neocloud.engines.base import ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.translate import SANDBOX
+from neocloud.engines.podman.translate import (
+    FIRST_ID_LABEL,
+    SANDBOX,
+    SUB_PATHS,
+    SUB_PATHS_LABEL,
+    podman_names,
+)
 
 
 class Row(TypedDict):
@@ -214,6 +220,19 @@ def phase_of(rows: Sequence[Row], expected: int, restart_policy: str) -> tuple[P
 def is_lost(pod: Pod, rows: Sequence[Row]) -> bool:
     """Return whether a container lost its monitor: Podman cannot start it again, so it has to be replaced."""
     return pod.policy != "Never" and any(row["State"] == LOST for row in rows)
+
+
+def is_current(pod: Pod, rows: Sequence[Row], first: int) -> bool:
+    """Return whether the containers are those that the pod describes. `first`: its first id of the host."""
+    spec = pod.fingerprint
+    present = {container_name(row) for row in rows}
+    has_sub_paths = bool(pod.sub_paths)
+    return present == set(podman_names(pod, first)) and all(
+        row["Labels"].get("neocloud.spec") == spec
+        and row["Labels"].get(FIRST_ID_LABEL, "0") == str(first)
+        and (not has_sub_paths or row["Labels"].get(SUB_PATHS_LABEL) == SUB_PATHS)
+        for row in rows
+    )
 
 
 def to_start(pod: Pod, rows: Sequence[Row]) -> list[Row]:

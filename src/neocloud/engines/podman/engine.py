@@ -6,17 +6,20 @@ on this process: they continue when it dies, and the next engine on the same sta
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from neocloud.core.store.protocol import StoreError
 from neocloud.engines.base import (
     MAX_OUTPUT_BYTES,
     Capabilities,
     EngineError,
     EngineEvent,
+    EventKind,
     ExecResult,
     LogPage,
     Observation,
@@ -41,9 +44,15 @@ from neocloud.engines.podman.network.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
+from neocloud.engines.podman.storage import sized_filesystems
 from neocloud.engines.podman.storage.pod_mounts import missing_support
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
+ENCRYPTION = "disks of machines (LUKS); not filesystems, nor what containers write"
+CONTAINER_DISKS = "not enforced: what containers write beside their filesystems is on the host's disk"
+"""Podman's overlay has sizes only on XFS with project quotas."""
 _PODS_AT_ONCE = 8
 
 
@@ -70,6 +79,7 @@ class PodmanEngine:
         self._opened = ", ".join(map(str, opened_ranges)) or "none"
         self._host: Host | None = None
         self._user_namespaces = ""
+        self._filesystem_sizes = ""
         self._prepared = False
         self._preparing = asyncio.Lock()
 
@@ -92,7 +102,7 @@ class PodmanEngine:
             isolates_namespaces=True,
             enforces_cpu="cpu" in info["host"]["cgroupControllers"],
             enforces_memory="memory" in info["host"]["cgroupControllers"],
-            enforces_volume_size=False,
+            enforces_volume_size=self._components.volumes.enforces_sizes,
             details={
                 "acceleration": acceleration,
                 "acceleration reason": reason,
@@ -100,12 +110,21 @@ class PodmanEngine:
                 "cgroups": host.cgroup_version,
                 "storage driver": info["store"]["graphDriverName"],
                 "user namespaces": self._user_namespaces,
+                "filesystem sizes": self._filesystem_sizes,
+                "container disks": CONTAINER_DISKS,
+                "encryption at rest": ENCRYPTION,
                 "private ranges open to workloads": self._opened,
                 **public.details(),
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
             },
-            warnings=(*host.warnings, *gpus.warnings, *name_warnings, *await public.warnings()),
+            warnings=(
+                *host.warnings,
+                *gpus.warnings,
+                *name_warnings,
+                *await public.warnings(),
+                *await asyncio.to_thread(self._components.volumes.warnings),
+            ),
         )
 
     async def apply(self, objects: Sequence[Manifest]) -> None:
@@ -194,6 +213,7 @@ class PodmanEngine:
     async def close(self) -> None:
         self._prober.close()
         self._components.gpus.close()
+        self._components.networks.public_interface.close()
         await self._libpod.close()
 
     # Only on a single machine: GPUs, images, shutdown and removal
@@ -246,6 +266,7 @@ class PodmanEngine:
         taken = gpus.taken()  # the record goes with the folder
         await destroy(self.layout, self._libpod, self._service())
         await gpus.restore_drivers_of(taken)
+        await gpus.give_up()
         self._prepared = False
         await self.close()
 
@@ -270,6 +291,7 @@ class PodmanEngine:
             await self._start_service()
             await asyncio.to_thread(prepare, self.layout, self._known_host())
             await self._find_user_namespaces()
+            await self._find_filesystem_sizes()
             await remember_tables(self.layout)
             await self._components.networks.sync()
             if self._components.gpus.taken():
@@ -286,6 +308,13 @@ class PodmanEngine:
             missing = await asyncio.to_thread(missing_support, self.layout.volumes)
         self._components.pods.shifts_ids = not missing
         self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
+
+    async def _find_filesystem_sizes(self) -> None:
+        missing = await asyncio.to_thread(sized_filesystems.missing_support, self.layout.volumes)
+        self._components.volumes.enforces_sizes = not missing
+        growing = "" if sized_filesystems.can_grow_mounted() else ", which grows only while no pod uses it"
+        held = f"each is a file system in a file{growing}"
+        self._filesystem_sizes = f"not enforced: {missing}" if missing else held
 
     async def _apply_pod(self, pod: Pod, settled: Set[Reference]) -> None:
         if pod.reference not in settled:
@@ -309,6 +338,12 @@ class PodmanEngine:
     async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
         await self._prepare()
         async for event in watch(self._libpod, self.layout, since):
+            if event.kind is EventKind.POD_REMOVED:
+                try:
+                    await self._components.pods.note_removal(event.pod)
+                except (EngineError, StoreError) as error:
+                    # A pod that needs GPUs, and the next start, release them then.
+                    logger.warning("GPUs of pod %s are not released yet: %s", event.pod.name, error)
             yield event
 
 

@@ -64,6 +64,14 @@ class Layout:
         return self.run / "pods"
 
     @property
+    def filesystems(self) -> Path:
+        """Mount points of volumes whose size is enforced.
+
+        Mounts in the folder `run` are shared: what is unmounted here is unmounted for Podman's monitors too.
+        """
+        return self.run / "filesystems"
+
+    @property
     def socket(self) -> Path:
         return self.run / "podman.sock"
 

@@ -68,7 +68,8 @@ class Observer:
         runs = await self._inspect(namespace, rows)
         found = [self._pod(pod, of_pod, runs) for pod, of_pod in pods.items()]
         found.sort(key=lambda pod: pod.reference.name)
-        return Observation(tuple(found), frozenset(self._others(namespace)))
+        unsized = self._components.volumes.unsized(namespace)
+        return Observation(tuple(found), frozenset(self._others(namespace)), frozenset(unsized))
 
     async def _inspect(self, namespace: str, rows: Sequence[Row]) -> dict[str, _Run]:
         """Return the current run of each container; only those that changed are inspected."""

@@ -12,18 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.manifest import Pod, Volume
+from neocloud.engines.manifest import ATTACHED_VOLUME, Pod, Volume
 from neocloud.engines.podman.containers import (
     Row,
     by_pod,
     container_name,
+    is_current,
     is_lost,
     is_running,
     monitors_ended,
     to_start,
     with_lost,
 )
-from neocloud.engines.podman.gpus.allocator import GpuAllocator
+from neocloud.engines.podman.gpus.allocator import GpuAllocator, uses_gpus
 from neocloud.engines.podman.gpus.cdi import Device
 from neocloud.engines.podman.gpus.passthrough import groups_of
 from neocloud.engines.podman.layout import Layout, Objects, logged, pod_field
@@ -31,18 +32,16 @@ from neocloud.engines.podman.libpod import Conflict, Libpod, NotFound, full_imag
 from neocloud.engines.podman.network.attachments import Attachments, HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.netavark import remove_stale_port_forwards, reset_early_connections
+from neocloud.engines.podman.own_cpus import CpuAllocator
+from neocloud.engines.podman.storage.attached_claims import show_attached
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, first_id
 from neocloud.engines.podman.storage.volumes import Volumes, host_path, require_device
 from neocloud.engines.podman.translate import (
-    FIRST_ID_LABEL,
     SANDBOX,
-    SUB_PATHS,
-    SUB_PATHS_LABEL,
     Resolved,
     Spec,
     container_specs,
-    podman_names,
     published_ports,
 )
 
@@ -82,6 +81,7 @@ class Pods:
         self.shifts_ids = False
         """Whether pods with `hostUsers: false` get a user namespace; known once the engine is prepared."""
         self._gpus = gpus
+        self._cpus = CpuAllocator()
         self._locks: defaultdict[Reference, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def rows(self, namespace: str | None = None, pod: str | None = None) -> Sequence[Row]:
@@ -117,7 +117,7 @@ class Pods:
         return (
             not self._locks[pod.reference].locked()
             and self._objects.pod(pod.reference) == pod
-            and _is_current(pod, rows, self._first_id(pod))
+            and is_current(pod, rows, self._first_id(pod))
             and not is_lost(pod, rows)
             and not to_start(pod, rows)
         )
@@ -128,7 +128,7 @@ class Pods:
         async with self._locks[reference]:
             rows = await self.rows(reference.namespace, reference.name)
             first = self._first_id(pod)
-            if not rows or not _is_current(pod, rows, first):
+            if not rows or not is_current(pod, rows, first):
                 await self._require_images(pod)
             before = self._objects.pod(reference)
             async with self._attachments.admitted(pod):
@@ -139,11 +139,15 @@ class Pods:
                         reference.name,
                         extra=pod_field(reference),
                     )
-                if rows and (has_lost or not _is_current(pod, rows, first)):
+                if rows and (has_lost or not is_current(pod, rows, first)):
                     await self._delete(reference, rows)
                     rows = list[Row]()
                 if before is not None:
                     await self._gpus.release_unneeded(before, pod)
+                if rows and pod.shows_attached:
+                    await asyncio.to_thread(
+                        show_attached, pod, self._volumes
+                    )  # before it is recorded as done
                 self._objects.put(pod)
             await self._attachments.changed(before, pod)
             await self._hosts_files.refresh(reference.namespace)
@@ -168,6 +172,15 @@ class Pods:
             await self._attachments.changed(before, None)
             await self._networks.release(reference.namespace, reference.name)
             await self._hosts_files.refresh(reference.namespace)
+
+    async def note_removal(self, reference: Reference) -> None:
+        """Release the GPUs of a pod whose containers were removed by hand, as after a forced deletion."""
+        pod, lock = self._objects.pod(reference), self._locks[reference]
+        if pod is None or not uses_gpus(pod) or lock.locked():  # the engine itself removes or replaces it
+            return
+        async with lock:
+            if not await self.rows(reference.namespace, reference.name):
+                await self._gpus.release(pod)
 
     async def restart(self, reference: Reference) -> None:
         """Stop and start all containers; the pod keeps its address."""
@@ -227,8 +240,11 @@ class Pods:
 
     async def _create(self, pod: Pod) -> None:
         await self._gpus.bind(pod)
-        async with self._gpus.reserve(pod, self.rows) as devices:
-            resolved = await self._resolve(pod, devices)
+        async with (
+            self._gpus.reserve(pod, self.rows) as devices,
+            self._cpus.reserve(pod, self.rows) as cpus,
+        ):
+            resolved = await self._resolve(pod, devices, cpus)
             specs = container_specs(pod, resolved, self._layout)
             for spec in specs:
                 await self._create_container(spec)
@@ -265,13 +281,15 @@ class Pods:
             return
         with logged(logger, f"Started {len(idle)} containers of pod {reference.name}", reference):
             await self._gpus.bind(pod)
-            await self._resolve(pod, {})
+            await self._resolve(pod, {}, {})
             for row in idle:
                 if is_running(row):
                     await self._stop_container(row["Id"], 0)
                 await self._start(pod, row["Id"], owns_network=_owns_network(row))
 
-    async def _resolve(self, pod: Pod, devices: Mapping[str, tuple[Device, ...]]) -> Resolved:
+    async def _resolve(
+        self, pod: Pod, devices: Mapping[str, tuple[Device, ...]], cpus: Mapping[str, str]
+    ) -> Resolved:
         """Look up everything that the pod refers to, and create what is missing."""
         if published_ports(pod):
             await remove_stale_port_forwards()
@@ -291,6 +309,7 @@ class Pods:
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
             devices=devices,
+            cpus=cpus,
         )
 
     def _first_id(self, pod: Pod) -> int:
@@ -325,6 +344,8 @@ class Pods:
             return self._config_mounts["Secret"].view(pod.namespace, volume.secret)
         if claim := pod.claim_of(volume):
             return self._volumes.claim_path(claim.namespace, claim.name, first)
+        if volume.empty_dir and volume.name == ATTACHED_VOLUME:
+            return show_attached(pod, self._volumes)
         if volume.empty_dir:
             return self._volumes.scratch_path(pod.namespace, pod.name, volume.name, volume.empty_dir)
         assert volume.host_path is not None, "a volume has a source"
@@ -368,22 +389,6 @@ class Pods:
     def _grace(self, reference: Reference) -> int:
         pod = self._objects.pod(reference)
         return pod.grace_seconds if pod else _GRACE_SECONDS
-
-
-def _is_current(pod: Pod, rows: Sequence[Row], first: int) -> bool:
-    spec = pod.fingerprint
-    present = {container_name(row) for row in rows}
-    has_sub_paths = bool(pod.sub_paths)
-    return present == set(podman_names(pod, first)) and all(
-        row["Labels"].get("neocloud.spec") == spec
-        and row["Labels"].get(FIRST_ID_LABEL, "0") == str(first)
-        and (not has_sub_paths or _mounts_safely(row))
-        for row in rows
-    )
-
-
-def _mounts_safely(row: Row) -> bool:
-    return row["Labels"].get(SUB_PATHS_LABEL) == SUB_PATHS
 
 
 def _owns_network(row: Row) -> bool:

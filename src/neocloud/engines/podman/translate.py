@@ -37,6 +37,8 @@ SANDBOX = "_"
 SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
 """On containers whose sub-paths are mount points of pod_mounts.py; older ones name the volume's files."""
 FIRST_ID_LABEL = "neocloud.first-id"
+CPUS_LABEL = "neocloud.cpus"
+"""On containers with CPUs of their own: the numbers of these."""
 """On containers with a user namespace: the id of this machine that their root has."""
 _VFIO = "/dev/vfio/"
 _UNLIMITED = 2**64 - 1
@@ -75,6 +77,8 @@ class Resolved:
     secrets: Contents = field(default_factory=dict[str, Mapping[str, bytes]])
     devices: Mapping[str, tuple[Device, ...]] = field(default_factory=dict[str, tuple[Device, ...]])
     """GPUs by container name."""
+    cpus: Mapping[str, str] = field(default_factory=dict[str, str])
+    """CPUs of containers that have their own, such as "0,1", by container name."""
     root_filesystems: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Folder by image name, of images that are one; that of SANDBOX, for a pod with a user namespace."""
     first_id: int = 0
@@ -183,6 +187,7 @@ def _sandbox(resolved: Resolved, layout: Layout) -> Spec:
 def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layout) -> Spec:
     values = container_environment(pod, container, resolved.address, resolved.config_maps, resolved.secrets)
     devices = resolved.devices.get(container.name, ())
+    cpus = resolved.cpus.get(container.name, "")
     body: Spec = {
         **_identity(pod, container.name, resolved, layout),
         **_root(container.image, values, resolved),
@@ -196,12 +201,13 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
         "stop_timeout": pod.grace_seconds,
         "mounts": _mounts(container, resolved, layout),
         "devices": [{"path": device.name} for device in devices] + _devices(pod, container),
-        "resource_limits": _limits(container),
+        "resource_limits": _limits(container, cpus),
         **_security(
             pod.security_context or PodSecurityContext(), container.security_context or SecurityContext()
         ),
     }
     body["labels"][LABEL] = ",".join(device.key for device in devices)
+    body["labels"][CPUS_LABEL] = cpus
     if any(device["path"].startswith(_VFIO) for device in body["devices"]):
         body["r_limits"] = [{"type": "memlock", "soft": _UNLIMITED, "hard": _UNLIMITED}]
     if container.command:
@@ -256,12 +262,12 @@ def _bind(source: Path, destination: str, options: list[str]) -> Spec:
     }
 
 
-def _limits(container: Container) -> Spec:
+def _limits(container: Container, cpus: str) -> Spec:
     limits = container.limits
     translated: Spec = {}
     if "cpu" in limits:
         quota = max(1000, int(quantity(limits["cpu"], "cpu") * _PERIOD))
-        translated["cpu"] = {"quota": quota, "period": _PERIOD}
+        translated["cpu"] = {"quota": quota, "period": _PERIOD, **({"cpus": cpus} if cpus else {})}
     if "memory" in limits:
         translated["memory"] = {"limit": int(quantity(limits["memory"], "memory"))}
     return translated

@@ -24,9 +24,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from neocloud.core import sqlite_file
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock
-from neocloud.gateway import sqlite_file
 from neocloud.gateway.metering import ledger_tables
 from neocloud.gateway.metering.ledger_tables import HOUR_MS, LedgerError, RequestEnd, Reservation
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from neocloud.core import sqlite_file
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.gateway import sqlite_file
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.openai_files.handlers import Page, unknown_after
 

@@ -1,5 +1,9 @@
 # pyright: strict
-"""Delete: at once where nothing runs, otherwise by asking the reconciler to take everything down first."""
+"""Delete: immediately where nothing runs, otherwise when the reconciler has removed everything.
+
+Until the row is gone, another Delete returns the operation that goes on. Where there is none, because the
+deletion failed or began with that of the owner, it returns a new one, and the reconciler tries again.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +42,7 @@ class Delete:
             if row is None or row.kind != self._kind.message:
                 raise contract.not_found(self._descriptor.word, message.id)
             if row.deleted_at is not None:
-                return self._already_asked(tx, row)
+                return self._repeat(tx, request, row, now)
             self._check_version(message, row)
             self._check_alone(tx, row)
             reader = self._runtime.reader(tx, request.subject, now)
@@ -47,12 +51,16 @@ class Delete:
 
         return await commit(self._runtime, request, work)
 
-    def _already_asked(self, tx: Transaction, row: Resource) -> Change:
+    def _repeat(self, tx: Transaction, request: Request, row: Resource, now: datetime) -> Change:
         unfinished, _ = tx.list_operations(resource_id=row.id, unfinished=True)
-        for operation in unfinished:
-            if operation.method.endswith("/Delete"):
-                return Change(operation, is_recorded=True)
-        raise contract.bad_state(row.id, f"{row.id} is being deleted already.")
+        running = next((each for each in unfinished if operations.is_delete(each)), None)
+        if running is not None:
+            return Change(running, is_recorded=True)
+        tx.enqueue(row.id, now)
+        return Change(new_operation(request, row, now, self._title(row)))
+
+    def _title(self, row: Resource) -> str:
+        return f"{self._descriptor.word} {row.name}".strip()
 
     def _check_version(self, message: Any, row: Resource) -> None:
         wanted = getattr(message, "resource_version", 0)
@@ -71,8 +79,7 @@ class Delete:
         refuse_part(tx, row)
 
     def _write(self, tx: Transaction, request: Request, row: Resource, now: datetime) -> Change:
-        title = f"{self._descriptor.word} {row.name}".strip()
-        operation = new_operation(request, row, now, title)
+        operation = new_operation(request, row, now, self._title(row))
         if self._kind.is_reconciled:
             operations.abort_unfinished(
                 tx, row.id, now, f"The resource was deleted by operation {operation.id}."

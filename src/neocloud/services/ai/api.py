@@ -91,7 +91,8 @@ def _method(service: str, kind: str, verb: str, permission: str, change: Change)
                 now, provided = call.dependencies.clock.now(), call.dependencies.provided
                 reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
                 workload: Workload = wire.resource_message(row)
-                check_capacity(reader, row, demands(workload.spec), [])
+                demanded, may_preempt = demands(workload.spec), not workload.spec.preemptible
+                check_capacity(reader, row, demanded, [], may_wait=True, may_preempt=may_preempt)
             write_runtime_state(tx, row.id, runtime)
             return _changed(tx, call, row, state)
 

@@ -70,7 +70,9 @@ class WorkloadRules(Rules[WorkloadT]):
             *_sizes(new.spec),
         ]
         if not found:
-            check_capacity(reader, new.metadata, demands(new.spec), [])
+            may_preempt = not new.spec.preemptible
+            demanded = demands(new.spec)
+            check_capacity(reader, new.metadata, demanded, [], may_wait=True, may_preempt=may_preempt)
         return found
 
     def complete(self, new: WorkloadT, old: WorkloadT | None, reader: ResourceReader) -> None:

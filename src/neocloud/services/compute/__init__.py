@@ -16,7 +16,7 @@ from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.nebius.compute.v1 import DiskSpec, FilesystemSpec, InstanceSpec
 from neocloud.services.compute import rules, types
 from neocloud.services.compute.api import METHODS
-from neocloud.services.compute.api.instances import gpu_cluster_view, instance_view
+from neocloud.services.compute.api.instances import disk_view, gpu_cluster_view, instance_view
 from neocloud.services.compute.catalogue import preset
 from neocloud.services.compute.reconcile import reconcilers
 from neocloud.services.compute.reconcile.copies import sync_public_images
@@ -121,6 +121,7 @@ KINDS = (
         rules=rules.DiskRules(),
         initial_state="CREATING",
         is_reconciled=True,
+        view=disk_view,
     ),
     Kind(
         message=types.SNAPSHOT,

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 
 from neocloud.core import contract
 from neocloud.core.readers import ResourceReader
@@ -18,9 +19,16 @@ from neocloud.engines.base import Capabilities, Reference
 from neocloud.fleet import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
+from neocloud.services.compute import maintenance, preemption
 from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
-from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, FilesystemType
+from neocloud.services.compute.maintenance import MAINTENANCE, MaintenanceState, of_host
+from neocloud.services.compute.types import FILESYSTEM, INSTANCE, NAMESPACE_LABEL, FilesystemType
 
+wait_for_capacity = preemption.wait_for_capacity
+maintenance_state, next_change = maintenance.state_at, maintenance.next_change
+announce_maintenance = maintenance.announce
+stop_for_maintenance = maintenance.stop
+finish_maintenance = maintenance.finish
 MOST_HOLDERS = 5
 """How many holders an error names."""
 
@@ -37,23 +45,125 @@ def check_capacity(
     resource: ResourceMetadata | Resource,
     demanded: Sequence[Demand],
     held: Sequence[Demand],
+    *,
+    may_wait: bool = False,
+    may_preempt: bool = False,
 ) -> None:
     """Raise NOT_ENOUGH_RESOURCES unless this machine has capacity for the demand beside all others.
 
     A demand for no more than the resource holds already is met: a resource can always become smaller. The
     error names the holders in the resource's own project only.
+
+    With `may_wait`, the capacity of instances that are stopping counts as free, and the resource's reconciler
+    must wait for it (`preemption.wait_for_capacity`). With `may_preempt` too, preemptible instances are
+    stopped where that is needed and enough.
     """
+    if _count(demanded) - _count(held):
+        _refuse_under_maintenance(reader, demanded)
     if not needs_capacity_check(reader.inventory, demanded, held):
         return
     uses = reader.provided.get(CapacityUses)
     rows = {kind: reader.list(kind) for kind in uses.kinds}
+    others = held_by_others(uses, rows, resource.id)
+    if may_wait and reader.inventory is not None:
+        inventory, instances = Inventory.of(reader.inventory), rows.get(INSTANCE, ())
+        if _is_made_free(
+            reader, inventory, resource.id, demanded, others, instances, may_preempt=may_preempt
+        ):
+            return
     names = {
         row.id: holder_name(row)
         for found in rows.values()
         for row in found
         if row.parent_id == resource.parent_id
     }
-    check_fits(reader.inventory, demanded, held_by_others(uses, rows, resource.id), names)
+    check_fits(reader.inventory, demanded, others, names)
+
+
+def _refuse_under_maintenance(reader: ResourceReader, demanded: Sequence[Demand]) -> None:
+    """Raise NOT_ENOUGH_RESOURCES while the host is under maintenance: nothing more is started on it."""
+    for row in reader.list(MAINTENANCE):
+        found = of_host(row, reader.now)
+        if found is not None and found[1] is MaintenanceState.UNDER_WAY:
+            raise contract.not_enough_resources(
+                "compute.nodes",
+                _shapes(demanded),
+                f"The host is under maintenance ({found[0].reason}). Try again when that has ended.",
+            )
+
+
+def _shapes(demanded: Iterable[Demand]) -> str:
+    return " + ".join(f"{count} x {shape.platform} {shape.name}" for shape, count in demanded)
+
+
+def _is_made_free(
+    reader: ResourceReader,
+    inventory: Inventory,
+    resource_id: str,
+    demanded: Sequence[Demand],
+    others: Sequence[Held],
+    instances: Sequence[Resource],
+    *,
+    may_preempt: bool,
+) -> bool:
+    """Whether the demand fits once instances have stopped, which the resource then waits for.
+
+    False also where it fits now, and nothing has to be freed.
+    """
+    by_id = {row.id: row for row in instances if row.id != resource_id}
+    leaving = [row.id for row in by_id.values() if preemption.is_leaving(row)]
+    freed = _enough_of(inventory, demanded, others, leaving)
+    if freed is None and may_preempt:
+        staying = [(holder_id, demand) for holder_id, demand in others if holder_id not in leaving]
+        running = [row.id for row in preemption.candidates(by_id.values())]
+        preempted = _enough_of(inventory, demanded, staying, running)
+        for instance_id in preempted or ():
+            row = by_id[instance_id]
+            reader.write(partial(preemption.preempt_instance, row=row, now=reader.now))
+        freed = [*leaving, *preempted] if preempted else None
+    if not freed:
+        return False
+    preemption.wait_for(reader.reserve, resource_id, freed)
+    return True
+
+
+def _enough_of(
+    inventory: Inventory, demanded: Sequence[Demand], held: Sequence[Held], ordered: Sequence[str]
+) -> Sequence[str] | None:
+    """Return the ids of the fewest holders without which the demand fits, the first ones among equals.
+
+    Empty where it fits beside all; None where it does not fit without any of them.
+    """
+    amounts: dict[str, list[Demand]] = {}
+    for holder_id, demand in held:
+        amounts.setdefault(holder_id, []).append(demand)
+    total = _amounts([*demanded, *(demand for _, demand in held)])
+    needed = {what: over for what, have in total.items() if (over := have - _available(inventory, what)) > 0}
+    freeable = [(each, _amounts(amounts[each])) for each in ordered if each in amounts]
+    chosen = preemption.smallest_set(needed, freeable) if needed else []
+    if chosen is None:
+        return None
+    rest = [demand for holder_id, demand in held if holder_id not in chosen]
+    return None if shortages(inventory, [*demanded, *rest]) else chosen
+
+
+_CORES, _MEMORY, _GPUS = "cores", "memory", "gpus/"
+
+
+def _amounts(demands: Sequence[Demand]) -> dict[str, Fraction]:
+    """Return the quantities that demands sum up to, in the terms of `shortages`."""
+    memory_mib = sum(shape.memory_mib * count for shape, count in demands)
+    found = {_CORES: _cores(demands), _MEMORY: Fraction(memory_mib)}
+    for shape, count in demands:
+        for what in {_GPUS, f"{_GPUS}{shape.gpu_type}"}:
+            found[what] = found.get(what, Fraction()) + shape.gpus * count
+    return found
+
+
+def _available(inventory: Inventory, what: str) -> int:
+    if what.startswith(_GPUS):
+        return inventory.gpu_count(what.removeprefix(_GPUS))
+    return inventory.cpus if what == _CORES else inventory.memory_mib
 
 
 def holder_name(row: Resource) -> str:
@@ -105,7 +215,7 @@ def check_fits(
     wanted = list(demanded)
     lacking = shortages(Inventory.of(capabilities), [*wanted, *(demand for _, demand in held)])
     if lacking:
-        shapes = " + ".join(f"{count} x {shape.platform} {shape.name}" for shape, count in wanted)
+        shapes = _shapes(wanted)
         in_use = f" In use: {_in_use(held, names or {})}." if held else ""
         others = ", or stop or delete one of those in use" if held else ""
         raise contract.not_enough_resources(
@@ -234,9 +344,15 @@ def claim_reference(row: Resource) -> Reference:
 
 
 __all__ = [
+    "MAINTENANCE",
+    "MaintenanceState",
+    "of_host",
+    "maintenance_state",
+    "next_change",
     "Demand",
     "Platform",
     "Preset",
+    "announce_maintenance",
     "check_capacity",
     "check_fits",
     "claim_name",
@@ -246,6 +362,7 @@ __all__ = [
     "filesystem_holders",
     "filesystem_spec",
     "find_filesystem",
+    "finish_maintenance",
     "held_by_others",
     "holder_name",
     "instance_demands",
@@ -255,4 +372,6 @@ __all__ = [
     "preset",
     "preset_violations",
     "shortages",
+    "stop_for_maintenance",
+    "wait_for_capacity",
 ]

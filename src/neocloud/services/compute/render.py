@@ -7,14 +7,17 @@ unless it lies in that of the filesystem's owner.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from neocloud.engines.base import Reference
+from neocloud.engines.base import KubernetesObject, Reference
 from neocloud.engines.manifest import (
+    ATTACHED_VOLUME,
     MACHINE_IMAGE,
     ROOT_FILESYSTEM,
+    ClaimSource,
     Container,
     DataSource,
+    EmptyDir,
     Interface,
     LinuxCapabilities,
     Manifest,
@@ -27,19 +30,28 @@ from neocloud.engines.manifest import (
     VolumeClaim,
     limits,
 )
+from neocloud.services.compute.disk_limits import DiskLimits
 from neocloud.services.compute.public import claim_name, claim_namespace
-from neocloud.services.compute.types import BOOT_DEVICE, POD_CONTAINER, ROOT_FILESYSTEM_LABEL
+from neocloud.services.compute.started_pod import can_attach, folder_at_start
+from neocloud.services.compute.types import (
+    BOOT_DEVICE,
+    POD_CONTAINER,
+    POD_GRACE_SECONDS,
+    ROOT_FILESYSTEM_LABEL,
+)
 
 INSTANCE_LABEL = "neocloud.dev/instance"
 MACHINE_SECRET, MACHINE_FOLDER, MACHINE_FILE = "machine", "/etc/neocloud/machine", "machine.json"
+KEY_PREFIX = "key-"
+"""Begins the name of the file with a disk's key in MACHINE_FOLDER; the id of the disk follows."""
 IDENTITY_SECRET, IDENTITY_FOLDER, TOKEN_FILE = "identity", "/etc/neocloud/identity", "token.json"
 DISK_FILE = "disk.qcow2"
+BOOT_FOLDER, ATTACHED_FOLDER = "/disks/0", "/disks/attached"
+"""The other disks come and go below ATTACHED_FOLDER, each in a folder named after it."""
 KVM = "kvm"
 VFIO_FOLDER = "/dev/vfio/"
 """Holds the devices of IOMMU groups. The engine takes a group from its drivers for the pod that names it."""
 
-GRACE_SECONDS = 60
-"""The time for a guest to shut down before it is powered off."""
 LAUNCHER_CAPABILITIES = (
     "NET_ADMIN",  # wires the pod's interface to the guest's
     "NET_BIND_SERVICE",  # names and metadata at ports below 1024
@@ -58,6 +70,9 @@ class DiskView:
     device_id: str
     size_bytes: int
     is_read_only: bool = False
+    limits: DiskLimits | None = None
+    key: str = field(default="", repr=False)
+    """The key that it is encrypted with; empty for a disk that is not."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,10 @@ class MachineView:
     interface: InterfaceView
     disks: tuple[DiskView, ...]
     """The boot disk first."""
+    detaching: tuple[DiskView, ...] = ()
+    """Disks that the guest is to release; the pod shows them until it has."""
+    started: KubernetesObject = field(default_factory=dict)
+    """The spec of its pod as it was started; empty before the start."""
     filesystems: tuple[SharedView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     user_data: str = ""
@@ -111,7 +130,8 @@ def machine_objects(view: MachineView) -> list[Manifest]:
     """Return all objects of a machine but the pod."""
     desired = json.dumps(_desired_state(view), indent=1, sort_keys=True)
     namespace = Namespace(name=view.id, labels={INSTANCE_LABEL: view.id})
-    return [namespace, _secret(view.id, MACHINE_SECRET, {MACHINE_FILE: desired})]
+    keys = {f"{KEY_PREFIX}{disk.id}": disk.key for disk in view.disks if disk.key}
+    return [namespace, _secret(view.id, MACHINE_SECRET, {MACHINE_FILE: desired} | keys)]
 
 
 def identity_secret(instance_id: str, token: str, expires_at: str) -> Secret:
@@ -121,6 +141,7 @@ def identity_secret(instance_id: str, token: str, expires_at: str) -> Secret:
 
 
 def machine_pod(view: MachineView) -> Pod:
+    """Return the pod of a machine that starts now."""
     serving = FILESYSTEM_CAPABILITIES if view.filesystems else ()
     mounted = list(_mounted(view))
     container = Container(
@@ -141,11 +162,16 @@ def machine_pod(view: MachineView) -> Pod:
         interface=view.interface.card,
         hostname=view.hostname,
         restart_policy=view.restart_policy,
-        termination_grace_period_seconds=GRACE_SECONDS,
+        termination_grace_period_seconds=POD_GRACE_SECONDS,
         automount_service_account_token=False,
         enable_service_links=False,
         containers=(container,),
         volumes=tuple(volume for volume, _ in mounted),
+        attached=tuple(
+            ClaimSource(disk.id, disk.id, disk.is_read_only)
+            for disk in (*view.disks[1:], *view.detaching)
+            if not folder_at_start(view.started, disk.id)
+        ),
     )
 
 
@@ -160,15 +186,9 @@ def _desired_state(view: MachineView) -> dict[str, object]:
         "memory_mib": view.memory_mib,
         "acceleration": view.acceleration,
         "disks": [
-            {
-                "id": disk.id,
-                "path": f"{_disk_folder(index)}/{DISK_FILE}",
-                "size_bytes": disk.size_bytes,
-                "read_only": disk.is_read_only,
-                "device_id": disk.device_id,
-                "is_boot": disk.device_id == BOOT_DEVICE,
-            }
-            for index, disk in enumerate(view.disks)
+            desired_disk(disk, view.started)
+            for disk in view.disks
+            if can_attach(view.started) or folder_at_start(view.started, disk.id)
         ],
         "filesystems": [
             {"tag": shared.tag, "path": _filesystem_folder(index), "read_only": shared.is_read_only}
@@ -189,6 +209,21 @@ def _desired_state(view: MachineView) -> dict[str, object]:
     }
 
 
+def desired_disk(disk: DiskView, started: KubernetesObject) -> dict[str, object]:
+    """Return the disk as machine.json and `attach-disk` describe it, in a pod that was started so."""
+    default = BOOT_FOLDER if disk.device_id == BOOT_DEVICE else f"{ATTACHED_FOLDER}/{disk.id}"
+    return {
+        "id": disk.id,
+        "path": f"{folder_at_start(started, disk.id) or default}/{DISK_FILE}",
+        "size_bytes": disk.size_bytes,
+        "read_only": disk.is_read_only,
+        "device_id": disk.device_id,
+        "is_boot": disk.device_id == BOOT_DEVICE,
+        "limits": disk.limits.to_dict() if disk.limits else None,
+        "encrypted": bool(disk.key),
+    }
+
+
 def _mounted(view: MachineView) -> Iterator[tuple[Volume, Mount]]:
     """Yield the volumes with their mounts in the container."""
     yield Volume.of_secret("machine", MACHINE_SECRET), Mount("machine", MACHINE_FOLDER, read_only=True)
@@ -197,12 +232,12 @@ def _mounted(view: MachineView) -> Iterator[tuple[Volume, Mount]]:
             Volume.of_secret("identity", IDENTITY_SECRET),
             Mount("identity", IDENTITY_FOLDER, read_only=True),
         )
-    for index, disk in enumerate(view.disks):
-        name = f"disk-{index}"
-        yield (
-            Volume.of_claim(name, disk.id, disk.id),
-            Mount(name, _disk_folder(index), read_only=disk.is_read_only),
-        )
+    boot = view.disks[0]
+    yield Volume.of_claim("disk-0", boot.id, boot.id), Mount("disk-0", BOOT_FOLDER)
+    yield (
+        Volume(ATTACHED_VOLUME, empty_dir=EmptyDir()),
+        Mount(ATTACHED_VOLUME, ATTACHED_FOLDER, read_only=True, mount_propagation="HostToContainer"),
+    )
     for index, shared in enumerate(view.filesystems):
         name = f"filesystem-{index}"
         yield (
@@ -222,10 +257,6 @@ def _devices(view: MachineView) -> list[tuple[str, str]]:
         groups = sorted({gpu.iommu_group for gpu in view.gpus})
         found.extend((f"vfio-{group}", f"{VFIO_FOLDER}{group}") for group in groups)
     return found
-
-
-def _disk_folder(index: int) -> str:
-    return f"/disks/{index}"
 
 
 def _filesystem_folder(index: int) -> str:

@@ -7,7 +7,9 @@ instance, and each read-only attachment has its own value. So two instances neve
 The runtime state is what neither an instance's spec nor the engine holds, stored beside the instance.
 `stop_reason`: why the instance does not run although it should. Only a start clears it, so a guest that
 powered itself off stays off when the server or the host restarts. `pod_spec`: the pod as it was when it was
-started; a new version of this program must not replace the pods of running instances.
+started; a new version of this program must not replace the pods of running instances. `disk_limits`: what
+its machine enforced when it was last looked at, for those who read a disk. `detaching`: the disks that
+its guest keeps although they are to be detached.
 """
 
 import json
@@ -25,6 +27,7 @@ from neocloud.messages.nebius.compute.v1 import (
     InstanceSpec,
     InstanceStatus,
 )
+from neocloud.services.compute.disk_limits import DiskLimits, parse_limits
 from neocloud.services.iam.types import CLOUDS_PROJECT_ID
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -89,6 +92,7 @@ class DiskReason(StrEnum):
     ENGINE_REFUSED = "EngineRefused"
     VOLUME_LOST = "VolumeLost"
     SOURCE_LOST = "SourceLost"
+    KEY_LOST = "KeyLost"
 
 
 class FilesystemState(StrEnum):
@@ -112,6 +116,16 @@ def attachment_namespace(disk_id: str) -> str:
 
 def disk_attachment(instance_id: str, *, is_read_only: bool) -> str:
     return instance_id if is_read_only else READ_WRITE
+
+
+def attachments_of(held: Iterable[tuple[str, str]]) -> dict[str, bool]:
+    """Return the disks among the reservations that an instance holds; True where it only reads one."""
+    start = f"{attachment_namespace(DISK_ID_PREFIX)}-"
+    return {
+        namespace.removeprefix(attachment_namespace("")): value != READ_WRITE
+        for namespace, value in sorted(held)
+        if namespace.startswith(start)
+    }
 
 
 def writer(reservations: Mapping[str, str]) -> str:
@@ -139,6 +153,10 @@ GPU_CLUSTER_ID_PREFIX = "computegpucluster"
 MAINTENANCE_EVENT = "nebius.compute.v1.MaintenanceEvent"
 MAINTENANCE_EVENT_ID_PREFIX = "computemaintenance"
 
+GRACE_SECONDS = 60
+"""The time for a guest to shut down before it is powered off."""
+POD_GRACE_SECONDS = GRACE_SECONDS + 10
+"""The same for its pod, whose launcher powers the guest off and then ends."""
 BOOT_DEVICE = "boot"
 POD_CONTAINER = "machine"
 
@@ -167,6 +185,8 @@ class InstanceReason(StrEnum):
     """A GPU is there, and this host cannot pass it to a virtual machine."""
     GPU_LOST = "GpuLost"
     """A GPU of the machine, which was started, does not answer any more."""
+    DISK_NOT_RELEASED = "DiskNotReleased"
+    """The guest does not release a disk that is to be detached. The machine goes on as before."""
     GPU_NOT_PASSED = "GpuNotPassed"
     """The machine runs and was started without its GPUs."""
 
@@ -178,6 +198,7 @@ class StopReason(StrEnum):
     GUEST = "guest powered itself off"
     FAILED = "machine failed and its recovery policy says FAIL"
     PREEMPTED = "preempted"
+    MAINTENANCE = "stopped for maintenance"
 
 
 def attached_disks(spec: InstanceSpec) -> Iterable[tuple[str, AttachedDiskSpec]]:
@@ -220,13 +241,19 @@ def pod_name(instance_id: str) -> str:
 
 
 _SECRET_NAME = "machine"
-_STOP_REASON, _POD_SPEC = "halt", "pod_spec"
+_STOP_REASON, _POD_SPEC, _DISK_LIMITS, _DETACHING = "halt", "pod_spec", "disk_limits", "detaching"
+
+
+OVERDUE = "overdue"
 
 
 @dataclass(frozen=True)
 class RuntimeState:
     stop_reason: StopReason = StopReason.NONE
     pod_spec: KubernetesObject = field(default_factory=dict)
+    disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict)
+    detaching: Mapping[str, str] = field(default_factory=dict)
+    """The time since when the guest keeps a disk that it is to release, or OVERDUE, by disk id."""
 
 
 def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
@@ -234,9 +261,21 @@ def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
     if raw is None:
         return RuntimeState()
     content = json.loads(raw)
-    return RuntimeState(StopReason(content[_STOP_REASON]), content[_POD_SPEC])
+    reported = {disk_id: parse_limits(held) for disk_id, held in content.get(_DISK_LIMITS, {}).items()}
+    return RuntimeState(
+        StopReason(content[_STOP_REASON]),
+        content[_POD_SPEC],
+        disk_limits={disk_id: limits for disk_id, limits in reported.items() if limits is not None},
+        detaching=content.get(_DETACHING, {}),
+    )
 
 
 def write_runtime_state(tx: Transaction, instance_id: str, state: RuntimeState) -> None:
-    content = {_STOP_REASON: state.stop_reason, _POD_SPEC: state.pod_spec}
+    limits = {disk_id: held.to_dict() for disk_id, held in state.disk_limits.items()}
+    content = {
+        _STOP_REASON: state.stop_reason,
+        _POD_SPEC: state.pod_spec,
+        _DISK_LIMITS: limits,
+        _DETACHING: dict(state.detaching),
+    }
     tx.put_secret(instance_id, _SECRET_NAME, json.dumps(content).encode())

@@ -6,8 +6,10 @@ from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.authentication import StoreAuthenticator
 from neocloud.services.iam.access.authorization import StoreAuthorizer, tenant_rights
 from neocloud.services.iam.access.federation import Issuers
+from neocloud.services.iam.access.group_members import group_members
 from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PasswordChecker
+from neocloud.services.iam.access.signed_requests import StoreSignedRequests
 from neocloud.services.iam.access.tokens import token_issuer
 from neocloud.services.iam.api import ALIASES, METHODS
 from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
@@ -23,7 +25,13 @@ from neocloud.services.iam.rules.accounts import (
 from neocloud.services.iam.rules.federations import FederatedCredentialsRules, OidcFederationRules
 from neocloud.services.iam.rules.keys import AccessKeyRules, AuthPublicKeyRules, view_key, view_static_key
 from neocloud.services.iam.rules.people import InvitationRules, show_expired
-from neocloud.services.iam.types import TenantRights, TokenAuthenticator, TokenIssuer
+from neocloud.services.iam.types import (
+    GroupMembers,
+    SignedRequests,
+    TenantRights,
+    TokenAuthenticator,
+    TokenIssuer,
+)
 
 KINDS = (
     Kind(
@@ -165,7 +173,9 @@ SERVICE = Service(
         Issuers: _issuers,
         TokenIssuer: lambda dependencies: token_issuer(dependencies.store, dependencies.clock),
         TokenAuthenticator: lambda dependencies: StoreAuthenticator(dependencies.store, dependencies.clock),
+        GroupMembers: lambda dependencies: group_members(dependencies.store),
         TenantRights: lambda dependencies: tenant_rights(dependencies.store),
+        SignedRequests: lambda dependencies: StoreSignedRequests(dependencies.store, dependencies.clock),
     },
 )
 

@@ -35,16 +35,10 @@ key for, impersonate, change or delete an account that has more rights, or add m
 """
 
 
-RESERVED = ("storage.", "container-registry.")
-"""Roles of services that this cloud does not have yet: they guard nothing, so the page leaves them out."""
-
-
 def page() -> str:
     """Return the text of the page."""
     lines = [HEAD, "| role | for | permissions |", "|---|---|---|"]
     for name, role in ROLES.items():
-        if name.startswith(RESERVED):
-            continue
         patterns = " ".join(f"`{pattern}`" for pattern in role.permissions)
         lines.append(f"| `{name}` | {role.about} | {patterns} |")
     lines += ["", "## Groups of a new tenant", "", "| group | role on the tenant |", "|---|---|"]

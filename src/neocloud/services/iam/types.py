@@ -6,7 +6,7 @@ row with one is a project.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
@@ -90,6 +90,15 @@ def lineage(resource_id: str, get: Callable[[str], Resource | None]) -> Iterator
         row = get(row.parent_id) if row.parent_id else None
 
 
+ACCESS_KINDS = frozenset(
+    {
+        *(ACCESS_KEY, SERVICE_ACCOUNT, GROUP, GROUP_MEMBERSHIP, ACCESS_PERMIT, CONTAINER),
+        *(TENANT_USER_ACCOUNT, SESSION, AUTH_PUBLIC_KEY, FEDERATED_CREDENTIALS, OIDC_FEDERATION),
+    }
+)
+"""The kinds that decide which signed requests are let in, and what they may do."""
+
+
 def tenant_of(resource_id: str, get: Callable[[str], Resource | None]) -> str | None:
     """Return the id of the tenant that the resource belongs to, or None when it does not exist."""
     for row in lineage(resource_id, get):
@@ -120,6 +129,59 @@ class TokenAuthenticator(Authenticator, Protocol):
 
 
 @dataclass(frozen=True)
+class TemporaryKey:
+    """A key for S3 of a signed-in account."""
+
+    aws_access_key_id: str
+    secret: str = field(repr=False)
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Whose access key signed requests of one day name."""
+
+    subject: Subject
+    access_key_id: str
+    signing_key: bytes = field(repr=False)
+    """Derived from the secret for a day, a region and S3. It is worthless on any other day."""
+    project_id: str
+    group_ids: tuple[str, ...]
+    expires_at: datetime | None
+
+
+class SignedRequests(Protocol):
+    """What a service asks about callers of a data plane, who sign with access keys or show tokens."""
+
+    async def signer(self, aws_id: str, day: str, region: str) -> Signer | None:
+        """Return the signer, by the access key id of a client, also of a temporary one; None unless the key
+        is active."""
+        ...
+
+    async def rights(self, subject_id: str, permissions: Sequence[str], target_id: str) -> tuple[str, ...]:
+        """Return those of the permissions that roles give an account on the target."""
+        ...
+
+    async def issue(self, token: str, project_id: str, lifetime: timedelta) -> TemporaryKey:
+        """Return a key for the account of an access token. It ends with the credential of the token, and
+        after `lifetime` at the latest. S3 creates and lists buckets in the project. Raises ApiError."""
+        ...
+
+    async def rights_of(
+        self, subject: Subject, permissions: Sequence[str], target_id: str
+    ) -> tuple[str, ...]:
+        """Return those of the permissions that an authenticated subject has on the target."""
+        ...
+
+    async def token(self, aws_id: str) -> tuple[str, datetime] | None:
+        """Return a token of the key's account for calls of the storage API, which ends with the key, and when
+        it ends at the latest. None unless the key is active."""
+        ...
+
+    def is_allowed(self, role: str, permission: str) -> bool: ...
+
+
+@dataclass(frozen=True)
 class ProjectRights:
     """The requested permissions that a subject has in one project."""
 
@@ -131,4 +193,21 @@ class ProjectRights:
 class TenantRights(Protocol):
     async def __call__(self, subject: Subject, permissions: Sequence[str], /) -> Sequence[ProjectRights]:
         """Return every project of the subject's tenant where it has any of the permissions, by id."""
+        ...
+
+
+@dataclass(frozen=True)
+class Member:
+    """A person in a group."""
+
+    account_id: str
+    name: str
+    """An e-mail address, or what a provider calls the person. Its owner may have chosen it."""
+    ssh_public_keys: tuple[str, ...] = ()
+
+
+class GroupMembers(Protocol):
+    async def __call__(self, project_id: str, group_ids: Sequence[str], /) -> Sequence[Member]:
+        """Return the user accounts that may act now and are in one of these groups, oldest first. A group
+        that is not of the project's tenant has no members."""
         ...

@@ -18,6 +18,7 @@ from neocloud.core.kind import delete_row
 from neocloud.core.service import Call, Dependencies, KindTable, Method, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.engines.base import Engine, Reference
+from neocloud.engines.gpu_ledger import leave_to_pod
 from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.neocloud.operator.v1 import (
     EngineObject,
@@ -35,7 +36,7 @@ PERMISSION = "operator.resources.forget"
 SHORTEST_DELETION = timedelta(seconds=30)
 """A deletion that began more recently cannot be forced: it may be about to end."""
 LISTING_SECONDS = 10.0
-"""How long the engine, and then the disk, may take to list what is left behind."""
+"""How long the engine, the disk and Slurm may take, at the same time, to list what is left behind."""
 REASON = "An operator removed the resource from the control plane by force. Its workloads may still exist."
 _NAMED_CHILDREN = 5
 SLURM_JOB = "SlurmJob"
@@ -55,7 +56,9 @@ async def forget(call: Call, request: ForgetResourceRequest) -> Write[ForgetReso
         now = dependencies.clock.now()
         for row in reversed(rows):
             operations.abort_unfinished(tx, row.id, now, REASON)
+            keep_gpus = leave_to_pod(tx, row.id, Reference("Pod", row.id, row.id))
             delete_row(tx, kinds, row, now)
+            keep_gpus()  # what runs on may still use them
         title = f"{_words(rows[0].kind)} {rows[0].name}".strip()
         return NewOperation(rows[0], title, has_removed=True, answer=lambda done: _response(done, rows, left))
 
@@ -111,28 +114,19 @@ def _response(operation: Operation, rows: Sequence[Resource], left: LeftBehind) 
 
 
 async def _left_behind(dependencies: Dependencies, rows: Sequence[Resource]) -> LeftBehind:
-    """Return what is known to be left. Whatever keeps the deletion from ending may fail here, too."""
+    """Return what is known to be left. Whatever keeps the deletion from ending may fail here, too.
+
+    All sources are asked at the same time: with what a second listing adds, a caller waits twice
+    LISTING_SECONDS at most, whatever the number of clusters.
+    """
     engine, home = dependencies.engine, dependencies.settings.home
     ids = {row.id for row in rows}
-    found: set[Reference] = set()
-    folders: list[str] = []
-    problems: list[str] = []
-    try:
-        async with asyncio.timeout(LISTING_SECONDS):
-            for row in rows:
-                found |= await _objects_of(engine, row, ids)
-    except TimeoutError:
-        problems.append(f"The engine did not answer within {LISTING_SECONDS:g} s.")
-    except Exception as error:
-        logger.warning("What %s leaves behind cannot be listed: %s", rows[0].id, error, exc_info=True)
-        problems.append(str(error) or type(error).__name__)
-    try:
-        async with asyncio.timeout(LISTING_SECONDS):
-            folders = await asyncio.to_thread(lambda: sorted(str(path) for path in _folders(home, ids)))
-    except TimeoutError:
-        problems.append(f"The disk of the state folder did not answer within {LISTING_SECONDS:g} s.")
-    jobs, unreachable = await _slurm_jobs(dependencies.provided.find(BatchJobs), rows)
-    problems += unreachable
+    (found, engine_problem), (folders, disk_problem), (jobs, unreachable) = await asyncio.gather(
+        _objects(engine, rows, ids),
+        _folders_in_time(home, ids),
+        _slurm_jobs(dependencies.provided.find(BatchJobs), rows),
+    )
+    problems = [each for each in (engine_problem, disk_problem, *unreachable) if each]
     objects = sorted(found, key=lambda each: (each.namespace, each.kind != "Pod", each.kind, each.name))
     return LeftBehind(
         objects=[
@@ -146,6 +140,32 @@ async def _left_behind(dependencies: Dependencies, rows: Sequence[Resource]) -> 
         ],
         engine_error=" ".join(problems),
     )
+
+
+async def _objects(
+    engine: Engine, rows: Sequence[Resource], ids: Collection[str]
+) -> tuple[set[Reference], str]:
+    """Return what the engine has of these resources, and what went wrong."""
+    found: set[Reference] = set()
+    try:
+        async with asyncio.timeout(LISTING_SECONDS):
+            for row in rows:
+                found |= await _objects_of(engine, row, ids)
+    except TimeoutError:
+        return found, f"The engine did not answer within {LISTING_SECONDS:g} s."
+    except Exception as error:
+        logger.warning("What %s leaves behind cannot be listed: %s", rows[0].id, error, exc_info=True)
+        return found, str(error) or type(error).__name__
+    return found, ""
+
+
+async def _folders_in_time(home: Path, ids: Collection[str]) -> tuple[list[str], str]:
+    """Return the folders of these resources, and what went wrong."""
+    try:
+        async with asyncio.timeout(LISTING_SECONDS):
+            return await asyncio.to_thread(lambda: sorted(str(path) for path in _folders(home, ids))), ""
+    except TimeoutError:
+        return [], f"The disk of the state folder did not answer within {LISTING_SECONDS:g} s."
 
 
 async def _objects_of(engine: Engine, row: Resource, ids: Collection[str]) -> set[Reference]:
@@ -173,22 +193,27 @@ async def _slurm_jobs(
         spec = getattr(wire.resource_message(row), "spec", None)
         if cluster_id := getattr(spec, "slurm_cluster_id", ""):
             clusters.setdefault(cluster_id, []).append(f"{row.id}.")
-    found: list[tuple[str, int]] = []
-    problems: list[str] = []
     if batch_jobs is None:
-        return found, problems
-    for cluster_id, names in clusters.items():
-        try:
-            async with asyncio.timeout(LISTING_SECONDS):
-                jobs = await batch_jobs.jobs(cluster_id)
-        except Exception as error:
-            logger.warning("Slurm jobs on %s cannot be listed: %s", cluster_id, error, exc_info=True)
-            why = str(error) or f"Slurm did not answer within {LISTING_SECONDS:g} s."
-            problems.append(f"Slurm jobs on {cluster_id} cannot be listed: {why}")
-        else:
-            ours = [job.id for job in jobs if job.name.startswith(tuple(names)) and not job.has_ended]
-            found += [(cluster_id, each) for each in ours]
-    return found, problems
+        return [], []
+    listed = await asyncio.gather(
+        *(_jobs_on(batch_jobs, cluster_id, tuple(names)) for cluster_id, names in clusters.items())
+    )
+    found = [job for jobs, _ in listed for job in jobs]
+    return found, [problem for _, problem in listed if problem]
+
+
+async def _jobs_on(
+    batch_jobs: BatchJobs, cluster_id: str, names: tuple[str, ...]
+) -> tuple[list[tuple[str, int]], str]:
+    """Return the jobs on one cluster with names that begin so, and what went wrong."""
+    try:
+        async with asyncio.timeout(LISTING_SECONDS):
+            jobs = await batch_jobs.jobs(cluster_id)
+    except Exception as error:
+        logger.warning("Slurm jobs on %s cannot be listed: %s", cluster_id, error, exc_info=True)
+        why = str(error) or f"Slurm did not answer within {LISTING_SECONDS:g} s."
+        return [], f"Slurm jobs on {cluster_id} cannot be listed: {why}"
+    return [(cluster_id, job.id) for job in jobs if job.name.startswith(names) and not job.has_ended], ""
 
 
 def _folders(home: Path, ids: Collection[str]) -> Iterator[Path]:

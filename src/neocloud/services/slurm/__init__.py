@@ -1,6 +1,7 @@
 """Managed Slurm: clusters of pods with a shared root, and their batch jobs.
 
 A cluster is charged for its nodes by preset, from the moment it is ready until its deletion is requested.
+A worker of an elastic node set is a resource of its own, and charged while it is there.
 Controller, accounting and login nodes are free. The shared root is a compute Filesystem of its own and
 metered there.
 """
@@ -12,15 +13,24 @@ from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
-from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, ElasticWorkerSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmFactory
-from neocloud.services.slurm.api import METHODS
+from neocloud.services.slurm.api import METHODS, backup, rest
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmRest
-from neocloud.services.slurm.types import CLUSTER, CLUSTER_ID_PREFIX, BatchJobs, State
+from neocloud.services.slurm.types import (
+    CLUSTER,
+    CLUSTER_ID_PREFIX,
+    ELASTIC_WORKER,
+    ELASTIC_WORKER_ID_PREFIX,
+    WORKER_STOPPED,
+    WORKER_UP,
+    BatchJobs,
+    State,
+)
 
 CHARGED_STATES = frozenset({State.READY, State.UPDATING})
 
@@ -48,12 +58,28 @@ class ClusterMeter:
 
 
 def demand(spec: ClusterSpec) -> dict[str, int]:
-    """Return the units of all node sets together by SKU, e.g. {"cpu-d3.vcpu": 16, "cpu-d3.ram": 64}."""
+    """Return the units of all node sets that are not elastic, by SKU, e.g. {"cpu-d3.vcpu": 16}."""
     total: dict[str, int] = {}
     for node_set in spec.node_sets:
+        if node_set.HasField("elastic"):
+            continue
         for sku, units in preset(node_set.platform, node_set.preset).skus().items():
             total[sku] = total.get(sku, 0) + units * node_set.count
     return {sku: units for sku, units in total.items() if units}
+
+
+class ElasticWorkerMeter:
+    kinds: tuple[str, ...] = (ELASTIC_WORKER,)
+
+    def __call__(
+        self, history: Sequence[HistoryEntry], start: datetime, end: datetime
+    ) -> Iterable[UsageRecord]:
+        for stretch in intervals(history, start, end):
+            if stretch.entry.state != WORKER_UP:
+                continue
+            spec = ElasticWorkerSpec.FromString(stretch.entry.spec)
+            for sku, units in preset(spec.platform, spec.preset).skus().items():
+                yield stretch.record(sku=sku, units=units)
 
 
 KINDS = (
@@ -69,14 +95,25 @@ KINDS = (
         stopped_state=State.STOPPED,
         is_reconciled=True,
     ),
+    Kind(
+        message=ELASTIC_WORKER,
+        rpc="neocloud.slurm.v1.ClusterService",
+        id_prefix=ELASTIC_WORKER_ID_PREFIX,
+        permission="slurm.elasticWorkers",
+        parent_kinds=("nebius.iam.v1.Container",),
+        verbs=frozenset(),
+        initial_state=WORKER_UP,
+        stopped_state=WORKER_STOPPED,
+    ),
 )
 
 SERVICE = Service(
     name="slurm",
     kinds=KINDS,
-    methods=METHODS,
+    methods=(*METHODS, *rest.METHODS, *backup.METHODS),
+    http_routes=rest.ROUTES,
     reconcilers=lambda dependencies: (ClusterReconciler(dependencies),),
-    meters=(ClusterMeter(),),
+    meters=(ClusterMeter(), ElasticWorkerMeter()),
     capacity=CAPACITY,
     provides={
         BatchJobs: ClusterJobs.of,

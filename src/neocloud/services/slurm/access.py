@@ -12,7 +12,7 @@ from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.engines.base import MAX_OUTPUT_BYTES, Engine, ExecResult, Observation, Reference
-from neocloud.services.slurm.render import CONTROLLER_POD, ENTER_ROOT, LOGIN_POD
+from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, LOGIN_POD
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmRest, SlurmUnreachable
 from neocloud.services.slurm.types import (
     CLUSTER,
@@ -74,22 +74,40 @@ class SlurmAccess:
 
     @asynccontextmanager
     async def api(self, cluster_id: str, observation: Observation | None = None) -> AsyncIterator[SlurmApi]:
-        """Open the cluster's REST service; `observation` saves reading its pods again.
+        """Open the cluster's REST service, of two controllers that of the first that answers; `observation`
+        saves reading its pods again.
 
-        Raises SlurmUnreachable while the controller does not run.
+        Raises SlurmUnreachable while no controller runs.
         """
         observation = observation or await self.observe(cluster_id)
-        controller = observation.pod(CONTROLLER_POD)
-        if controller is None or not controller.ip:
+        pods = (observation.pod(name) for name in CONTROLLER_PODS)
+        addresses = [pod.ip for pod in pods if pod is not None and pod.ip]
+        if not addresses:
             raise SlurmUnreachable("the controller does not run yet")
         key = await self._store.read(lambda tx: tx.secret(cluster_id, Secret.JWT_KEY))
         if key is None:
             raise SlurmUnreachable("the cluster has no keys yet")
-        slurm = self._factory(controller.ip, key)
+        slurm = await self._first_that_answers(addresses, key)
         try:
             yield slurm
         finally:
             await slurm.close()
+
+    async def _first_that_answers(self, addresses: Sequence[str], key: bytes) -> SlurmApi:
+        """Return a client of the first controller that answers, or of the last."""
+        *others, last = addresses
+        for address in others:
+            try:
+                slurm = self._factory(address, key)
+            except SlurmUnreachable:
+                continue
+            try:
+                await slurm.version()
+            except SlurmError:
+                await slurm.close()
+            else:
+                return slurm
+        return self._factory(last, key)
 
     @asynccontextmanager
     async def ready_api(

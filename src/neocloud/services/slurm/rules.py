@@ -4,19 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
 from neocloud.control_plane.settings import Settings
 from neocloud.core import wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.core.store.group_commit import refuse_while_writing
+from neocloud.core.ssh_keys import is_public_key
 from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.slurm.v1 import (
     Cluster,
     ClusterSpec,
     CreateClusterRequest,
+    NodeSet,
     UpdateClusterRequest,
 )
 from neocloud.services.compute.public import (
@@ -28,12 +26,24 @@ from neocloud.services.compute.public import (
     preset_violations,
 )
 from neocloud.services.compute.types import FilesystemState, attachment_namespace
-from neocloud.services.slurm.types import CLUSTER, DEFAULT_SHARED_ROOT_GIB
+from neocloud.services.iam.types import GROUP, tenant_of
+from neocloud.services.slurm.render import DEFAULT_PARTITION
+from neocloud.services.slurm.topology_rules import topology_violations
+from neocloud.services.slurm.types import CLUSTER, DEFAULT_IDLE_SECONDS, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.types import SUBNET
 
-RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "rest"})
+RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "balancer", "rest"})
+RESERVED_USERS = frozenset(
+    ("backup", "bin", "daemon", "dbus", "games", "haproxy", "irc", "list", "lp", "mail", "man", "messagebus")
+    + ("munge", "mysql", "news", "nobody", "polkitd", "proxy", "root", "slurm", "slurmrestd", "sshd", "sync")
+    + ("sys", "tss", "uucp", "uuidd", "www-data")
+)
+"""Accounts that Debian or the cluster has; some hide those of the same name in the shared root."""
+RESERVED_PREFIXES = ("systemd-",)
 MAX_KEYS = 100
-"""SSH keys of one cluster, as the contract has it."""
+"""SSH keys of root in one cluster, as the contract has it."""
+MAX_USERS, MAX_KEYS_OF_USER = 200, 20
+"""Users of one cluster and SSH keys of one user, as the contract has it."""
 SYSTEM_FOLDERS = frozenset(
     {"bin", "boot", "dev", "etc", "jail", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
 )
@@ -47,7 +57,8 @@ PORT_PARTS = 16
 
 
 def cluster_demands(spec: ClusterSpec) -> list[Demand]:
-    """Return what the workers of a cluster hold of the machine."""
+    """Return what the workers of a cluster hold of the machine: those of elastic sets also while they are not
+    there, so that a job never waits for capacity that another took."""
     return [
         (preset(node_set.platform, node_set.preset), node_set.count)
         for node_set in spec.node_sets
@@ -68,6 +79,9 @@ class ClusterRules(Rules[Cluster]):
     def defaults(self, resource: Cluster) -> None:
         if not resource.spec.shared_root.size_gibibytes:
             resource.spec.shared_root.size_gibibytes = DEFAULT_SHARED_ROOT_GIB
+        for node_set in resource.spec.node_sets:
+            if node_set.HasField("elastic") and not node_set.elastic.idle_seconds:
+                node_set.elastic.idle_seconds = DEFAULT_IDLE_SECONDS
 
     def quota_demand(self, resource: Cluster) -> Mapping[str, int]:
         """GPUs share the quota of machines; the filesystem of the shared root counts by itself."""
@@ -78,28 +92,29 @@ class ClusterRules(Rules[Cluster]):
         return demand
 
     def request_violations(self, request: CreateClusterRequest | UpdateClusterRequest) -> Iterable[Violation]:
-        keys = request.spec.login.ssh_public_keys
-        if len(keys) > MAX_KEYS:
+        spec = request.spec
+        if len(spec.login.ssh_public_keys) > MAX_KEYS or len(spec.users) > MAX_USERS:
             return  # the contract refuses it
-        for index, key in enumerate(keys):
-            if not _is_public_key(key):
-                yield Violation(
-                    f"spec.login.ssh_public_keys[{index}]",
-                    'is not an SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
-                    " (the .pub file, never the private key)",
-                )
+        yield from _key_violations("spec.login", spec.login.ssh_public_keys)
+        for index, user in enumerate(spec.users):
+            if len(user.ssh_public_keys) <= MAX_KEYS_OF_USER:
+                yield from _key_violations(f"spec.users[{index}]", user.ssh_public_keys)
 
     def violations(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
         found = [
             *_node_set_violations(new.spec),
+            *topology_violations(new.spec),
             *_shared_root_violations(new.spec, old.spec if old else None),
             *_login_violations(new, old, reader),
+            *_user_violations(new.spec, old),
+            *_group_violations(new, old, reader),
             *_subnet_violations(new, reader),
             *_filesystem_violations(new, reader),
         ]
         if not found:
             held = cluster_demands(old.spec) if old else []
-            check_capacity(reader, new.metadata, cluster_demands(new.spec), held)
+            demanded = cluster_demands(new.spec)
+            check_capacity(reader, new.metadata, demanded, held, may_wait=True, may_preempt=True)
         return found
 
     def complete(self, new: Cluster, old: Cluster | None, reader: ResourceReader) -> None:
@@ -130,8 +145,9 @@ class LoginPorts:
         """Return the ports that the operator chose in `settings`."""
         own = (
             *(settings.grpc_port, settings.http_port, settings.tls_port),
-            *(settings.redirector_port, settings.gateway_port),
+            *(settings.redirector_port, settings.gateway_port, settings.s3_port),
             *((settings.https_port, settings.gateway_tls_port) if settings.listen else ()),
+            *((settings.s3_tls_port,) if settings.listen else ()),
         )
         first, last = settings.login_ports
         return cls(first, last, frozenset(port for port in own if port), settings.cloud_number)
@@ -158,8 +174,65 @@ def _node_set_violations(spec: ClusterSpec) -> Iterable[Violation]:
             yield Violation(f"{field}.name", f'"{node_set.name}" is used twice; choose another name')
         if node_set.name in RESERVED_NODE_SET_NAMES:
             yield Violation(f"{field}.name", f'"{node_set.name}" is reserved for the cluster itself')
+        if node_set.HasField("elastic"):
+            yield from _elastic_violations(node_set, f"{field}.elastic")
         seen.add(node_set.name)
         yield from preset_violations(node_set.platform, node_set.preset, field)
+
+
+def _elastic_violations(node_set: NodeSet, field: str) -> Iterable[Violation]:
+    if node_set.name == DEFAULT_PARTITION:
+        yield Violation(field, f'the partition "{DEFAULT_PARTITION}" has all sets; choose another name')
+    if node_set.elastic.min_count > node_set.count:
+        yield Violation(f"{field}.min_count", f"must not be more than the count, which is {node_set.count}")
+
+
+def _key_violations(field: str, keys: Iterable[str]) -> Iterable[Violation]:
+    for index, key in enumerate(keys):
+        if not is_public_key(key):
+            yield Violation(
+                f"{field}.ssh_public_keys[{index}]",
+                'is not an SSH public key; give one line such as "ssh-ed25519 AAAA... you@host"'
+                " (the .pub file, never the private key)",
+            )
+
+
+def is_reserved_user(name: str) -> bool:
+    return name in RESERVED_USERS or name.startswith(RESERVED_PREFIXES)
+
+
+def _user_violations(spec: ClusterSpec, old: Cluster | None) -> Iterable[Violation]:
+    seen: set[str] = set()
+    records = (*old.status.users, *old.status.former_users) if old else ()
+    of_accounts = {record.name for record in records if record.account_id}
+    for index, user in enumerate(spec.users):
+        field = f"spec.users[{index}].name"
+        if user.name == "root":
+            yield Violation(field, "root is always there; its keys belong in spec.login.ssh_public_keys")
+        elif is_reserved_user(user.name):
+            yield Violation(field, f'"{user.name}" is an account of the system; choose another name')
+        if user.name in seen:
+            yield Violation(field, f'"{user.name}" is used twice; choose another name')
+        if user.name in of_accounts:
+            text = f'"{user.name}" is, or was, the user of a person in a group; choose another name'
+            yield Violation(field, text)
+        seen.add(user.name)
+
+
+def _group_violations(new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
+    for index, group_id in enumerate(new.spec.group_ids):
+        if old and group_id in old.spec.group_ids:
+            continue  # one that was deleted since holds up no other change
+        group = reader.get(group_id)
+        if (
+            group is None
+            or group.kind != GROUP
+            or group.parent_id != tenant_of(new.metadata.parent_id, reader.get)
+        ):
+            yield Violation(
+                f"spec.group_ids[{index}]",
+                f'"{group_id}" is not a group of this tenant; `neo iam group list` shows them',
+            )
 
 
 def _shared_root_violations(new: ClusterSpec, old: ClusterSpec | None) -> Iterable[Violation]:
@@ -170,7 +243,20 @@ def _shared_root_violations(new: ClusterSpec, old: ClusterSpec | None) -> Iterab
         )
 
 
+def _drain_violations(spec: ClusterSpec) -> Iterable[Violation]:
+    nodes = [f"login-{index}" for index in range(spec.login.count or 1)]
+    for index, name in enumerate(spec.login.drained_nodes):
+        if name not in nodes:
+            yield Violation(f"spec.login.drained_nodes[{index}]", f"the cluster has no login node {name}")
+    if set(nodes) <= set(spec.login.drained_nodes):
+        yield Violation(
+            "spec.login.drained_nodes",
+            "one login node must take new sessions; `neo slurm cluster scale --login-nodes` adds one",
+        )
+
+
 def _login_violations(new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
+    yield from _drain_violations(new.spec)
     port = new.spec.login.port
     ports = reader.provided.find(LoginPorts) or LoginPorts()
     if not port or (old and port == old.spec.login.port):
@@ -230,18 +316,6 @@ def _is_reserved(path: str) -> bool:
 
 def _attachment(cluster: Cluster) -> str:
     return filesystem_attachment(cluster.metadata.id, is_read_only=False)
-
-
-def _is_public_key(text: str) -> bool:
-    refuse_while_writing("Reading an SSH key")
-    line = text.strip()
-    if not line or "\n" in line:
-        return False
-    try:
-        load_ssh_public_key(line.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        return False
-    return True
 
 
 def _is_taken(port: int, cluster_id: str, reader: ResourceReader) -> bool:

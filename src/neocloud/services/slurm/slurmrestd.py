@@ -7,7 +7,7 @@ reconcile loop does.
 
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -18,6 +18,9 @@ import jwt
 API_VERSION = "v0.0.42"
 PORT = 6820
 TOKEN_SECONDS = 300
+START_SECONDS = 2
+"""How far ahead a requeued job's begin time is set. slurmd compares whole seconds: it ends a job for good
+whose credential was made in the second in which it was told to end the earlier run, or before."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 
@@ -41,6 +44,23 @@ class SlurmUnreachable(SlurmError):
 
 
 @dataclass(frozen=True)
+class PowerState:
+    """What Slurm's power saving did with a node."""
+
+    is_off: bool
+    """It is powered down, or being powered down; nothing runs there."""
+    is_starting: bool
+    """It was powered up, and Slurm waits for it."""
+
+    @classmethod
+    def of(cls, states: Iterable[str]) -> "PowerState":
+        """Return it for Slurm's names of a node's states."""
+        known = frozenset(states)
+        is_starting = bool(known & {"POWERING_UP", "POWER_UP"})
+        return cls(bool(known & {"POWERED_DOWN", "POWERING_DOWN"}) and not is_starting, is_starting)
+
+
+@dataclass(frozen=True)
 class SlurmNode:
     name: str
     states: frozenset[str]
@@ -53,8 +73,14 @@ class SlurmNode:
     @property
     def is_available(self) -> bool:
         """Whether it is registered and able to run jobs."""
-        bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL", "POWERED_DOWN"}
-        return not (self.states & bad)
+        bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL"}
+        return not (self.states & bad or self.is_off)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether Slurm powered it down, or has it started: there is nothing to look at."""
+        power = PowerState.of(self.states)
+        return power.is_off or power.is_starting
 
     @property
     def takes_jobs(self) -> bool:
@@ -86,10 +112,16 @@ class SlurmJob:
     output_path: str
     restarts: int
     partition: str
+    is_configuring: bool = False
+    """It has its nodes, and waits for those that are being powered up."""
 
     @property
     def has_ended(self) -> bool:
         return self.state not in _ACTIVE_STATES
+
+
+class ForwardedTooLarge(SlurmError):
+    """The answer to a forwarded call is longer than the caller of it takes."""
 
 
 class SlurmApi(Protocol):
@@ -116,7 +148,7 @@ class SlurmApi(Protocol):
     async def cancel_job(self, job_id: int) -> None: ...
 
     async def start_job_now(self, job_id: int) -> None:
-        """Remove a pending job's begin time."""
+        """Set a pending job's begin time to the next seconds."""
         ...
 
     async def messages_under_way(self) -> int:
@@ -125,6 +157,14 @@ class SlurmApi(Protocol):
 
     async def reconfigure(self) -> None:
         """Make all daemons read the configuration again; jobs continue."""
+        ...
+
+    async def forward(
+        self, verb: str, path: str, query: str, body: bytes, max_bytes: int
+    ) -> tuple[int, bytes]:
+        """Send a call of somebody else on, and return slurmrestd's status and JSON as they are.
+
+        Raises ForwardedTooLarge for an answer of more than `max_bytes`."""
         ...
 
     async def close(self) -> None: ...
@@ -144,8 +184,8 @@ class SlurmRest:
 
     async def version(self) -> str:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/ping/")
-        pings = answer.get("pings") or [{}]
-        if pings[0].get("pinged") != "UP":
+        pings = answer.get("pings") or []
+        if not any(ping.get("pinged") == "UP" for ping in pings):
             raise SlurmUnreachable("slurmctld does not answer its REST service yet")
         slurm = answer["meta"]["slurm"]
         return slurm["release"]
@@ -177,7 +217,7 @@ class SlurmRest:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
 
     async def start_job_now(self, job_id: int) -> None:
-        begin = {"set": True, "infinite": False, "number": int(time.time())}
+        begin = {"set": True, "infinite": False, "number": int(time.time()) + START_SECONDS}
         await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
 
     async def messages_under_way(self) -> int:
@@ -187,6 +227,26 @@ class SlurmRest:
 
     async def reconfigure(self) -> None:
         await self._call("GET", f"/slurm/{API_VERSION}/reconfigure/")
+
+    async def forward(
+        self, verb: str, path: str, query: str, body: bytes, max_bytes: int
+    ) -> tuple[int, bytes]:
+        url = f"/{path}?{query}" if query else f"/{path}"
+        headers = {**self._headers(), **({"content-type": "application/json"} if body else {})}
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with self._client.stream(verb, url, content=body, headers=headers) as response:
+                async for chunk in response.aiter_bytes():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > max_bytes:
+                        raise ForwardedTooLarge(f"the answer is longer than {max_bytes} bytes")
+        except httpx.TransportError as error:
+            raise SlurmUnreachable(f"slurmrestd does not answer: {error or type(error).__name__}") from error
+        if response.status_code == 401:
+            raise SlurmError("slurmrestd refused the cluster's token")
+        return response.status_code, b"".join(chunks)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -199,9 +259,8 @@ class SlurmRest:
         *,
         tolerate: set[int] | None = None,
     ) -> Json:
-        headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": self._token()}
         try:
-            response = await self._client.request(verb, path, json=body, headers=headers)
+            response = await self._client.request(verb, path, json=body, headers=self._headers())
         except httpx.TransportError as error:
             raise SlurmUnreachable(f"slurmrestd does not answer: {error or type(error).__name__}") from error
         if response.status_code == 401:
@@ -215,10 +274,11 @@ class SlurmRest:
             raise _error(errors[0])
         return answer
 
-    def _token(self) -> str:
+    def _headers(self) -> dict[str, str]:
         now = int(time.time())
         claims = {"sun": "root", "iat": now, "exp": now + TOKEN_SECONDS}
-        return jwt.encode(claims, self._key, algorithm="HS256")
+        token = jwt.encode(claims, self._key, algorithm="HS256")
+        return {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": token}
 
 
 def _error(row: Json) -> SlurmError:
@@ -256,6 +316,7 @@ def _job(row: Json) -> SlurmJob:
         output_path=_expanded_path(row),
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
+        is_configuring="CONFIGURING" in (row.get("job_state") or ()),
     )
 
 

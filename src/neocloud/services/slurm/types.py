@@ -13,8 +13,13 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 CLUSTER = "neocloud.slurm.v1.Cluster"
 CLUSTER_ID_PREFIX = "slurmcluster"
+ELASTIC_WORKER = "neocloud.slurm.v1.ElasticWorker"
+ELASTIC_WORKER_ID_PREFIX = "slurmworker"
+WORKER_UP, WORKER_STOPPED = "UP", "STOPPED"
+"""States of an elastic worker; the second while the cloud is stopped."""
 
 DEFAULT_SHARED_ROOT_GIB = 64
+DEFAULT_IDLE_SECONDS = 300
 SHARED_ROOT_IMAGE = "jail"
 
 
@@ -34,8 +39,14 @@ USABLE_STATES = frozenset({State.READY, State.UPDATING})
 class ConditionType(StrEnum):
     READY = "Ready"
     NODES_AVAILABLE = "NodesAvailable"
+    CONTROLLERS = "ControllersAvailable"
+    """Only where there are two controllers."""
     LOGIN_ADDRESSES = "LoginAddresses"
     """Only where ssh to the login node is not open on each address; "False" then."""
+    ELASTIC_WORKERS = "ElasticWorkers"
+    """Only where a worker of an elastic set could not be started; "False" then."""
+    GROUP_MEMBERS = "GroupMembers"
+    """Only where groups have more people than a cluster may have users; "False" then."""
 
 
 class Reason(StrEnum):
@@ -55,6 +66,28 @@ class Secret(StrEnum):
     JWT_KEY = "jwt.key"
     DATABASE_PASSWORD = "database.password"
     SSH_HOST_KEY = "ssh_host_ed25519_key"
+    WORKER_HOST_KEY = "worker_host_ed25519_key"
+    FIRST_JOB = "first.job"
+    """No secret: the lowest number of a job, where accounting of another cluster was loaded."""
+
+
+ADD_USER, REMOVE_USER = "add-user", "remove-user"
+"""Names of the scripts that change the users of a cluster, as the login node runs them."""
+
+
+MAX_MEMBERS = 1000
+"""People of all groups of a cluster together; the oldest accounts come first."""
+
+
+@dataclass(frozen=True)
+class LinuxUser:
+    """A user that the cluster should have."""
+
+    name: str
+    keys: tuple[str, ...] = ()
+    """Public keys that may sign in, besides those in the user's home."""
+    account_id: str = ""
+    """The account of a person who is a user by a group; empty for users of the spec."""
 
 
 def namespace(cluster_id: str) -> str:
@@ -63,7 +96,8 @@ def namespace(cluster_id: str) -> str:
 
 
 def worker_names(spec: ClusterSpec) -> dict[str, str]:
-    """Return the node set of every desired worker, by the name of the worker, in order."""
+    """Return the node set of every worker of the spec, by the name of the worker, in order. Those of elastic
+    sets need not be there."""
     return {
         f"{node_set.name}-{index}": node_set.name
         for node_set in spec.node_sets

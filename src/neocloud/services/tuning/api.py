@@ -92,7 +92,7 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
         if shape is not None:  # a job that does not work holds no capacity
             now, provided = call.dependencies.clock.now(), call.dependencies.provided
             reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
-            check_capacity(reader, row, [(shape, 1)], [])
+            check_capacity(reader, row, [(shape, 1)], [], may_wait=True, may_preempt=True)
         fresh = RuntimeState(attempt=runtime.attempt + 1)
         return _change(tx, call, row, fresh, State.QUEUED)
 

@@ -1,6 +1,9 @@
 """Conformance of volumes, configuration and secrets."""
 
 import base64
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -8,7 +11,24 @@ from neocloud.engines.base import (
     EngineError,
     KubernetesObject,
 )
+from neocloud.engines.manifest import read_manifest
 from neocloud.testing.engine_space import Bench, Space, mounted
+
+MEBIBYTE = 2**20
+
+_SHOWN = {"name": "attached-claims", "mountPath": "/attached", "readOnly": True}
+_SHOWING: dict[str, Any] = {
+    "volumes": [{"name": "attached-claims", "emptyDir": {}}],
+    "container": {"volumeMounts": [{**_SHOWN, "mountPropagation": "HostToContainer"}]},
+}
+
+
+def _with_attached(space: Space, claims: Mapping[str, str]) -> KubernetesObject:
+    """The pod "one" with these claims, by name and namespace."""
+    pod = space.pod("one", **_SHOWING)
+    attached = {name: {"namespace": namespace, "readOnly": False} for name, namespace in claims.items()}
+    pod["metadata"]["annotations"] = {"neocloud.dev/attached-claims": json.dumps(attached)}
+    return pod
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -74,6 +94,61 @@ class VolumeConformance:
             assert await other.read("two", "/data/file") == b"shared"
         finally:
             await space.engine.remove([space.reference("Pod", "one"), other.whole])
+
+    async def test_claims_come_and_go_while_their_pod_runs(self, space: Space, bench: Bench) -> None:
+        """Disks are attached to machines, and detached from them."""
+        other = Space(bench.engine, bench.image)
+        await other.apply(other.namespace(), other.claim("data"), other.claim("more"))
+        await space.apply(space.pod("one", **_SHOWING))
+        before = await space.seen("one")
+        assert (await space.run("one", "cat", "/attached/data/file")).exit_code != 0
+        try:
+            await space.apply(_with_attached(space, {"data": other.name, "more": other.name}))
+            await space.run("one", "tee", "/attached/data/file", stdin=b"data")
+            await space.run("one", "tee", "/attached/more/file", stdin=b"more")
+            for what in (other.reference("PersistentVolumeClaim", "data"), other.whole):
+                with pytest.raises(EngineError, match="in use"):
+                    await bench.engine.remove([what])
+            reopened = bench.reopened()
+            try:
+                await reopened.apply([read_manifest(_with_attached(space, {"more": other.name}))])
+            finally:
+                await reopened.close()
+            assert (await space.run("one", "cat", "/attached/data/file")).exit_code != 0
+            assert await space.read("one", "/attached/more/file") == b"more"
+            await other.apply(
+                other.pod("two", **mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data"))
+            )
+            assert await other.read("two", "/data/file") == b"data"
+            assert await space.seen("one") == before, "the pod runs as before"
+        finally:
+            await space.engine.remove([space.reference("Pod", "one"), other.whole])
+
+    async def test_a_claim_can_only_be_attached_to_a_pod_that_shows_it(self, space: Space) -> None:
+        pod = _with_attached(space, {"data": space.name})
+        pod["spec"]["volumes"] = pod["spec"]["containers"][0]["volumeMounts"] = []
+        with pytest.raises(EngineError, match="attached-claims"):
+            await space.apply(space.claim("data"), pod)
+        with pytest.raises(EngineError, match="does not exist"):
+            await space.apply(_with_attached(space, {"absent": space.name}))
+
+    async def test_a_filesystem_holds_its_size_and_grows(self, space: Space) -> None:
+        """Programs that write more get ENOSPC; other volumes are not full."""
+        volume = mounted({"persistentVolumeClaim": {"claimName": "small"}}, "/data")
+        other = mounted({"persistentVolumeClaim": {"claimName": "other"}}, "/data")
+        content = b"x" * (24 * MEBIBYTE)
+        pods = space.pod("one", **volume), space.pod("two", **other)
+        await space.apply(space.claim("small", "20Mi"), space.claim("other", "100Mi"), *pods)
+        refused = await space.run("one", "tee", "/data/file", stdin=content, max_output_bytes=2**26)
+        assert refused.exit_code == 1
+        written = await space.run("two", "tee", "/data/file", stdin=content, max_output_bytes=2**26)
+        assert written.exit_code == 0
+        await space.remove("Pod", "one")
+        await space.apply(space.claim("small", "64Mi"), space.pod("one", **volume))
+        written = await space.run("one", "tee", "/data/file", stdin=content, max_output_bytes=2**26)
+        assert written.exit_code == 0
+        with pytest.raises(EngineError, match="cannot shrink"):
+            await space.apply(space.claim("small", "20Mi"))
 
     async def test_copied_volume_is_independent_of_its_source(self, space: Space, bench: Bench) -> None:
         other = Space(bench.engine, bench.image)

@@ -1,6 +1,6 @@
-"""`neo slurm`: clusters, and the batch jobs in them."""
+"""`neo slurm`: clusters, their users, and the batch jobs in them."""
 
-from neocloud.cli.commands.slurm import cluster, job
+from neocloud.cli.commands.slurm import cluster, job, login_node, user
 from neocloud.cli.lazy import command_group
 
 app = command_group(
@@ -15,3 +15,5 @@ Examples:
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(cluster.node_app, name="node")
 app.add_typer(job.app, name="job")
+app.add_typer(user.app, name="user")
+app.add_typer(login_node.app, name="login")

@@ -1,25 +1,26 @@
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show
-from neocloud.cli.progress import StepsView, duration
+from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
     ProjectClient,
     ProjectOption,
     connect_to_project,
-    state_of,
 )
 from neocloud.cli.resources.names import resolve_names
 from neocloud.cli.resources.noun import load_method
-from neocloud.cli.resources.shapes import smallest_shape
+from neocloud.cli.resources.shapes import worker_shapes
 from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -27,7 +28,7 @@ from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
-    from neocloud.messages.neocloud.slurm.v1 import Cluster
+    from neocloud.messages.neocloud.slurm.v1 import Cluster, NodeSet
 
 WHY_SECONDS = (
     "(The published figure for this task elsewhere is 20 to 30 minutes. Here it takes\n"
@@ -38,8 +39,26 @@ WHY_SECONDS = (
 NameArgument = Annotated[
     str, typer.Argument(help="Name of the cluster: lower-case letters, digits and hyphens.")
 ]
-WorkersOption = Annotated[int, typer.Option(help="Number of worker nodes.")]
-PlatformOption = Annotated[str, typer.Option(help="Platform of the workers. Default: one without GPUs.")]
+WorkersOption = Annotated[
+    int, typer.Option(help="Number of worker nodes; with --min-workers, how many there are at most.")
+]
+MinWorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Workers that stay when they are idle. The others are started when jobs wait for them.",
+    ),
+]
+IdleSecondsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="How long a worker is idle before it goes, with --min-workers. Default: 300."),
+]
+PlatformOption = Annotated[
+    str,
+    typer.Option(
+        help="Platform of the workers. Default: gpu-local where the machine has the GPUs, else one without."
+    ),
+]
 PresetOption = Annotated[str, typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest.")]
 NodeSetOption = Annotated[str, typer.Option(help="Name of the node set; nodes are NAME-0, NAME-1.")]
 SharedRootSizeOption = Annotated[int, typer.Option(help="Size of the shared root in GiB; 0: the default.")]
@@ -50,12 +69,25 @@ SshKeyOption = Annotated[
 LoginPortOption = Annotated[
     int, typer.Option(help="Port of the login node on this machine; 0: any free port.")
 ]
+LoginNodesOption = Annotated[
+    int, typer.Option(help="Number of login nodes behind the port; each session goes to one that answers.")
+]
+ControllersOption = Annotated[
+    int, typer.Option(min=1, max=2, help="Number of controllers; with 2, one takes over from the other.")
+]
 SubnetOption = Annotated[
     str, typer.Option(help="Id or name of the subnet of the nodes. Default: a new network for the cluster.")
 ]
 FilesystemOption = Annotated[
     list[str] | None,
     typer.Option(metavar="ID:PATH", help="Filesystem to mount for jobs, e.g. at /mnt/data; repeatable."),
+]
+PlaceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SET:FIRST-LAST=SWITCH/...",
+        help="Switches above nodes, from the top to the leaf, for jobs on near nodes; repeatable.",
+    ),
 ]
 ReuseOption = Annotated[bool, typer.Option("--reuse", help="Use the existing cluster of this name, if any.")]
 
@@ -64,14 +96,19 @@ def create(
     context: typer.Context,
     name: NameArgument,
     workers: WorkersOption = 2,
+    min_workers: MinWorkersOption = None,
+    idle_seconds: IdleSecondsOption = None,
     platform: PlatformOption = "",
     preset: PresetOption = "",
     node_set: NodeSetOption = "worker",
     shared_root_size: SharedRootSizeOption = 0,
     ssh_key: SshKeyOption = None,
     login_port: LoginPortOption = 0,
+    login_nodes: LoginNodesOption = 1,
+    controllers: ControllersOption = 1,
     subnet: SubnetOption = "",
     filesystem: FilesystemOption = None,
+    place: PlaceOption = None,
     reuse: ReuseOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -84,34 +121,58 @@ def create(
 
       neo slurm cluster create lab --workers 2
       neo slurm cluster create lab --workers 1 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
+      neo slurm cluster create lab --workers 8 --min-workers 0 --idle-seconds 600
       neo slurm cluster create lab --ssh-key team.pub --login-port 2222
+      neo slurm cluster create lab --controllers 2
+      neo slurm cluster create lab --workers 4 --place worker:0-1=spine/leaf-1 --place worker:2-3=spine/leaf-2
       neo slurm cluster create lab --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
     """
+    elastic = _elastic(min_workers, idle_seconds)
     cloud = connect_to_project(context, project)
     existing = cloud.find_optional(CLUSTERS, name) if reuse else None
     if existing is not None:
         existing = watch_until_ready(cloud, existing)
         report_ready(existing, output, f"Cluster {name} already exists and is READY; it is used unchanged.")
         return
-    platform, preset = smallest_shape(cloud, platform, preset)
+    shapes = worker_shapes(cloud, platform, preset)
     keys = read_public_keys(default_public_keys(Path.home() / ".ssh") if ssh_key is None else ssh_key)
-    spec = {
-        "node_sets": [{"name": node_set, "platform": platform, "preset": preset, "count": workers}],
+    spec: JsonObject = {
         "shared_root": {"size_gibibytes": shared_root_size},
-        "login": {"ssh_public_keys": keys, "port": login_port},
+        "login": {"ssh_public_keys": keys, "port": login_port, "count": login_nodes},
+        "controller": {"count": controllers},
         "subnet_id": subnet,
         "filesystems": [_mounted(text) for text in filesystem or ()],
     }
+    if place:
+        spec["topology"] = {"type": "TREE", "nodes": [_placed(text) for text in place]}
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
-    operation = _created(cloud, request)
-    view = watch_operation(
-        cloud, operation, f"Cluster {name}: {counted(workers, 'worker')} {preset} on {platform}"
+    operation, (platform, preset) = _first_possible(
+        cloud, request, {"name": node_set, "count": workers, **elastic}, shapes
     )
+    number = counted(workers, "worker")
+    shown = number if min_workers is None else f"{min_workers} to {number}"
+    view = watch_operation(cloud, operation, f"Cluster {name}: {shown} {preset} on {platform}")
     cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
     if not keys:
         say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
     report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.\n{WHY_SECONDS}")
+
+
+def _first_possible(
+    cloud: ProjectClient, request: JsonObject, node_set: JsonObject, shapes: Sequence[tuple[str, str]]
+) -> tuple["Operation", tuple[str, str]]:
+    """Create the cluster with workers of the first shape that this machine has; say which one that was."""
+    for platform, preset in shapes[:-1]:
+        request["spec"]["node_sets"] = [{**node_set, "platform": platform, "preset": preset}]
+        try:
+            return _created(cloud, request), (platform, preset)
+        except ClientError as error:
+            if error.code != "RESOURCE_EXHAUSTED":
+                raise
+    platform, preset = shapes[-1]
+    request["spec"]["node_sets"] = [{**node_set, "platform": platform, "preset": preset}]
+    return _created(cloud, request), (platform, preset)
 
 
 def _created(cloud: ProjectClient, request: JsonObject) -> "Operation":
@@ -128,6 +189,16 @@ def _created(cloud: ProjectClient, request: JsonObject) -> "Operation":
         ) from error
 
 
+def _elastic(min_workers: int | None, idle_seconds: int | None) -> JsonObject:
+    if min_workers is None:
+        if idle_seconds is not None:
+            raise typer.BadParameter(
+                "needs --min-workers: workers go in elastic sets only", param_hint="--idle-seconds"
+            )
+        return {}
+    return {"elastic": {"min_count": min_workers, "idle_seconds": idle_seconds or 0}}
+
+
 def _mounted(text: str) -> dict[str, str]:
     identifier, colon, path = text.partition(":")
     if not (identifier and colon and path):
@@ -139,6 +210,26 @@ def _mounted(text: str) -> dict[str, str]:
     return {"filesystem_id": identifier, "mount_path": path}
 
 
+_PLACE = re.compile(
+    r"(?P<set>[^:=]+):(?P<first>[0-9]{1,4})(-(?P<last>[0-9]{1,4}))?=(?P<path>[^=]+)", re.ASCII
+)
+
+
+def _placed(text: str) -> JsonObject:
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(
+            f'"{text}" is not SET:FIRST-LAST=SWITCH/...; give e.g. worker:0-17=spine-1/leaf-1',
+            param_hint="--place",
+        )
+    return {
+        "node_set": found["set"],
+        "first": int(found["first"]),
+        "last": int(found["last"] or found["first"]),
+        "path": found["path"].split("/"),
+    }
+
+
 def report_ready(cluster: "Cluster", output: Format, text: str) -> None:
     if output is not Format.TABLE:
         show(output, contract.to_document(cluster), fields_table(()))
@@ -146,6 +237,15 @@ def report_ready(cluster: "Cluster", output: Format, text: str) -> None:
     name = quote(cluster.metadata.name)
     echo(text)
     echo(f"Sign in: neo slurm cluster ssh {name}   Submit: neo slurm job submit {name} SCRIPT")
+
+
+RESET_BY_SCALE = [
+    "spec.node_sets.*.count",
+    "spec.node_sets.*.elastic",
+    "spec.node_sets.*.elastic.min_count",
+    "spec.login.drained_nodes",
+]
+"""A count of 0 and an empty list are the fields' defaults: they change only if the mask names them."""
 
 
 def scale(
@@ -158,33 +258,92 @@ def scale(
         list[str] | None,
         typer.Option(help="SET=COUNT, for example worker=3; repeatable.", metavar="SET=COUNT"),
     ] = None,
+    min_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Make the node set elastic: so many workers stay when they are idle, the others are started"
+            " when jobs wait for them. The number of workers is how many there are at most.",
+        ),
+    ] = None,
+    idle_seconds: Annotated[
+        int | None, typer.Option(min=1, help="How long a worker of an elastic set is idle before it goes.")
+    ] = None,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Make the node set no longer elastic: all its workers stay.")
+    ] = False,
+    login_nodes: Annotated[int | None, typer.Option(help="New number of login nodes, 1 to 8.")] = None,
+    controllers: Annotated[
+        int | None, typer.Option(min=1, max=2, help="New number of controllers, 1 or 2.")
+    ] = None,
     project: ProjectOption = "",
 ) -> None:
-    """Change the number of workers, up or down, while jobs run.
+    """Change the number of workers, login nodes or controllers, up or down, while jobs run.
 
+    --min-workers, --idle-seconds and --fixed are for the node set, or for those that --node-set names.
     A worker to be removed is drained: it takes no new jobs, and is removed when those on it have ended.
+    Sessions end with their login node: `neo slurm login drain` first keeps new ones away from it. A change
+    from one login node to more ends those there are.
 
     Examples:
 
       neo slurm cluster scale lab --workers 3
       neo slurm cluster scale lab --node-set worker=3 --node-set gpu=0
+      neo slurm cluster scale lab --workers 8 --min-workers 1 --idle-seconds 600
+      neo slurm cluster scale lab --login-nodes 2
+      neo slurm cluster scale lab --controllers 2
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
-    counts = _new_counts(cluster, workers, node_set or ())
+    is_elastic = min_workers is not None or idle_seconds is not None
+    if (is_elastic or fixed) and workers is None and not node_set:
+        workers = _only_set(cluster, "--node-set SET=COUNT").count
+    counts = _new_counts(cluster, workers, node_set or (), login_nodes, controllers)
+    if controllers is not None:
+        cluster.spec.controller.count = controllers
+    if login_nodes is not None:
+        cluster.spec.login.count = login_nodes
+        kept = [name for name in cluster.spec.login.drained_nodes if int(name[-1]) < login_nodes]
+        del cluster.spec.login.drained_nodes[:]
+        cluster.spec.login.drained_nodes.extend(kept)
     for part in cluster.spec.node_sets:
-        part.count = counts.get(part.name, part.count)
+        if part.name not in counts:
+            continue
+        part.count = counts[part.name]
+        _make_elastic(part, min_workers, idle_seconds, fixed=fixed)
     request = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
         metadata={"id": cluster.metadata.id, "resource_version": cluster.metadata.resource_version},
         spec=cluster.spec,
     )
-    # A count of 0 is the field's default: it changes only if the mask names it.
-    operation = cloud.client.call(f"{CLUSTERS}/Update", request, reset_mask=["spec.node_sets.*.count"])
+    operation = cloud.client.call(f"{CLUSTERS}/Update", request, reset_mask=RESET_BY_SCALE)
     view = watch_operation(cloud, operation, f"Scale {name}: {_counts_text(counts)}", is_change=True)
     echo(f"Cluster {name} has {_counts_text(counts)} after {duration(view.elapsed)}.")
 
 
-def _new_counts(cluster: "Cluster", workers: int | None, given: Sequence[str]) -> dict[str, int]:
+def _make_elastic(part: "NodeSet", min_workers: int | None, idle_seconds: int | None, *, fixed: bool) -> None:
+    if fixed:
+        part.ClearField("elastic")
+        return
+    if min_workers is not None:
+        part.elastic.min_count = min_workers
+    if idle_seconds is not None:
+        part.elastic.idle_seconds = idle_seconds
+
+
+def _only_set(cluster: "Cluster", option: str) -> "NodeSet":
+    parts = cluster.spec.node_sets
+    if len(parts) != 1:
+        raise ClientError("INVALID_ARGUMENT", f"There are {len(parts)} node sets", f"Name one: {option}")
+    return parts[0]
+
+
+def _new_counts(
+    cluster: "Cluster",
+    workers: int | None,
+    given: Sequence[str],
+    login_nodes: int | None,
+    controllers: int | None,
+) -> dict[str, int]:
     known = [part.name for part in cluster.spec.node_sets]
     counts: dict[str, int] = {}
     for item in given:
@@ -197,13 +356,11 @@ def _new_counts(cluster: "Cluster", workers: int | None, given: Sequence[str]) -
             raise ClientError("INVALID_ARGUMENT", f"{item!r} is not SET=COUNT", f"For example {set_name}=3")
         counts[set_name] = int(count)
     if workers is not None:
-        if len(known) != 1:
-            raise ClientError(
-                "INVALID_ARGUMENT",
-                f"There are {len(known)} node sets",
-                f"Name one: --node-set {known[0]}={workers}",
-            )
-        counts[known[0]] = workers
+        counts[_only_set(cluster, f"--node-set {known[0]}={workers}").name] = workers
+    if login_nodes is not None:
+        counts["login"] = login_nodes  # no node set has this name
+    if controllers is not None:
+        counts["controller"] = controllers  # nor this one
     if not counts:
         raise ClientError("INVALID_ARGUMENT", "No count was given", "Add --workers N or --node-set SET=COUNT")
     return counts
@@ -211,60 +368,3 @@ def _new_counts(cluster: "Cluster", workers: int | None, given: Sequence[str]) -
 
 def _counts_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in counts.items())
-
-
-CHANGE_TIMEOUT_SECONDS = 900.0
-POLL_SECONDS = 0.2
-MOVING = ("CREATING", "UPDATING", "STOPPED")  # a stopped one starts again with the cloud
-
-
-def watch_operation(
-    cloud: ProjectClient, operation: "Operation", title: str, *, is_change: bool = False
-) -> StepsView:
-    """Show the steps until the operation is finished. Raises ClientError if it failed."""
-    view = StepsView(title, is_change=is_change)
-
-    def show_steps(latest: "Operation") -> None:
-        try:
-            cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
-        except ClientError as error:
-            if error.code != "NOT_FOUND":
-                raise
-            return
-        # Until the first step starts, the status holds the steps of the previous change, all of them ok.
-        if (
-            view.steps
-            or latest.HasField("status")
-            or any(step.outcome != "ok" for step in cluster.status.steps)
-        ):
-            view.update(cluster.status.steps)
-
-    try:
-        with view.shown():
-            cloud.client.wait(operation, on_progress=show_steps, timeout_seconds=CHANGE_TIMEOUT_SECONDS)
-    except KeyboardInterrupt:
-        say("The operation continues in the cloud. `neo slurm cluster list` shows its state.")
-        raise
-    return view
-
-
-def watch_until_ready(cloud: ProjectClient, cluster: "Cluster") -> Any:
-    """Show the steps of a cluster that another caller is creating or changing; return it once it is READY."""
-    view = StepsView(f"Cluster {cluster.metadata.name} is {state_of(cluster)}")
-    deadline = cloud.client.clock() + CHANGE_TIMEOUT_SECONDS
-    if state_of(cluster) == "READY":
-        return cluster
-    with view.shown():
-        while state_of(cluster) in MOVING and cloud.client.clock() < deadline:
-            view.update(cluster.status.steps)
-            cloud.client.sleep(POLL_SECONDS)
-            cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": cluster.metadata.id})
-        view.update(cluster.status.steps)
-    if state_of(cluster) != "READY":
-        name = quote(cluster.metadata.name)
-        raise ClientError(
-            "FAILED_PRECONDITION",
-            f"Cluster {cluster.metadata.name} is {state_of(cluster)}",
-            f"`neo slurm cluster get {name}` shows the reason; `neo slurm cluster delete {name}` removes it",
-        )
-    return cluster

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.slurm import login
-from neocloud.cli.commands.slurm.changes import create, scale, watch_operation
+from neocloud.cli.commands.slurm import backup, login
+from neocloud.cli.commands.slurm.changes import create, scale
+from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import (
     Format,
@@ -14,6 +15,7 @@ from neocloud.cli.output import (
     View,
     YesOption,
     confirm,
+    counted,
     fields_table,
     print_view,
     show,
@@ -33,7 +35,7 @@ from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.client.profiles import Profile
-    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition
+    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition, LoginNodeStatus, NodeSet
 
 app = command_group(
     """Slurm clusters: controller, accounting, login node and workers over one shared root.
@@ -49,6 +51,8 @@ app.command("create")(create)
 app.command("scale")(scale)
 app.command("ssh")(login.ssh)
 app.command("ssh-config")(login.ssh_config)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 
 
 @app.command("list")
@@ -67,7 +71,7 @@ def list_all(
         (
             item.metadata.name,
             state_of(item),
-            ", ".join(f"{part.count} {part.name} ({part.preset})" for part in item.spec.node_sets),
+            ", ".join(f"{_count(part)} {part.name} ({part.preset})" for part in item.spec.node_sets),
             _login_address(cloud.profile, item),
             item.metadata.id,
         )
@@ -110,11 +114,12 @@ def get(
         *(("Waits for", text) for text in waiting),
         *((condition.type, _condition(condition)) for condition in status.conditions),
         *(
-            (f"Node set {part.name}", f"{part.count} x {part.preset} on {part.platform}")
+            (f"Node set {part.name}", f"{_count(part)} x {part.preset} on {part.platform}{_idle(part)}")
             for part in cluster.spec.node_sets
         ),
         ("Shared root", f"{cluster.spec.shared_root.size_gibibytes} GiB, {status.shared_root_filesystem_id}"),
         ("Login", _login_address(cloud.profile, cluster)),
+        *((node.name, _login_state(node)) for node in status.login.nodes if len(status.login.nodes) > 1),
         ("Slurm", status.slurm_version),
     ]
     print_view(fields_table(rows))
@@ -191,9 +196,27 @@ def _condition(condition: "Condition") -> str:
     return " ".join(part for part in (condition.status, condition.reason, condition.message) if part)
 
 
+def _count(part: "NodeSet") -> str:
+    return f"{part.elastic.min_count} to {part.count}" if part.HasField("elastic") else str(part.count)
+
+
+def _idle(part: "NodeSet") -> str:
+    if not part.HasField("elastic"):
+        return ""
+    return f", elastic: idle ones go after {part.elastic.idle_seconds} s"
+
+
 def _node_states(slurm_state: str) -> str:
-    """Return Slurm's states of a node, without the one that all our nodes have."""
-    return "+".join(word for word in slurm_state.split("+") if word != "DYNAMIC_NORM")
+    """Return Slurm's states of a node, without those that say how it was made."""
+    return "+".join(word for word in slurm_state.split("+") if word not in ("DYNAMIC_NORM", "CLOUD"))
+
+
+def _login_state(node: "LoginNodeStatus") -> str:
+    state = "ready" if node.ready else f"not ready: {node.message or 'starting'}"
+    if node.drained:
+        sessions = counted(node.sessions, "session") if node.sessions >= 0 else "sessions unknown"
+        state = f"{state}, drained: {sessions}"
+    return f"{state}, {counted(node.restarts, 'restart')}" if node.restarts else state
 
 
 def _login_address(profile: "Profile", cluster: "Cluster") -> str:
@@ -205,7 +228,7 @@ def _login_address(profile: "Profile", cluster: "Cluster") -> str:
 
 
 CHECK_TIMEOUT_SECONDS = 900.0
-VERDICTS = ("pass", "fail", "not_run")
+VERDICTS = ("pass", "fail", "not_enforced", "not_run")
 
 
 @app.command()
@@ -221,7 +244,8 @@ def check(
     """Measure every node: CPU, memory, GPUs, all-reduce bandwidth, shared root, clock.
 
     A node that fails is drained in Slurm with the reason, so that no job starts on it. A check that cannot
-    run here (GPUs on a machine without) is reported as not_run. The exit code is 1 if any check failed.
+    run here (GPUs on a machine without) is reported as not_run, and a limit of jobs that nothing on this host
+    enforces as not_enforced. The exit code is 1 if any check failed.
 
     Examples:
 

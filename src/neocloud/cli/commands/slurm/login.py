@@ -39,6 +39,10 @@ IdentityOption = Annotated[
 ]
 
 
+ROOT = "root"
+UserOption = Annotated[str, typer.Option("--user", help="User of the cluster: `neo slurm user list`.")]
+
+
 def ssh(
     context: typer.Context,
     name: ClusterArgument,
@@ -47,6 +51,7 @@ def ssh(
         typer.Argument(help="Command to run, after `--`. Default: a shell.", show_default=False),
     ] = None,
     identity: IdentityOption = None,
+    user: UserOption = ROOT,
     project: ProjectOption = "",
 ) -> None:
     """Sign in to the login node, or run a command on it.
@@ -56,34 +61,44 @@ def ssh(
       neo slurm cluster ssh lab
       neo slurm cluster ssh lab -- sinfo
       neo slurm cluster ssh lab -- sbatch --wait train.sbatch
+      neo slurm cluster ssh lab --user ann
     """
+    cloud = connect_to_project(context, project)
+    program, *words = ssh_words(cloud, cloud.find(CLUSTERS, name), identity, user)
+    os.execv(program, ["ssh", *words, *(command or ())])
+
+
+def ssh_words(
+    cloud: ProjectClient, cluster: "Cluster", identity: Path | None = None, user: str = ROOT
+) -> list[str]:
+    """Return the user's ssh with what it needs to sign in; a command may follow. Raises ClientError."""
     program = shutil.which("ssh")
     if program is None:
         raise ClientError(
             "FAILED_PRECONDITION", "ssh is not installed", "Run `apt-get install openssh-client`"
         )
-    cloud = connect_to_project(context, project)
-    cluster = cloud.find(CLUSTERS, name)
     if is_emulated(cloud.profile):
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"Cluster {name} is emulated: no login node runs, so there is nothing to sign in to",
+            f"Cluster {cluster.metadata.name} is emulated: no login node runs,"
+            " so there is nothing to sign in to",
             "For real clusters start a cloud with `neo up`",
         )
-    settings = _settings(cloud, cluster, identity)
+    settings = _settings(cloud, cluster, identity, user)
     if settings["HostName"] == LOOPBACK and not _is_near(cloud.profile):
         say(
             "This cloud opens ssh to login nodes on its own machine only."
             " Its operator opens it to others with `neo up --listen` and an IPv4 address."
         )
     options = [part for key, value in settings.items() for part in ("-o", f"{key}={quoted(value)}")]
-    os.execv(program, ["ssh", *options, "--", settings["HostName"], *(command or ())])
+    return [program, *options, "--", settings["HostName"]]
 
 
 def ssh_config(
     context: typer.Context,
     name: ClusterArgument,
     identity: IdentityOption = None,
+    user: UserOption = ROOT,
     project: ProjectOption = "",
 ) -> None:
     """Print an OpenSSH configuration for the login node, for ssh, scp, rsync and editors.
@@ -97,11 +112,11 @@ def ssh_config(
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
     echo(f"Host {cluster.metadata.name}")
-    for key, value in _settings(cloud, cluster, identity).items():
+    for key, value in _settings(cloud, cluster, identity, user).items():
         echo(f"  {key} {quoted(value)}")
 
 
-def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -> dict[str, str]:
+def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None, user: str) -> dict[str, str]:
     endpoint = cluster.status.login
     if not endpoint.port:
         raise ClientError(
@@ -112,15 +127,20 @@ def _settings(cloud: ProjectClient, cluster: "Cluster", identity: Path | None) -
     settings = {
         "HostName": login_host(cloud.profile, endpoint.host),
         "Port": str(endpoint.port),
-        "User": "root",
+        "User": user,
         "HostKeyAlias": cluster.metadata.id,
         "UserKnownHostsFile": str(_pin_host_keys(cloud, cluster)),
         "StrictHostKeyChecking": "yes",
     }
-    chosen = identity or matching_identity(cluster.spec.login.ssh_public_keys, Path.home() / ".ssh")
+    chosen = identity or matching_identity(_authorized_keys(cluster, user), Path.home() / ".ssh")
     if chosen is not None:
         settings |= {"IdentityFile": str(chosen.absolute()), "IdentitiesOnly": "yes"}
     return settings
+
+
+def _authorized_keys(cluster: "Cluster", user: str) -> list[str]:
+    of_users = [key for each in cluster.spec.users if each.name == user for key in each.ssh_public_keys]
+    return of_users if user != ROOT else list(cluster.spec.login.ssh_public_keys)
 
 
 def _pin_host_keys(cloud: ProjectClient, cluster: "Cluster") -> Path:

@@ -18,6 +18,7 @@ from neocloud.engines.manifest import GPU, Pod
 from neocloud.engines.podman.containers import Row, by_pod
 from neocloud.engines.podman.gpus import cdi
 from neocloud.engines.podman.gpus.discovery import Found, GpuDiscovery
+from neocloud.engines.podman.gpus.owner import GpuOwner
 from neocloud.engines.podman.gpus.passthrough import Passthrough, Taken, groups_of
 from neocloud.engines.podman.gpus.pci import PciBus
 
@@ -34,21 +35,26 @@ class GpuAllocator:
         discovery: GpuDiscovery,
         passthrough: Passthrough,
         *,
+        owner: GpuOwner | None = None,
         cdi_folders: Sequence[Path] = cdi.FOLDERS,
     ) -> None:
         self._discovery = discovery
         self._passthrough = passthrough
+        self._owner = owner
         self._cdi_folders = cdi_folders
         self._ledger = GpuLedger()
         self._creating: set[Reference] = set()
         self._binding = asyncio.Lock()
 
     @classmethod
-    def of(cls, record: Path) -> "GpuAllocator":
-        """Return that of the machine on which this runs; `record` is a file of the engine."""
-        pci = PciBus()
+    def of(cls, record: Path, home: Path) -> "GpuAllocator":
+        """Return that of the machine on which this runs, for the cloud in `home`.
+
+        `record` is a file of its engine.
+        """
+        pci, owner = PciBus(), GpuOwner(home)
         passthrough = Passthrough(pci, record)
-        return cls(GpuDiscovery(pci, passthrough.gpus), passthrough)
+        return cls(GpuDiscovery(pci, passthrough.gpus, owner=owner), passthrough, owner=owner)
 
     async def find(self) -> Found:
         """Return the GPUs of this machine, and warnings about them."""
@@ -96,8 +102,11 @@ class GpuAllocator:
             self._creating.discard(reference)
 
     async def release(self, pod: Pod) -> None:
-        """Release the GPUs of a pod whose containers have been removed."""
-        if gpu_counts(pod):
+        """Release the GPUs of a pod whose containers have been removed.
+
+        A virtual machine's pod holds some only where its instance was removed by force.
+        """
+        if uses_gpus(pod):
             await self._ledger.release(pod_holder(pod.reference))
 
     async def release_unneeded(self, before: Pod, pod: Pod) -> None:
@@ -129,6 +138,11 @@ class GpuAllocator:
         """Return these devices to their drivers; the record of them is gone."""
         async with self._binding:
             await asyncio.to_thread(self._passthrough.restore_drivers_of, taken)
+
+    async def give_up(self) -> None:
+        """Leave the GPUs to other clouds on this host, as when this one is destroyed."""
+        if self._owner:
+            await asyncio.to_thread(self._owner.give_up)
 
     async def _reserve(
         self, pod: Pod, counts: Mapping[str, int], list_rows: Rows
@@ -174,6 +188,11 @@ def gpu_counts(pod: Pod) -> dict[str, int]:
     """Return how many GPUs each container needs, of those that need some."""
     counts = {container.name: int(container.limits.get(GPU, 0)) for container in pod.containers}
     return {name: count for name, count in counts.items() if count}
+
+
+def uses_gpus(pod: Pod) -> bool:
+    """Return whether the pod may hold GPUs: by CDI, or by VFIO."""
+    return bool(gpu_counts(pod) or groups_of(pod))
 
 
 def _keys(rows: Collection[Row]) -> list[str]:

@@ -2,7 +2,8 @@
 """Find the GPUs of this machine: NVML names them, sysfs says how they are attached.
 
 NVML is called in a process of its own, with a time limit; a machine without NVML has no GPUs. A GPU that is
-passed to a virtual machine is not NVML's any more; what NVML said of it before was recorded.
+passed to a virtual machine is not NVML's any more; what NVML said of it before was recorded. GPUs that are
+another cloud's are not found.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import cast
 from neocloud.engines.base import Accelerator, EngineError
 from neocloud.engines.podman.gpus import nvml_report
 from neocloud.engines.podman.gpus.limited import LimitedRunner
+from neocloud.engines.podman.gpus.owner import GpuOwner
 from neocloud.engines.podman.gpus.pci import PciBus, normal_address
 
 ANSWER_SECONDS = 20.0
@@ -50,12 +52,16 @@ class GpuDiscovery:
         pci: PciBus,
         passed: Callable[[], Sequence[Accelerator]],
         *,
+        owner: GpuOwner | None = None,
         environment: Mapping[str, str] | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """`passed` returns the GPUs that VFIO has; `environment` is that of NVML's process, in tests."""
+        """`passed` returns the GPUs that VFIO has for this cloud; `environment` is that of NVML's process, in
+        tests. Without an `owner` there is no other cloud.
+        """
         self._pci = pci
         self._passed = passed
+        self._owner = owner
         self._environment = environment
         self._answer_seconds = answer_seconds
         self._runner = LimitedRunner()
@@ -99,6 +105,8 @@ class GpuDiscovery:
             passed = self._all_passed(before)
             return Found(passed, (warning, *_warnings_of(passed)), is_failure=True)
         passed = self._all_passed(before)
+        if gpus and self._owner and (other := self._owner.claim()):
+            return Found(passed, (_not_ours(len(gpus), other), *_warnings_of(passed)))
         answering = [_attached(self._pci, gpu) for gpu, _ in gpus]
         known = {each.key for each in answering}
         accelerators = (*answering, *(each for each in passed if each.key not in known))
@@ -126,6 +134,13 @@ class GpuDiscovery:
         except (ValueError, KeyError, TypeError) as error:
             reason = ended.stderr.decode(errors="replace").strip().splitlines() or [str(error)]
             raise EngineError(f"NVML ended with code {ended.returncode}: {reason[-1]}") from error
+
+
+def _not_ours(count: int, home: Path) -> str:
+    return (
+        f"The {count} GPU(s) of this host are of the cloud in {home}, and are not used here: clouds on one "
+        "host do not share them. They are free when that cloud is destroyed."
+    )
 
 
 def _gpu(given: nvml_report.Gpu) -> tuple[Accelerator, int]:

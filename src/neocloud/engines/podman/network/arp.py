@@ -1,14 +1,15 @@
 # pyright: strict
-"""ARP on one interface: ask whether another machine has an address, and announce addresses (RFC 5227).
+"""ARP on one interface (RFC 5227): ask whether another machine has an address, announce addresses, listen.
 
-Blocking; needs root.
+Blocking, except for the listener; needs root.
 """
 
+import asyncio
 import select
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -16,6 +17,8 @@ PROBE_SECONDS = 1.0
 """How long a probe waits for an answer; machines on one network answer in milliseconds."""
 _PROBES = 3
 """How often it asks in that time, in case a packet is lost."""
+_FRAMES_AT_ONCE = 64
+"""How many the listener reads before other work of its loop goes on."""
 _ETHERTYPE = 0x0806
 _BODY = struct.Struct("!HHBBH6s4s6s4s")
 _HEADER = 14
@@ -64,6 +67,32 @@ def announce(interface: str, addresses: Iterable[IPv4Address]) -> None:
             # Some machines learn from requests only, others from replies only.
             wire.send(frame(mac, address, address))
             wire.send(frame(mac, address, address, is_reply=True))
+
+
+class Listener:
+    """Hears the ARP messages of other machines on one interface, in the event loop that runs."""
+
+    def __init__(self, interface: str, heard: Callable[[Message], None]) -> None:
+        """Raises OSError when the interface is missing or down."""
+        self._wire, self._heard = _socket(interface), heard
+        self._wire.setblocking(False)
+        self._mac = _mac(self._wire)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._wire, self._read)
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._wire)
+        self._wire.close()
+
+    def _read(self) -> None:
+        for _ in range(_FRAMES_AT_ONCE):
+            try:
+                message = read_message(self._wire.recv(1514))
+            except OSError:  # there are no more, or the interface has gone down
+                return
+            if message is not None and message.sender_mac != self._mac:
+                self._heard(message)
 
 
 def frame(mac: str, sender: IPv4Address, target: IPv4Address, *, is_reply: bool = False) -> bytes:

@@ -29,7 +29,7 @@ from neocloud.engines.podman.network.addresses import (
     withdraw_public_addresses,
 )
 from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
-from neocloud.engines.podman.network.netavark import remove_network_chains
+from neocloud.engines.podman.network.netavark import remove_network_rules
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot, VirtualNetworks
 from neocloud.engines.podman.storage.mounts import remove_tree
@@ -92,7 +92,7 @@ class NamespaceNetworks:
         async with self._lock:
             with logged(logger, f"Removed the network of namespace {namespace}"):
                 await self._libpod.delete(self._path(namespace), force=True)
-                await remove_network_chains(self.layout.network(namespace))
+                await remove_network_rules(self.layout.network(namespace))
                 await asyncio.to_thread(remove_tree, self.layout.namespace(namespace))
         await self.sync()
 

@@ -2,7 +2,8 @@
 """Remove what netavark, Podman's network program, leaves behind in the kernel's rules.
 
 Networks: netavark leaves one empty chain for each network that published ports, and never removes its tables.
-Chains of our own networks are removed with them. The tables are shared with every other Podman on the
+Where another Podman changes the rules at the same moment, it may fail and leave rules of a network. Chains
+and rules of our own networks are removed with them. The tables are shared with every other Podman on the
 machine: they are removed only if they were not there before us and no network, ours or another's, is left in
 them.
 
@@ -21,7 +22,7 @@ import json
 import logging
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NotRequired, TypedDict
 
 from neocloud.engines.podman.containers import living_containers
@@ -72,10 +73,34 @@ async def remember_tables(layout: Layout) -> None:
         write_record(path, {"tables": present})
 
 
-async def remove_network_chains(network: str) -> None:
-    """Remove the chain that a removed network leaves; the kernel refuses, rightly, while it is used."""
-    mark = hashlib.sha512(network.encode()).hexdigest()[:13].upper()
+async def remove_network_rules(network: str) -> None:
+    """Remove what a removed network left; the kernel refuses, rightly, to remove a chain that is used."""
+    mark = _mark(network)
     await _nft("delete", "chain", "ip", "nat", f"NETAVARK-DN-{mark}")
+    rules = {table: await _rules(table) for table in ("nat", "filter")}
+    for table, command in network_removal(rules, mark):
+        await _iptables(*command, table=table)
+
+
+def _mark(network: str) -> str:
+    """Return what netavark calls a network in the names of chains."""
+    return hashlib.sha512(network.encode()).hexdigest()[:13].upper()
+
+
+def network_removal(rules: Mapping[str, Sequence[str]], mark: str) -> list[tuple[str, list[str]]]:
+    """Return tables and iptables arguments that remove the rules of a network, by those of each table."""
+    chain = f"NETAVARK-{mark}"
+    words = {table: [shlex.split(rule) for rule in listed] for table, listed in rules.items()}
+    ranges = {rule[rule.index("-s") + 1] for rule in words["nat"] if rule[-1] == chain and "-s" in rule}
+    removed: list[tuple[str, list[str]]] = []
+    for table, listed in words.items():
+        for rule in listed:
+            named = {rule[at + 1] for at, word in enumerate(rule[:-1]) if word in {"-s", "-d"}}
+            if rule[0] == "-A" and rule[1] != chain and named & ranges:
+                removed.append((table, ["--delete", *rule[1:]]))
+    if ["-N", chain] in words["nat"]:
+        removed += [("nat", ["--flush", chain]), ("nat", ["--delete-chain", chain])]
+    return removed
 
 
 async def remove_tables(layout: Layout) -> None:
@@ -169,13 +194,13 @@ async def _stale_containers(rules: Iterable[str]) -> set[str]:
     return published - await asyncio.to_thread(living_containers) if published else set()
 
 
-async def _rules() -> list[str]:
-    return (await _iptables("--list-rules")).splitlines()
+async def _rules(table: str = "nat") -> list[str]:
+    return (await _iptables("--list-rules", table=table)).splitlines()
 
 
-async def _iptables(*arguments: str) -> str:
+async def _iptables(*arguments: str, table: str = "nat") -> str:
     """Return its output; empty if it failed, as for a rule that somebody else has just removed."""
-    command = ("iptables", "--wait", "--table", "nat", *arguments)
+    command = ("iptables", "--wait", "--table", table, *arguments)
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )

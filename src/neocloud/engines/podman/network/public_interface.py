@@ -3,7 +3,9 @@
 
 The kernel answers ARP requests for each of its addresses on every interface. Where the operator names an
 interface, a table of ours lets requests for public addresses pass on that one alone, and only for addresses
-that no other machine answered for. An address that is new there, or leads to another pod, is announced.
+that no other machine answered for. An address that is new there, or leads to another pod, is announced. When
+the link of the interface was down, other machines may have taken addresses: each is asked for again. Machines
+that use an address which is announced here are heard, told that it is ours, and named in `neo status`.
 
 Nothing is recorded. The addresses on the loopback interface and the table stay when the server dies, and the
 next engine takes them over; after a reboot it asks for each address before it uses it again.
@@ -13,7 +15,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -30,6 +32,8 @@ FREE_SECONDS, TAKEN_SECONDS = 30.0, 10.0
 """How long it counts that no other machine has an address, and that one has it."""
 WARN_SECONDS = 150.0
 """How long a conflict is shown after it was seen last. Addresses in use are asked for once a minute."""
+DEFEND_SECONDS = 10.0
+"""How often an address is announced at most because another machine uses it (RFC 5227, section 2.4)."""
 _OPTIONS = Path("/proc/sys/net/ipv4/conf")
 _IGNORED = (1, 2, 8)
 """Values of `arp_ignore` with which the kernel does not answer for addresses of the loopback interface."""
@@ -61,6 +65,10 @@ class PublicInterface:
         """Addresses for which requests are answered."""
         self._due: set[IPv4Address] = set()
         """Those of them that are still to be announced."""
+        self._claims: dict[IPv4Address, _Answer] = {}
+        """Other machines that use announced addresses, heard since these were announced."""
+        self._defended: dict[IPv4Address, float] = {}
+        self._listener: arp.Listener | None = None
         self._is_new = True
         self._forward_warning = ""
         self._warning_until = 0.0
@@ -102,6 +110,7 @@ class PublicInterface:
             new = {address for address in unknown - taken if self._is_known(address)}
             self._announced |= new
             self._due |= new
+        self._listen()
         self._answers = {a: b for a, b in self._answers.items() if a in taken or b.is_fresh}
         return frozenset(taken)
 
@@ -141,6 +150,12 @@ class PublicInterface:
         logger.info("Announced %s on %s", ", ".join(map(str, chosen)), self.name)
         self._due.clear()
 
+    def close(self) -> None:
+        """Stop listening for other machines, until addresses are decided on again."""
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = None
+
     async def remove_table(self) -> None:
         """Remove the table, if there is one."""
         await _nft("delete", "table", "arp", self._table)
@@ -159,16 +174,51 @@ class PublicInterface:
         if time.monotonic() > self._warning_until:
             self._forward_warning = await _find_dropping_firewall()
             self._warning_until = time.monotonic() + FREE_SECONDS
-        found = [self._interface_warning(), self._conflict_warning(), *_kernel_warnings(self.name)]
+        conflicts = [self._conflict_warning(), self._claim_warning()]
+        found = [self._interface_warning(), *conflicts, *_kernel_warnings(self.name)]
         return [each for each in (*found, self._forward_warning) if each]
 
     def _follow(self, card: Card | None) -> None:
-        """Note what the interface is now. Another one in its place has to be asked again."""
+        """Note what the interface is now. After a change of it or its link, addresses are asked for again."""
         before, self._card = self._card, card
-        if card is None or before is None or (card.number, card.mac) != (before.number, before.mac):
+        is_same = card and before and (card.number, card.mac) == (before.number, before.mac)
+        if not is_same:
+            self.close()
             self._announced.clear()
-        elif card.is_up and not before.is_up:
-            self._due |= self._announced
+        elif card and before and card.is_up and (not before.is_up or card.changes != before.changes):
+            self._answers = {a: b for a, b in self._answers.items() if a not in self._announced}
+            self._announced.clear()
+
+    def _listen(self) -> None:
+        """Listen for other machines as long as addresses are announced."""
+        self._claims = {a: b for a, b in self._claims.items() if a in self._announced}
+        self._defended = {a: b for a, b in self._defended.items() if a in self._announced}
+        if not self._announced or self._card is None:
+            self.close()
+        elif self._listener is None:
+            try:
+                self._listener = arp.Listener(self.name, self._hear)
+            except OSError as error:
+                logger.warning("Other machines on %s are not heard: %s", self.name, error)
+
+    def _hear(self, message: arp.Message) -> None:
+        """Note that another machine uses an address of ours, and announce the address, now and then."""
+        address, now = message.sender, time.monotonic()
+        if address not in self._announced:
+            return
+        known = self._claims.get(address)
+        self._claims[address] = _Answer(now, message.sender_mac)
+        if known is None or now - known.at > WARN_SECONDS:
+            logger.warning(
+                "Public address %s is used on %s by %s, too", address, self.name, message.sender_mac
+            )
+        if now - self._defended.get(address, -DEFEND_SECONDS) < DEFEND_SECONDS:
+            return
+        self._defended[address] = now
+        try:
+            arp.announce(self.name, [address])
+        except OSError as error:
+            logger.warning("Public addresses could not be announced on %s: %s", self.name, error)
 
     def _is_known(self, address: IPv4Address) -> bool:
         answer = self._answers.get(address)
@@ -208,11 +258,30 @@ class PublicInterface:
         taken = {address: answer.mac for address, answer in found if answer.mac and answer.at > seen_since}
         if not taken:
             return ""
-        shown = ", ".join(f"{address} ({taken[address]})" for address in sorted(taken))
+        shown = _listed(taken)
         return (
             f"Other machines on {self.name} have public addresses of this cloud: {shown}. They are not"
             " announced; free them there, or keep the range of public addresses out of DHCP."
         )
+
+    def _claim_warning(self) -> str:
+        seen_since = time.monotonic() - WARN_SECONDS
+        claims = {
+            address: answer.mac
+            for address, answer in self._claims.items()
+            if answer.at > seen_since and address in self._announced
+        }
+        if not claims:
+            return ""
+        return (
+            f"Other machines on {self.name} use public addresses that are announced there by this cloud:"
+            f" {_listed(claims)}. Connections to them may reach the wrong machine: free them there, or keep"
+            " the range of public addresses out of DHCP."
+        )
+
+
+def _listed(machines: Mapping[IPv4Address, str]) -> str:
+    return ", ".join(f"{address} ({machines[address]})" for address in sorted(machines))
 
 
 def _kernel_warnings(name: str) -> list[str]:

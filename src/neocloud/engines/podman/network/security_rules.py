@@ -339,10 +339,16 @@ async def load(rules: str) -> None:
     )
     _, errors = await process.communicate(rules.encode())
     if process.returncode:
+        said = errors.decode(errors="replace").strip().rstrip(".")
+        reason = said or f"nft {_ending(process.returncode)} and gave no reason"
         raise EngineError(
-            "The firewall rules that separate namespaces could not be loaded: "
-            f"{errors.decode(errors='replace').strip()}. Kernel support for nf_tables is needed."
+            f"The firewall rules that separate namespaces could not be loaded: {reason}. Kernel support for"
+            " nf_tables is needed."
         )
+
+
+def _ending(code: int) -> str:
+    return f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
 
 
 def _rendered(what: str, name: str, kind: str, elements: Iterable[object], ranges: bool) -> list[str]:

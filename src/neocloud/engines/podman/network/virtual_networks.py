@@ -20,7 +20,7 @@ from neocloud.engines.manifest.network_spec import Member, Subnet, VirtualNetwor
 from neocloud.engines.network_rules import check_member, check_network, check_unused
 from neocloud.engines.podman.layout import Layout, Objects, logged, read_record, write_record
 from neocloud.engines.podman.libpod import Conflict, Libpod
-from neocloud.engines.podman.network.netavark import remove_network_chains
+from neocloud.engines.podman.network.netavark import remove_network_rules
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class VirtualNetworks:
         name = self.network_name(bridge)
         with logged(logger, f"Removed bridge {bridge.interface} of {name}"):
             await self._libpod.delete(f"/networks/{name}", force=True)
-            await remove_network_chains(name)
+            await remove_network_rules(name)
         self._write([each for each in self._bridges() if each != bridge])
 
     def _refuse_if_occupied(self, bridge: Bridge) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
@@ -34,11 +35,14 @@ class ViewRecord(TypedDict):
 
 
 class ConfigMounts:
-    """Stores the objects of one kind below `root/<namespace>/<name>/`."""
+    """Stores the objects of one kind below `root/<namespace>/<name>/`. Threads may call it at once."""
 
     def __init__(self, root: Path, kind: str) -> None:
         self._root = root
         self.kind = kind
+        self._writing = threading.RLock()
+        """Held while files change: pods that start together mount one view, and what one thread has half
+        written looks to another like a file that does not belong there."""
 
     def names(self, namespace: str) -> list[str]:
         """Return the names of the objects of a namespace."""
@@ -50,6 +54,10 @@ class ConfigMounts:
 
     def put(self, namespace: str, name: str, contents: Mapping[str, bytes]) -> None:
         """Store the content of an object and update all its views."""
+        with self._writing:
+            self._put_object(namespace, name, contents)
+
+    def _put_object(self, namespace: str, name: str, contents: Mapping[str, bytes]) -> None:
         folder = self._root / namespace / name
         _fill(folder / "data", contents, 0o600)
         if not (folder / "views").is_dir():
@@ -75,6 +83,10 @@ class ConfigMounts:
 
     def view(self, namespace: str, source: ConfigMapSource | SecretSource) -> Path:
         """Return the folder to mount for a pod's volume source; create it if needed."""
+        with self._writing:
+            return self._make_view(namespace, source)
+
+    def _make_view(self, namespace: str, source: ConfigMapSource | SecretSource) -> Path:
         name = source.name
         folder = self._root / namespace / name
         if source.optional and not (folder / "data").is_dir():
@@ -92,7 +104,8 @@ class ConfigMounts:
     def remove(self, namespace: str, name: str | None = None) -> None:
         """Remove one object, or all of the namespace."""
         folder = self._root / namespace
-        shutil.rmtree(folder / name if name else folder, ignore_errors=True)
+        with self._writing:
+            shutil.rmtree(folder / name if name else folder, ignore_errors=True)
 
     def _fill_view(self, view: Path, record: ViewRecord, contents: Mapping[str, bytes]) -> None:
         items = record["items"]

@@ -6,6 +6,7 @@ Every function may be repeated. A folder is never deleted while something is mou
 
 import contextlib
 import ctypes
+import errno
 import os
 import stat
 import subprocess
@@ -19,7 +20,8 @@ from neocloud.engines.base import EngineError
 _BIND, _MOUNT_RECURSIVE, _PRIVATE, _SHARED = 0x1000, 0x4000, 1 << 18, 1 << 20  # linux/mount.h
 _DETACH, _NOFOLLOW = 0x2, 0x8
 _CLONE, _RECURSIVE, _EMPTY_PATH = 0x1, 0x8000, 0x1000  # open_tree(2)
-_FROM_DESCRIPTOR, _ATTRIBUTE_IDMAP = 0x4, 0x100000  # move_mount(2), mount_setattr(2)
+_FROM_DESCRIPTOR, _ATTRIBUTE_IDMAP, _ATTRIBUTE_READ_ONLY = 0x4, 0x100000, 0x1
+"""Of move_mount(2) and mount_setattr(2)."""
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
 _WORKING_FOLDER = -100  # AT_FDCWD
 
@@ -44,7 +46,9 @@ def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
     _mount(path, ["-t", "overlay", "-o", options, "overlay"])
 
 
-def mount_descriptor(descriptor: int, path: Path, user_namespace: int | None = None) -> None:
+def mount_descriptor(
+    descriptor: int, path: Path, user_namespace: int | None = None, *, is_read_only: bool = False
+) -> None:
     """Mount an open file or folder at `path`, replacing what is mounted there.
 
     The kernel follows the descriptor, not a name, so exactly the file that was opened is mounted. With the
@@ -54,8 +58,11 @@ def mount_descriptor(descriptor: int, path: Path, user_namespace: int | None = N
     wanted = os.fstat(descriptor)
     tree = _call(path, _OPEN_TREE, descriptor, b"", _CLONE | _RECURSIVE | _EMPTY_PATH | os.O_CLOEXEC)
     try:
-        if user_namespace is not None:
-            attributes = _Attributes(_ATTRIBUTE_IDMAP, 0, _PRIVATE, user_namespace)
+        if user_namespace is not None or is_read_only:
+            changes = (_ATTRIBUTE_IDMAP if user_namespace is not None else 0) | (
+                _ATTRIBUTE_READ_ONLY if is_read_only else 0
+            )
+            attributes = _Attributes(changes, 0, _PRIVATE, user_namespace or 0)
             size = ctypes.sizeof(attributes)
             flags = _EMPTY_PATH | _RECURSIVE
             _call(path, _MOUNT_SETATTR, tree, b"", flags, ctypes.byref(attributes), size)
@@ -89,9 +96,13 @@ def mount_view(source: Path, path: Path) -> None:
             raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
 
 
-def mount_filesystem(kind: str, path: Path, options: str) -> None:
-    """Mount a file system with the ids and capabilities of this thread. Raises EngineError."""
-    if libc.mount(kind.encode(), os.fsencode(path), kind.encode(), 0, options.encode()):
+def mount_filesystem(kind: str, path: Path, options: str, *, source: Path | None = None) -> None:
+    """Mount a file system, of a device if it has one, with the ids and capabilities of this thread.
+
+    Raises EngineError.
+    """
+    device = os.fsencode(source) if source else kind.encode()
+    if libc.mount(device, os.fsencode(path), kind.encode(), 0, options.encode()):
         raise EngineError(f"{path} could not be mounted: {os.strerror(ctypes.get_errno())}.")
 
 
@@ -104,6 +115,19 @@ def detach(path: Path) -> None:
         path.rmdir()  # must be empty; never remove its content
     else:
         path.unlink(missing_ok=True)
+
+
+def unmount_unused(path: Path) -> bool:
+    """Unmount and remove a mount point; False while a process, in any container, has a file of it open.
+
+    The kernel refuses to unmount it then, also where a container has the mount by propagation.
+    """
+    if is_mounted(path) and libc.umount2(os.fsencode(path), _NOFOLLOW):
+        if ctypes.get_errno() == errno.EBUSY:
+            return False
+        raise EngineError(f"{path} could not be unmounted: {os.strerror(ctypes.get_errno())}.")
+    path.rmdir()
+    return True
 
 
 def unmount(path: Path, *, lazily: bool = False) -> None:

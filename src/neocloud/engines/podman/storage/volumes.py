@@ -5,25 +5,32 @@ A claim is a folder under `<home>/volumes/<namespace>/<name>/`. With a dataSourc
 is an overlay: the named root file system below, all changes above it, one mount on this machine that all pods
 share. It keeps the version of the root file system that it started with. With any other source it is a copy,
 made once, before the claim counts as existing: complete or absent, sparse, and shared with the original where
-the file system supports it. Sizes are recorded and not enforced.
+the file system supports it.
+
+Data of a claim lie in its folder, or, for a filesystem of a tenant on a machine that can mount one, in a file
+system of the claim's size (`sized_filesystems`). A claim stays what it was made as: those of earlier versions
+are folders, whose size is recorded and not enforced.
 """
 
 import logging
 import os
+import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from neocloud.core.osfiles import make_folder, sync_folder
 from neocloud.core.untrusted_files import Folder, UnsafePath
 from neocloud.core.untrusted_trees import BLOCK_BYTES, TreeLimits, copy_tree
-from neocloud.engines.base import EngineError
+from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import (
     CLAIM,
     DISK,
     ROOT_FILESYSTEM,
+    SHARED,
     DataSource,
     EmptyDir,
     HostPath,
@@ -31,7 +38,9 @@ from neocloud.engines.manifest import (
     VolumeClaim,
 )
 from neocloud.engines.podman.layout import Layout, logged, read_record, write_record
+from neocloud.engines.podman.storage import sized_filesystems
 from neocloud.engines.podman.storage.mounts import (
+    detach,
     is_mounted,
     is_mounted_elsewhere,
     mount_overlay,
@@ -41,6 +50,7 @@ from neocloud.engines.podman.storage.mounts import (
     unmount,
 )
 from neocloud.engines.podman.storage.pod_mounts import mount_shifted_overlay, shifted_by
+from neocloud.engines.podman.storage.sized_filesystems import IMAGE
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +63,12 @@ MAX_ENTRIES = 10_000_000
 """Most files and folders of a volume that is copied; a copy takes as many inodes of the disk."""
 MAX_DEPTH = 128
 """Most levels of folders; each holds three open files while its content is copied."""
-SPARE_BYTES = 1024**3
+GIB = 1024**3
+SPARE_BYTES = GIB
 """Space that a copy may take beyond 105 % of its volume's size, for the tables of disk files."""
+
+MOST_NAMED = 5
+"""How many filesystems a warning names."""
 
 
 class Volumes:
@@ -63,6 +77,8 @@ class Volumes:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._mounting = threading.Lock()
+        self.enforces_sizes = False
+        """Whether new filesystems get a file system of their size; known once the engine is prepared."""
 
     def claims(self, namespace: str) -> list[str]:
         """Return the names of the claims of a namespace."""
@@ -81,18 +97,21 @@ class Volumes:
             "size_bytes": claim.size_bytes,
             "spec": spec,
         }
-        known = read_record(folder / "volume.json") or {}
+        known: dict[str, Any] = read_record(folder / "volume.json") or {}
         if known and (known["source"], known.get("copied")) != (below, copied):
             raise EngineError(
                 f"PersistentVolumeClaim {claim.name} exists with another dataSourceRef; "
                 "remove it first, which deletes its data, or choose another name."
             )
+        if self._is_sized(claim, known):
+            record["sized"] = True
+            self._ensure_size(claim, known)
         if below:
             record["lower"] = self._lower(below, known.get("lower"))
-        else:
-            if source and not known:
-                with logged(logger, f"Copied {source} to volume {claim.namespace}/{claim.name}"):
-                    self._fill(folder / "data", source, claim.size_bytes)
+        elif source and not known:
+            with logged(logger, f"Copied {source} to volume {claim.namespace}/{claim.name}"):
+                self._fill(self._content(claim.reference, record) / "data", source, claim.size_bytes)
+        elif not record.get("sized"):
             make_folder(folder / "data", FOLDER_MODE)
         if record != known:
             write_record(folder / "volume.json", record)
@@ -110,22 +129,25 @@ class Volumes:
                 f"PersistentVolumeClaim {name} of namespace {namespace} does not exist; "
                 "apply it before the pod."
             )
+        content = self._content(Reference(CLAIM, namespace, name), record)
         if record["source"]:
             with self._mounting:
-                self._mount(folder, self._lower(record["source"], record.get("lower")), first_id)
+                self._mount(folder, content, self._lower(record["source"], record.get("lower")), first_id)
             return folder / "merged"
-        make_folder(folder / "data", FOLDER_MODE)
-        return folder / "data"
+        make_folder(content / "data", FOLDER_MODE)
+        return content / "data"
 
     def stored_bytes(self, namespace: str, name: str) -> int:
         """Return what the files of a volume take of the disk: of an overlay, the changes."""
+        folder = self._folder(namespace, name)
+        if (folder / IMAGE).exists():
+            return sized_filesystems.stored_bytes(folder / IMAGE, self._point(namespace, name))
         total = 0
-        parts = (self._folder(namespace, name) / part for part in ("data", "upper"))
-        for part in filter(Path.is_dir, parts):
-            for _, _, files, folder in os.fwalk(part):
+        for part in filter(Path.is_dir, (folder / "data", folder / "upper")):
+            for _, _, files, opened in os.fwalk(part):
                 for file in files:
                     with suppress(FileNotFoundError):
-                        total += os.stat(file, dir_fd=folder, follow_symlinks=False).st_blocks * BLOCK_BYTES
+                        total += os.stat(file, dir_fd=opened, follow_symlinks=False).st_blocks * BLOCK_BYTES
         return total
 
     def remove_claim(self, namespace: str, name: str) -> None:
@@ -133,6 +155,9 @@ class Volumes:
         folder = self._folder(namespace, name)
         with logged(logger, f"Removed volume {namespace}/{name}"):
             unmount(folder / "merged")
+            detach(self._point(namespace, name))
+            with suppress(OSError):  # it is not there, or holds mounts of other claims
+                self._point(namespace, name).parent.rmdir()
             remove_tree(folder)
 
     def scratch_path(self, namespace: str, pod: str, volume: str, source: EmptyDir) -> Path:
@@ -152,7 +177,75 @@ class Volumes:
             unmount(point)
         remove_tree(folder)
 
-    def _mount(self, folder: Path, lower: str, first_id: int) -> None:
+    def unsized(self, namespace: str = "*") -> list[Reference]:
+        """Return the filesystems whose size is not enforced, of one namespace or of all."""
+        return [claim for claim, record in self._filesystems(namespace) if not record.get("sized")]
+
+    def warnings(self) -> list[str]:
+        """Return what an operator should know about the sizes of filesystems."""
+        found: list[str] = []
+        unsized = [claim.name for claim in self.unsized()] if self.enforces_sizes else []
+        if unsized:
+            more = f" and {len(unsized) - MOST_NAMED} more" if len(unsized) > MOST_NAMED else ""
+            found.append(
+                f"The size of {', '.join(unsized[:MOST_NAMED])}{more} is not enforced: created by an earlier "
+                "version, or without loop devices. Create a new filesystem and copy the files."
+            )
+        promised = sum(record["size_bytes"] for _, record in self._filesystems() if record.get("sized"))
+        disk = shutil.disk_usage(self._layout.volumes).total
+        if promised > disk:
+            found.append(
+                f"Filesystems of {promised / GIB:.0f} GiB in total lie on a disk of {disk / GIB:.0f} GiB. "
+                "When the disk is full, programs that write to them get input/output errors."
+            )
+        return found
+
+    def _filesystems(self, namespace: str = "*") -> Iterator[tuple[Reference, Mapping[str, Any]]]:
+        for path in sorted(self._layout.volumes.glob(f"{namespace}/*/volume.json")):
+            record = read_record(path)
+            if record and SHARED in record.get("spec", {}).get("accessModes", ()):
+                yield Reference(CLAIM, path.parts[-3], path.parts[-2]), record
+
+    def _is_sized(self, claim: VolumeClaim, known: Mapping[str, Any]) -> bool:
+        """Return whether the claim has a file system of its own, or gets one."""
+        if known:
+            return bool(known.get("sized"))
+        folder = self._folder(claim.namespace, claim.name)
+        is_folder = (folder / "data").exists()  # of an earlier version that was killed before it was recorded
+        return claim.is_filesystem and self.enforces_sizes and not is_folder
+
+    def _ensure_size(self, claim: VolumeClaim, known: Mapping[str, Any]) -> None:
+        """Create the file system, or grow it."""
+        image = self._folder(claim.namespace, claim.name) / IMAGE
+        if not known:
+            sized_filesystems.create(image, claim.size_bytes)
+        elif claim.size_bytes > known["size_bytes"]:
+            point, merged = self._point(claim.namespace, claim.name), image.parent / "merged"
+            with self._mounting:
+                is_used = any(is_mounted(path) and is_mounted_elsewhere(path) for path in (merged, point))
+                if not is_used and not sized_filesystems.can_grow_mounted():
+                    detach(merged)  # a pod that is being created fails, and does not mount an empty folder
+                sized_filesystems.grow(image, point, claim.size_bytes, is_used=is_used)
+        elif claim.size_bytes < known["size_bytes"]:
+            raise EngineError(f"PersistentVolumeClaim {claim.name} cannot shrink; create a smaller one.")
+
+    def _content(self, claim: Reference, record: Mapping[str, Any]) -> Path:
+        """Return the folder with the claim's data, mounted if it is a file system of its own."""
+        folder = self._folder(claim.namespace, claim.name)
+        if not record.get("sized"):
+            return folder
+        point = self._point(claim.namespace, claim.name)
+        if not (folder / IMAGE).exists():
+            raise EngineError(f"{folder / IMAGE} is gone, which held the files of the filesystem.")
+        # All users may search the run folder, and tenants leave set-uid programs in their filesystems.
+        self._layout.filesystems.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sized_filesystems.mount(folder / IMAGE, point)
+        return point
+
+    def _point(self, namespace: str, name: str) -> Path:
+        return self._layout.filesystems / namespace / name
+
+    def _mount(self, folder: Path, content: Path, lower: str, first_id: int) -> None:
         """Mount the overlay; unmount one with other ids first, as two must not write to one folder."""
         merged = folder / "merged"
         if is_mounted(merged):
@@ -166,9 +259,9 @@ class Volumes:
             unmount(merged)
         if first_id:
             scratch = self._layout.run / "layers"
-            mount_shifted_overlay(merged, lower=Path(lower), folder=folder, first=first_id, scratch=scratch)
+            mount_shifted_overlay(merged, lower=Path(lower), folder=content, first=first_id, scratch=scratch)
         else:
-            mount_overlay(merged, lower=Path(lower), upper=folder / "upper", work=folder / "work")
+            mount_overlay(merged, lower=Path(lower), upper=content / "upper", work=content / "work")
 
     def _folder(self, namespace: str, name: str) -> Path:
         return self._layout.volumes / namespace / name

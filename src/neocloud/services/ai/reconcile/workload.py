@@ -44,7 +44,7 @@ from neocloud.services.ai.types import (
     read_runtime_state,
     write_runtime_state,
 )
-from neocloud.services.compute.public import preset
+from neocloud.services.compute.public import preset, wait_for_capacity
 
 
 class WorkloadReconciler(ABC):
@@ -67,6 +67,7 @@ class WorkloadReconciler(ABC):
         return (
             Step("Find addresses", find_interface),
             Step("Find filesystems", find_filesystems),
+            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
             Step("Start it", self._start),
             Step("Wait until it runs", self._wait),
         )

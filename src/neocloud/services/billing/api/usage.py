@@ -106,7 +106,7 @@ async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[Record]
         for record in meter(history, window.start, window.end)
     ]
     if source is not None:
-        found += await asyncio.to_thread(source, projects, window.start, window.end)
+        found += await asyncio.to_thread(lambda: list(source(projects, window.start, window.end)))
     return sorted(found, key=key)
 
 

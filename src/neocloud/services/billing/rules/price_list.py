@@ -36,6 +36,8 @@ class Unit(Enum):
     VCPU_HOUR = ("vcpu-hour", _HOUR)
     GIB_HOUR = ("gib-hour", _HOUR)
     GIB_MONTH = ("gib-month", HOURS_PER_MONTH * _HOUR)
+    GIB = ("gib", 2**30)
+    THOUSAND_REQUESTS = ("thousand-requests", 1000)
     MILLION_TOKENS = ("million-tokens", 10**6)
 
     def __init__(self, label: str, parts: int) -> None:

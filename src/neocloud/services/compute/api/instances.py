@@ -4,6 +4,7 @@ computed when a resource is read.
 Power state and serial log of an instance's machine are read from the engine at each call.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -17,6 +18,8 @@ from neocloud.messages.nebius.common.v1 import Operation
 from neocloud.messages.nebius.compute.v1 import (
     BatchGetRequest,
     BatchGetResponse,
+    Disk,
+    DiskStatus,
     GpuCluster,
     Instance,
     InstanceSpec,
@@ -31,6 +34,9 @@ from neocloud.messages.neocloud.compute.v1 import (
     ReadSerialLogResponse,
 )
 from neocloud.services.compute.api.maintenance import active_maintenance
+from neocloud.services.compute.encryption import ENCRYPTED, NOT_ENCRYPTED, is_encrypted
+from neocloud.services.compute.maintenance import is_under_maintenance, refusal
+from neocloud.services.compute.preemption import finish_preemption, preemption_event
 from neocloud.services.compute.public import check_capacity, instance_demands
 from neocloud.services.compute.reconcile.machine_scope import MachineControl
 from neocloud.services.compute.rules.instance import pricing_violations
@@ -59,6 +65,29 @@ def gpu_cluster_view(cluster: GpuCluster, tx: Transaction, now: datetime) -> Non
             cluster.status.infiniband_topology_path.instances.add(instance_id=row.id, path=path)
 
 
+def disk_view(disk: Disk, tx: Transaction, now: datetime) -> None:
+    """Say whether the disk is encrypted, and of a machine that has it which limits it enforces on it and
+    whether it keeps it."""
+    said = [disk.status.state_description]
+    if disk.status.state == DiskStatus.READY and not said[0]:
+        said.append(ENCRYPTED if is_encrypted(tx, disk.metadata.id) else NOT_ENCRYPTED)
+    said += _said_by_machine(disk, tx)
+    disk.status.state_description = " ".join(filter(None, said))
+
+
+def _said_by_machine(disk: Disk, tx: Transaction) -> Iterator[str]:
+    holders = [disk.status.read_write_attachment, *disk.status.read_only_attachments]
+    row = tx.get(next(filter(None, holders), ""))
+    if row is None or row.kind != INSTANCE or row.state != InstanceState.RUNNING:
+        return
+    runtime, name = read_runtime_state(tx, row.id), row.name or row.id
+    limits = runtime.disk_limits.get(disk.metadata.id)
+    if limits is not None:
+        yield f"Limited by its machine {name}: {limits}."
+    if disk.metadata.id in runtime.detaching:
+        yield f"Being detached: the guest of {name} has not released it."
+
+
 def instance_view(instance: Instance, tx: Transaction, now: datetime) -> None:
     """Add the maintenance that is announced for the instance."""
     if events := active_maintenance(tx, instance.metadata.id):
@@ -76,6 +105,8 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
         row = instance_row(tx, request.id)
         runtime = read_runtime_state(tx, row.id)
         is_off = row.state in (InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.ERROR)
+        if is_under_maintenance(row):
+            raise refusal(tx, row)
         if not is_off and not runtime.stop_reason:
             return NewOperation(row, _title(row))
         new = wire.resource_message(row)
@@ -84,8 +115,11 @@ async def start(call: Call, request: StartInstanceRequest) -> Write[Operation]:
         if violations := list(pricing_violations(new, None, reader)):
             raise contract.bad_request(violations)
         # A stopped instance holds no capacity.
-        check_capacity(reader, row, instance_demands(new.spec), [])
+        may_preempt = not new.spec.HasField("preemptible")
+        demanded = instance_demands(new.spec)
+        check_capacity(reader, row, demanded, [], may_wait=True, may_preempt=may_preempt)
         write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.NONE))
+        finish_preemption(tx, row.id, now)
         return _change(tx, call, row, new, InstanceState.STARTING)
 
     return Write(work)
@@ -159,12 +193,12 @@ OFF = "off"
 
 async def get_machine(call: Call, request: GetMachineRequest) -> Machine:
     engine, instance_id = call.dependencies.engine, request.instance_id
-    runtime = await call.dependencies.store.read(lambda tx: _runtime_state(tx, instance_id))
+    reason = await call.dependencies.store.read(lambda tx: _stop_reason(tx, instance_id))
     capabilities = await engine.capabilities()
     answer = Machine(
         instance_id=instance_id,
         power=OFF,
-        reason=str(runtime.stop_reason),
+        reason=reason,
         acceleration=capabilities.details.get("acceleration", "").partition(" ")[0],
     )
     pod = (await engine.observe(namespace(instance_id))).pod(pod_name(instance_id))
@@ -193,6 +227,16 @@ async def read_serial_log(call: Call, request: ReadSerialLogRequest) -> ReadSeri
             request.instance_id, f"{request.instance_id} has no machine now: {error} Start it first."
         ) from error
     return ReadSerialLogResponse(lines=page.lines, next_line=page.next_line)
+
+
+def _stop_reason(tx: Transaction, instance_id: str) -> str:
+    reason = _runtime_state(tx, instance_id).stop_reason
+    event = preemption_event(tx, instance_id) if reason is StopReason.PREEMPTED else None
+    if event is None:
+        return str(reason)
+    return (
+        f"{reason} at {event.created_at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC; it stays off until it is started"
+    )
 
 
 def _runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:

@@ -1,8 +1,9 @@
 """Maintenance events of instances: plan and finish one, list those that are under way; preemption.
 
-Operators and the emulator's faults plan and finish events and preempt instances; no method of the API does.
-An event is a row whose parent is the instance: callers who may read the instance see it, and it is deleted
-with the instance.
+Operators (`compute/maintenance.py`) and the emulator's faults plan and finish events; no method of the
+published API does. A preemption (`preemption.py`) is an event too, until its instance is started again. An
+event is a row whose parent is the instance: callers who may read the instance see it, and it is deleted with
+the instance.
 """
 
 from dataclasses import replace
@@ -14,7 +15,6 @@ from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.compute.v1 import (
     GetMaintenanceEventByInstanceRequest,
     InstanceSpec,
-    InstanceStatus,
     ListMaintenanceEventsRequest,
     ListMaintenanceEventsResponse,
     MaintenanceEvent,
@@ -22,15 +22,12 @@ from neocloud.messages.nebius.compute.v1 import (
 from neocloud.messages.nebius.compute.v1 import ListMaintenanceEventsResponse as ListResponse
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventSpec as EventSpec
 from neocloud.messages.nebius.compute.v1 import MaintenanceEventStatus as EventStatus
+from neocloud.services.compute.preemption import insert_event, preempt_instance
 from neocloud.services.compute.types import (
     INSTANCE,
     MAINTENANCE_EVENT,
-    MAINTENANCE_EVENT_ID_PREFIX,
     InstanceState,
-    InstanceStateEnum,
-    StopReason,
     read_runtime_state,
-    write_runtime_state,
 )
 
 
@@ -52,23 +49,7 @@ async def plan_maintenance(
 
     def work(tx: Transaction) -> str:
         live_instance(tx, instance_id)
-        event_id = contract.new_id(MAINTENANCE_EVENT_ID_PREFIX)
-        status = EventStatus(
-            maintenance_id=event_id, created_at=now, sla_deadline_ts=deadline, maintenance_reason=reason
-        )
-        row = Resource(
-            id=event_id,
-            kind=MAINTENANCE_EVENT,
-            parent_id=instance_id,
-            name=event_id,
-            created_at=now,
-            updated_at=now,
-            spec=EventSpec(is_planned=is_planned).SerializeToString(),
-            status=status.SerializeToString(),
-            owner_id=instance_id,
-        )
-        tx.insert(row)
-        return event_id
+        return insert_event(tx, instance_id, now=now, deadline=deadline, reason=reason, is_planned=is_planned)
 
     return await store.write(work)
 
@@ -103,12 +84,7 @@ async def preempt(store: Store, instance_id: str, now: datetime) -> None:
         runtime = read_runtime_state(tx, row.id)
         if runtime.stop_reason or row.state == InstanceState.STOPPED:
             raise contract.bad_state(row.id, f"{row.id} does not run. Start it before you preempt it.")
-        write_runtime_state(tx, row.id, replace(runtime, stop_reason=StopReason.PREEMPTED))
-        status = InstanceStatus.FromString(row.status)
-        status.state, status.reconciling = InstanceStateEnum.Value(InstanceState.STOPPING), True
-        tx.update(
-            replace(row, state=InstanceState.STOPPING, status=status.SerializeToString(), updated_at=now)
-        )
+        preempt_instance(tx, row, now)
 
     await store.write(work)
 

@@ -13,14 +13,24 @@ from neocloud.core.contract import ApiError
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store
-from neocloud.engines.base import Accelerator, Capabilities, KubernetesObject
-from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, GpusLost, TooFewGpus
+from neocloud.engines.base import Accelerator, Capabilities, Engine, KubernetesObject
+from neocloud.engines.calls import engine_call
+from neocloud.engines.gpu_ledger import (
+    GPU_NAMESPACE,
+    GpuLedger,
+    GpusLost,
+    TooFewGpus,
+    pod_holder,
+    pods_among,
+)
 from neocloud.engines.gpu_types import gpu_type
 from neocloud.engines.manifest import Pod, Secret
 from neocloud.engines.manifest.network_spec import mac_of
-from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.messages.nebius.compute.v1 import DiskSpec, DiskStatus
 from neocloud.messages.nebius.vpc.v1 import AllocationSpec, SubnetSpec, SubnetStatus
 from neocloud.services.compute.catalogue import Preset
+from neocloud.services.compute.disk_limits import DiskLimits, disk_limits
+from neocloud.services.compute.encryption import disk_keys
 from neocloud.services.compute.public import claim_reference
 from neocloud.services.compute.reconcile.machine_scope import Addresses, MachineScope
 from neocloud.services.compute.render import (
@@ -33,7 +43,9 @@ from neocloud.services.compute.render import (
 )
 from neocloud.services.compute.types import (
     DISK,
+    INSTANCE_ID_PREFIX,
     DiskState,
+    DiskType,
     FilesystemState,
     InstanceReason,
     attached_disks,
@@ -160,6 +172,14 @@ async def ensure_disks(scope: MachineScope) -> None:
         await require_ready(scope)
 
 
+async def find_keys(scope: MachineScope, store: Store) -> None:
+    """Set the keys of encrypted disks in the scope. Raises Failed if one is lost."""
+    try:
+        scope.disk_keys = await disk_keys(store, (row.id for row in scope.disks))
+    except Failed as error:
+        raise Failed(InstanceReason.DISK_FAILED, str(error)) from error
+
+
 async def require_ready(scope: MachineScope) -> None:
     """Raise RetryLater until everything attached can be used."""
     for disk in scope.disks:
@@ -181,7 +201,14 @@ async def require_ready(scope: MachineScope) -> None:
 def disk_views(scope: MachineScope) -> tuple[DiskView, ...]:
     pairs = zip(attached_disks(scope.instance.spec), scope.disks, strict=True)
     return tuple(
-        DiskView(row.id, device, _size(row), is_read_only=is_read_only(attached))
+        DiskView(
+            row.id,
+            device,
+            _size(row),
+            is_read_only=is_read_only(attached),
+            limits=_limits(row),
+            key=scope.disk_keys.get(row.id, ""),
+        )
         for (device, attached), row in pairs
     )
 
@@ -200,12 +227,16 @@ def _filesystem_failed(filesystem_id: str) -> Failed:
     return Failed(InstanceReason.FILESYSTEM_FAILED, f"Filesystem {filesystem_id} is gone or has failed.")
 
 
+def _limits(disk: Resource) -> DiskLimits | None:
+    return disk_limits(DiskType.Name(DiskSpec.FromString(disk.spec).type), _size(disk))
+
+
 def _size(disk: Resource) -> int:
     return DiskStatus.FromString(disk.status).size_bytes
 
 
 async def acquire_gpus(
-    store: Store, scope: MachineScope, preset: Preset, capabilities: Capabilities
+    store: Store, engine: Engine, scope: MachineScope, preset: Preset, capabilities: Capabilities
 ) -> tuple[GpuView, ...]:
     """Return the GPUs of the instance: those it holds and as many more as it needs.
 
@@ -216,15 +247,30 @@ async def acquire_gpus(
     present = capabilities.accelerators
     of_type = [each for each in present if preset.gpu_type in ("", gpu_type(each.model))]
     usable = [each for each in of_type if not each.passthrough_problem]
+    ledger = GpuLedger(store.write)
+
+    async def acquire() -> Sequence[Accelerator]:
+        return await ledger.acquire(scope.id, preset.gpus, usable, present, is_started=scope.is_up)
+
     try:
-        found = await GpuLedger(store.write).acquire(
-            scope.id, preset.gpus, usable, present, is_started=scope.is_up
-        )
+        try:
+            found = await acquire()
+        except TooFewGpus:
+            await _release_left_behind(ledger, engine)
+            found = await acquire()
     except GpusLost as error:
         raise _lost(error.keys, present) from error
     except TooFewGpus as error:
         raise _too_few(preset, of_type, error.free) from error
     return tuple(GpuView(each.pci_address, each.iommu_group) for each in found)
+
+
+async def _release_left_behind(ledger: GpuLedger, engine: Engine) -> None:
+    """Release the GPUs of machines that were removed from the control plane by force and have ended since."""
+    for pod in pods_among((await ledger.holders()).values()):
+        is_machine = pod.name == pod.namespace and pod.name.startswith(f"{INSTANCE_ID_PREFIX}-")
+        if is_machine and (await engine_call(engine.observe(pod.namespace))).pod(pod.name) is None:
+            await ledger.release(pod_holder(pod))
 
 
 def _lost(keys: Collection[str], present: Sequence[Accelerator]) -> Failed:

@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from neocloud.engines.base import Engine, Observation, PodPhase
 from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.compute.v1 import DiskSnapshot, Image, ImageSpec, ImageStatus
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.services.compute.encryption import disk_keys, ensure_key_of_copy
 from neocloud.services.compute.reconcile.machine_scope import MachineControl
 from neocloud.services.compute.reconcile.volumes import DiskVolumeReconciler, M, VolumeScope
 from neocloud.services.compute.render import VolumeSource, VolumeView
@@ -72,6 +73,12 @@ class CopyReconciler(DiskVolumeReconciler[M]):
             )
         if row.state not in (DiskState.READY, DiskState.UPDATING):
             raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
+
+    async def keep_key(self, scope: VolumeScope[M, VolumeView]) -> None:
+        if scope.was_created:
+            await disk_keys(self._store, [scope.volume.id])
+        elif not scope.exists:
+            await ensure_key_of_copy(scope.context, self._store, self.source_id(scope.resource))
 
     async def create_volume(self, scope: VolumeScope[M, VolumeView]) -> None:
         if scope.was_created or scope.exists:
@@ -122,10 +129,15 @@ class ImageReconciler(CopyReconciler[Image]):
     async def scope(self, context: Context) -> ImageScope:
         image = wire.resource_message(context.resource)
         source = VolumeSource(resource_id=self.source_id(image))
-        volume = VolumeView(image.metadata.id, image.status.storage_size_bytes, source)
+        volume = VolumeView(image.metadata.id, image.status.min_disk_size_bytes, source)
         is_file = is_public_image(image.metadata.id)
         observation = Observation() if is_file else await self._engine.observe(image.metadata.id)
         return VolumeScope(context, image, volume, observation)
+
+    async def create_volume(self, scope: ImageScope) -> None:
+        await super().create_volume(scope)
+        stored = await engine_call(self._engine.stored_bytes(scope.volume.claim))
+        scope.resource.status.storage_size_bytes = stored
 
     def steps(self, scope: ImageScope) -> Sequence[Step]:
         return () if is_public_image(scope.volume.id) else super().steps(scope)
@@ -182,6 +194,8 @@ async def _frozen(engine: Engine, instance_id: str) -> AsyncIterator[None]:
 
 EMULATED_FAMILIES = ("ubuntu24.04-driverless", "ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12")
 EMULATED_BYTES = 4 << 30
+_BLOCK_BYTES = 512
+"""Of st_blocks, whatever the file system."""
 ARCHITECTURES = {"amd64": "AMD64", "x86_64": "AMD64", "arm64": "ARM64", "aarch64": "ARM64"}
 
 
@@ -196,6 +210,9 @@ class MachineImage:
     version: str
     architecture: str
     minimum_bytes: int
+    """The smallest disk for it."""
+    stored_bytes: int
+    """What its file takes."""
 
     @property
     def id(self) -> str:
@@ -212,14 +229,23 @@ def machine_images(home: Path) -> Iterator[MachineImage]:
             version=str(description.get("version", "")),
             architecture=ARCHITECTURES.get(description.get("architecture", "amd64"), "AMD64"),
             minimum_bytes=int(description["minimum_bytes"]),
+            stored_bytes=_stored_bytes(record.parent / description.get("disk", "disk.qcow2")),
         )
+
+
+def _stored_bytes(file: Path) -> int:
+    """Return what a file takes of the disk; 0 for one that is gone."""
+    try:
+        return file.stat().st_blocks * _BLOCK_BYTES
+    except OSError:
+        return 0
 
 
 def emulated_images() -> Iterator[MachineImage]:
     """Yield images without a file for the families that clients of the emulator request."""
     for family in EMULATED_FAMILIES:
         title = f"No image: stands for family {family}"
-        yield MachineImage(family, family, title, "1", "AMD64", EMULATED_BYTES)
+        yield MachineImage(family, family, title, "1", "AMD64", EMULATED_BYTES, 0)
 
 
 async def sync_public_images(store: Store, settings: "Settings", clock: Clock) -> None:
@@ -243,15 +269,17 @@ def _ensure(tx: Transaction, image: MachineImage, known: Resource | None, now: d
         version=image.version,
         cpu_architecture=image.architecture,
     ).SerializeToString()
-    if known is not None and known.spec == spec:
-        return
-    if known is not None:
-        tx.delete(known.id)
     status = ImageStatus(
         state=ImageStatus.State.Value("READY"),
         min_disk_size_bytes=image.minimum_bytes,
-        storage_size_bytes=image.minimum_bytes,
-    )
+        storage_size_bytes=image.stored_bytes,
+    ).SerializeToString()
+    if known is not None and known.spec == spec:
+        if known.status != status:
+            tx.update(replace(known, status=status, updated_at=now))
+        return
+    if known is not None:
+        tx.delete(known.id)
     tx.insert(
         Resource(
             id=image.id,
@@ -261,7 +289,7 @@ def _ensure(tx: Transaction, image: MachineImage, known: Resource | None, now: d
             created_at=now,
             updated_at=now,
             spec=spec,
-            status=status.SerializeToString(),
+            status=status,
             state="READY",
         )
     )

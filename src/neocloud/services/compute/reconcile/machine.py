@@ -4,48 +4,59 @@ An instance that should not run keeps its addresses and disks and has no pod. On
 stays off until it is started, unless its recovery policy says otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import Capabilities, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.catalogue import preset
+from neocloud.services.compute.preemption import (
+    give_up_waiting,
+    wait_for_capacity,
+)
 from neocloud.services.compute.reconcile.attachments import (
     IdentityTokens,
     acquire_gpus,
     disk_views,
     ensure_disks,
     find_addresses,
+    find_keys,
     lacks_gpus,
     release_gpus,
     release_public_address,
     runs_without_gpus,
     shared_views,
 )
+from neocloud.services.compute.reconcile.machine_disks import (
+    adjust_disks,
+    attach_disks,
+    close_disks,
+    detaching_views,
+    release_disks,
+    report_kept,
+)
 from neocloud.services.compute.reconcile.machine_scope import (
     Addresses,
     MachineControl,
     MachineScope,
+    change_runtime_state,
     machine_status,
     read_scope,
 )
 from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
 from neocloud.services.compute.rules.instance import complete_user_data
+from neocloud.services.compute.started_pod import running_pod
 from neocloud.services.compute.types import (
     INSTANCE,
     InstanceState,
-    RuntimeState,
     StopReason,
     hostname,
     namespace,
     pod_name,
-    read_runtime_state,
-    write_runtime_state,
 )
 
 RESTART_POLICIES = ("OnFailure", "Never", "Always")
@@ -75,13 +86,18 @@ class InstanceReconciler:
         resources = (Step("Find addresses", find_addresses), Step("Create its disks", ensure_disks))
         release = Step("Release what it no longer needs", release_public_address)
         if not scope.should_run:
-            return (Step("Stop the machine", self._stop), *resources, release)
+            detach = Step("Detach other disks", self._release_disks)
+            return (Step("Stop the machine", self._stop), *resources, release, detach)
         return (
             *resources,
+            Step("Find the keys of its disks", self._find_keys),
+            Step("Wait for capacity", self._wait_for_capacity),
             Step("Start the machine", self._start),
             Step("Wait for the guest", self._wait_for_guest),
-            Step("Grow its disks", self._grow_disks),
+            Step("Attach its disks", self._attach_disks),
+            Step("Adjust its disks", self._adjust_disks),
             release,
+            Step("Detach other disks", self._detach_disks),
         )
 
     def delete_steps(self, scope: MachineScope) -> Sequence[Step]:
@@ -90,6 +106,12 @@ class InstanceReconciler:
             Step("Remove its namespace", self._remove_namespace),
         )
 
+    async def _find_keys(self, scope: MachineScope) -> None:
+        await find_keys(scope, self._store)
+
+    async def _wait_for_capacity(self, scope: MachineScope) -> None:
+        await wait_for_capacity(scope.context)
+
     async def _start(self, scope: MachineScope) -> None:
         pod = scope.pod
         if pod is not None and pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
@@ -97,9 +119,11 @@ class InstanceReconciler:
             scope.observation = await self._engine.observe(namespace(scope.id))
             pod = scope.pod
         capabilities = await self._engine.capabilities()
-        view = await self._view(scope, scope.addresses or await find_addresses(scope), capabilities)
-        rendered = machine_pod(view)
         started = scope.runtime.pod_spec if pod is not None else {}
+        view = await self._view(scope, scope.addresses or await find_addresses(scope), capabilities)
+        if started:
+            view = replace(view, started=started, detaching=detaching_views(scope))
+        rendered = machine_pod(view)
         # Where the engine is boundless, nothing really runs.
         if started and lacks_gpus(started, rendered) and not capabilities.is_boundless:
             if scope.is_up:
@@ -108,32 +132,54 @@ class InstanceReconciler:
                 scope
             )  # after a restart of the host its IOMMU groups may have other numbers
             started = {}
-        if started:
-            rendered = rendered.with_spec(started)
-        else:
-            await self._store_pod_spec(scope, rendered)
-        objects = [*machine_objects(view), *await self._tokens.objects(scope), rendered]
-        await engine_call(self._engine.apply(objects))
+            view = replace(view, started={}, detaching=())
+        if not started:
+            await self._store_pod_spec(scope, machine_pod(view))
+        await self._apply(scope, replace(view, started=scope.runtime.pod_spec))
         scope.observation = await self._engine.observe(namespace(scope.id))
+
+    async def _apply(self, scope: MachineScope, view: MachineView) -> None:
+        """Make the machine as in the view, in the pod that it was started in."""
+        scope.view = view
+        pod = running_pod(machine_pod(view), view.started)
+        await engine_call(
+            self._engine.apply([*machine_objects(view), *await self._tokens.objects(scope), pod])
+        )
+
+    async def _attach_disks(self, scope: MachineScope) -> None:
+        await attach_disks(scope, self._control(scope))
+
+    async def _adjust_disks(self, scope: MachineScope) -> None:
+        await adjust_disks(scope, self._control(scope), self._store)
+
+    async def _detach_disks(self, scope: MachineScope) -> None:
+        """Close the disks that the spec no longer has, and release them for other machines."""
+        kept = await close_disks(scope, self._control(scope))
+        if kept != set(scope.detaching) and scope.view is not None:
+            staying = tuple(disk for disk in scope.view.detaching if disk.id in kept)
+            await self._apply(scope, replace(scope.view, detaching=staying))  # refused while one is in use
+            await release_disks(scope, self._store, set(scope.detaching) - kept)
+        await report_kept(scope, self._store, kept)
+
+    async def _release_disks(self, scope: MachineScope) -> None:
+        """Release the disks that the spec no longer has: the machine is off."""
+        if scope.pod is None:
+            await release_disks(scope, self._store, set(scope.detaching))
+            await report_kept(scope, self._store, set())
+
+    def _control(self, scope: MachineScope) -> MachineControl:
+        return MachineControl(self._engine, scope.id)
 
     async def _wait_for_guest(self, scope: MachineScope) -> None:
         if not scope.is_up:
             why = scope.pod.message if scope.pod else ""
             raise RetryLater(f"its pod is starting{f': {why}' if why else ''}", delay_seconds=POLL_SECONDS)
-        scope.guest = await MachineControl(self._engine, scope.id).status()
+        scope.guest = await self._control(scope).status()
         if not scope.guest.is_running and scope.state != InstanceState.RUNNING:
             raise RetryLater(
                 f"the guest is {scope.guest.state}: {scope.guest.reason}", delay_seconds=POLL_SECONDS
             )
         self._show_starting(scope)
-
-    async def _grow_disks(self, scope: MachineScope) -> None:
-        """Report volumes that the engine has grown to the guest."""
-        control = MachineControl(self._engine, scope.id)
-        for disk in disk_views(scope):
-            known = scope.guest.disk_sizes.get(disk.id)
-            if not disk.is_read_only and known is not None and known < disk.size_bytes:
-                await control.resize_disk(disk.id, disk.size_bytes)
 
     def _show_starting(self, scope: MachineScope) -> None:
         """Stay STARTING long enough for clients that poll for that state every few seconds."""
@@ -166,7 +212,7 @@ class InstanceReconciler:
             disks=disk_views(scope),
             filesystems=await shared_views(scope),
             user_data=complete_user_data(spec.cloud_init_user_data),
-            gpus=await acquire_gpus(self._store, scope, shape, capabilities),
+            gpus=await acquire_gpus(self._store, self._engine, scope, shape, capabilities),
             has_identity=bool(spec.service_account_id),
         )
 
@@ -177,6 +223,7 @@ class InstanceReconciler:
 
         if not scope.should_run:
             await release_gpus(self._store, scope.id)
+            await give_up_waiting(scope.context)
 
     async def _remove_pod(self, scope: MachineScope) -> None:
         pod = Reference("Pod", namespace(scope.id), pod_name(scope.id))
@@ -188,24 +235,7 @@ class InstanceReconciler:
 
     async def _store_pod_spec(self, scope: MachineScope, pod: Pod) -> None:
         """Store the spec before the pod exists: after a crash the same pod must be created."""
-        await self._change_runtime_state(scope, lambda runtime: replace(runtime, pod_spec=pod.spec()))
+        await change_runtime_state(self._store, scope, lambda runtime: replace(runtime, pod_spec=pod.spec()))
 
     async def _set_stop_reason(self, scope: MachineScope, reason: StopReason) -> None:
-        await self._change_runtime_state(scope, lambda runtime: replace(runtime, stop_reason=reason))
-
-    async def _change_runtime_state(
-        self, scope: MachineScope, change: Callable[[RuntimeState], RuntimeState]
-    ) -> None:
-        """Change the stored runtime state. Raises RetryLater if spec or state has changed since this run
-        began, so that the next run decides."""
-        version, state = scope.context.resource.resource_version, scope.state
-
-        def work(tx: Transaction) -> RuntimeState:
-            row = tx.get(scope.id)
-            if row is None or row.resource_version != version or row.state != state:
-                raise RetryLater("it was changed meanwhile", delay_seconds=0)
-            changed = change(read_runtime_state(tx, scope.id))
-            write_runtime_state(tx, scope.id, changed)
-            return changed
-
-        scope.runtime = await self._store.write(work)
+        await change_runtime_state(self._store, scope, lambda runtime: replace(runtime, stop_reason=reason))

@@ -5,8 +5,8 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from neocloud.core import wire
@@ -23,18 +23,24 @@ from neocloud.core.store.protocol import HistoryEntry, Resource, Store, Transact
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.compute.v1 import Instance, InstanceStatus, NetworkInterfaceSpec
-from neocloud.services.compute.render import InterfaceView
+from neocloud.services.compute.disk_limits import DiskLimits, parse_limits
+from neocloud.services.compute.preemption import finish_preemption, waiting_for
+from neocloud.services.compute.render import InterfaceView, MachineView
 from neocloud.services.compute.types import (
     POD_CONTAINER,
+    InstanceReason,
     InstanceState,
     InstanceStateEnum,
     RuntimeState,
     StopReason,
     attached_disks,
+    attachments_of,
+    existing_disks,
     hostname,
     namespace,
     pod_name,
     read_runtime_state,
+    write_runtime_state,
 )
 
 logger = logging.getLogger(__name__)
@@ -42,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 PROGRAM = "machine-control"
 TIMEOUT_SECONDS = 45.0
+ATTACH_SECONDS = 600.0
+"""For a disk that is a plain copy of an image or snapshot and is encrypted first."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,8 @@ class GuestStatus:
     reason: str = ""
     disk_sizes: Mapping[str, int] = field(default_factory=dict)
     """The sizes that the guest sees, by disk id."""
+    disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict)
+    """The limits that QEMU enforces, by disk id; a machine of an earlier release enforces none."""
 
     @property
     def is_running(self) -> bool:
@@ -71,10 +81,22 @@ class MachineControl:
 
     async def status(self) -> GuestStatus:
         answer = await self._call("status")
-        return GuestStatus(str(answer.get("state", "")), str(answer.get("reason", "")), _disk_sizes(answer))
+        state, reason = str(answer.get("state", "")), str(answer.get("reason", ""))
+        return GuestStatus(state, reason, _disk_sizes(answer), _disk_limits(answer))
 
     async def resize_disk(self, disk_id: str, size_bytes: int) -> None:
         await self._call("resize-disk", disk_id, str(size_bytes))
+
+    async def attach_disk(self, disk: Mapping[str, object]) -> None:
+        """Attach a disk, described as in machine.json; nothing happens if it is attached."""
+        await self._call("attach-disk", json.dumps(disk), timeout_seconds=ATTACH_SECONDS)
+
+    async def detach_disk(self, disk_id: str) -> bool:
+        """Request the guest to release a disk; False as long as it has not. May be repeated."""
+        return bool((await self._call("detach-disk", disk_id)).get("is_detached", True))
+
+    async def limit_disk(self, disk_id: str, limits: DiskLimits) -> None:
+        await self._call("limit-disk", disk_id, json.dumps(limits.to_dict()))
 
     async def freeze(self) -> None:
         """Let the guest flush its writes, then write nothing until `thaw`."""
@@ -83,11 +105,11 @@ class MachineControl:
     async def thaw(self) -> None:
         await self._call("thaw")
 
-    async def _call(self, verb: str, *arguments: str) -> JsonObject:
+    async def _call(self, verb: str, *arguments: str, timeout_seconds: float = TIMEOUT_SECONDS) -> JsonObject:
         """Run the program and return its answer. Raises RetryLater while the machine cannot answer."""
         command = [PROGRAM, verb, *arguments]
         result = await engine_call(
-            self._engine.exec(self._pod, command, container=POD_CONTAINER, timeout_seconds=TIMEOUT_SECONDS),
+            self._engine.exec(self._pod, command, container=POD_CONTAINER, timeout_seconds=timeout_seconds),
             waiting="the machine does not answer yet",
             retry_seconds=POLL_SECONDS,
         )
@@ -109,6 +131,15 @@ def _disk_sizes(answer: JsonObject) -> dict[str, int]:
         for disk_id, disk in found
         if isinstance(disk, dict) and isinstance(size := disk.get("size_bytes"), int)
     }
+
+
+def _disk_limits(answer: JsonObject) -> dict[str, DiskLimits]:
+    disks = answer.get("disks")
+    found = disks.items() if isinstance(disks, dict) else ()
+    reported = {
+        disk_id: parse_limits(disk.get("limits")) for disk_id, disk in found if isinstance(disk, dict)
+    }
+    return {disk_id: limits for disk_id, limits in reported.items() if limits is not None}
 
 
 def _parsed(output: bytes) -> JsonObject | None:
@@ -139,8 +170,18 @@ class MachineScope:
     """When the current start began; now, if none is under way."""
     disks: list[Resource] = field(default_factory=list)
     """The boot disk first. Found by a step, like all that follows."""
+    disk_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The keys of encrypted disks, by id; only of a machine that is to run."""
+    detaching: dict[str, bool] = field(default_factory=dict)
+    """The disks that the instance holds and its spec no longer has; True where it only reads one."""
+    detaching_names: dict[str, str] = field(default_factory=dict)
+    released: set[str] = field(default_factory=set)
+    """Those of them that this run has released."""
     addresses: Addresses | None = None
+    view: MachineView | None = None
     guest: GuestStatus = GuestStatus("unknown")
+    waiting_ids: frozenset[str] = frozenset()
+    """The ids of resources that wait for the capacity of this machine."""
 
     @property
     def id(self) -> str:
@@ -182,17 +223,51 @@ class MachineScope:
 async def read_scope(context: Context, engine: Engine, store: Store) -> MachineScope:
     instance_id = context.resource.id
 
-    def read(tx: Transaction) -> tuple[RuntimeState, datetime]:
-        return read_runtime_state(tx, instance_id), _starting_since(tx, context.resource, context.now)
+    instance = wire.resource_message(context.resource)
+    wanted = existing_disks(instance.spec)
 
-    runtime, since = await store.read(read)
-    return MachineScope(
-        context=context,
-        instance=wire.resource_message(context.resource),
-        runtime=runtime,
-        observation=await engine.observe(namespace(instance_id)),
-        starting_since=since,
-    )
+    def read(tx: Transaction) -> MachineScope:
+        held = attachments_of(tx.held_by(instance_id))
+        detaching = {disk_id: mode for disk_id, mode in held.items() if disk_id not in wanted}
+        return MachineScope(
+            context=context,
+            instance=instance,
+            runtime=read_runtime_state(tx, instance_id),
+            observation=Observation(),
+            starting_since=_starting_since(tx, context.resource, context.now),
+            detaching=detaching,
+            detaching_names={row.id: row.name for row in map(tx.get, detaching) if row is not None},
+            waiting_ids=frozenset(waiting_for(tx, instance_id)),
+        )
+
+    scope = await store.read(read)
+    scope.observation = await engine.observe(namespace(instance_id))
+    return scope
+
+
+async def change_runtime_state(
+    store: Store, scope: MachineScope, change: Callable[[RuntimeState], RuntimeState]
+) -> None:
+    """Change the stored runtime state. Raises RetryLater if spec or state has changed since this run
+    began, so that the next run decides."""
+
+    def work(tx: Transaction) -> RuntimeState:
+        check_unchanged(tx, scope)
+        changed = change(read_runtime_state(tx, scope.id))
+        if changed.stop_reason is not StopReason.PREEMPTED:
+            finish_preemption(tx, scope.id, scope.context.now)
+        write_runtime_state(tx, scope.id, changed)
+        return changed
+
+    scope.runtime = await store.write(work)
+
+
+def check_unchanged(tx: Transaction, scope: MachineScope) -> None:
+    """Raise RetryLater if a request has changed spec or state since this run began."""
+    row = tx.get(scope.id)
+    version = scope.context.resource.resource_version
+    if row is None or row.resource_version != version or row.state != scope.state:
+        raise RetryLater("it was changed meanwhile", delay_seconds=0)
 
 
 def _starting_since(tx: Transaction, row: Resource, now: datetime) -> datetime:
@@ -226,14 +301,17 @@ def machine_status(scope: MachineScope, result: ReconcileResult) -> ReconcileRes
         for (_, attached), disk in zip(attached_disks(scope.instance.spec), scope.disks, strict=False):
             is_managed = attached.WhichOneof("type") == "managed_disk"
             status.disk_attachments.add(id=disk.id, name=disk.name, is_managed=is_managed)
+        for disk_id in scope.detaching:
+            status.disk_attachments.add(id=disk_id, name=scope.detaching_names.get(disk_id, ""))
     resync = IDLE_RESYNC_SECONDS if state == InstanceState.STOPPED else RESYNC_SECONDS
-    return result.with_status(status, state, resync)
+    wakes = scope.waiting_ids if state == InstanceState.STOPPED else frozenset[str]()
+    return replace(result, wakes=wakes | scope.released).with_status(status, state, resync)
 
 
 def _state(scope: MachineScope, result: ReconcileResult) -> InstanceState:
     if scope.is_deleting:
         return InstanceState.DELETING
-    if result.error is not None:
+    if result.error is not None and result.error.reason != InstanceReason.DISK_NOT_RELEASED:
         return InstanceState.ERROR
     if not scope.should_run:
         return InstanceState.STOPPED if scope.pod is None else InstanceState.STOPPING

@@ -33,6 +33,7 @@ from neocloud.messages.nebius.compute.v1 import (
     FilesystemStatus,
     Image,
 )
+from neocloud.services.compute.encryption import disk_keys, ensure_key
 from neocloud.services.compute.public import filesystem_holders
 from neocloud.services.compute.render import (
     FilesystemView,
@@ -119,6 +120,7 @@ class VolumeReconciler(ABC, Generic[M, V]):
     def steps(self, scope: VolumeScope[M, V]) -> Sequence[Step]:
         return (
             Step("Wait for the source", self.wait_for_source),
+            Step("Keep its key", self.keep_key),
             Step("Create the volume", self.create_volume),
         )
 
@@ -130,6 +132,9 @@ class VolumeReconciler(ABC, Generic[M, V]):
 
     async def wait_for_source(self, scope: VolumeScope[M, V]) -> None:
         """Raise RetryLater until the source can be copied; only while there is no volume yet."""
+
+    async def keep_key(self, scope: VolumeScope[M, V]) -> None:
+        """Store the key of an encrypted volume before the volume exists; check later that it is there."""
 
     async def create_volume(self, scope: VolumeScope[M, V]) -> None:
         if scope.was_created and not scope.exists:
@@ -226,6 +231,12 @@ class DiskReconciler(DiskVolumeReconciler[Disk]):
         if row.state != "READY":
             raise RetryLater(f"{source_id} is {row.state}", delay_seconds=POLL_SECONDS)
 
+    async def keep_key(self, scope: DiskScope) -> None:
+        if scope.was_created:
+            await disk_keys(self._store, [scope.volume.id])
+        elif not scope.exists:
+            await ensure_key(scope.context, self._store, scope.volume.source.resource_id)
+
 
 async def _find_source(context: Context, disk: Disk) -> VolumeSource | None:
     kind, spec = disk.spec.WhichOneof("source"), disk.spec
@@ -263,13 +274,19 @@ def _disk_state(scope: DiskScope, result: ReconcileResult) -> DiskState:
     if scope.is_deleting:
         return DiskState.DELETING
     if result.error:
-        return DiskState.BROKEN if result.error.reason == DiskReason.VOLUME_LOST else DiskState.ERROR
+        is_lost = result.error.reason in (DiskReason.VOLUME_LOST, DiskReason.KEY_LOST)
+        return DiskState.BROKEN if is_lost else DiskState.ERROR
     if result.is_done:
         return DiskState.READY
     return DiskState.UPDATING if scope.was_created else DiskState.CREATING
 
 
 FilesystemScope = VolumeScope[Filesystem, FilesystemView]
+PLAIN = "It is not encrypted at rest."
+UNSIZED = (
+    "Its size is not enforced: it was created by an earlier release, or the host had no loop device. To have "
+    "a limit, create a new filesystem and copy the files; `neo status` says whether the host can do it."
+)
 
 
 class FilesystemReconciler(VolumeReconciler[Filesystem, FilesystemView]):
@@ -301,10 +318,11 @@ class FilesystemReconciler(VolumeReconciler[Filesystem, FilesystemView]):
     def status(self, scope: FilesystemScope, result: ReconcileResult) -> ReconcileResult:
         state = _filesystem_state(scope, result)
         is_ready = state == FilesystemState.READY
+        is_unsized = scope.volume.claim in scope.observation.unsized
         status = FilesystemStatus(
             state=FilesystemStatus.State.Value(state),
-            state_description=result.message,
-            size_bytes=scope.volume.size_bytes,
+            state_description=result.message or (f"{UNSIZED} {PLAIN}" if is_unsized else PLAIN),
+            size_bytes=scope.volume.size_bytes if result.is_done else scope.resource.status.size_bytes,
             block_size_bytes=BLOCK_SIZE_BYTES,
             reconciling=not is_ready and state != FilesystemState.ERROR,
             read_write_attachments=filesystem_holders(scope.attachments, is_read_only=False),

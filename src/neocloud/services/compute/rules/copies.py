@@ -94,7 +94,7 @@ class ImageRules(Rules[Image]):
             size = DiskStatus.FromString(row.status).size_bytes
         else:
             size = SnapshotStatus.FromString(row.status).content_size_bytes
-        new.status.min_disk_size_bytes = new.status.storage_size_bytes = size
+        new.status.min_disk_size_bytes = size  # the reconciler knows how much is stored
 
     def quota_demand(self, resource: Image) -> Mapping[str, int]:
         return {"compute.image.count": 1}

@@ -19,6 +19,7 @@ from neocloud.messages.nebius.compute.v1 import (
     UpdateInstanceRequest,
 )
 from neocloud.services.compute.catalogue import platforms, preset, preset_violations
+from neocloud.services.compute.maintenance import is_under_maintenance
 from neocloud.services.compute.public import Demand, check_capacity, instance_demands
 from neocloud.services.compute.rules.instance_attachments import (
     acquire_storage,
@@ -92,7 +93,7 @@ _WITHOUT_CAPACITY = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
 def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
     for row in rows[INSTANCE]:
-        if row.state not in _WITHOUT_CAPACITY:
+        if row.state not in _WITHOUT_CAPACITY or is_under_maintenance(row):
             for demand in instance_demands(InstanceSpec.FromString(row.spec)):
                 yield row.id, demand
 
@@ -116,7 +117,9 @@ class InstanceRules(Rules[Instance]):
         ]
         if not found:
             held = instance_demands(old.spec) if old is not None else []
-            check_capacity(reader, new.metadata, instance_demands(new.spec), held)
+            may_preempt = not new.spec.HasField("preemptible")
+            demanded = instance_demands(new.spec)
+            check_capacity(reader, new.metadata, demanded, held, may_wait=True, may_preempt=may_preempt)
         return found
 
     def complete(self, new: Instance, old: Instance | None, reader: ResourceReader) -> None:

@@ -23,6 +23,7 @@ from neocloud.services.compute.types import (
     FILESYSTEM,
     RESERVED_LABEL_PREFIX,
     DiskState,
+    InstanceStateEnum,
     attached_disks,
     attachment_namespace,
     disk_attachment,
@@ -55,14 +56,16 @@ def storage_violations(new: Instance, old: Instance | None, reader: ResourceRead
 
 
 def acquire_storage(new: Instance, old: Instance | None, reader: ResourceReader) -> None:
-    """Reserve the instance's disks and filesystems and release those that it no longer attaches.
+    """Reserve the instance's disks and filesystems. A stopped instance releases those that it no longer
+    attaches; one with a machine keeps them until the machine has really released them.
 
     Raises ApiError when another instance holds a disk, so two instances with one disk are never both created.
     """
     instance_id = new.metadata.id
     desired = existing_disks(new.spec)
-    for disk_id in existing_disks(old.spec) if old is not None else ():
-        if disk_id not in desired:
+    is_off = old is not None and old.status.state == InstanceStateEnum.Value("STOPPED")
+    for disk_id, was_reading in existing_disks(old.spec).items() if old is not None and is_off else ():
+        if desired.get(disk_id) != was_reading:
             _release(reader, disk_id, instance_id)
     for disk_id, only_reads in desired.items():
         _acquire(reader, disk_id, instance_id, is_read_only=only_reads)

@@ -1,8 +1,8 @@
 """Rules of changes of an instance. Pure.
 
-While it runs, only labels, security groups, the public address, the size of disks and `stopped` can change.
-Everything else needs another machine for the guest, so the instance must be stopped first. A boot disk cannot
-be replaced.
+While it runs, only labels, security groups, the public address, secondary disks, the size of disks and
+`stopped` can change. Everything else needs another machine for the guest, so the instance must be stopped
+first. A boot disk cannot be replaced.
 """
 
 from collections.abc import Iterable
@@ -50,15 +50,35 @@ def change_violations(new: Instance, old: Instance) -> Iterable[Violation]:
     if len(new.spec.network_interfaces) != len(old.spec.network_interfaces):
         yield Violation("spec.network_interfaces", "cannot be added or removed")
     changed = [f"spec.{name}" for name in _STOPPED_ONLY if _differs(new.spec, old.spec, name)]
-    if _disks(new.spec) != _disks(old.spec):
-        changed.append("spec.secondary_disks")
     state = InstanceStateEnum.Name(old.status.state)
+    if state == InstanceState.RUNNING:
+        yield from _attachment_violations(new.spec, old.spec)
+    elif _disks(new.spec) != _disks(old.spec):
+        changed.append("spec.secondary_disks")
     if changed and state not in (InstanceState.STOPPED, InstanceState.ERROR):
         raise contract.bad_state(
             new.metadata.id,
             f"{', '.join(changed)} can change only while the instance is stopped; it is {state}. "
             "Stop it, change it, start it.",
         )
+
+
+def _attachment_violations(new: InstanceSpec, old: InstanceSpec) -> Iterable[Violation]:
+    """A running machine takes and releases disks; one that stays is as it was."""
+    before = {identity: (device, mode) for device, identity, mode in _disks(old)}
+    for device, identity, mode in _disks(new):
+        old_device, old_mode = before.get(identity, (device, mode))
+        if device != old_device:
+            yield Violation(
+                "spec.secondary_disks",
+                f'disk {identity[1]} is "{old_device}" in the guest and would become "{device}"; '
+                f'give it the device_id "{old_device}", or stop the instance first',
+            )
+        if mode != old_mode:
+            yield Violation(
+                "spec.secondary_disks",
+                f"the attach_mode of disk {identity[1]} cannot change while the instance runs; stop it first",
+            )
 
 
 def changes_what_runs(new: Instance, old: Instance) -> bool:

@@ -63,6 +63,10 @@ def attached_to(reader: ResourceReader, holders: Sequence[str], option: str) -> 
     if not found:
         return f"{names or 'another instance'}. Detach it there first."
     first = quote(found)
+    if option == "--secondary-disks":
+        return (
+            f"{names}. Detach it first: `neo compute instance update {first} {option}` with those that stay."
+        )
     return (
         f"{names}. Detach it first: `neo compute instance stop {first}`, then `neo compute instance update"
         f" {first} {option}` with those that stay."
@@ -141,8 +145,8 @@ def disk_spec_violations(
             f"{field}.block_size_bytes",
             f"must be a power of 2 from {BLOCK_SIZE_BYTES} to {MAX_BLOCK_SIZE_BYTES}, or left out",
         )
-    if new.HasField("disk_encryption") and new.disk_encryption.type:
-        yield Violation(f"{field}.disk_encryption", "is not offered here; leave it out")
+    if old is not None and new.disk_encryption.type != old.disk_encryption.type:
+        yield Violation(f"{field}.disk_encryption", "cannot be changed; create a disk from a snapshot of it")
     if old is None:
         yield from _source_violations(new, field, parent_id, reader, is_size_known=not found)
 

@@ -48,6 +48,12 @@ SCOPES: Mapping[int, tuple[str, ...]] = {
 """The permissions that a key for each client service can use."""
 
 
+ACCESS_KEY_SCOPES = ("storage.*",)
+"""The permissions that tokens of access keys can use."""
+DATA_PLANE_SCOPES = (*ACCESS_KEY_SCOPES, "registry.images.*")
+"""Those that access keys can use at the object gateway."""
+
+
 @dataclass(frozen=True)
 class StaticKeySubject:
     subject: Subject
@@ -149,6 +155,8 @@ class SigningKey:
 
     subject: Subject
     secret: str
+    key: Resource
+    project_id: str
 
     def __repr__(self) -> str:
         return f"SigningKey({self.subject.id})"
@@ -182,10 +190,11 @@ def find_signing_key(tx: Transaction, aws_id: str, now: datetime) -> SigningKey 
         return None
     account, secret = tx.get(key.owner_id), tx.secret(key.id, _SECRET)
     tenant_id = tenant_of(key.owner_id, tx.get)
-    if account is None or account.kind != SERVICE_ACCOUNT or secret is None or tenant_id is None:
+    is_usable = account is not None and account.kind == SERVICE_ACCOUNT and not account.deleted_at
+    if account is None or not is_usable or secret is None or tenant_id is None:
         return None
-    subject = Subject(account.id, "service_account", account.name, tenant_id)
-    return SigningKey(subject, secret.decode())
+    subject = Subject(account.id, "service_account", account.name, tenant_id, scopes=ACCESS_KEY_SCOPES)
+    return SigningKey(subject, secret.decode(), key, account.parent_id)
 
 
 def _is_usable(key: Resource, now: datetime) -> bool:

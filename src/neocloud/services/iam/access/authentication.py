@@ -18,12 +18,19 @@ from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.iam.v1 import AuthPublicKeySpec, FederatedCredentialsSpec
+from neocloud.messages.nebius.iam.v2 import AccessKeySpec
 from neocloud.messages.neocloud.iam.v1 import SessionStatus
-from neocloud.services.iam.access.account_keys import StaticKeys, is_static_token, key_id_in
+from neocloud.services.iam.access.account_keys import (
+    ACCESS_KEY_SCOPES,
+    StaticKeys,
+    is_static_token,
+    key_id_in,
+)
 from neocloud.services.iam.access.authorization import refused
 from neocloud.services.iam.access.tokens import AccessClaims, Actor, find_signing_key, read_access_token
 from neocloud.services.iam.access.users import is_usable, name_of
 from neocloud.services.iam.types import (
+    ACCESS_KEY,
     AUTH_PUBLIC_KEY,
     FEDERATED_CREDENTIALS,
     SERVICE_ACCOUNT,
@@ -74,7 +81,10 @@ class StoreAuthenticator:
         actor = [claims.actor.id, claims.actor.credential_id] if claims.actor else None
         issued_at = claims.issued_at.isoformat()
         return json.dumps(
-            {"of": claims.subject_id, "by": claims.credential_id, "at": issued_at, "actor": actor}
+            {
+                **{"of": claims.subject_id, "by": claims.credential_id, "at": issued_at, "actor": actor},
+                "scopes": claims.scopes,
+            }
         )
 
     async def authenticate_proof(self, proof: str) -> Subject:
@@ -88,7 +98,8 @@ class StoreAuthenticator:
             return await self._static_keys.authenticate_key(stated["static"])
         issued_at = datetime.fromisoformat(stated["at"])
         actor = Actor(*stated["actor"]) if stated["actor"] else None
-        claims = AccessClaims(stated["of"], stated["by"], issued_at, issued_at, actor)
+        scopes = tuple(stated.get("scopes", ()))
+        claims = AccessClaims(stated["of"], stated["by"], issued_at, issued_at, actor, scopes)
         checked = await self._store.read(lambda tx: find_subject(tx, claims))
         is_over = checked is not None and checked.ends_at is not None and self._clock.now() >= checked.ends_at
         if checked is None or (is_over and checked.subject.kind != "user"):
@@ -133,6 +144,13 @@ class CheckedCredential:
 
 def find_subject(tx: Transaction, claims: AccessClaims) -> CheckedCredential | None:
     """Return the subject of the claims; None when they are no longer valid."""
+    found = _find_whole_subject(tx, claims)
+    if found is None or not claims.scopes:
+        return found
+    return replace(found, subject=replace(found.subject, scopes=claims.scopes))
+
+
+def _find_whole_subject(tx: Transaction, claims: AccessClaims) -> CheckedCredential | None:
     if claims.actor is None:
         return _checked_subject(tx, claims.subject_id, claims.credential_id, claims.issued_at)
     actor = _checked_subject(tx, claims.actor.id, claims.actor.credential_id, claims.issued_at)
@@ -174,7 +192,8 @@ def _checked_subject(
     tenant_id = tenant_of(account.id, tx.get)
     if not holds or tenant_id is None:
         return None
-    return CheckedCredential(Subject(account.id, kind, name, tenant_id), ends_at)
+    scopes = ACCESS_KEY_SCOPES if credential.kind == ACCESS_KEY else None
+    return CheckedCredential(Subject(account.id, kind, name, tenant_id, scopes=scopes), ends_at)
 
 
 def _check_service_account(account: Resource, credential: Resource) -> tuple[bool, datetime | None]:
@@ -182,6 +201,10 @@ def _check_service_account(account: Resource, credential: Resource) -> tuple[boo
     if credential.kind == AUTH_PUBLIC_KEY:
         spec = AuthPublicKeySpec.FromString(credential.spec)
         ends_at = contract.to_datetime(spec.expires_at) if spec.HasField("expires_at") else None
+        return credential.owner_id == account.id and credential.state == State.ACTIVE, ends_at
+    if credential.kind == ACCESS_KEY:
+        access_key = AccessKeySpec.FromString(credential.spec)
+        ends_at = contract.to_datetime(access_key.expires_at) if access_key.HasField("expires_at") else None
         return credential.owner_id == account.id and credential.state == State.ACTIVE, ends_at
     if credential.kind == FEDERATED_CREDENTIALS:
         return FederatedCredentialsSpec.FromString(credential.spec).subject_id == account.id, None

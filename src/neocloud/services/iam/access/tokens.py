@@ -57,6 +57,8 @@ class AccessClaims:
     issued_at: datetime
     expires_at: datetime
     actor: Actor | None = None
+    scopes: tuple[str, ...] = ()
+    """The only permissions that the token can use; none named: all of the account."""
 
 
 def ensure_signing_key(tx: Transaction) -> Ed25519PrivateKey:
@@ -83,6 +85,8 @@ def sign_access_token(claims: AccessClaims, key: Ed25519PrivateKey) -> str:
     }
     if claims.actor is not None:
         payload["act"] = {"sub": claims.actor.id, "key": claims.actor.credential_id}
+    if claims.scopes:
+        payload["scopes"] = list(claims.scopes)
     return jwt.encode(payload, key, algorithm=ALGORITHM, headers={"typ": TYPE})
 
 
@@ -98,6 +102,7 @@ def read_access_token(token: str, key: Ed25519PrivateKey) -> AccessClaims:
             issued_at=datetime.fromtimestamp(float(claims["iat"]), UTC),
             expires_at=datetime.fromtimestamp(int(claims["exp"]), UTC),
             actor=Actor(str(acting["sub"]), str(acting["key"])) if acting else None,
+            scopes=tuple(map(str, claims.get("scopes", ()))),
         )
     except (jwt.InvalidTokenError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise contract.unauthenticated(
@@ -126,8 +131,13 @@ async def issue(
     actor: Actor | None = None,
 ) -> AccessToken:
     """Return a token for a subject whose credential the caller has checked."""
+    return await issue_for(store, AccessClaims(subject_id, credential_id, now, now + lifetime, actor))
+
+
+async def issue_for(store: Store, claims: AccessClaims) -> AccessToken:
+    """Return a token with these claims, which the caller has checked."""
     key = await store.read(find_signing_key) or await store.write(ensure_signing_key)
-    claims = AccessClaims(subject_id, credential_id, now, now + lifetime, actor)
+    lifetime = claims.expires_at - claims.issued_at
     return AccessToken(sign_access_token(claims, key), claims.expires_at, lifetime)
 
 

@@ -5,6 +5,7 @@ history of rows is kept. An e-mail address, and an identity at a provider, is re
 one.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from neocloud.core import contract
@@ -13,6 +14,7 @@ from neocloud.messages.nebius.iam.v1 import TenantUserAccountStatus, UserAccount
 from neocloud.services.iam import types as iam
 
 _ATTRIBUTES = "attributes"
+_SSH_KEYS = "ssh-keys"
 AccountState = TenantUserAccountStatus.State
 UserState = UserAccountStatus.State
 
@@ -36,6 +38,16 @@ def put_attributes(tx: Transaction, account_id: str, attributes: UserAttributes)
         if isinstance(value, str):
             setattr(attributes, field.name, printable(value))
     tx.put_secret(account_id, _ATTRIBUTES, attributes.SerializeToString())
+
+
+def ssh_keys_of(tx: Transaction, account_id: str) -> list[str]:
+    """Return the SSH public keys of an account, as they were added."""
+    return (tx.secret(account_id, _SSH_KEYS) or b"").decode().splitlines()
+
+
+def put_ssh_keys(tx: Transaction, account_id: str, keys: Sequence[str]) -> None:
+    """Store keys of one line each. They are no secret, but a comment may name a person."""
+    tx.put_secret(account_id, _SSH_KEYS, "\n".join(keys).encode())
 
 
 def add_user(
@@ -77,12 +89,17 @@ def add_user(
     return row
 
 
-def find_by_address(tx: Transaction, email: str, tenant_id: str = "") -> Resource | None:
-    """Return the account that signs in with this address; None also when several tenants have one and no
-    tenant is given."""
+def find_by_address(tx: Transaction, email: str, tenant: str = "") -> Resource | None:
+    """Return the account that signs in with this address, in the tenant with this id or name.
+
+    None also when several tenants have one and none of them is given, or several have the name.
+    """
     holders = tx.reservations(_address_namespace(email))
-    if tenant_id:
-        return tx.get(holders.get(tenant_id, ""))
+    if tenant in holders:
+        return tx.get(holders[tenant])
+    if tenant:
+        rows = {tenant_id: tx.get(tenant_id) for tenant_id in holders}
+        holders = {each: holders[each] for each, row in rows.items() if row and row.name == tenant}
     return tx.get(next(iter(holders.values()))) if len(holders) == 1 else None
 
 

@@ -13,6 +13,7 @@ from neocloud.services.iam.api import (
     keys,
     profile,
     sign_in,
+    ssh_keys,
     token_exchange,
     users,
 )
@@ -100,6 +101,7 @@ METHODS = (
     *keys.METHODS,
     *access_keys.METHODS,
     *groups.METHODS,
+    *ssh_keys.METHODS,
     *_PEOPLE_METHODS,
 )
 

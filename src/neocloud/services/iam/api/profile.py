@@ -120,5 +120,6 @@ def _end_all(tx: Transaction, row: Resource, call: Call) -> None:
     if row.kind == SERVICE_ACCOUNT:
         now = call.dependencies.clock.now()
         tx.put_secret(row.id, REVOKED_BEFORE, now.isoformat().encode())
+        tx.update(row)  # tells the object gateway, which remembers keys that were issued to its tokens
     else:
         sessions.close_all(tx, row.id)

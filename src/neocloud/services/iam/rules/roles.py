@@ -40,10 +40,12 @@ ROLES: Mapping[str, Role] = {
         ),
     ),
     "viewer": Role(
-        "Read access to everything except the audit log; no secrets.", ("*.get", "*.list", "!audit.*")
+        "Read access to everything except the audit log; no secrets.",
+        ("*.get", "*.list", "registry.images.pull", "!audit.*"),
     ),
     "auditor": Role(
-        "Read access to everything, including the audit log; no secrets.", ("*.get", "*.list", "audit.*")
+        "Read access to everything, including the audit log; no secrets.",
+        ("*.get", "*.list", "registry.images.pull", "audit.*"),
     ),
     "iam.admin": Role(
         "Accounts, keys, groups and permits. On a tenant it can grant any role, also to itself.",
@@ -123,11 +125,11 @@ ROLES: Mapping[str, Role] = {
     ),
     "container-registry.images.puller": Role(
         "Pulling container images, as the service account of a node does.",
-        ("registry.images.pull", "registry.registries.get"),
+        ("registry.images.pull", *_read("registry")),
     ),
     "container-registry.images.pusher": Role(
-        "Pulling and pushing container images.",
-        ("registry.images.pull", "registry.images.push", "registry.registries.get"),
+        "Pulling and pushing container images; not deleting them.",
+        ("registry.images.pull", "registry.images.push", *_read("registry")),
     ),
     "billing.viewer": Role("Usage, prices and costs.", _read("billing")),
     "billing.admin": Role("Usage, prices, costs and their settings.", _all("billing")),

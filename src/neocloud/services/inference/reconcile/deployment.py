@@ -19,6 +19,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Engine
 from neocloud.messages.neocloud.inference.v1 import DeploymentStatus, ModelStatus, Replica
+from neocloud.services.compute.public import wait_for_capacity
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
@@ -87,6 +88,7 @@ class DeploymentReconciler:
             Step("Reserve capacity", self._reserve_capacity),
             Step("Stage adapters", self._stage_adapters),
             Step("Record ended replicas", self._replicas.record_endings),
+            Step("Wait for capacity", self._wait_for_capacity),
             Step("Start replicas", self._replicas.start),
             Step("Stop surplus replicas", self._stop_surplus),
             Step("Check the model servers", self._check_model_servers),
@@ -170,6 +172,9 @@ class DeploymentReconciler:
             start_seconds=status.start_seconds,
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
+
+    async def _wait_for_capacity(self, scope: Scope) -> None:
+        await wait_for_capacity(scope.context)
 
     async def _reserve_capacity(self, scope: Scope) -> None:
         if not scope.spec.slurm_cluster_id:

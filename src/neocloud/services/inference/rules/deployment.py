@@ -85,7 +85,8 @@ class DeploymentRules(Rules[Deployment]):
         scaling = new.spec.scaling
         held = replica_demand(old.spec, old.spec.scaling.min_replicas) if old else []
         demand = replica_demand(new.spec, scaling.min_replicas if old else max(1, scaling.min_replicas))
-        check_capacity(reader, new.metadata, demand, held)
+        is_held = scaling.min_replicas > 0  # nothing is stopped for replicas that may never start
+        check_capacity(reader, new.metadata, demand, held, may_wait=is_held, may_preempt=is_held)
 
 
 def replica_demand(spec: DeploymentSpec, replicas: int) -> list[Demand]:

@@ -18,6 +18,7 @@ from neocloud.messages.neocloud.slurm.v1 import (
 )
 from neocloud.services.compute.public import Preset, preset
 from neocloud.services.slurm.access import SlurmAccess, api_errors
+from neocloud.services.slurm.api.confinement import confinement_findings, confinement_not_run
 from neocloud.services.slurm.api.findings import (
     DRAIN_PREFIX,
     FAIL,
@@ -28,6 +29,7 @@ from neocloud.services.slurm.api.findings import (
     NodeReport,
     all_reduce_findings,
     all_reduce_report,
+    job_reports,
     last_line,
     node_report,
     probe_findings,
@@ -36,10 +38,12 @@ from neocloud.services.slurm.api.findings import (
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmNode
 
 PROBE_SECONDS = 120.0
+CONFINEMENT_SECONDS = 40
 ALL_REDUCE_SECONDS = 100
 """The job of the measurement ends after it, so that it does not hold the nodes."""
 OUT_OF_TIME = 124
 """The exit code of `timeout` when the time is up."""
+POWERED_DOWN = "It is powered down; a job that waits for it starts it."
 RESUME_SECONDS = 15.0
 """A resumed node counts as not responding until slurmctld has pinged it."""
 
@@ -53,13 +57,17 @@ async def check(call: Call, request: CheckClusterRequest) -> CheckClusterRespons
             raise contract.bad_state(request.id, "The cluster has no workers; add some before checking it.")
         async with access.ready_api(request.id) as slurm:
             known = await _known_nodes(slurm)
-            findings = await _node_findings(access, request.id, presets, known)
+            off = sorted(name for name in presets if name in known and known[name].is_off)
+            presets = {name: shape for name, shape in presets.items() if name not in off}
+            findings, reports = await _node_findings(access, request.id, presets, known)
             drained: set[str] = set()
             if not request.report_only:
                 drained = await _drain_failing(slurm, findings, known)
                 await _resume_passing(call, slurm, findings, known)
                 known = await _known_nodes(slurm)
+            findings += [Finding(name, "slurm", NOT_RUN, message=POWERED_DOWN) for name in off]
             findings += await _shared_file(access, request.id, sorted(presets), call.request_id)
+            findings += await _confinement(access, request.id, presets, known, reports)
             findings += await _all_reduce(access, request.id, sorted(presets), known)
     return CheckClusterResponse(
         results=[
@@ -91,9 +99,10 @@ def _presets_by_node(spec: ClusterSpec) -> dict[str, Preset]:
 
 async def _node_findings(
     access: SlurmAccess, cluster_id: str, presets: Mapping[str, Preset], known: Mapping[str, SlurmNode]
-) -> list[Finding]:
+) -> tuple[list[Finding], dict[str, NodeReport]]:
     """Probe one node after another: each has the whole speed of the shared root."""
     findings: list[Finding] = []
+    reports: dict[str, NodeReport] = {}
     for name in sorted(presets):
         findings.append(slurm_finding(name, known.get(name)))
         try:
@@ -106,8 +115,9 @@ async def _node_findings(
                 Finding(name, "probe", FAIL, message=f"The node's report cannot be used: {error}.")
             )
             continue
+        reports[name] = report
         findings += probe_findings(name, presets[name], report, skew)
-    return findings
+    return findings, reports
 
 
 async def _probe(access: SlurmAccess, cluster_id: str, node: str) -> tuple[NodeReport, float]:
@@ -132,6 +142,8 @@ async def _shared_file(
     access: SlurmAccess, cluster_id: str, nodes: Sequence[str], token: str
 ) -> list[Finding]:
     """Test that a file written on the first node is there on every other."""
+    if not nodes:
+        return [Finding("", "shared file", NOT_RUN, message="No node is there.")]
     path = f"/home/.neocloud-shared-{token}"
 
     async def run(node: str, *command: str) -> str:
@@ -156,6 +168,40 @@ async def _shared_file(
     return findings
 
 
+_CONFINEMENT = """
+exec timeout "$1" srun --job-name=neocloud-check --immediate=15 --time=2 --nodes="$2" --ntasks-per-node=1 \\
+    --cpus-per-task=1 --mem=64M --mpi=none --nodelist="$3" python3 -
+"""
+
+
+async def _confinement(
+    access: SlurmAccess,
+    cluster_id: str,
+    presets: Mapping[str, Preset],
+    known: Mapping[str, SlurmNode],
+    reports: Mapping[str, NodeReport],
+) -> list[Finding]:
+    """Run a job with one CPU on every node that takes jobs, and judge what it could use there."""
+    nodes = sorted(name for name in presets if name in known and known[name].takes_jobs)
+    if not nodes:
+        return confinement_not_run("No node can run jobs.")
+    arguments = [str(CONFINEMENT_SECONDS), str(len(nodes)), ",".join(nodes)]
+    command = ["/bin/bash", "-l", "-c", _CONFINEMENT, "check", *arguments]
+    try:
+        result = await access.run_in_login_shell(
+            cluster_id, command, stdin=_program("confinement.py"), timeout_seconds=PROBE_SECONDS
+        )
+        if result.exit_code:
+            return confinement_not_run(last_line(result.stderr, result.exit_code))
+        jobs = job_reports(result.stdout)
+    except EngineError as error:
+        return confinement_not_run(f"Did not finish: {error}")
+    except BadReport as error:
+        return confinement_not_run(f"The report of the job cannot be used: {error}.")
+    has_gpus = any(preset.gpus for preset in presets.values())
+    return confinement_findings(jobs, reports, has_gpus=has_gpus)
+
+
 _ALL_REDUCE = """
 umask 077; script=$(mktemp /home/.neocloud-all-reduce.XXXXXX) && cat >"$script" || exit 1
 trap 'rm -f "$script"' EXIT
@@ -173,7 +219,7 @@ async def _all_reduce(
 ) -> list[Finding]:
     name = "all-reduce"
     if len(nodes) < 2:
-        return [Finding("", name, NOT_RUN, message="Needs two nodes; the cluster has one.")]
+        return [Finding("", name, NOT_RUN, message="Needs two nodes that are there.")]
     out = [node for node in nodes if node not in known or not known[node].takes_jobs]
     if out:
         return [Finding("", name, NOT_RUN, message=f"Needs every node; {', '.join(out)} cannot run jobs.")]
@@ -219,7 +265,9 @@ async def _resume_passing(
     """Resume nodes that an earlier check drained and that pass now; other drained nodes stay drained."""
     failed = {finding.node for finding in findings if finding.verdict == FAIL}
     resumed = {
-        name for name, node in known.items() if name not in failed and node.reason.startswith(DRAIN_PREFIX)
+        name
+        for name, node in known.items()
+        if name not in failed and node.reason.startswith(DRAIN_PREFIX) and not node.is_off
     }
     for name in resumed:
         await slurm.set_node_state(name, "RESUME", "")

@@ -1,7 +1,8 @@
 """Findings of a readiness check: the thresholds, and what the reports of probes mean. Pure.
 
 Probes run programs of the tenant, which may print anything: a report is read with bounds and type checks.
-Verdicts are pass, fail and not_run; a check that could not run is never called a pass.
+Verdicts are pass, fail, not_run and not_enforced; a check that could not run is never called a pass, nor is a
+limit that nothing enforces.
 """
 
 import json
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from neocloud.services.compute.public import Preset
 from neocloud.services.slurm.slurmrestd import SlurmNode
 
-PASS, FAIL, NOT_RUN = "pass", "fail", "not_run"
+PASS, FAIL, NOT_RUN, NOT_ENFORCED = "pass", "fail", "not_run", "not_enforced"
 
 MEMORY_TOLERANCE = 0.95
 """A node may miss 5 % of its preset's memory to the kernel and the daemons."""
@@ -30,6 +31,8 @@ MAX_GPUS = 64
 """GPUs of one node; the largest preset has 8."""
 MAX_ROWS = 64
 """Sizes of one measurement; the probe has 4."""
+MAX_NODES = 1024
+"""Nodes of a job's report."""
 MAX_NAME_CHARS = 100
 """Length of a GPU's name."""
 MAX_LINE_CHARS = 300
@@ -60,8 +63,28 @@ class NodeReport:
     read_mib_per_second: float
     time: float
     """The node's clock, in seconds since 1970."""
+    tmp_device: float
+    """The file system of /tmp, as programs outside jobs see it."""
+    shm_device: float
     gpus: Sequence[str] | None = None
     """Names of the GPUs; None without a driver."""
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """What a job with one CPU found on a node."""
+
+    node: str
+    cpus: float
+    """CPUs that its programs use."""
+    reachable_cpus: float
+    """CPUs that they use when they ask the kernel for all."""
+    tmp_device: float
+    shm_device: float
+    open_files: float
+    """Soft limits; MOST for none."""
+    locked_bytes: float
+    processes: float
 
 
 @dataclass(frozen=True)
@@ -155,7 +178,34 @@ def node_report(output: bytes) -> NodeReport:
         write_mib_per_second=_number(found, "write_mib_per_second"),
         read_mib_per_second=_number(found, "read_mib_per_second"),
         time=_number(found, "time"),
+        tmp_device=_number(found, "tmp_device"),
+        shm_device=_number(found, "shm_device"),
     )
+
+
+def job_reports(output: bytes) -> list[JobReport]:
+    """Read what a job found on each of its nodes, one line each. Raises BadReport."""
+    reports: list[JobReport] = []
+    for line in output.splitlines()[:MAX_NODES]:
+        found = _object(line)
+        node = found.get("node")
+        if not isinstance(node, str) or not _is_name(node):
+            raise BadReport('"node" is no name')
+        reports.append(
+            JobReport(
+                node=node,
+                cpus=_number(found, "cpus"),
+                reachable_cpus=_number(found, "reachable_cpus"),
+                tmp_device=_number(found, "tmp_device"),
+                shm_device=_number(found, "shm_device"),
+                open_files=_limit(found, "open_files"),
+                locked_bytes=_limit(found, "locked_bytes"),
+                processes=_limit(found, "processes"),
+            )
+        )
+    if not reports:
+        raise BadReport("it is empty")
+    return reports
 
 
 def all_reduce_report(output: bytes) -> AllReduceReport:
@@ -202,6 +252,11 @@ def _number(found: Mapping[str, object], name: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:  # nor NaN
         raise BadReport(f'"{name}" is not a number from 0 to {MOST:,}')
     return value
+
+
+def _limit(found: Mapping[str, object], name: str) -> int | float:
+    """Read a limit of resources; none is -1, and counts as the largest number."""
+    return float(MOST) if found.get(name) == -1 else _number(found, name)
 
 
 def _gpu_names(value: object) -> Sequence[str] | None:

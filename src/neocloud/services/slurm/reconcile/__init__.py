@@ -14,21 +14,27 @@ from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, EngineUnavailable, Reference
-from neocloud.services.compute.public import claim_name, filesystem_spec
+from neocloud.services.compute.public import MAINTENANCE, claim_name, filesystem_spec, wait_for_capacity
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
+from neocloud.services.iam.types import GroupMembers
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.reconcile import nodes
+from neocloud.services.slurm.reconcile import elastic, nodes
+from neocloud.services.slurm.reconcile.controllers import find_control
+from neocloud.services.slurm.reconcile.login_nodes import count_sessions
 from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port, is_running
+from neocloud.services.slurm.reconcile.members import find_users
 from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
 from neocloud.services.slurm.reconcile.scope import (
     Scope,
-    cluster_status,
     cluster_view,
     find_filesystems,
     read_scope,
 )
+from neocloud.services.slurm.reconcile.status import cluster_status
+from neocloud.services.slurm.reconcile.users import keep_users, wait_for_users
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
+    BALANCER_POD,
     CONTROLLER_POD,
     LOGIN_POD,
     ClusterView,
@@ -54,6 +60,7 @@ class ClusterReconciler:
         self._home = dependencies.settings.home
         self._engine = dependencies.engine
         self._access = SlurmAccess.of(dependencies)
+        self._members = dependencies.provided.get(GroupMembers)
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         self._image = cache(partial(dependencies.settings.image, "slurm"))
         self._closed = ClosedAddresses()
@@ -63,19 +70,31 @@ class ClusterReconciler:
 
     def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
+            Step("Find the controller in control", partial(find_control, self._engine)),
+            Step("Read the states of nodes", partial(elastic.read_power, self._access)),
             Step("Report lost workers", self._report_lost_workers),
             Step("Create the shared root", self._create_shared_root),
             Step("Find filesystems", find_filesystems),
             Step("Find addresses", find_interfaces),
+            Step("Find users", partial(find_users, self._members)),
+            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
+            Step("Remove powered-down workers", partial(elastic.remove_powered_down, self._engine)),
             Step("Start the pods", self._start_pods),
+            Step("Charge elastic workers", elastic.charge_workers),
             Step("Wait for accounting", partial(_require_ready, ACCOUNTING_POD)),
             Step("Wait for the controller", self._wait_for_controller),
             Step("Load the configuration", self._load_configuration),
-            Step("Wait for the login node", partial(_require_ready, LOGIN_POD)),
+            Step("Keep elastic nodes", self._keep_elastic_nodes),
+            Step("Drain workers for maintenance", self._drain_for_maintenance),
+            Step("Wait for the login node", _require_login),
+            Step("Count sessions", partial(count_sessions, self._access)),
+            Step("Add and remove users", partial(keep_users, self._access)),
             Step("Retire surplus workers", self._retire_workers),
             Step("Release addresses", release_addresses),
             Step("Wait for the workers", self._wait_for_workers),
+            Step("Load the topology", self._load_topology),
             Step("Restart requeued jobs", self._restart_requeued_jobs),
+            Step("Wait for users", wait_for_users),
         )
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
@@ -92,10 +111,9 @@ class ClusterReconciler:
         scope.is_recovering = True
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-                await nodes.report_lost(slurm, lost)
+                await nodes.report_lost(slurm, scope, lost)
         except SlurmUnreachable:
-            # The controller is lost too. By itself it would notice the lost jobs only after minutes.
-            scope.unreported = frozenset(lost)
+            pass  # the controller is lost too; by itself it would notice the lost jobs only after minutes
 
     async def _create_shared_root(self, scope: Scope) -> None:
         await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
@@ -108,29 +126,36 @@ class ClusterReconciler:
             labels={NAMESPACE_LABEL: scope.namespace, ROOT_FILESYSTEM_LABEL: SHARED_ROOT_IMAGE},
         )
         scope.shared_root_id = filesystem.id
-        if filesystem.state != "READY":
+        if filesystem.state not in ("READY", "UPDATING"):  # where it grows only unused, nodes need not wait
             raise RetryLater(
                 f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=DAEMON_POLL_SECONDS
             )
 
     async def _start_pods(self, scope: Scope) -> None:
+        surplus = scope.surplus_service_pods()
+        if surplus:  # before the others start: one of them may have the port for ssh, or be in control
+            await self._engine.remove(surplus)
+            scope.observation = await self._engine.observe(scope.namespace)
         scope.view = await self._view(scope)
+        first, later = elastic.split(scope, render(scope.view))
         try:
-            await self._engine.apply(render(scope.view))
+            await self._engine.apply(first)
         except EngineUnavailable:
             raise
         except EngineError:
             if not await self._has_fewer_addresses(scope, scope.view):
                 raise
             scope.view = await self._view(scope)
-            await self._engine.apply(render(scope.view))
+            first, later = elastic.split(scope, render(scope.view))
+            await self._engine.apply(first)
+        await elastic.start_powered_up(self._engine, scope, later)
         self._closed.note_start(scope.cluster_id)
         scope.observation = await self._engine.observe(scope.namespace)
 
     async def _has_fewer_addresses(self, scope: Scope, view: ClusterView) -> bool:
         """Return whether the login node did not start because of addresses that it now goes without."""
         scope.observation = await self._engine.observe(scope.namespace)
-        if is_running(scope.observation):
+        if is_running(scope.observation, scope.ssh_pod):
             return False
         return await self._closed.note_failure(
             scope.context, view.ssh_host_addresses, scope.login_port, scope.closed_addresses
@@ -149,13 +174,13 @@ class ClusterReconciler:
             scope.context,
             scope.login_port,
             self._login_addresses,
-            is_running=is_running(scope.observation),
+            is_running=is_running(scope.observation, scope.ssh_pod),
         )
         addresses = tuple(each for each in self._login_addresses if each not in scope.closed_addresses)
         return await cluster_view(scope, self._image(), claim, addresses or (LOOPBACK,), str(folder))
 
     async def _wait_for_controller(self, scope: Scope) -> None:
-        await _require_ready(CONTROLLER_POD, scope)
+        await _require_controller(scope)
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 scope.slurm_version = await slurm.version()
@@ -165,11 +190,29 @@ class ClusterReconciler:
 
     async def _load_configuration(self, scope: Scope) -> None:
         """Reload a changed configuration: daemons read files only when they start."""
-        version = configuration_version(scope.view or await self._view(scope))
+        version = configuration_version(scope.view or await self._view(scope), scope.nodes)
         if scope.cluster.status.configuration_version not in ("", version):
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await slurm.reconfigure()
         scope.configuration_version = version
+
+    async def _load_topology(self, scope: Scope) -> None:
+        """Reload the configuration after nodes registered or left: Slurm computes their places only then."""
+        if scope.view is None or not scope.view.topology:
+            return
+        version = configuration_version(scope.view, scope.nodes)
+        if version != scope.configuration_version:
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+                await slurm.reconfigure()
+            scope.configuration_version = version
+
+    async def _keep_elastic_nodes(self, scope: Scope) -> None:
+        await elastic.keep_nodes(self._access, self._engine, scope, scope.view or await self._view(scope))
+
+    async def _drain_for_maintenance(self, scope: Scope) -> None:
+        start = nodes.maintenance_start(await scope.context.list(MAINTENANCE), scope.context.now)
+        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+            await nodes.drain_for_maintenance(slurm, scope, start)
 
     async def _retire_workers(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
@@ -185,7 +228,11 @@ class ClusterReconciler:
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            if await nodes.restart_requeued_jobs(slurm, scope.context.now):
+            jobs = await slurm.jobs()
+            lost = nodes.lost_under_jobs(scope, jobs)
+            if lost:
+                await nodes.report_lost(slurm, scope, lost)
+            if await nodes.restart_requeued_jobs(slurm, jobs, scope.context.now) or lost:
                 scope.is_recovering = True
 
     async def _stop_pods(self, scope: Scope) -> None:
@@ -200,6 +247,22 @@ class ClusterReconciler:
         await asyncio.to_thread(
             shutil.rmtree, models_folder(self._home, scope.cluster_id), ignore_errors=True
         )
+
+
+async def _require_controller(scope: Scope) -> None:
+    """Of two controllers one is enough: the status has both."""
+    pods = [scope.observation.pod(name) for name in scope.controllers]
+    if not any(pod is not None and pod.ready for pod in pods):
+        await _require_ready(CONTROLLER_POD, scope)
+
+
+async def _require_login(scope: Scope) -> None:
+    """Of several login nodes one is enough: the status has the others."""
+    if scope.has_balancer:
+        await _require_ready(scope.ssh_pod, scope)
+    pods = [scope.observation.pod(name) for name in scope.login_pods if name != BALANCER_POD]
+    if not any(pod is not None and pod.ready for pod in pods):
+        await _require_ready(LOGIN_POD, scope)
 
 
 async def _require_ready(pod_name: str, scope: Scope) -> None:

@@ -3,15 +3,18 @@
 The port of a cluster stays the same, while the operator may add addresses. Another program may have the port
 on a new address, or the host may lose an address. Then the login node is started without that address, and a
 condition of the cluster says so. The address is tried again when the login node is started the next time.
+
+Loopback is never left out: every host has it, and `neo slurm cluster ssh` on this one uses it. While the port
+is taken there, the start is repeated: mostly the monitor of the login node before still holds it.
 """
 
 import errno
 import socket
 from collections.abc import Sequence
 
+from neocloud.control_plane.settings import LOOPBACK
 from neocloud.core.reconcile.reconciler import Context, RetryLater
 from neocloud.engines.base import Observation, PodPhase
-from neocloud.services.slurm.render import LOGIN_POD
 from neocloud.services.slurm.rules import LoginPorts
 
 FAILURES_BEFORE_CLOSING = 2
@@ -26,9 +29,9 @@ def free_port(ports: LoginPorts, addresses: Sequence[str]) -> int:
     raise RetryLater(f"no port from {ports} is free for ssh; the operator sets the range", delay_seconds=10)
 
 
-def is_running(observation: Observation) -> bool:
-    """Return whether the login node runs, and holds its port itself."""
-    pod = observation.pod(LOGIN_POD)
+def is_running(observation: Observation, pod_name: str) -> bool:
+    """Return whether the pod that has the port runs, and holds the port itself."""
+    pod = observation.pod(pod_name)
     return pod is not None and pod.phase is PodPhase.RUNNING
 
 
@@ -66,7 +69,7 @@ class ClosedAddresses:
         """Note that the login node did not start; return whether it may start with fewer addresses."""
         failures = self._failures.pop(context.resource.id, 0) + 1
         found = [address for address in addresses if _error(address, port)]
-        if not found or len(found) == len(addresses):
+        if not found or LOOPBACK in found or len(found) == len(addresses):
             return False
         if failures < FAILURES_BEFORE_CLOSING:
             self._failures[context.resource.id] = failures

@@ -5,17 +5,20 @@ A cluster on a subnet has an allocation for each node, and a security group that
 ssh from anywhere, and requests of the control plane, which come from the subnet's gateway. Users may add
 rules of their own to the group. Addresses of removed nodes are released.
 
-Every node state set here carries a reason that starts with REASON_PREFIX, and only nodes with such a reason
-are ever resumed: what an administrator drained stays drained.
+Every node state set here carries a reason that starts with REASON_PREFIX, and only nodes with such a reason,
+or with DUPLICATE_JOB_REASON, are ever resumed: what an administrator drained stays drained.
 """
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from neocloud.core.contract import to_datetime
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Engine
 from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.messages.nebius.vpc.v1 import RuleProtocol, SecurityRuleSpec, SubnetStatus
+from neocloud.services.compute.public import MaintenanceState, of_host
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, ROLE_LABEL, SSH_PORT, WORKER_ROLE
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob, SlurmNode
@@ -88,33 +91,66 @@ def _rules(group_id: str, gateways: Iterable[str]) -> Mapping[str, SecurityRuleS
 
 REASON_PREFIX = "[neocloud] "
 LOST_REASON = REASON_PREFIX + "lost: "
+MAINTENANCE_REASON = REASON_PREFIX + "maintenance of the host at "
 RETIRED_REASON = REASON_PREFIX + "retired: the node set was made smaller"
+DUPLICATE_JOB_REASON = "Duplicate jobid"
+"""slurmctld drains a node with it that refuses a job because it runs it already: a controller that was killed
+before it had saved the start of a job starts the job again. Nothing in Slurm resumes the node."""
 REQUEUE_DELAY = timedelta(seconds=20)
 """Slurm holds a requeued job back for cred_expire seconds; a later begin time was set by the user."""
 RETIRE_POLL_SECONDS = 1.0
+_ON_NODES = frozenset({"RUNNING", "SUSPENDED"})
+"""States of jobs that have processes on their nodes."""
 
 
-async def report_lost(slurm: SlurmApi, lost: Mapping[str, str]) -> None:
+async def report_lost(slurm: SlurmApi, scope: Scope, lost: Mapping[str, str]) -> None:
     """Set lost nodes DOWN: Slurm requeues their jobs immediately instead of after SlurmdTimeout."""
     known = {node.name: node for node in await slurm.nodes()}
     for name, reason in lost.items():
         if name in known:
             await slurm.set_node_state(name, "DOWN", _drain_reason(known[name]) or LOST_REASON + reason)
+        scope.reported.add(name)
 
 
 def _drain_reason(node: SlurmNode) -> str:
-    """Return why an administrator drained this node; "" when none did."""
-    is_theirs = "DRAIN" in node.states and not node.reason.startswith(REASON_PREFIX)
-    return node.reason if is_theirs else ""
+    """Return why an administrator, or maintenance of the host, drained this node; "" when neither did."""
+    is_ours = node.reason.startswith(REASON_PREFIX) and not node.reason.startswith(MAINTENANCE_REASON)
+    return node.reason if "DRAIN" in node.states and not is_ours else ""
+
+
+async def drain_for_maintenance(slurm: SlurmApi, scope: Scope, start: datetime | None) -> None:
+    """Drain the workers for maintenance of the host that starts then; without any, resume what it drained."""
+    for name in scope.all_workers:
+        node = scope.nodes.get(name)
+        if node is None:
+            continue
+        if start is not None and "DRAIN" not in node.states:
+            await slurm.set_node_state(name, "DRAIN", f"{MAINTENANCE_REASON}{start:%Y-%m-%d %H:%M} UTC")
+        elif start is None and node.reason.startswith(MAINTENANCE_REASON):
+            await slurm.set_node_state(name, "RESUME", "")
+
+
+def maintenance_start(rows: Iterable[Resource], now: datetime) -> datetime | None:
+    """Return the start of maintenance of the host for which workers are drained now; None without one."""
+    known = filter(None, (of_host(row, now) for row in rows))
+    return next(
+        (to_datetime(spec.start_at) for spec, state in known if state is not MaintenanceState.ANNOUNCED), None
+    )
 
 
 async def resume_returned(slurm: SlurmApi, scope: Scope) -> None:
-    """Resume nodes that we set DOWN and whose slurmd has registered again since."""
+    """Resume nodes that we set DOWN and whose slurmd has registered again since, and those that Slurm drained
+    for a job that they already ran, when nothing runs there any more."""
     scope.nodes = {node.name: node for node in await slurm.nodes()}
     for name in scope.workers:
         node = scope.nodes.get(name)
-        if node and node.reason.startswith((LOST_REASON, RETIRED_REASON)) and _has_registered(scope, node):
+        if node is None:
+            continue
+        is_back = node.reason.startswith((LOST_REASON, RETIRED_REASON)) and _has_registered(scope, node)
+        has_duplicate = node.reason == DUPLICATE_JOB_REASON and "DRAIN" in node.states
+        if is_back or (has_duplicate and not node.is_busy):
             await slurm.set_node_state(name, "RESUME", "")
+        if is_back or has_duplicate:
             scope.is_recovering = True
 
 
@@ -128,14 +164,20 @@ def _has_registered(scope: Scope, node: SlurmNode) -> bool:
 
 
 def missing(scope: Scope) -> list[str]:
-    """Return the desired workers that cannot run jobs yet. A drained node counts as available."""
-    return [name for name in scope.workers if name not in scope.nodes or not scope.nodes[name].is_available]
+    """Return the desired workers that cannot run jobs yet. A drained node counts as available. One that a job
+    waits for is not waited for here."""
+    return [
+        name
+        for name in scope.workers
+        if (name not in scope.powering_up or scope.always_stays(name))
+        and not (name in scope.nodes and scope.nodes[name].is_available)
+    ]
 
 
 async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
     """Drain surplus workers, wait for their jobs, remove their pods and their records in Slurm (SLURM-11)."""
     surplus = {pod.reference.name: pod for pod in scope.surplus_pods(ROLE_LABEL, WORKER_ROLE)}
-    stale = [name for name in scope.nodes if name not in scope.workers and name not in surplus]
+    stale = [name for name in scope.nodes if name not in scope.all_workers and name not in surplus]
     busy: list[str] = []
     for name, pod in surplus.items():
         node = scope.nodes.get(name)
@@ -148,7 +190,11 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
         if node:
             await slurm.delete_node(name)
     for name in stale:
-        await slurm.delete_node(name)
+        if scope.nodes[name].is_busy:  # it was being powered up for a job, which waits again
+            await slurm.set_node_state(name, "DOWN", RETIRED_REASON)
+            busy.append(name)
+        else:
+            await slurm.delete_node(name)
     if busy:
         raise RetryLater(
             f"{', '.join(busy)}: draining, a job still runs (cancel it to continue)",
@@ -156,13 +202,34 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
         )
 
 
-async def restart_requeued_jobs(slurm: SlurmApi, now: datetime) -> bool:
+def lost_under_jobs(scope: Scope, jobs: Iterable[SlurmJob]) -> dict[str, str]:
+    """Return workers whose pod started after a job that Slurm believes to run there, with the reason.
+
+    Observations cannot see each restart: a worker may be lost again before the run that reported it ends.
+    """
+    lost: dict[str, str] = {}
+    for job in jobs:
+        if job.state not in _ON_NODES or job.started_at is None:
+            continue
+        for name in job.nodes:
+            pod = scope.observation.pod(name)
+            if name not in scope.workers or pod is None or pod.started_at is None:
+                continue
+            if job.is_configuring and name in scope.elastic:
+                continue  # the pod was started for it
+            # Slurm's times are in whole seconds, rounded down.
+            if job.started_at < pod.started_at.replace(microsecond=0):
+                lost[name] = f"its pod was restarted under job {job.id}"
+    return lost
+
+
+async def restart_requeued_jobs(slurm: SlurmApi, jobs: Iterable[SlurmJob], now: datetime) -> bool:
     """Let jobs of lost nodes start immediately; True while one is still being requeued.
 
     Wait until slurmctld has delivered its messages: the end of the lost run would otherwise reach the
     returned node late and end the new run. Slurm's own delay exists for that.
     """
-    jobs = await slurm.jobs()
+    jobs = list(jobs)
     held_back = [job for job in jobs if _is_held_back(job, now)]
     if held_back and await slurm.messages_under_way():
         return True

@@ -4,50 +4,45 @@ It is read again in every run, so that no step acts on an old state. `cluster_st
 it, once at the end.
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_private_key,
-)
+from functools import cached_property
 
 from neocloud.core import contract, wire
 from neocloud.core.reconcile.reconciler import (
     CHILD_POLL_SECONDS,
-    RESYNC_SECONDS,
     Context,
     Failed,
-    ReconcileResult,
     RetryLater,
 )
-from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Interface
-from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, Condition, NodeSet
+from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, NodeSet, UserStatus
 from neocloud.services.compute.public import claim_reference, preset
 from neocloud.services.compute.types import FilesystemState
-from neocloud.services.slurm.reconcile.login_port import closed_message
+from neocloud.services.slurm.reconcile.keys import cluster_secrets, public_host_key
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
-    CONTROLLER_POD,
-    LOGIN_POD,
+    BALANCER_POD,
+    BOOTS_LABEL,
+    CONTROLLER_PODS,
     MODELS_LABEL,
-    ClusterSecrets,
+    ROLE_LABEL,
     ClusterView,
     MountView,
     NodeSetView,
+    PlaceView,
 )
-from neocloud.services.slurm.slurmrestd import SlurmNode
-from neocloud.services.slurm.types import ConditionType, Reason, Secret, State, namespace, worker_names
+from neocloud.services.slurm.slurmrestd import PowerState, SlurmNode
+from neocloud.services.slurm.types import (
+    LinuxUser,
+    Reason,
+    Secret,
+    namespace,
+    worker_names,
+)
 
 _USABLE_FILESYSTEM = frozenset({FilesystemState.READY, FilesystemState.UPDATING})
-SLURM_KEY_BYTES = 1024
-JWT_KEY_BYTES = 32
 
 
 @dataclass
@@ -60,6 +55,10 @@ class Scope:
     """Set by the step that starts the pods."""
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
     """By name, as Slurm last reported them in this run."""
+    power: dict[str, PowerState] = field(default_factory=dict)
+    """Of nodes of elastic sets, by name, when the run began; those of the status until `set_power`."""
+    start_failure: str = ""
+    """Why a worker of an elastic set did not start in this run."""
     slurm_version: str = ""
     configuration_version: str = ""
     is_recovering: bool = False
@@ -71,8 +70,24 @@ class Scope:
     """Filesystems of users; set by the step that finds them."""
     closed_addresses: Sequence[str] = ()
     """Addresses of the host that the login node goes without; set with the view."""
-    unreported: frozenset[str] = frozenset()
-    """Lost workers that could not be reported, because Slurm did not answer: left to a later run."""
+    wanted: list[LinuxUser] = field(default_factory=list)
+    """Users that the cluster should have; set by the step that finds them."""
+    left_out: int = 0
+    """People in groups beyond those that a cluster may have."""
+    users: dict[str, UserStatus] | None = None
+    """By name; set by the step that changes them. None: they are those of the status."""
+    former_users: dict[str, UserStatus] = field(default_factory=dict)
+    """Set with the users."""
+    users_left: int = 0
+    """How many users another run adds or removes."""
+    last_uid: int = 0
+    in_control: str = ""
+    """The controller in control, where there are two; "" while none is known."""
+    sessions: dict[str, int] = field(default_factory=dict)
+    """On drained login nodes; set by the step that counts them."""
+    reported: set[str] = field(default_factory=set)
+    """Lost workers that Slurm knows of by now. The status remembers the start of the others, so that a worker
+    that was restarted during this run, or while Slurm did not answer, is reported by a later run."""
 
     @property
     def cluster_id(self) -> str:
@@ -83,14 +98,95 @@ class Scope:
         return namespace(self.cluster_id)
 
     @property
-    def workers(self) -> dict[str, str]:
-        """The node sets of the desired workers, by the name of the worker."""
+    def state(self) -> str:
+        """The state that the last run found."""
+        return ClusterStatus.State.Name(self.cluster.status.state)
+
+    @property
+    def all_workers(self) -> dict[str, str]:
+        """The node sets of all workers of the spec, by the name of the worker."""
         return worker_names(self.cluster.spec)
 
     @property
+    def workers(self) -> dict[str, str]:
+        """The same of the desired workers: all but those that are powered down."""
+        absent = self.absent
+        return {name: node_set for name, node_set in self.all_workers.items() if name not in absent}
+
+    @cached_property
+    def elastic(self) -> dict[str, str]:
+        """The same of the workers of elastic sets, desired or not."""
+        sets = {each.name for each in self.cluster.spec.node_sets if each.HasField("elastic")}
+        return {name: node_set for name, node_set in self.all_workers.items() if node_set in sets}
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Workers of elastic sets that are powered down. One that Slurm does not know is, unless it stays."""
+        return frozenset(
+            name
+            for name in self.elastic
+            if (self.power[name].is_off if name in self.power else not self.always_stays(name))
+        )
+
+    @property
+    def powering_up(self) -> frozenset[str]:
+        return frozenset(name for name in self.elastic if name in self.power and self.power[name].is_starting)
+
+    @cached_property
+    def seen_powering_up(self) -> frozenset[str]:
+        """Nodes that were being powered up when the last run ended."""
+        known = status_power(self.cluster.status)
+        return frozenset(name for name, power in known.items() if power.is_starting)
+
+    def always_stays(self, worker: str) -> bool:
+        """Whether the worker is one of those of its elastic set that are never powered down."""
+        (node_set,) = (each for each in self.cluster.spec.node_sets if each.name == self.all_workers[worker])
+        return int(worker.removeprefix(f"{node_set.name}-")) < node_set.elastic.min_count
+
+    def set_power(self, nodes: dict[str, SlurmNode]) -> None:
+        """Take the states from Slurm."""
+        self.nodes = nodes
+        self.power = {name: PowerState.of(node.states) for name, node in nodes.items()}
+
+    def reports_boots(self, worker: str) -> bool:
+        """Whether the worker tells Slurm of its start. A running pod is not replaced for it."""
+        pod = self.observation.pod(worker)
+        return worker in self.elastic if pod is None else BOOTS_LABEL in pod.labels
+
+    @property
     def pod_names(self) -> tuple[str, ...]:
-        """All pods of the spec."""
-        return (CONTROLLER_POD, ACCOUNTING_POD, LOGIN_POD, *self.workers)
+        """All pods of the spec, also those that are powered down."""
+        return (*self.controllers, ACCOUNTING_POD, *self.login_pods, *self.all_workers)
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        return CONTROLLER_PODS[: self.cluster.spec.controller.count or 1]
+
+    @property
+    def login_count(self) -> int:
+        return self.cluster.spec.login.count or 1
+
+    @property
+    def has_balancer(self) -> bool:
+        """Whether sessions pass through a balancer: before several login nodes, and one that was before
+        several stays until it stops for another reason."""
+        return self.login_count > 1 or self.observation.pod(BALANCER_POD) is not None
+
+    @property
+    def login_pods(self) -> tuple[str, ...]:
+        """The login nodes, and the balancer if there is one."""
+        nodes = tuple(f"login-{index}" for index in range(self.login_count))
+        return (*nodes, BALANCER_POD) if self.has_balancer else nodes
+
+    @property
+    def drained_login_nodes(self) -> tuple[str, ...]:
+        drained = self.cluster.spec.login.drained_nodes
+        return tuple(name for name in self.login_pods if name in drained)
+
+    @property
+    def ssh_pod(self) -> str:
+        """The pod that has the host's port for ssh."""
+        return self.login_pods[-1]
 
     @property
     def login_port(self) -> int:
@@ -116,12 +212,22 @@ class Scope:
                 lost[known.name] = "its pod was restarted"
         return lost
 
+    def surplus_service_pods(self) -> list[Reference]:
+        """Return login nodes, a balancer and a controller that are no longer in the spec."""
+        wanted = (*self.login_pods, *self.controllers)
+        return [
+            pod.reference
+            for pod in self.observation.pods
+            if pod.labels.get(ROLE_LABEL) in ("login", "balancer", "controller")
+            and pod.reference.name not in wanted
+        ]
+
     def surplus_pods(self, role_label: str, worker_role: str) -> list[ObservedPod]:
         """Return worker pods that are no longer in the spec, highest index first."""
         surplus = [
             pod
             for pod in self.observation.pods
-            if pod.labels.get(role_label) == worker_role and pod.reference.name not in self.workers
+            if pod.labels.get(role_label) == worker_role and pod.reference.name not in self.all_workers
         ]
         return sorted(surplus, key=lambda pod: pod.reference.name, reverse=True)
 
@@ -129,7 +235,14 @@ class Scope:
 async def read_scope(context: Context, engine: Engine) -> Scope:
     cluster = wire.message(context.resource, Cluster)
     observation = await engine.observe(namespace(cluster.metadata.id))
-    return Scope(context, cluster, observation)
+    return Scope(context, cluster, observation, power=status_power(cluster.status))
+
+
+def status_power(status: ClusterStatus) -> dict[str, PowerState]:
+    """Return what the last run saw."""
+    return {
+        node.name: PowerState.of(node.slurm_state.split("+")) for node in status.nodes if node.slurm_state
+    }
 
 
 async def cluster_view(
@@ -140,18 +253,33 @@ async def cluster_view(
     models_folder: str = "",
 ) -> ClusterView:
     """Return the view that the pods are rendered from."""
+    secrets_kept = await cluster_secrets(scope.context)
+    first_job = await scope.context.secret(Secret.FIRST_JOB, lambda: b"0")
     return ClusterView(
         name=scope.cluster.metadata.name,
         namespace=scope.namespace,
         image=image,
         node_sets=tuple(_node_set_view(node_set) for node_set in scope.cluster.spec.node_sets),
-        secrets=await cluster_secrets(scope.context),
+        secrets=secrets_kept,
+        worker_host_public_key=public_host_key(secrets_kept.worker_host_key),
         authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
+        user_keys={user.name: user.keys for user in scope.wanted},
         shared_root_claim=shared_root_claim,
+        first_job=int(first_job),
+        topology=tuple(
+            PlaceView(place.node_set, place.first, place.last, tuple(place.path))
+            for place in scope.cluster.spec.topology.nodes
+        ),
         interfaces=scope.interfaces,
         mounts=scope.mounts,
+        controller_count=len(scope.controllers),
+        login_count=scope.login_count,
+        keeps_balancer=scope.has_balancer,
+        drained_login_nodes=scope.drained_login_nodes,
         ssh_host_port=scope.login_port,
         ssh_host_addresses=login_addresses,
+        absent=scope.absent,
+        reports_boots=frozenset(filter(scope.reports_boots, scope.workers)),
         models_folder=models_folder,
         models_on=frozenset(filter(scope.may_show_models, scope.workers)) if models_folder else frozenset(),
     )
@@ -166,6 +294,8 @@ def _node_set_view(node_set: NodeSet) -> NodeSetView:
         memory_mib=shape.memory_mib,
         gpus=shape.gpus,
         gpu_type=shape.gpu_type,
+        idle_seconds=node_set.elastic.idle_seconds if node_set.HasField("elastic") else None,
+        min_count=node_set.elastic.min_count,
     )
 
 
@@ -185,109 +315,3 @@ async def find_filesystems(scope: Scope) -> None:
             )
         found.append(MountView(claim_reference(row), mounted.mount_path))
     scope.mounts = tuple(found)
-
-
-async def cluster_secrets(context: Context) -> ClusterSecrets:
-    """Return the secrets of a cluster; each is made once and kept, encrypted, until the cluster is gone."""
-    return ClusterSecrets(
-        slurm_key=await context.secret(Secret.SLURM_KEY, lambda: secrets.token_bytes(SLURM_KEY_BYTES)),
-        jwt_key=await context.secret(Secret.JWT_KEY, lambda: secrets.token_bytes(JWT_KEY_BYTES)),
-        database_password=(
-            await context.secret(Secret.DATABASE_PASSWORD, lambda: secrets.token_hex(32).encode())
-        ).decode(),
-        ssh_host_key=(await context.secret(Secret.SSH_HOST_KEY, _new_ssh_host_key)).decode(),
-    )
-
-
-def public_host_key(private_key: str) -> str:
-    """Return the "ssh-ed25519 AAAA..." line of a host key."""
-    key = load_ssh_private_key(private_key.encode(), password=None)
-    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-
-
-def _new_ssh_host_key() -> bytes:
-    key = Ed25519PrivateKey.generate()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-
-
-StateEnum = ClusterStatus.State
-
-RECOVERY_SECONDS = 0.3
-
-
-def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
-    old = scope.cluster.status
-    state = _state(scope, result)
-    status = ClusterStatus(
-        state=StateEnum.Value(state),
-        reconciling=not result.is_done,
-        slurm_version=scope.slurm_version or old.slurm_version,
-        configuration_version=scope.configuration_version or old.configuration_version,
-        shared_root_filesystem_id=scope.shared_root_id or old.shared_root_filesystem_id,
-    )
-    for step in result.progress:
-        status.steps.add(name=step.name, outcome=step.outcome, message=step.message)
-    status.conditions.extend(_conditions(scope, result, state))
-    status.login.CopyFrom(old.login)
-    if scope.view is not None:
-        status.login.host = scope.view.ssh_host
-        status.login.port = scope.login_port
-        del status.login.host_keys[:]
-        status.login.host_keys.append(public_host_key(scope.view.secrets.ssh_host_key))
-    _add_nodes(status, scope)
-    return result.with_status(status, state, RECOVERY_SECONDS if scope.is_recovering else RESYNC_SECONDS)
-
-
-def _state(scope: Scope, result: ReconcileResult) -> State:
-    if scope.context.resource.deleted_at:
-        return State.DELETING
-    if result.error:
-        return State.ERROR
-    if result.is_done:
-        return State.READY
-    was = StateEnum.Name(scope.cluster.status.state)
-    if was == State.STOPPED:
-        return State.STOPPED
-    return State.READY if was in {State.READY, State.UPDATING} else State.CREATING
-
-
-def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Condition]:
-    message = result.message
-    reason = result.error.reason if result.error else ""
-    closed: list[Condition] = []
-    if scope.closed_addresses:
-        text = closed_message(scope.closed_addresses, scope.login_port)
-        closed = [Condition(type=ConditionType.LOGIN_ADDRESSES, status="False", message=text)]
-    available = [name for name in scope.workers if name in scope.nodes and scope.nodes[name].is_available]
-    return [
-        Condition(
-            type=ConditionType.READY,
-            status=str(state in {State.READY, State.UPDATING}),
-            reason=reason,
-            message=message,
-        ),
-        Condition(
-            type=ConditionType.NODES_AVAILABLE,
-            status=str(len(available) == len(scope.workers)),
-            message=f"{len(available)} of {len(scope.workers)} workers can run jobs",
-        ),
-        *closed,
-    ]
-
-
-def _add_nodes(status: ClusterStatus, scope: Scope) -> None:
-    """Add the nodes. They keep their last known state when this run could not reach Slurm."""
-    old = {node.name: node for node in scope.cluster.status.nodes}
-    for name, node_set in scope.workers.items():
-        row = status.nodes.add(name=name, node_set=node_set)
-        if name in old:
-            row.CopyFrom(old[name])
-        pod = scope.observation.pod(name)
-        if pod is not None:
-            row.address = pod.ip or ""
-            row.restarts = pod.restart_count
-            if pod.started_at and name not in scope.unreported:
-                row.started_at.FromDatetime(pod.started_at)
-        node = scope.nodes.get(name)
-        if node is not None:
-            row.slurm_state, row.reason = node.state_text, node.reason

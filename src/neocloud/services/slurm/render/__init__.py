@@ -7,10 +7,15 @@ from neocloud.engines.manifest import Manifest
 from neocloud.services.slurm.render import configuration
 from neocloud.services.slurm.render.configuration import configuration_version, namespace
 from neocloud.services.slurm.render.pods import pods
+from neocloud.services.slurm.render.topology import RESERVED_SWITCHES
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
+    BALANCER_POD,
+    BOOTS_LABEL,
     CLUSTER_LABEL,
     CONTROLLER_POD,
+    CONTROLLER_PODS,
+    DATABASE_CONTAINER,
     DEFAULT_PARTITION,
     ENTER_ROOT,
     LOGIN_POD,
@@ -25,12 +30,17 @@ from neocloud.services.slurm.render.view import (
     ClusterView,
     MountView,
     NodeSetView,
+    PlaceView,
 )
 
 __all__ = [
     "ACCOUNTING_POD",
+    "BALANCER_POD",
+    "BOOTS_LABEL",
     "CLUSTER_LABEL",
     "CONTROLLER_POD",
+    "CONTROLLER_PODS",
+    "DATABASE_CONTAINER",
     "DEFAULT_PARTITION",
     "ENTER_ROOT",
     "SHARED_ROOT_PATH",
@@ -45,6 +55,8 @@ __all__ = [
     "ClusterView",
     "MountView",
     "NodeSetView",
+    "PlaceView",
+    "RESERVED_SWITCHES",
     "configuration_version",
     "foundation",
     "namespace",

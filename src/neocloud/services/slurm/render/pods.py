@@ -26,7 +26,9 @@ from neocloud.services.slurm.render import configuration
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
-    CONTROLLER_POD,
+    BALANCER_POD,
+    BOOTS_LABEL,
+    DATABASE_CONTAINER,
     MODELS_LABEL,
     NODE_SET_LABEL,
     REST_PORT,
@@ -47,6 +49,8 @@ DATABASE_PORT = 3306
 SECRETS = "/etc/neocloud/secrets"
 CONFIGURATION = "/etc/neocloud/slurm"
 LOGIN_KEYS = "/etc/neocloud/login-keys"
+LOGIN_NODES = "/etc/neocloud/login-nodes"
+SSH_TO_WORKERS = "/etc/neocloud/ssh"
 FILESYSTEMS = "/run/neocloud/filesystems"
 """The image's mount-jail finds filesystem 0, 1, ... here; NODE_FILESYSTEMS lists their mount points in order.
 The engine does not mount them in the shared root: users own the folders there, and a link would lead out."""
@@ -62,9 +66,15 @@ LOGIN_TMP_MIB, LOGIN_SHM_MIB = 1024, 256
 def pods(view: ClusterView) -> list[Pod]:
     return [
         accounting_pod(view),
-        controller_pod(view),
+        *(controller_pod(view, name) for name in view.controller_names()),
         *(login_pod(view, index) for index in range(view.login_count)),
-        *(worker_pod(view, node_set, name) for node_set in view.node_sets for name in node_set.pod_names()),
+        *([balancer_pod(view)] if view.has_balancer else ()),
+        *(
+            worker_pod(view, node_set, name)
+            for node_set in view.node_sets
+            for name in node_set.pod_names()
+            if name not in view.absent
+        ),
     ]
 
 
@@ -72,7 +82,7 @@ def accounting_pod(view: ClusterView) -> Pod:
     secret = Mount("accounting-secret", f"{SECRETS}/accounting", read_only=True)
     # It listens inside the pod only, where no probe reaches it. slurmdbd is ready once it has its database.
     database = replace(
-        _container(view, "database", DATABASE_PORT, (secret, Mount("data", "/var/lib/mysql"))),
+        _container(view, DATABASE_CONTAINER, DATABASE_PORT, (secret, Mount("data", "/var/lib/mysql"))),
         readiness_probe=None,
     )
     mounts = (secret, *_key_mounts("slurm-key", "jwt-key"))
@@ -85,13 +95,19 @@ def accounting_pod(view: ClusterView) -> Pod:
     return _pod(view, ACCOUNTING_POD, "accounting", (database, slurmdbd), volumes)
 
 
-def controller_pod(view: ClusterView) -> Pod:
+def controller_pod(view: ClusterView, name: str) -> Pod:
+    """Return the pod of a controller. Two share the volume with Slurm's state, and the image's
+    `guard-controller` keeps both from being in control at once."""
     shared = (
         Mount("configuration", CONFIGURATION, read_only=True),
         Mount("shared-root", SHARED_ROOT_PATH, read_only=True),
     )
     mounts = (*shared, *_key_mounts("slurm-key", "jwt-key"), Mount("state", "/var/lib/slurm"))
-    slurmctld = _container(view, "controller", SLURMCTLD_PORT, mounts)
+    is_one_of_two = view.controller_count > 1
+    slurmctld = replace(
+        _container(view, "controller", SLURMCTLD_PORT, mounts),
+        env=(Variable("GUARDED", "1"),) if is_one_of_two else None,
+    )
     slurmrestd = _container(view, "rest", REST_PORT, shared)
     volumes = (
         Volume("configuration", config_map=ConfigMapSource(name=configuration.CONFIGURATION)),
@@ -99,31 +115,44 @@ def controller_pod(view: ClusterView) -> Pod:
         Volume.of_claim("state", configuration.CONTROLLER_STATE),
         *_secret_volumes("slurm-key", "jwt-key"),
     )
-    return _pod(view, CONTROLLER_POD, "controller", (slurmctld, slurmrestd), volumes)
+    return _pod(view, name, "controller", (slurmctld, slurmrestd), volumes)
+
+
+def balancer_pod(view: ClusterView) -> Pod:
+    """Return the pod that passes connections on to login nodes. It knows no keys and sees no shared root."""
+    mount = Mount("login-nodes", LOGIN_NODES, read_only=True)
+    volume = Volume("login-nodes", config_map=ConfigMapSource(name=configuration.LOGIN_NODES))
+    container = replace(_container(view, "balancer", SSH_PORT, (mount,)), ports=_ssh_ports(view))
+    return _pod(view, BALANCER_POD, "balancer", (container,), (volume,))
+
+
+def _ssh_ports(view: ClusterView) -> tuple[ContainerPort, ...]:
+    if view.ssh_host_port is None:
+        return (ContainerPort(SSH_PORT),)
+    return tuple(
+        ContainerPort(SSH_PORT, host_ip=address, host_port=view.ssh_host_port)
+        for address in view.ssh_host_addresses
+    )
 
 
 def login_pod(view: ClusterView, index: int) -> Pod:
-    ports = (ContainerPort(SSH_PORT),)
-    if view.ssh_host_port is not None:
-        host_port = view.ssh_host_port + index
-        ports = tuple(
-            ContainerPort(SSH_PORT, host_ip=address, host_port=host_port)
-            for address in view.ssh_host_addresses
-        )
+    is_alone = not view.has_balancer
+    variables = (
+        *(_filesystem_variables(view) if view.mounts else ()),
+        *(() if is_alone else (Variable("BEHIND_BALANCER", "1"),)),
+    )
     mounts = (
         *_node_mounts(view),
-        Mount("login-keys", LOGIN_KEYS, read_only=True),
         Mount("ssh-host-key", f"{SECRETS}/ssh-host-key", read_only=True),
     )
     container = replace(
         _container(view, "login", SSH_PORT, mounts),
-        ports=ports,
-        env=_filesystem_variables(view) if view.mounts else None,
+        ports=_ssh_ports(view) if is_alone else (ContainerPort(SSH_PORT),),
+        env=variables or None,
         security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )
     volumes = (
         *_node_volumes(view, LOGIN_TMP_MIB, LOGIN_SHM_MIB),
-        Volume("login-keys", config_map=ConfigMapSource(name=configuration.LOGIN_KEYS)),
         Volume.of_secret("ssh-host-key", configuration.SSH_HOST_KEY),
     )
     return _pod(view, view.login_names()[index], "login", (container,), volumes)
@@ -131,8 +160,12 @@ def login_pod(view: ClusterView, index: int) -> Pod:
 
 def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
     memory = node_set.memory_mib
-    mounts = _node_mounts(view)
-    volumes = _node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE))
+    host_key = f"{SECRETS}/worker-host-key"
+    mounts = (*_node_mounts(view), Mount("worker-host-key", host_key, read_only=True))
+    volumes = (
+        *_node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE)),
+        Volume.of_secret("worker-host-key", configuration.WORKER_HOST_KEY),
+    )
     labels = {NODE_SET_LABEL: node_set.name}
     features, paths = (), ()
     if name in view.models_on:  # the last filesystem that mount-jail mounts in the shared root
@@ -140,18 +173,22 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
         features, paths = (MODELS_FEATURE,), (MODELS_MOUNT_PATH,)
         mounts = (*mounts, Mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True))
         volumes = (*volumes, Volume.of_host("shown", view.models_folder, "Directory"))
+    reports_boots = name in view.reports_boots
+    if reports_boots:
+        labels[BOOTS_LABEL] = "true"
     container = replace(
         _container(view, WORKER_ROLE, SLURMD_PORT, mounts),
         env=(
             Variable("NODE_CONF", node_conf(node_set, *features)),
             Variable("NODE_GPUS", str(node_set.gpus)),
+            *((Variable("NODE_REPORTS_BOOTS", "1"),) if reports_boots else ()),
             *_filesystem_variables(view, *paths),
         ),
         resources=limits(cpus=node_set.cpus, memory_mib=memory + MEMORY_FOR_DAEMONS_MIB, gpus=node_set.gpus),
-        security_context=_capabilities("SYS_ADMIN", "NET_RAW"),
+        security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )
     pod = _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
-    return replace(pod, gpu_type=node_set.gpu_type)
+    return replace(pod, gpu_type=node_set.gpu_type, own_cpus=True)
 
 
 def _pod(
@@ -207,6 +244,8 @@ def _node_mounts(view: ClusterView) -> tuple[Mount, ...]:
         Mount("tmp", "/tmp"),
         Mount("shm", "/dev/shm"),
         *(Mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),
+        Mount("login-keys", LOGIN_KEYS, read_only=True),
+        Mount("ssh-to-workers", SSH_TO_WORKERS, read_only=True),
         *_key_mounts("slurm-key"),
     )
 
@@ -220,6 +259,8 @@ def _node_volumes(view: ClusterView, tmp_mib: int, shm_mib: int) -> tuple[Volume
             Volume.of_claim(f"filesystem-{index}", mount.claim.name, mount.claim.namespace)
             for index, mount in enumerate(view.mounts)
         ),
+        Volume("login-keys", config_map=ConfigMapSource(name=configuration.LOGIN_KEYS)),
+        Volume("ssh-to-workers", config_map=ConfigMapSource(name=configuration.SSH_TO_WORKERS)),
         *_secret_volumes("slurm-key"),
     )
 

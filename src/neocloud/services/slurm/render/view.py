@@ -17,6 +17,8 @@ SSH_PORT = 22
 CLUSTER_LABEL = "neocloud.dev/cluster"
 ROLE_LABEL = "neocloud.dev/role"
 NODE_SET_LABEL = "neocloud.dev/node-set"
+BOOTS_LABEL = "neocloud.dev/reports-boots"
+"""On worker pods that tell Slurm when they were started."""
 MODELS_LABEL = "neocloud.dev/shows-models"
 """On worker pods that mount the folder for models."""
 
@@ -28,8 +30,13 @@ ENTER_ROOT = "/usr/local/lib/neocloud/enter-root"
 """The image's program that runs a command inside the shared root, with a tenant's rights."""
 
 LOGIN_POD = "login-0"
+BALANCER_POD = "balancer-0"
+"""Has the port for ssh where there are several login nodes."""
 CONTROLLER_POD = "controller-0"
+CONTROLLER_PODS = (CONTROLLER_POD, "controller-1")
+"""All that there may be, in the order of Slurm's SlurmctldHost lines."""
 ACCOUNTING_POD = "accounting-0"
+DATABASE_CONTAINER = "database"
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,10 @@ class NodeSetView:
     gpus: int = 0
     gpu_type: str = ""
     """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"; "" for GPUs of any type."""
+    idle_seconds: int | None = None
+    """Of an elastic set: how long a worker is idle before Slurm powers it down."""
+    min_count: int = 0
+    """Of an elastic set: so many, with the lowest numbers, stay."""
 
     def pod_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}-{index}" for index in range(self.count))
@@ -57,6 +68,17 @@ class MountView:
 
 
 @dataclass(frozen=True)
+class PlaceView:
+    """Where the nodes `<node_set>-<first>` to `<node_set>-<last>` are."""
+
+    node_set: str
+    first: int
+    last: int
+    path: tuple[str, ...]
+    """Names of switches from the top to the leaf."""
+
+
+@dataclass(frozen=True)
 class ClusterSecrets:
     """The secrets of a cluster, which it keeps as long as it lives."""
 
@@ -65,6 +87,8 @@ class ClusterSecrets:
     database_password: str
     ssh_host_key: str
     """OpenSSH private key (ed25519); it stays the same when a login pod is replaced."""
+    worker_host_key: str
+    """The same for all workers. Another one than that of login nodes: root in a job can reach a worker's."""
 
     def __repr__(self) -> str:
         return "ClusterSecrets(...)"
@@ -80,13 +104,22 @@ class ClusterView:
     secrets: ClusterSecrets
     authorized_keys: tuple[str, ...]
     """Public keys that may log in as root."""
+    worker_host_public_key: str
+    """The "ssh-ed25519 AAAA..." line of the workers' host key."""
     shared_root_claim: str
     """The PersistentVolumeClaim of the shared root, which jobs see as "/"."""
+    controller_count: int = 1
     login_count: int = 1
+    keeps_balancer: bool = False
+    """The balancer of a cluster that had several login nodes stays, because sessions pass through it."""
+    drained_login_nodes: tuple[str, ...] = ()
     ssh_host_port: int | None = None
-    """Port of the host for login-0; login-1 gets the next one, and so on."""
+    """Port of the host for the login node, or for the balancer before several."""
     ssh_host_addresses: tuple[str, ...] = (LOOPBACK,)
     """Addresses of the host that have this port."""
+
+    user_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Public keys that may log in as another user, by the user's name."""
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
     """By pod name; empty for a cluster on a network of its own."""
@@ -98,6 +131,16 @@ class ClusterView:
     models_on: frozenset[str] = frozenset()
     """Workers that mount it: a running worker is not restarted for it."""
 
+    topology: tuple[PlaceView, ...] = ()
+    """Empty where nothing is known of the network between the nodes."""
+    absent: frozenset[str] = frozenset()
+    """Workers of elastic sets without a pod: powered down."""
+    reports_boots: frozenset[str] = frozenset()
+    """Workers that tell Slurm when they were started, which it waits for after it powered a node up."""
+
+    first_job: int = 0
+    """The lowest number of a job; 0 where Slurm chooses it."""
+
     @property
     def ssh_host(self) -> str:
         """Return the address for clients on other machines, or loopback where they have none."""
@@ -107,6 +150,17 @@ class ClusterView:
     def labels(self) -> Mapping[str, str]:
         """The labels of every object of the cluster."""
         return {CLUSTER_LABEL: self.name}
+
+    @property
+    def has_balancer(self) -> bool:
+        return self.login_count > 1 or self.keeps_balancer
+
+    def controller_names(self) -> tuple[str, ...]:
+        return CONTROLLER_PODS[: self.controller_count]
+
+    @property
+    def is_elastic(self) -> bool:
+        return any(node_set.idle_seconds is not None for node_set in self.node_sets)
 
     def login_names(self) -> tuple[str, ...]:
         return tuple(f"login-{index}" for index in range(self.login_count))

@@ -16,6 +16,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.inference.v1 import Model, ModelSpec
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
+from neocloud.services.compute.public import wait_for_capacity
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
@@ -74,6 +75,7 @@ class FineTuningJobReconciler:
             return (Step("Stop after a checkpoint", backend.stop), Step("Remove workloads", backend.remove))
         return (
             Step("Stage the data", self._stage),
+            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
             Step("Train", self._train),
             Step("Register the model", self._register),
             Step("Remove workloads", self._remove_if_ended),

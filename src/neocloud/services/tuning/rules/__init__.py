@@ -58,7 +58,7 @@ class FineTuningJobRules(Rules[FineTuningJob]):
             *_file_violations(new, reader),
         ]
         if shape and not found:
-            check_capacity(reader, new.metadata, [(shape, 1)], [])
+            check_capacity(reader, new.metadata, [(shape, 1)], [], may_wait=True, may_preempt=True)
         return found
 
     def complete(self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader) -> None:

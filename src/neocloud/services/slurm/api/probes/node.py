@@ -81,6 +81,8 @@ def main():
         "write_mib_per_second": write_speed,
         "read_mib_per_second": read_speed,
         "time": time.time(),
+        "tmp_device": os.stat("/tmp").st_dev,
+        "shm_device": os.stat("/dev/shm").st_dev,
     }
     print(json.dumps(report))
 

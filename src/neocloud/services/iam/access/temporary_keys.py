@@ -1,0 +1,112 @@
+# pyright: strict
+"""Keys for S3 that act as a signed-in account for a limited time.
+
+Nothing of a key is stored. Its id holds, encrypted, whose it is, the credential that it was issued to, and
+when it ends; its secret is derived from the id. Each use looks at the account and the credential again, so a
+key ends with the session that was revoked or the key that was deactivated, whatever its time.
+"""
+
+import base64
+import hmac
+import json
+import re
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from neocloud.core import contract
+from neocloud.core.readers import Subject
+from neocloud.core.store.protocol import Transaction
+from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
+from neocloud.services.iam.access.authentication import find_subject
+from neocloud.services.iam.access.tokens import AccessClaims, Actor
+from neocloud.services.iam.types import SECRETS_ID, TemporaryKey, is_project, tenant_of
+
+PREFIX = "NCTK"
+LONGEST_LIFETIME = timedelta(days=7)
+_ROOT = "temporary-key-root"
+_ROOT_BYTES = 32
+_ID = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{100,508}}")
+
+
+@dataclass(frozen=True)
+class FoundKey:
+    """A key that may be used now."""
+
+    subject: Subject
+    claims: AccessClaims
+    secret: str = field(repr=False)
+    project_id: str
+    expires_at: datetime
+
+
+def is_temporary(aws_access_key_id: str) -> bool:
+    return aws_access_key_id.startswith(PREFIX)
+
+
+def issue_key(tx: Transaction, claims: AccessClaims, project_id: str, expires_at: datetime) -> TemporaryKey:
+    """Return a new key for the account of an access token, whose claims were checked.
+
+    Raises ApiError for a token of less than the whole account, and for a project of another tenant.
+    """
+    found = find_subject(tx, claims)
+    if found is None or found.subject.scopes is not None:
+        raise contract.permission_denied(
+            "", project_id, "The key of this call is for one service alone, and cannot get other keys."
+        )
+    project = tx.get(project_id)
+    if project is None or not is_project(project) or project.parent_id != found.subject.tenant_id:
+        raise contract.not_found("project", project_id)
+    actor = [claims.actor.id, claims.actor.credential_id] if claims.actor else None
+    content = [
+        *(claims.subject_id, claims.credential_id, claims.issued_at.timestamp(), actor),
+        *(project_id, int(expires_at.timestamp())),
+    ]
+    root = tx.secret(SECRETS_ID, _ROOT)
+    if root is None:
+        root = secrets.token_bytes(_ROOT_BYTES)
+        tx.put_secret(SECRETS_ID, _ROOT, root)
+    sealed = _fernet(root).encrypt(json.dumps(content, separators=(",", ":")).encode()).decode()
+    aws_id = PREFIX + sealed.rstrip("=")
+    return TemporaryKey(aws_id, _secret(root, aws_id), expires_at)
+
+
+def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
+    """Return the key that an S3 client names; None unless it was issued here and may be used now."""
+    root = tx.secret(SECRETS_ID, _ROOT)
+    if root is None or not _ID.fullmatch(aws_id):
+        return None
+    sealed = aws_id.removeprefix(PREFIX)
+    try:
+        opened = _fernet(root).decrypt(sealed + "=" * (-len(sealed) % 4))
+    except InvalidToken:
+        return None
+    subject_id, credential_id, issued_at, actor, project_id, ends = json.loads(opened)
+    issued, expires_at = (
+        datetime.fromtimestamp(issued_at, now.tzinfo),
+        datetime.fromtimestamp(ends, now.tzinfo),
+    )
+    claims = AccessClaims(
+        subject_id, credential_id, issued, expires_at, Actor(*actor) if actor else None, ACCESS_KEY_SCOPES
+    )
+    found = find_subject(tx, claims)
+    if found is None or tenant_of(project_id, tx.get) != found.subject.tenant_id:
+        return None
+    expires_at = min(expires_at, found.ends_at or expires_at)
+    if now >= expires_at:
+        return None
+    return FoundKey(found.subject, claims, _secret(root, aws_id), project_id, expires_at)
+
+
+def _fernet(root: bytes) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(hmac.digest(root, b"id", "sha256")))
+
+
+def _secret(root: bytes, aws_id: str) -> str:
+    return (
+        base64.urlsafe_b64encode(hmac.digest(root, f"secret {aws_id}".encode(), "sha256"))
+        .decode()
+        .rstrip("=")
+    )

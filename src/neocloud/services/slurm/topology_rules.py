@@ -1,0 +1,49 @@
+"""Rules of a cluster's topology: a tree, with each node in one place. Pure."""
+
+from collections.abc import Iterable
+
+from neocloud.core.kind import Violation
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, NodePlace, Topology
+from neocloud.services.slurm.render import RESERVED_SWITCHES
+
+
+def topology_violations(spec: ClusterSpec) -> Iterable[Violation]:
+    if not spec.HasField("topology"):
+        return
+    if spec.topology.type == Topology.BLOCK:
+        yield Violation(
+            "spec.topology.type",
+            "Slurm 24.11 has no blocks of nodes that register by themselves, as those of a cluster do;"
+            " describe each block as a leaf of a TREE",
+        )
+    node_sets = {node_set.name for node_set in spec.node_sets}
+    for index, place in enumerate(spec.topology.nodes):
+        field = f"spec.topology.nodes[{index}]"
+        if place.node_set not in node_sets:
+            yield Violation(f"{field}.node_set", f'there is no node set "{place.node_set}"')
+        if place.last < place.first:
+            yield Violation(f"{field}.last", f"is less than first, {place.first}")
+        for other in spec.topology.nodes[:index]:
+            if place.node_set == other.node_set and place.first <= other.last and other.first <= place.last:
+                number = max(place.first, other.first)
+                yield Violation(field, f"{place.node_set}-{number} is in two places")
+                break
+    yield from _tree_violations(spec.topology.nodes)
+
+
+def _tree_violations(places: Iterable[NodePlace]) -> Iterable[Violation]:
+    """Yield what is no tree: a switch below two others, or with both nodes and switches."""
+    above: dict[str, str] = {}
+    is_leaf: dict[str, bool] = {}
+    for index, place in enumerate(places):
+        field = f"spec.topology.nodes[{index}].path"
+        for depth, name in enumerate(place.path):
+            parent = place.path[depth - 1] if depth else ""
+            leaf = depth == len(place.path) - 1
+            if name in RESERVED_SWITCHES:
+                yield Violation(field, f'"{name}" is reserved for the cluster itself')
+            elif above.setdefault(name, parent) != parent:
+                both = " and below ".join(each or "no switch" for each in (above[name], parent))
+                yield Violation(field, f"{name} is below {both}; a switch has one above it")
+            elif is_leaf.setdefault(name, leaf) != leaf:
+                yield Violation(field, f"{name} has nodes and switches below it; it may have one of them")
