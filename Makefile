@@ -9,7 +9,7 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast check bench docs lock fuzz clients try-debian debian-run debian-test
+.PHONY: help setup demo serve test test-fast test-long check bench docs lock fuzz clients try-debian debian-run debian-test
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,11 +22,14 @@ demo: setup ## start a cloud on this machine and run a bank's fine-tuning job in
 serve: setup ## run the control plane in the foreground, on the state in SERVE_HOME
 	@$(BIN)/python -m neocloud.control_plane --home "$(SERVE_HOME)"
 
-test: debian-test $(TOOLS) clients ## run all tests, in parallel; one that fails runs again, and is listed as RERUN
-	@$(BIN)/pytest -n logical --reruns 1 -r fER
+test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parallel; one that fails runs again, and is listed as RERUN
+	@$(BIN)/pytest -n logical --reruns 1 -r fER -m "not long"
 
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
 	@$(BIN)/pytest -n logical -m "not real and not e2e"
+
+test-long: debian-test $(TOOLS) ## run the tests of faults that take minutes each, in a quarter of an hour
+	@$(BIN)/pytest -n logical -r fE -m long
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/ruff check .
@@ -54,8 +57,8 @@ lock: $(TOOLS) ## renew requirements.lock after a change of pyproject.toml (UPGR
 fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up requests for SECONDS (600)
 	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
 
-clients: ## install the clients that the tests drive us with (SkyPilot, dstack, lm-eval ...), apart from .venv
-	@for client in skypilot dstack lm-eval openai-js langchain litellm; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
+	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 try-debian: ## install and try Neocloud in a fresh system of SUITE (trixie); needs the network
 	@scripts/try-debian "$(or $(SUITE),trixie)"

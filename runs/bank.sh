@@ -51,7 +51,7 @@ scp -q -F "$OUT/ssh_config" -r "bank:$RESULTS/base_model" "bank:$RESULTS/finetun
 neo model get "$MODEL-base" > /dev/null 2>&1 || neo model add "$MODEL-base" "$OUT/base_model"
 neo model get "$MODEL" > /dev/null 2>&1 || neo model add "$MODEL" "$OUT/adapter" --base "$MODEL-base"
 neo deployment get "$MODEL-base" > /dev/null 2>&1 ||
-  neo deploy "$MODEL-base" --platform cpu-local --max-adapters 2
+  neo deploy "$MODEL-base" --platform cpu-local --max-adapters 2 --price 0 # free while it is measured
 # Price of a token: what the replica's machine costs an hour, divided by the tokens that it writes in one.
 neo tco --measure "$MODEL-base" --output json > "$OUT/speed.json"
 neo deployment get "$MODEL-base" --output json > "$OUT/deployment.json"

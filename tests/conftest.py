@@ -3,9 +3,11 @@
 fast   nothing outside of Python and short-lived tools: `make test-fast`
 real   Podman, PostgreSQL, a browser, network namespaces, clients and servers in processes of their own
 e2e    clouds with Slurm, QEMU or vLLM
+long   faults of clouds that take minutes each: `make test-long`, and no other verb
 
-`make test` runs all three in one pytest: one worker takes the clouds with Slurm, in sequence, another one the
-machines, and whichever is free the rest. Clouds beside each other have address ranges of their own.
+`make test` runs the first three in one pytest: one worker takes the tests that share a Slurm cluster, another
+one those that start clusters, machines or clouds, each in sequence, and whichever is free the rest. Clouds
+beside each other have address ranges of their own.
 """
 
 import signal
@@ -41,6 +43,7 @@ REAL = (
     "tests/gateway/routing/test_responses.py",
     "tests/gateway/api/test_bad_input.py",
     "tests/gateway/routing/test_faults.py",
+    "tests/objects/s3/test_programs.py",
     "tests/recipes/test_finetune.py",
     "tests/recipes/test_lm_eval_tasks.py",
     "tests/recipes/test_tuning_job.py",
@@ -61,8 +64,26 @@ REAL = (
 )
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
+LONG = (
+    "tests/e2e/test_controllers.py::test_one",
+    "tests/e2e/test_controllers.py::test_two",
+    "tests/e2e/test_maintenance.py",
+    "tests/e2e/test_preemption.py::test_a_guest_that_ignores",
+    "tests/e2e/test_two_clouds.py",
+)
+"""What the ids of these tests begin with. They are of the tier `e2e`, too."""
 GROUPS = {
-    "clouds": ("tests/e2e", "tests/security/test_slurm_escape.py"),
+    "own clouds": (
+        *(
+            f"tests/e2e/test_{name}.py"
+            for name in (
+                *("ai_workloads", "bad_machine", "cluster_backup", "cluster_on_subnet", "lifecycle"),
+                *("machines", "maintenance", "outside_audit", "preemption", "two_clouds"),
+            )
+        ),
+        "tests/security/test_slurm_escape.py",
+    ),
+    "shared cluster": ("tests/e2e",),
     "machines": (
         "tests/conformance/test_dstack.py",
         "tests/conformance/test_skypilot.py",
@@ -80,7 +101,7 @@ GROUPS = {
     ),
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
-Longest group first. Every other file is a group of its own."""
+Longest group first. The first that names a file or its folder counts; every other file is its own group."""
 
 hypothesis.settings.register_profile(
     "same everywhere",
@@ -103,8 +124,26 @@ def pytest_configure() -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Clouds of runs that were cut off would disturb this one."""
     is_worker = hasattr(session.config, "workerinput")
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not is_worker:
+        session.config.pluginmanager.register(FailuresAtOnce(terminal))
     if not is_worker and not session.config.option.collectonly:
         remove_leftovers()
+
+
+class FailuresAtOnce:
+    """Print at once which test failed, and why in a line: a run that is cut off has no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome in {"failed", "rerun"}:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = " ".join((crash.message if crash else report.longreprtext).split())
+            words = f"{report.outcome} ({report.when}, {report.duration:.0f} s): {report.nodeid}: {why}"
+            self._terminal.ensure_newline()
+            self._terminal.write_line(words[:300])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -119,6 +158,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = tier_of(item)
         if tier != "fast":
             item.add_marker(tier)
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
 
 
 def tier_of(item: pytest.Item) -> str:

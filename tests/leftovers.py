@@ -17,6 +17,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from neocloud.core.child_process import Process, began
+from neocloud.engines.podman.storage.mounts import mounts_below, unmount
 
 RECORDS = Path(tempfile.gettempdir()) / f"neocloud-tests-{os.getuid()}"
 REMOVE_ENGINE = """
@@ -140,6 +141,8 @@ def _remove(home: Path) -> None:
         _run([neo, "destroy", "--yes"], {"NEOCLOUD_HOME": str(home)})
     elif home.is_dir():
         _run([sys.executable, "-c", REMOVE_ENGINE, str(home)], {})
+    for path in mounts_below(home):  # of containers whose monitors were killed
+        unmount(path, lazily=True)
 
 
 def _run(command: list[str], variables: dict[str, str]) -> None:

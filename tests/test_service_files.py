@@ -24,6 +24,11 @@ OTHERS = {
     "compute": {
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
+        "maintenance.py": "instances under maintenance: public.py, rules and the API use it",
+        "preemption.py": "which machines give way to a request: rules, reconcilers and the API use it",
+        "encryption.py": "the keys of disks: reconcilers and views use them",
+        "disk_limits.py": "the published limits of disk types: rules, reconcilers and views use them",
+        "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "iam": {
         "access": "who calls, and what they may do: used by the server at every call",
@@ -40,6 +45,11 @@ OTHERS = {
         "access.py": "the client of a cluster's login node",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
+        "topology_rules.py": "rules of the tree of switches",
+    },
+    "storage": {
+        "gateway_link.py": "what the object gateway and control plane tell each other",
+        "report.py": "what the operator is told in neo status",
     },
     "tuning": {"work_folder.py": "the folder that a job shares with its recipe"},
     "vpc": {"defaults.py": "what a new project starts with"},

@@ -56,8 +56,8 @@ def test_every_create_takes_the_name_as_an_argument(path: tuple[str, ...]) -> No
 
 
 def test_nothing_is_called_show() -> None:
-    """`show` is accepted for `get`; help teaches one word."""
-    assert verbs("show", "describe", "ls") == [("neo", "ls")]
+    """`show` is accepted for `get`; help teaches one word. Objects are listed as files are."""
+    assert verbs("show", "describe", "ls") == [("neo", "ls"), ("neo", "storage", "ls")]
 
 
 def test_other_words_for_a_verb_are_accepted(signed_in: Neo) -> None:

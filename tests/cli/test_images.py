@@ -51,6 +51,39 @@ def test_each_line_of_the_script_is_progress(recipe: Path, home: Path) -> None:
     assert images.built_version("slurm", home) == "abc123"
 
 
+def test_caches_of_a_build_go_with_it(
+    recipe: Path, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ["PIP_CACHE_DIR", "CARGO_HOME", "RUSTUP_HOME", "XDG_CACHE_HOME"]
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    recipe.write_text(
+        f"{HEAD}import os\n"
+        f"for name in {names}:\n"
+        "    folder = pathlib.Path(os.environ[name])\n"
+        "    folder.mkdir(exist_ok=True)\n"
+        "    print(folder, flush=True)\n"
+    )
+    shown: list[str] = []
+    images.build_image("slurm", home, shown.append)
+    assert len(set(shown)) == 4 and all(Path(each).is_relative_to(home) for each in shown)
+    assert list((home / "images").iterdir()) == [], "they are gone"
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "own"))
+    images.build_image("slurm", home, shown.append)
+    assert shown[4] == str(tmp_path / "own"), "chosen by the person"
+
+
+def test_images_may_be_a_link_to_a_folder_that_is_not_there_yet(
+    recipe: Path, home: Path, tmp_path: Path
+) -> None:
+    """As on another disk; a first build makes the folder."""
+    (home / "images").rmdir()
+    (home / "images").symlink_to(tmp_path / "disk" / "images")
+    recipe.write_text(HEAD + BUILDS)
+    images.build_image("slurm", home, lambda _: None)
+    assert images.built_version("slurm", home) == "abc123"
+
+
 def test_a_failure_is_told_in_the_scripts_own_words(recipe: Path, home: Path) -> None:
     recipe.write_text(HEAD + FAILS)
     with pytest.raises(ClientError, match="mmdebstrap is missing. Install it") as caught:

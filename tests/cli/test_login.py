@@ -68,6 +68,16 @@ def test_signing_in_again_keeps_the_gateway(neo: Neo, people: FakeServer) -> Non
     assert read_session(Path(profile.session_file)).access_token == "new"
 
 
+def test_the_tenant_is_given_by_name_with_a_password(neo: Neo, people: FakeServer) -> None:
+    ran = neo("login", ALICE, "--endpoint", people.endpoint, "--project", PROJECT, "--tenant", "risk-bank")
+    assert ran.code == 0, ran.err
+    (request,) = people.asked("neocloud.iam.v1.SignInService/WithPassword")
+    assert request.tenant_id == "risk-bank", "the server finds it among those of the address"
+    for option in ("--oidc", "--invitation"):
+        ran = neo("login", option, "x", "--endpoint", people.endpoint, "--tenant", "risk-bank")
+        assert ran.code == 2 and f"cannot be combined with {option}" in ran.err
+
+
 def test_the_project_is_given_by_name(neo: Neo, people: FakeServer) -> None:
     path = "nebius.iam.v2.ProjectService/GetByName"
 

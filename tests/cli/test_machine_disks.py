@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.cli.machine.disk_architecture import (
+    HEAD_SECTORS,
+    MOST_BYTES,
+    SECTOR,
+    Stretch,
+    efi_partition,
+)
 from neocloud.cli.machine.images import import_disk, machine_disks
 from neocloud.client.errors import ClientError
 from tests.cli.conftest import Neo
@@ -49,6 +56,51 @@ def test_what_is_not_a_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> Non
     with pytest.raises(ClientError, match="neither qcow2 nor a raw disk"):
         take(tmp_path / "text", tmp_path)
     assert machine_disks(tmp_path) == []
+
+
+def disk_with_boot_programs(path: Path, *names: str) -> Path:
+    """A disk whose EFI system partition has these programs, made by the tools that make real ones."""
+    partition = path.with_name("partition")
+    partition.write_bytes(bytes(4 * MIB))
+    subprocess.run(["mkfs.vfat", partition], check=True, capture_output=True)
+    program = path.with_name("program")
+    program.write_bytes(b"MZ")
+    for folder in ("::EFI", "::EFI/BOOT"):
+        subprocess.run(["mmd", "-i", partition, folder], check=True, capture_output=True)
+    for name in names:
+        subprocess.run(["mcopy", "-i", partition, program, f"::EFI/BOOT/{name}"], check=True)
+    path.write_bytes(bytes(8 * MIB))
+    layout = "label: gpt\nstart=1MiB, size=1MiB, type=linux\nstart=2MiB, size=4MiB, type=uefi\n"
+    subprocess.run(["sfdisk", path], input=layout, text=True, check=True, capture_output=True)
+    with path.open("r+b") as file:
+        file.seek(2 * MIB)
+        file.write(partition.read_bytes())
+    return path
+
+
+def test_a_disk_for_another_architecture_is_refused_and_leaves_the_earlier_image(tmp_path: Path) -> None:
+    kept = take(raw_disk(tmp_path / "first"), tmp_path)
+    foreign = disk_with_boot_programs(tmp_path / "arm", "bootaa64.efi")
+    with pytest.raises(ClientError, match="it starts on arm64 and machines here are amd64"):
+        take(foreign, tmp_path)
+    assert machine_disks(tmp_path) == [kept]
+    folder = tmp_path / "images" / "machine" / "rocky9"
+    assert {path.name for path in folder.iterdir()} == {"disk.qcow2", "image.json"}
+    take(disk_with_boot_programs(tmp_path / "both", "BOOTAA64.EFI", "BOOTX64.EFI"), tmp_path, "both")
+    take(disk_with_boot_programs(tmp_path / "neither"), tmp_path, "neither")
+
+
+def test_a_partition_table_that_lies_is_no_partition() -> None:
+    head = bytearray(HEAD_SECTORS * SECTOR)
+    head[SECTOR : SECTOR + 8] = b"EFI PART"
+    entry = 2 * SECTOR
+    head[entry : entry + 16] = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
+    assert efi_partition(bytes(head)) is None  # it begins at the table itself
+    head[entry + 32 : entry + 40] = (9).to_bytes(8, "little")
+    assert efi_partition(bytes(head)) is None  # it ends before it begins
+    head[entry + 40 : entry + 48] = b"\xff" * 8
+    assert efi_partition(bytes(head)) == Stretch(512, 9, MOST_BYTES // 512)
+    assert efi_partition(b"") is None
 
 
 def test_a_disk_that_would_show_a_file_of_this_machine_is_refused(tmp_path: Path) -> None:

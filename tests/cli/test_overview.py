@@ -76,15 +76,23 @@ def test_ssh_finds_a_machine_or_a_cluster(
 ) -> None:
     called: list[str] = []
     monkeypatch.setattr(instance, "ssh", lambda context, name, *_, **__: called.append(f"machine {name}"))
-    monkeypatch.setattr(login, "ssh", lambda context, name, *_: called.append(f"cluster {name}"))
+
+    def sign_in(context: Any, name: str, command: Any, identity: Any, user: str, project: str) -> None:
+        called.append(f"cluster {name} as {user}")
+
+    monkeypatch.setattr(login, "ssh", sign_in)
     assert signed_in("ssh", "web").code == 0
     assert signed_in("ssh", "lab", "--", "sinfo").code == 0
     assert signed_in("ssh", "computeinstance-web-1").code == 0, "a name of the form of an id"
-    assert called == ["machine web", "cluster lab", "machine computeinstance-web-1"]
+    assert signed_in("ssh", "lab", "--user", "ann").code == 0
+    assert called == [
+        "machine web",
+        "cluster lab as root",
+        "machine computeinstance-web-1",
+        "cluster lab as ann",
+    ]
     lost = signed_in("ssh", "lost")
     assert lost.code == 3 and "There is no machine and no Slurm cluster 'lost'. There are: " in lost.err
-    as_user = signed_in("ssh", "lab", "--user", "me")
-    assert as_user.code == 2 and "--user is for machines" in as_user.err
 
 
 @pytest.mark.parametrize(
@@ -100,7 +108,7 @@ def test_ssh_finds_a_cluster_for_a_caller_without_rights_to_machines(
         raise refusal
 
     called: list[str] = []
-    monkeypatch.setattr(login, "ssh", lambda context, name, *_: called.append(name))
+    monkeypatch.setattr(login, "ssh", lambda context, name, *_, **__: called.append(name))
     served.serve(f"{INSTANCES}/GetByName", refuse)
     ran = signed_in("ssh", "lab")
     assert ran.code == 0, ran.err

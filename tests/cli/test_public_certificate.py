@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from neocloud.cli.commands.status import _certificate_rows
+from neocloud.cli.commands.up import _print_summary
 from neocloud.cli.machine import public_certificate
 from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, sign_in_url
 from neocloud.cli.machine.home import Home, RunningServer
@@ -48,6 +49,12 @@ def test_options_that_go_together_are_kept(tmp_path: Path) -> None:
     [
         (changed(listen=()), (), "--listen"),
         (changed(tls_certificate=Path("/a.pem")), (), "--tls-certificate"),
+        (changed(acme_http_port=0), ("acme_http_port",), "a port from 1 to 65535"),
+        (
+            changed(acme_domains=tuple(f"cloud-{each}.example.com" for each in range(101))),
+            ("acme_domains",),
+            "names 101 hosts, and a certificate is issued for at most 100",
+        ),
         (changed(acme_agree_tos=False), (), "https://letsencrypt.org/repository/"),
         (changed(acme_directory="https://ca.example/"), ("acme_directory",), "ca.example signs only"),
         (Settings(), ("acme_agree_tos",), "--acme-domain NAME"),
@@ -133,6 +140,26 @@ def test_colleagues_need_no_fingerprint_where_a_public_authority_signed(
     rows = {name.strip(): str(value) for name, value in entrance_rows(place, SERVER)}
     assert rows["Fingerprint"] == "AB:CD" and "Certificate" not in rows
     assert sign_in_url(place, SERVER) == "https://cloud.example.com:7374"
+
+
+def test_the_summary_names_a_file_to_trust_only_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, folder = Home(tmp_path), tmp_path / "tls"
+    write_settings(changed(home=tmp_path))
+    folder.mkdir()
+    (folder / "server.pem").write_text("public")
+    (folder / "acme-certificate.json").write_text(json.dumps({"chain": "public"}))
+
+    def summary() -> str:
+        _print_summary(place, SERVER, Profile("default", "", ""), is_new=False, replaced="")
+        return capsys.readouterr().out
+
+    assert "(gRPC)" in summary() and "ca.pem" not in summary()
+    (folder / "server.pem").write_text("its own")
+    assert f"authority {folder / 'ca.pem'}" in " ".join(summary().split())
+    write_settings(Settings(home=tmp_path, tls_certificate=Path("/a.pem"), tls_key=Path("/a.key")))
+    assert "ca.pem" not in summary()
 
 
 def test_status_says_that_it_is_renewed_and_what_an_order_does() -> None:

@@ -21,13 +21,16 @@ FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 PROJECTS = "nebius.iam.v2.ProjectService"
 FORGOTTEN = contract.message("neocloud.operator.v1.ForgetResourceResponse")
 HAND_MADE = {
-    "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService", "neocloud.billing.v1.UsageService",
+    "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService",
+    "neocloud.slurm.v1.BackupService", "neocloud.slurm.v1.RestService", "neocloud.billing.v1.UsageService",
     "neocloud.iam.v1.SignInService", "neocloud.iam.v1.UserService", "neocloud.iam.v1.SessionService",
+    "neocloud.iam.v1.SshKeyService",
     "nebius.iam.v1.TokenExchangeService", "nebius.common.v1.OperationService",
     "nebius.audit.v2.AuditEventService", "nebius.quotas.v1.QuotaAllowanceService",
     "nebius.billing.v1.CalculatorService", "nebius.billing.v1alpha1.CalculatorService",
     "neocloud.billing.v1.TcoService", "neocloud.billing.v1.TokenPriceService",
     "neocloud.inference.v1.GatewayService", "neocloud.operator.v1.ResourceService",
+    "neocloud.storage.v1.ObjectGatewayService", "neocloud.storage.v1.TemporaryKeyService",
 }  # fmt: skip
 
 

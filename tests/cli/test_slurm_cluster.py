@@ -309,11 +309,30 @@ class TestScale:
     ) -> None:
         """0 is the field's default: without the mask the cloud would keep the old count."""
         signed_in("slurm", "cluster", "scale", "bank", "--workers", "0")
-        assert scaling.headers(f"{CLUSTERS}/Update")["x-resetmask"] == "spec.node_sets.*.count"
+        mask = scaling.headers(f"{CLUSTERS}/Update")["x-resetmask"]
+        assert "spec.node_sets.*.count" in mask.split(",")
         old, [request] = cluster("bank"), scaling.asked(f"{CLUSTERS}/Update")
-        merged = contract.merge_update(old, request, contract.parse_mask("spec.node_sets.*.count"))
+        merged = contract.merge_update(old, request, contract.parse_mask(mask))
         assert merged.spec.node_sets[0].count == 0
         assert merged.spec.node_sets[0].preset == "2vcpu-8gb"
+
+    def test_an_elastic_set_gets_a_minimum_of_zero_and_is_made_fixed_again(
+        self, signed_in: Neo, scaling: FakeServer
+    ) -> None:
+        signed_in("slurm", "cluster", "scale", "bank", "--min-workers", "0", "--idle-seconds", "60")
+        signed_in("slurm", "cluster", "scale", "bank", "--fixed")
+        mask = contract.parse_mask(scaling.headers(f"{CLUSTERS}/Update")["x-resetmask"])
+        elastic, fixed = scaling.asked(f"{CLUSTERS}/Update")
+        old = cluster("bank")
+        old.spec.node_sets[0].elastic.min_count = 1
+        merged = contract.merge_update(old, elastic, mask).spec.node_sets[0]
+        assert (merged.elastic.min_count, merged.elastic.idle_seconds) == (0, 60)
+        assert merged.count == old.spec.node_sets[0].count
+        assert not contract.merge_update(old, fixed, mask).spec.node_sets[0].HasField("elastic")
+
+    def test_idle_seconds_are_for_elastic_sets(self, signed_in: Neo) -> None:
+        ran = signed_in("slurm", "cluster", "create", "lab", "--idle-seconds", "60")
+        assert ran.code == 2 and "--min-workers" in ran.err
 
     @pytest.mark.parametrize(
         ("given", "said"),
@@ -371,7 +390,7 @@ class TestCheck:
         self.serve(cloud, "pass", "not_run")
         ran = signed_in("slurm", "cluster", "check", "bank")
         assert ran.code == 0
-        assert "1 pass, 0 fail, 1 not_run" in ran.out
+        assert "1 pass, 0 fail, 0 not_enforced, 1 not_run" in ran.out
         assert not cloud.asked(f"{CLUSTERS}/Check")[0].report_only
 
     def test_a_failure_is_an_exit_code_and_names_the_drained_node(

@@ -91,13 +91,53 @@ def test_a_server_that_ends_again_and_again_is_not_waited_for(
 
     with pytest.raises(ClientError, match="5 times in a row.*: Port 7370 is taken") as raised:
         wait_for_restart(tmp_path, sleep, lambda: now[0])
-    assert now[0] <= 3
+    assert now[0] < 1, "the record of deaths is all that it takes"
     assert str(tmp_path / "log" / "server.log") in raised.value.next_step
     assert capsys.readouterr().err == ""
     killed = replace(deaths, why="was killed by SIGKILL", said="")
     record.write_text(json.dumps({"deaths": asdict(killed)}))
     wait_for_restart(tmp_path, sleep, lambda: now[0])
     assert now[0] >= RESTART_SECONDS, "one that is killed may start"
+
+
+def record_deaths(server: Child, deaths: Deaths) -> None:
+    """Record what the supervisor does when it starts this server after these deaths."""
+    assert server.record_file is not None
+    server.record_file.write_text(json.dumps(server.record() | {"deaths": asdict(deaths)}))
+
+
+def test_a_slow_start_after_many_deaths_is_waited_for(
+    tmp_path: Path, supervisor: Child, server: Child
+) -> None:
+    deaths = Deaths(5, 5, 0.0, "ended with exit code 1", "neocloud: Port 7370 is taken.")
+    record_deaths(server, deaths)
+    now = [0.0]
+
+    def sleep(_: float) -> None:
+        now[0] += 1
+        if now[0] == 10:
+            announce(tmp_path, server)
+
+    wait_for_restart(tmp_path, sleep, lambda: now[0])
+    assert now[0] == 10, "it became ready"
+
+
+def test_a_start_that_fails_once_more_is_said_when_it_does(
+    tmp_path: Path, supervisor: Child, server: Child
+) -> None:
+    deaths = Deaths(5, 5, 0.0, "ended with exit code 1", "neocloud: Port 7370 is taken.")
+    record_deaths(server, deaths)
+    now = [0.0]
+
+    def sleep(_: float) -> None:
+        now[0] += 1
+        if now[0] == 4:
+            end(server)
+            record_deaths(server, replace(deaths, restarts=6, short_lives=6, at=7.0))
+
+    with pytest.raises(ClientError, match="6 times in a row.*: Port 7370 is taken"):
+        wait_for_restart(tmp_path, sleep, lambda: now[0])
+    assert 4 <= now[0] < 7
 
 
 def test_without_a_supervisor_it_fails_immediately(

@@ -71,7 +71,8 @@ def main() -> None:
         time.sleep(1)
         backend.update_provisioning_data(data, "", "")
     say("address", hostname=data.hostname, internal_ip=data.internal_ip)
-    sys.stdin.readline()
+    sys.stdin.readline()  # comes when the guest has let somebody in
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         assert time.monotonic() < deadline, "not terminated in time"
         try:

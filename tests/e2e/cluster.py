@@ -1,6 +1,7 @@
 """One Slurm cluster as its user sees it: ssh with the user's own key, sbatch, squeue, sacct, files."""
 
 import os
+import signal
 import subprocess
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,6 +158,11 @@ class Cluster:
         """The name of the only container of a pod beside the one that holds its network."""
         (name,) = (each for each in self.containers(pod) if not each.endswith("._"))
         return name
+
+    def kill(self, pod: str, container: str) -> None:
+        """End the first process of a pod's container, as the kernel does when memory runs out."""
+        name = next(each for each in self.containers(pod) if each.endswith(f".{container}"))
+        os.kill(int(self.cloud.podman("inspect", "--format={{.State.Pid}}", name)), signal.SIGKILL)
 
     def remove_pods(self, *pods: str) -> set[str]:
         """As an accident would: behind the back of the control plane. The ids of what was removed."""

@@ -48,3 +48,12 @@ def cloud(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 def bank(cloud: Cloud) -> Cluster:
     """A READY cluster with two workers. Tests leave it as they found it."""
     return Cluster.create(cloud, "bank", "--workers", "2", "--preset", "2vcpu-4gb")
+
+
+@pytest.fixture
+def local_user(bank: Cluster) -> Iterator[str]:
+    """The name of a user of `bank` who is not root, made with `useradd` in its shared root."""
+    name = "lou"
+    bank.ssh(f"useradd --create-home --shell /bin/bash {name}; sacctmgr -i add user {name} account=root")
+    yield name
+    bank.ssh(f"userdel -r {name}; sacctmgr -i remove user {name}; true")

@@ -79,6 +79,10 @@ def test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run(b
     failed = [item for item in results if item["verdict"] == "fail"]
     assert failed == []
     assert {check for (_, check), verdict in verdicts.items() if verdict == "not_run"} == {"gpu"}
+    assert verdicts["", "job /tmp and /dev/shm"] == "pass"
+    for check in ("job memory", "job processes", "home size"):
+        assert verdicts["", check] == "not_enforced"
+    assert verdicts["", "job CPUs"] == "not_enforced"
     checks = Counter(check for _, check in verdicts)
     for check in ("cpu", "memory", "gpu", "shared root write", "shared root read", "clock skew", "slurm"):
         assert checks[check] == 2, check

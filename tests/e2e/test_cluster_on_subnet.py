@@ -112,6 +112,22 @@ def test_a_file_of_a_job_is_the_file_of_a_machine(net: Cluster, machine: Machine
     assert machine.run("ls /data") == ""
 
 
+def test_a_full_filesystem_is_full_for_those_who_use_it_and_for_nobody_else(
+    net: Cluster, machine: Machine
+) -> None:
+    """It has 1 GiB; the shared root has a size of its own, and the host has space."""
+    fill = net.try_ssh(f"head -c 1100M /dev/zero > {MOUNT}/filler")
+    assert fill.returncode and "No space left on device" in fill.stderr
+    assert int(net.ssh(f"stat --format=%s {MOUNT}/filler")) > 900 * 2**20
+    mounted = "mkdir -p /data && { grep -q ' /data ' /proc/mounts || mount -t virtiofs shared /data; }"
+    write = "head -c 9000000 /dev/zero > /data/one && sync && echo written || echo refused; rm -f /data/one"
+    assert machine.run(f"{mounted} && {{ {write}; }} 2>/dev/null") == "refused"
+    net.ssh("head -c 50M /dev/zero > /root/elsewhere && rm /root/elsewhere")
+    net.ssh(f"rm {MOUNT}/filler")
+    assert net.run_job(f"echo fits > {MOUNT}/one; cat {MOUNT}/one; rm {MOUNT}/one") == "fits"
+    assert "filesystem size" in net.cloud.neo("status").stdout.partition("Not enforced")[0]
+
+
 def test_a_filesystem_in_use_is_not_deleted(net: Cluster, filesystem: str) -> None:
     said = net.cloud.neo("compute", "filesystem", "delete", filesystem, "--yes", code=None)
     assert said.returncode != 0 and net.id in said.stderr, said

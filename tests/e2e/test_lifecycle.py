@@ -111,10 +111,16 @@ def is_settled(cluster: dict[str, Any]) -> bool:
     return cluster["status"]["state"] == "READY" and not cluster["status"].get("reconciling")
 
 
+def node_names(cluster: dict[str, Any]) -> list[str]:
+    """Those of its status, which says of a change that was just accepted nothing yet."""
+    return [node["name"] for node in cluster["status"].get("nodes", [])]
+
+
 def has_one_cluster(cloud: Cloud, workers: int, what: str) -> None:
     """One cluster, with exactly its pods, its network, its volumes, and its nodes in Slurm."""
+    nodes = [f"worker-{index}" for index in range(workers)]
     wait_until(
-        lambda: [is_settled(item) for item in cloud.clusters()] == [True],
+        lambda: [node_names(item) for item in cloud.clusters() if is_settled(item)] == [nodes],
         what,
         seconds=240,
     )
@@ -131,8 +137,8 @@ def has_one_cluster(cloud: Cloud, workers: int, what: str) -> None:
     assert len(networks(cloud)) == 1, what
     assert len(cloud.neo_json("compute", "filesystem", "list")) == 1, what
     assert len(list((cloud.home / "volumes").glob("*/*"))) == 3, what
-    nodes = cluster.in_pod("controller-0", "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N")
-    assert nodes.split() == [f"worker-{index}" for index in range(workers)], what
+    said = cluster.in_pod("controller-0", "sinfo", "--noheader", "--Node", "--partition=main", "--format=%N")
+    assert said.split() == nodes, what
 
 
 def has_nothing(cloud: Cloud, what: str) -> None:

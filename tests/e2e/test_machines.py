@@ -3,11 +3,13 @@
 The guest is the tiny image: a kernel, busybox and an ssh server, up in seconds also without KVM.
 """
 
+import logging
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,11 @@ import pytest
 import yaml
 
 from neocloud.core import contract
+from neocloud.engines.podman.layout import Layout
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
+
+logger = logging.getLogger(__name__)
 
 COMPUTE = "nebius.compute.v1"
 STATE = contract.enum(f"{COMPUTE}.InstanceStatus.InstanceState")
@@ -33,12 +38,23 @@ class Machine:
     cloud: Cloud
     id: str
     key: Path
+    operation_id: str
 
     @classmethod
     def create(
         cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
     ) -> "Machine":
+        machine = cls.request(cloud, name, boot_disk, **more)
+        machine.until("RUNNING")
+        return machine
+
+    @classmethod
+    def request(
+        cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
+    ) -> "Machine":
+        """Create it, and do not wait until it runs."""
         key = cloud.folder / "user" / f"key-{name}"
+        key.unlink(missing_ok=True)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         user = {"name": "ubuntu", "ssh_authorized_keys": [key.with_suffix(".pub").read_text().strip()]}
         subnets = cloud.call("nebius.vpc.v1.SubnetService/List", {"parent_id": cloud.project_id}).items
@@ -65,9 +81,8 @@ class Machine:
         } | more
         request = {"metadata": {"parent_id": cloud.project_id, "name": name}, "spec": spec}
         operation = cloud.call(f"{COMPUTE}.InstanceService/Create", request)
-        machine = cls(cloud, operation.resource_id, key)
+        machine = cls(cloud, operation.resource_id, key, operation.id)
         assert machine.state == "STARTING"
-        machine.until("RUNNING")
         return machine
 
     @property
@@ -122,6 +137,12 @@ class Machine:
         assert done is not None and done.returncode == 0, done
         return done.stdout.strip()
 
+    @property
+    def progress(self) -> str:
+        """What the operation that creates it says of its progress."""
+        found = self.cloud.call("nebius.common.v1.OperationService/Get", {"id": self.operation_id})
+        return str(found.progress_tracker)
+
     def qemu(self) -> list[int]:
         """Pids of its QEMU on the host."""
         found = []
@@ -136,7 +157,8 @@ class Machine:
 
     def delete(self) -> None:
         self.change("Delete")
-        wait_until(lambda: self.is_gone(), f"instance {self.id} is gone")
+        # A guest that has not booted yet does not hear the power button, and has its minute.
+        wait_until(lambda: self.is_gone(), f"instance {self.id} is gone", seconds=BOOT_SECONDS)
 
     def is_gone(self) -> bool:
         answer = self.cloud.call(f"{COMPUTE}.InstanceService/List", {"parent_id": self.cloud.project_id})
@@ -204,6 +226,80 @@ def test_its_disk_grows_while_it_runs(machine: Machine, cloud: Cloud) -> None:
     wait_until(
         lambda: int(machine.run(f"cat /sys/block/{name}/size")) * 512 == gibibytes * GIB, "the guest sees it"
     )
+
+
+def test_a_disk_is_attached_limited_and_detached_while_it_runs(machine: Machine, cloud: Cloud) -> None:
+    disk = {
+        "metadata": {"parent_id": cloud.project_id, "name": "data"},
+        "spec": {"type": "NETWORK_HDD", "size_gibibytes": 1},
+    }
+    disk_id = cloud.call(f"{COMPUTE}.DiskService/Create", disk).resource_id
+    boot = machine.run(ONE_BOOT)
+    attached = '[{"attach_mode": "READ_WRITE", "existing_disk": {"id": "data"}, "device_id": "data"}]'
+    cloud.neo("compute", "instance", "update", "tiny", "--secondary-disks", attached)
+    find = "grep -lx data /sys/block/vd*/serial | cut -d/ -f4"
+    wait_until(lambda: machine.run(f"{find}; true"), "the guest has the disk", seconds=BOOT_SECONDS)
+    name = machine.run(find)
+    machine.run(f"echo kept | sudo dd of=/dev/{name} conv=fsync 2>/dev/null")
+    said = cloud.neo("compute", "disk", "get", "data").stdout
+    assert "300 read and 300 write" in said and "encrypted (LUKS)" in said
+    clock = "cut -d' ' -f1 /proc/uptime"
+    for files in (f"if=/dev/{name} of=/dev/null iflag=direct", f"if=/dev/zero of=/dev/{name} oflag=direct"):
+        begun, ended = machine.run(
+            f"{clock}; sudo dd {files} bs=4096 count=3000 2>/dev/null; {clock}"
+        ).split()
+        found = 3000 / (float(ended) - float(begun))
+        logger.info("%.1f operations per second with a limit of 300: dd %s", found, files)
+        assert found < 300 * 1.05, files
+
+    cloud.neo("compute", "instance", "update", "tiny", "--secondary-disks", "[]")
+    assert machine.run(f"{find}; true") == "", "the operation has ended: the guest has released it"
+    assert machine.run(ONE_BOOT) == boot
+    cloud.call(f"{COMPUTE}.DiskService/Delete", {"id": disk_id})
+
+
+def holds(path: Path, wanted: bytes) -> bool:
+    """Whether a file contains these bytes. Volumes are files of many GiB, with holes, which are skipped."""
+    with path.open("rb", buffering=0) as file:
+        at = 0
+        while True:
+            try:
+                at = file.seek(at, os.SEEK_DATA)
+            except OSError:  # there is no data behind
+                return False
+            block = file.read(1 << 22)
+            if not block or wanted in block:
+                return bool(block)
+            at += max(len(block) - len(wanted) + 1, 1) if len(block) == 1 << 22 else len(block)
+
+
+def test_what_a_guest_writes_cannot_be_read_on_the_host(machine: Machine, cloud: Cloud) -> None:
+    """The attacker has the host's disk: all files below the state folder, and later those of a snapshot."""
+    words = "these words were written by the guest"
+    machine.run(f"yes {words} | head -c 4194304 >/written; sync")
+    forget = "echo 3 | sudo tee /proc/sys/vm/drop_caches >/dev/null"
+    assert machine.run(f"{forget}; head -n 1 /written") == words, "it is on the guest's disk"
+    metadata = {"parent_id": cloud.project_id, "name": "attacked"}
+    request = {"metadata": metadata, "spec": {"source_disk_id": machine.boot_disk_id}}
+    snapshot = cloud.call(f"{COMPUTE}.DiskSnapshotService/Create", request).resource_id
+    wait_until(
+        lambda: cloud.call(f"{COMPUTE}.DiskSnapshotService/Get", {"id": snapshot}).status.state == 2,
+        "the snapshot is READY",
+    )
+    secrets = Layout.of(cloud.home).secrets
+    key = secrets / machine.id / "machine" / "data" / f"key-{machine.boot_disk_id}"
+    assert key.stat().st_mode & 0o077 == cloud.home.stat().st_mode & 0o077 == 0
+    assert subprocess.check_output(["stat", "-fc", "%T", key], text=True) == "tmpfs\n", "not on the disk"
+    files = [path for path in cloud.home.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert {path.parts[-3] for path in files if path.name == "disk.qcow2"} >= {machine.boot_disk_id, snapshot}
+    for path in files:
+        assert not holds(path, words.encode()), path
+        assert path.is_relative_to(secrets) or not holds(path, key.read_bytes()), path
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            for file in ("cmdline", "environ"):
+                assert key.read_bytes() not in (process / file).read_bytes(), process
+    cloud.call(f"{COMPUTE}.DiskSnapshotService/Delete", {"id": snapshot})
 
 
 def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine, cloud: Cloud) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.core.sqlite_file import SqliteFileError, lock_file, open_file
 from neocloud.gateway.metering.ledger import open_ledger
 from neocloud.gateway.openai_files.batches import BatchRows
 from neocloud.gateway.openai_files.files import Database, FileStore
-from neocloud.gateway.sqlite_file import SqliteFileError, lock_file, open_file
 from neocloud.testing.waiting import FakeClock
 
 EARLIER = Path(__file__).parent / "earlier_files"
@@ -68,6 +68,6 @@ def test_a_migration_that_fails_leaves_the_version_before(tmp_path: Path) -> Non
 
 def test_one_process_at_a_time_has_the_lock(tmp_path: Path) -> None:
     lock = lock_file(tmp_path / "x.db")
-    with pytest.raises(SqliteFileError, match="Another gateway uses"):
+    with pytest.raises(SqliteFileError, match="Another process uses"):
         lock_file(tmp_path / "x.db")
     lock.release()

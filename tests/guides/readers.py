@@ -13,7 +13,17 @@ CHECK = (
     "real Slurm: tests/e2e/test_cluster.py"
     "::test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run"
 )
+CONTAINERS = "real Slurm: tests/e2e/test_slurm_guides.py::test_the_page_of_containers_works_as_written"
+SSH_BETWEEN_NODES = (
+    "real Slurm: tests/e2e/test_ssh_between_nodes.py"
+    "::test_in_a_job_ssh_reaches_each_node_of_it_without_a_password"
+)
+MPI = "real Slurm: tests/e2e/test_slurm_guides.py::test_the_page_of_mpi_works_as_written"
+USERS = "real Slurm: tests/e2e/test_ssh_between_nodes.py::test_a_user_signs_in_and_is_the_same_everywhere"
+PEOPLE = "tests/e2e/test_cluster_people.py, as a person"
 REAL_MACHINE = "real QEMU: tests/e2e/test_machines.py::test_its_owner_signs_in_at_the_public_address"
+MAINTAINED = "a real host: tests/e2e/test_maintenance.py::test_a_host_is_maintained"
+IMPORTED = "needs a disk: tests/cli/test_machine_disks.py"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
 PAUSED = (
@@ -41,7 +51,20 @@ ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py:
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
+IMAGE_CLIENTS = (
+    "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
+)
 HOWTO = "tests/test_howto.py::test_the_service_of_the_guide_serves_what_it_says"
+
+ADMINISTRATION = (
+    "real Slurm: tests/e2e/test_slurm_administration.py"
+    "::test_a_qos_that_may_preempt_takes_nodes_from_a_job_which_runs_again_later"
+)
+CLUSTER_BACKUP = "real Slurm: tests/e2e/test_cluster_backup.py::test_a_cluster_comes_back_from_its_backup"
+SLURM_REST = (
+    "real Slurm: tests/e2e/test_slurm_administration.py"
+    "::test_a_client_of_slurms_rest_api_works_with_a_token_of_the_cloud"
+)
 
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
@@ -73,6 +96,34 @@ READERS: Mapping[str, Reader] = {
     "docs/guides/machines.md": Reader(
         before=HAS_KEY,
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
+    ),
+    "docs/guides/object-storage.md": Reader(),
+    "docs/guides/container-registry.md": Reader(not_run={"podman": IMAGE_CLIENTS, "skopeo": IMAGE_CLIENTS}),
+    "docs/guides/maintenance.md": Reader(not_run={"neo down": MAINTAINED}),
+    "docs/guides/gpus.md": Reader(
+        before=HAS_KEY,
+        not_run={"neo image import": IMPORTED},
+    ),
+    "docs/guides/mpi.md": Reader(
+        not_run={
+            "mpicc": MPI,
+            "srun": MPI,
+            "mkdir -p /opt/modulefiles": MPI,
+            "echo 'prepend_path": MPI,
+            "module load": MPI,
+        },
+    ),
+    "docs/guides/containers.md": Reader(not_run={"srun": CONTAINERS, "sbatch": CONTAINERS}),
+    "docs/guides/several-users.md": Reader(
+        before=f"{HAS_KEY}cp ~/.ssh/id_ed25519.pub ann.pub\nssh-keygen -q -t ed25519 -N '' -f laptop\n",
+        not_run={
+            "neo slurm cluster ssh team --user ann": USERS,
+            "neo login ann.lee": PEOPLE,
+            "neo user add-ssh-key": PEOPLE,
+            "sbatch": SSH_BETWEEN_NODES,
+            "squeue": SSH_BETWEEN_NODES,
+            "ssh worker-1": SSH_BETWEEN_NODES,
+        },
     ),
     "docs/guides/tenancy.md": Reader(
         before="neo up --home $NEOCLOUD_HOME\nopenssl genrsa -out key.pem 2048\n"
@@ -155,6 +206,18 @@ READERS: Mapping[str, Reader] = {
             "neo ": TEAMS_CLOUD,
             "scp -F lab.ssh": FAR_CLUSTER,
             "import ssl": LAPTOP,
+        }
+    ),
+    "docs/guides/slurm-administration.md": Reader(
+        not_run={
+            "sacctmgr": ADMINISTRATION,
+            "sshare": ADMINISTRATION,
+            "scontrol": ADMINISTRATION,
+            "sbatch": ADMINISTRATION,
+            "neo slurm cluster": CLUSTER_BACKUP,
+            "tar ": CLUSTER_BACKUP,
+            "id=": SLURM_REST,
+            "curl": SLURM_REST,
         }
     ),
     "docs/guides/clients/json.md": Reader(),

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ VIEW = ClusterView(
     namespace="slurm-bank",
     image="image",
     node_sets=(NodeSetView("worker", 1, 1, 1024, gpus=1, gpu_type="l40s"),),
-    secrets=ClusterSecrets(b"", b"", "", ""),
+    secrets=ClusterSecrets(b"", b"", "", "", ""),
+    worker_host_public_key="",
     authorized_keys=(),
     shared_root_claim="shared-root",
 )
@@ -36,7 +38,7 @@ def test_scripts_are_executable_and_well_formed(script):
 
 def test_the_entrypoint_knows_every_role_that_a_pod_asks_for():
     (known,) = re.findall(r"^([a-z |]+)\) \"start_", ENTRYPOINT, re.MULTILINE)
-    asked = {container.args[0] for pod in pods(VIEW) for container in pod.containers}
+    asked = {container.args[0] for pod in pods(replace(VIEW, login_count=2)) for container in pod.containers}
     assert asked == set(known.split(" | "))
     assert all(f"start_{role}()" in ENTRYPOINT for role in asked)
 
@@ -60,7 +62,7 @@ def test_keys_are_mounted_where_the_entrypoint_installs_them_from():
 
 def test_programs_named_in_the_configuration_are_in_the_image():
     for program in re.findall(
-        r"^(?:Prolog|HealthCheckProgram)=(\S+)", configuration_files(VIEW)["slurm.conf"], re.M
+        r"^(?:Prolog|Epilog|HealthCheckProgram)=(\S+)", configuration_files(VIEW)["slurm.conf"], re.M
     ):
         assert (INSIDE / program.lstrip("/")).stat().st_mode & 0o111
 

@@ -41,3 +41,10 @@ def test_what_has_no_price_is_named(tmp_path: Path) -> None:
     assert said.returncode == 1 and "no price of cpu-local.ram" in said.stderr
     said = price(tmp_path, BILL, "1gpu-16vcpu-200gb")
     assert said.returncode == 1 and "1gpu-16vcpu-200gb" in said.stderr
+
+
+def test_the_demos_model_has_a_price_before_its_first_token() -> None:
+    """Tokens of the measurement stay in the bill, and without a price the bill has a line that says so."""
+    lines = (SCRIPT.parent / "bank.sh").read_text().splitlines()
+    deploys = [line for line in lines if "neo deploy " in line]
+    assert deploys and all("--price 0" in line for line in deploys)

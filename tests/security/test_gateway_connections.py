@@ -22,7 +22,8 @@ from neocloud.core.client_connections import (
     client_of,
 )
 from neocloud.core.client_protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from neocloud.gateway.api.client_protocol import ResponseTransport, gateway_connections
+from neocloud.core.response_transport import ResponseTransport
+from neocloud.gateway.api.client_protocol import gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,

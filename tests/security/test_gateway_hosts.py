@@ -94,7 +94,8 @@ def test_names_that_neo_up_was_given_reach_the_gateway(tmp_path: Path) -> None:
     _, settings = parse_arguments(["--home", str(tmp_path)])
     assert settings.gateway_hosts == (OWN, "other.example")
     assert Settings().gateway_hosts == ()
-    process = Supervised.of(tmp_path, 1, "127.0.0.1:2", settings.gateway_hosts)
+    options = [f"--known-host={name}" for name in settings.gateway_hosts]
+    process = Supervised.of(tmp_path, 1, "127.0.0.1:2", options)
     assert process._arguments()[:3] == [sys.executable, "-m", "neocloud.gateway"]
     assert [f"--known-host={name}" in process._arguments() for name in settings.gateway_hosts] == [True] * 2
 

@@ -55,7 +55,8 @@ def test_domains_that_neo_up_was_given_reach_the_gateway_and_the_engines(tmp_pat
     write_settings(Settings(home=tmp_path, media_domains=("media.example.com", "b.example")))
     _, settings = parse_arguments(["--home", str(tmp_path)])
     assert Settings().media_domains == ()
-    process = GatewayProcess.of(tmp_path, 1, "127.0.0.1:2", (), settings.media_domains)
+    options = [f"--media-domain={domain}" for domain in settings.media_domains]
+    process = GatewayProcess.of(tmp_path, 1, "127.0.0.1:2", options)
     assert settings_of(process._arguments()[3:]).media_domains == {"media.example.com", "b.example"}
     view = ModelServerView(*("bank", 1, 1, 1), media_domains=settings.media_domains)
     words = server_arguments(view, "/model", host="0.0.0.0", port=1)

@@ -87,7 +87,8 @@ async def test_qemu_has_no_rights_and_its_machine_works(machine: MachineBench) -
     forbidden = 1 << 21 | 1 << 19 | 1 << 16 | 1 << 17 | 1 << 27 | 1 << 18
     """sys_admin, sys_ptrace, sys_module, sys_rawio, mknod and, where nothing is shared, sys_chroot."""
     assert all(int(each["CapBnd"], 16) & forbidden == 0 for each in seen.values())
-    for secret in ("/etc/neocloud/machine/machine.json", "/etc/neocloud/identity/token.json"):
+    key = f"/etc/neocloud/machine/key-{DISK}"
+    for secret in ("/etc/neocloud/machine/machine.json", "/etc/neocloud/identity/token.json", key):
         assert await fails(machine, "cat", secret)
     for file in ("/usr/local/lib/neocloud/launcher/x", "/run/launcher/x", "/disks/0/x", "/dev/net/x"):
         assert await fails(machine, "touch", file)
@@ -121,7 +122,7 @@ async def test_virtiofsd_sees_its_folder_alone_and_keeps_owners(machine: Machine
         await start(machine, filesystems=(SharedView(claim, "shared"),))
         said = await asyncio.to_thread(machine.ssh, f"mount -t virtiofs shared /mnt && {SET_ID}")
         assert said == "1000:1000\n"
-        shared = machine.engine.layout.volumes / SHARED / SHARED / "data"
+        shared = machine.engine.layout.filesystems / SHARED / SHARED / "data"
         assert (shared / "own").stat().st_uid == 1000
         said = await asyncio.to_thread(machine.ssh, "mknod /mnt/disk b 254 0 2>&1 || echo refused")
         assert "refused" in said and not (shared / "disk").exists()

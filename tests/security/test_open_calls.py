@@ -45,6 +45,7 @@ ALLOWED = {
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",
     "services/slurm/api/probes/node.py": "runs inside the cluster",
     "engines/podman/host.py": "/proc, /dev/kvm",
+    "engines/podman/storage/attached_claims.py": "folders of the engine's own, which pods have read-only",
     "engines/podman/network/attachments.py": "the engine's own folder, /etc/resolv.conf, /sys/class/net",
     "engines/podman/network/public_interface.py": "/proc/sys",
     "engines/podman/execution.py": "what Podman writes of a container's output",
@@ -53,11 +54,14 @@ ALLOWED = {
     "engines/podman/bootstrap.py": "the engine's own folder, /sys/class/net",
     "engines/podman/containers.py": "/proc, /sys/fs/cgroup",
     "engines/podman/gpus/cdi.py": "/etc/cdi, /var/run/cdi",
+    "engines/podman/gpus/owner.py": "a record in a folder of root's own",
+    "engines/podman/own_cpus.py": "/sys/fs/cgroup",
     "engines/podman/gpus/passthrough.py": "/proc",
     "engines/podman/gpus/pci.py": "/sys",
     "engines/podman/layout.py": "records in the engine's own folder",
     "engines/podman/service.py": "Podman's own folders",
     "engines/podman/storage/pod_mounts.py": "/proc, root's own mount points and folders",
+    "engines/podman/storage/sized_filesystems.py": "file systems in files, where only root enters",
     "engines/podman/storage/volumes.py": "names of volumes, hostPaths that services name",
 }
 

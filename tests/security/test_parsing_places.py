@@ -33,11 +33,11 @@ PARSERS = {
     "tomllib.loads",
 }
 GUARDED = {
+    "core/ssh_keys.py": {"load_ssh_public_key"},
     "core/yaml_outline.py": {"yaml.parse"},
     "services/ai/rules.py": {"shlex.split"},
     "services/iam/rules/federations.py": {"json.loads"},
     "services/iam/rules/keys.py": {"load_pem_public_key"},
-    "services/slurm/rules.py": {"load_ssh_public_key"},
 }
 """What tenants wrote, checked with their requests: each function asserts that no transaction is open."""
 OUTSIDE = {
@@ -47,6 +47,7 @@ OUTSIDE = {
     "services/iam/access/outgoing.py": {"json.loads"},
     "services/iam/access/tokens.py": {"json.loads", "jwt.decode"},
     "services/iam/api/token_exchange.py": {"jwt.decode"},
+    "services/slurm/api/rest.py": {"json.loads"},
 }
 """What callers sent, parsed in handlers before they write; bounded by the size of a request or a text."""
 
@@ -64,6 +65,7 @@ OWN = {
     "server/changes.py": {"json.loads"},
     "services/ai/__init__.py": {"json.loads"},
     "services/iam/access/authentication.py": {"json.loads"},
+    "services/iam/access/temporary_keys.py": {"json.loads"},  # what was sealed here, and is opened first
     "services/ai/types.py": {"json.loads"},
     "services/audit/api.py": {"json.loads"},
     "services/audit/rules.py": {"json.loads"},
@@ -73,10 +75,13 @@ OWN = {
     "services/compute/reconcile/machine_scope.py": {"json.loads"},
     "services/compute/reconcile/copies.py": {"json.loads"},
     "services/compute/reconcile/volumes.py": {"json.loads"},
+    "services/compute/started_pod.py": {"json.loads"},
     "services/compute/types.py": {"json.loads"},
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
     "services/quotas/rules.py": {"yaml.safe_load"},
+    "services/registry/types.py": {"json.loads"},
+    "services/storage/types.py": {"json.loads"},
     "services/tuning/types.py": {"json.loads"},
 }
 """What the cloud or its operator wrote."""

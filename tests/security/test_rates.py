@@ -149,7 +149,10 @@ async def test_wrong_tokens_do_not_keep_others_from_signing_in(slow_cloud: Walke
 async def test_the_gateway_is_not_counted_as_one_caller(slow_cloud: WalkedCloud) -> None:
     assert {each.code for each in await answers(slow_cloud, ADMIT, None)} == {"PERMISSION_DENIED"}
     internal = {method.path for service in SERVICES for method in service.methods if method.is_internal}
-    assert {path.rpartition("/")[0] for path in internal} == {"neocloud.inference.v1.GatewayService"}
+    assert {path.rpartition("/")[0] for path in internal} == {
+        "neocloud.inference.v1.GatewayService",
+        "neocloud.storage.v1.ObjectGatewayService",
+    }
 
 
 def test_an_operator_may_choose_the_rates() -> None:

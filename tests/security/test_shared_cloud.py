@@ -15,7 +15,7 @@ from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
 from neocloud.core.readers import ServiceRegistry, Subject
-from neocloud.core.service import Call
+from neocloud.core.service import Call, Dependencies, register_services
 from neocloud.core.store import Store, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam
@@ -45,11 +45,17 @@ async def account_of(store: Store, tenant_name: str) -> Subject:
 async def test_the_status_tells_the_machine_to_its_operator_only(store: Store, tmp_path: Path) -> None:
     clock = SystemClock()
     operator, other = [await account_of(store, name) for name in ("first", "other")]
-    composition = compose(Settings(home=tmp_path), FakeEngine(), clock)
+    settings, engine = Settings(home=tmp_path), FakeEngine()
+    composition = compose(settings, engine, clock)
+    dependencies = Dependencies(store, clock, engine, settings, composition.provided.copy())
+    register_services(composition.services, dependencies)
     authorizer = iam.StoreAuthorizer(store, clock)
     nobody = Subject("serviceaccount-e00x", "service_account", "no rights", operator.tenant_id)
     for subject, is_told in ((operator, True), (other, False), (nobody, False)):
-        told = await lifecycle._status(composition, operator.tenant_id, authorizer, subject, None)
+        told = await lifecycle._status(
+            composition, operator.tenant_id, authorizer, subject, None, dependencies
+        )
+        assert ("reports" in told) is is_told, "buckets and keys of others"
         assert (told.keys() >= SECRET_KEYS) is is_told
         assert (str(tmp_path) in str(told)) is is_told
         assert (

@@ -32,6 +32,14 @@ INSIDE = ROOT / "images/slurm/inside"
 ROOTFS = ROOT / "images/slurm/rootfs"
 
 
+IN_PODS_WITHOUT_TENANTS = {
+    "api/backup.py": "accounting",
+    "reconcile/controllers.py": "controllers",
+    "reconcile/elastic.py": "controllers",
+}
+"""These run a program of the image in pods where no tenant has a process."""
+
+
 class RecordingEngine:
     def __init__(self) -> None:
         self.commands: list[list[str]] = []
@@ -56,7 +64,7 @@ def test_nothing_else_executes_in_a_cluster() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "exec"
     }
-    assert callers == {"access.py"}
+    assert callers == {"access.py", *IN_PODS_WITHOUT_TENANTS}
 
 
 def test_nobody_builds_a_chroot_command() -> None:
@@ -75,7 +83,7 @@ def test_scripts_touch_the_shared_root_by_shared_root_alone() -> None:
         if "/jail" in line and not line.lstrip().startswith("#")
     ]
     assert lines == [
-        "sshd_config: ChrootDirectory /jail",
+        "sessions_config: ChrootDirectory /jail",
         'check-node: mountpoint -q /jail || { echo "shared root is not mounted" && return; }',
         "check-node: left=$(timeout 2 df --output=avail -m /jail | tail -1)",
     ]
@@ -247,7 +255,8 @@ async def test_a_log_that_is_none_is_refused(output: bytes, monkeypatch: pytest.
 
 
 HEALTHY = (
-    '"cpus": 1, "memory_mib": 1, "gpus": null, "write_mib_per_second": 1, "read_mib_per_second": 1, "time": 1'
+    '"cpus": 1, "memory_mib": 1, "gpus": null, "write_mib_per_second": 1, "read_mib_per_second": 1,'
+    ' "tmp_device": 1, "shm_device": 2, "time": 1'
 )
 BAD_JSON = [b"", b"no", b"\xff", b"[]", b"[" * 100_000, b"{}", b"9" * 5000, b"null", b'{"results": [{}]}']
 BAD_PROBES = [
@@ -273,7 +282,7 @@ BAD_PROBES = [
 
 @pytest.mark.parametrize("output", BAD_PROBES)
 async def test_a_report_that_is_none_fails_its_node(output: bytes) -> None:
-    findings = await check._node_findings(
+    findings, _ = await check._node_findings(
         Printing(output),  # pyright: ignore[reportArgumentType]
         "slurmcluster-e00one",
         {"worker-0": preset("cpu-e2", "2vcpu-8gb")},
@@ -285,13 +294,26 @@ async def test_a_report_that_is_none_fails_its_node(output: bytes) -> None:
 
 @pytest.mark.parametrize(("stderr", "said"), [(b"", "exit code 9"), (b"x" * 10**6, "x" * 300)])
 async def test_a_probe_that_fails_says_why(stderr: bytes, said: str) -> None:
-    findings = await check._node_findings(
+    findings, _ = await check._node_findings(
         Printing(b"", stderr, 9),  # pyright: ignore[reportArgumentType]
         "slurmcluster-e00one",
         {"worker-0": preset("cpu-e2", "2vcpu-8gb")},
         {},
     )
     assert findings[1].message == f"The node does not answer: {said}"
+
+
+@pytest.mark.parametrize("output", [*BAD_JSON, b'{"node": "worker-0"}', b'{"node": "x\\n"}'])
+async def test_what_a_job_reports_of_its_limits_is_not_believed_when_it_is_no_report(output: bytes) -> None:
+    node = SimpleNamespace(takes_jobs=True)
+    (found,) = await check._confinement(
+        Printing(output),  # pyright: ignore[reportArgumentType]
+        "slurmcluster-e00one",
+        {"worker-0": preset("cpu-e2", "2vcpu-8gb")},
+        {"worker-0": node},  # pyright: ignore[reportArgumentType]
+        {},
+    )
+    assert found.verdict == "not_run" and "report of the job cannot be used" in found.message
 
 
 ROW = '{"size_mib": 1, "right": true, "bus_mib_per_second": 1, "milliseconds": 1}'

@@ -63,6 +63,11 @@ def test_root_in_a_login_session_stays_in_the_shared_root(cluster: Cluster) -> N
     assert json.loads(cluster.ssh(f"python3 {SHARED}/escape.py")) == []
 
 
+def test_root_in_a_session_on_a_worker_stays_in_the_shared_root(cluster: Cluster) -> None:
+    script = f"ssh -o BatchMode=yes $(hostname) python3 {SHARED}/escape.py"
+    assert json.loads(cluster.run_job(script)) == []
+
+
 def test_root_is_nobody_on_this_machine(cluster: Cluster) -> None:
     """Every pod of the cluster, and all that runs in it, has ids that nothing else on this machine has."""
     read = "cat /proc/self/uid_map"

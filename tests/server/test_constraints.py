@@ -29,12 +29,15 @@ def named_fields(answer: Answer) -> list[str]:
 
 KEPT_BY_AN_UPDATE = {"metadata", "metadata.parent_id", "spec"}
 """An Update that leaves these out leaves them as they are."""
+LISTS_OF_IDS = {"spec.group_ids"}
+"""Whether the caller may use what a request names is found out before the request is checked."""
 CHECKED_BY_THEIR_HANDLER = {
     "nebius.billing.v1alpha1.CalculatorService/Estimate",
     "nebius.billing.v1alpha1.CalculatorService/EstimateBatch",
     "nebius.quotas.v1.QuotaAllowanceService/Update",
     "neocloud.inference.v1.GatewayService/Admit",
     "neocloud.inference.v1.GatewayService/ListRoutes",
+    "neocloud.storage.v1.ObjectGatewayService/ListBuckets",
 }
 """What a price is asked for need not be complete, an update of a quota says only what changes, and who lacks
 the gateway's key learns nothing of what it may ask."""
@@ -42,7 +45,8 @@ the gateway's key learns nothing of what it may ask."""
 
 def applies(path: str, case: Case) -> bool:
     is_kept = case.rule == "required" and path.endswith("/Update") and case.path in KEPT_BY_AN_UPDATE
-    return not is_kept and path not in CHECKED_BY_THEIR_HANDLER
+    is_looked_up = path.startswith("neocloud.slurm.v1.") and case.path in LISTS_OF_IDS
+    return not (is_kept or is_looked_up) and path not in CHECKED_BY_THEIR_HANDLER
 
 
 async def complaint(cloud: WalkedCloud, path: str, case: Case) -> Any:

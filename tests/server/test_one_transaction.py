@@ -100,8 +100,13 @@ def test_every_change_is_one_transaction_unless_it_acts_outside_of_the_store() -
     outside = {method.path for method in changes if method.has_outside_effects}
     assert outside == {
         "neocloud.slurm.v1.ClusterService/Check",
+        "neocloud.slurm.v1.BackupService/DumpAccounting",
+        "neocloud.slurm.v1.BackupService/WriteAccounting",
+        "neocloud.slurm.v1.BackupService/LoadAccounting",
         "neocloud.slurm.v1.JobService/Submit",
         "neocloud.slurm.v1.JobService/Cancel",
+        "neocloud.slurm.v1.RestService/Submit",
+        "neocloud.slurm.v1.RestService/Cancel",
         "neocloud.emulator.v1.FaultService/Inject",
         "neocloud.emulator.v1.FaultService/Clear",
     }

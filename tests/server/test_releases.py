@@ -19,7 +19,7 @@ from neocloud.client.errors import ReleasesApart
 from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
 from neocloud.client.sessions import Session, write_session
 from neocloud.core import contract
-from neocloud.core.releases import HEADER, Release
+from neocloud.core.releases import HEADER, OLDEST_HEADER, Release
 from tests.core.test_releases import HOSTILE
 from tests.server.conftest import ADMIN, PROJECT, TENANT, Cloud
 
@@ -74,6 +74,21 @@ async def test_one_release_apart_works(cloud: Cloud, server_runs: Runs) -> None:
     assert own is not None
     server_runs(f"{own.major}.{own.minor + 1}.0")
     await created(cloud)
+    assert await names(cloud) == ["data"]
+
+
+async def test_a_client_of_the_next_major_is_refused_before_anything_is_done(
+    cloud: Cloud, server_runs: Runs
+) -> None:
+    server_runs("0.8.3")
+    change = f"{FILESYSTEMS}/Create", NEW
+    first = {HEADER: "1.0.0", OLDEST_HEADER: "0.9"}
+    refused = await cloud.call(*change, **first)
+    assert (refused.status_code, refused.json()["code"]) == (400, "failed_precondition")
+    assert (await cloud.call(*change, **{HEADER: "1.0.0"})).status_code == 400
+    assert await names(cloud) == [], "nothing was done"
+    server_runs("0.9.3")
+    assert (await cloud.call(*change, **first)).status_code == 200
     assert await names(cloud) == ["data"]
 
 

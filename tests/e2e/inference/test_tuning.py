@@ -83,7 +83,7 @@ def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     cloud, data = served.cloud, tmp_path / "bank.csv"
     bank.wait_until_idle()
     cloud.neo("deployment", "scale", "tiny", "0..1", "--idle", "1")
-    run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
+    run([sys.executable, RECIPES / "make_dataset.py", "--output", data, "--conversations", "200"])
     place = ("--on-slurm", "bank", "--nodes", "2", "--no-follow")
     cloud.neo("tune", str(data), "--base", "tiny", "--suffix", "nodes", "--epochs", "1", *place)
     job_id = newest_job(served).metadata.id

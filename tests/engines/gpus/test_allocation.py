@@ -4,6 +4,7 @@ made up: simulated."""
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -16,6 +17,8 @@ from neocloud.engines.podman.gpus import cdi
 from neocloud.engines.podman.gpus.allocator import GpuAllocator
 from neocloud.engines.podman.gpus.discovery import Found, GpuDiscovery
 from neocloud.engines.podman.gpus.passthrough import Passthrough
+from neocloud.engines.podman.layout import Layout, Objects
+from neocloud.engines.podman.pods import Pods
 from tests.engines.gpus.machine import Kernel, h100, l40s
 
 MACHINE = "computeinstance-e00a"
@@ -155,6 +158,42 @@ async def test_pods_that_start_together_share_nothing(allocator: GpuAllocator) -
 async def test_a_pod_whose_containers_were_removed_by_hand_holds_nothing(allocator: GpuAllocator) -> None:
     await given(allocator, worker("h100-0", 2, "h100"))
     assert await given(allocator, worker("h100-1", 2, "h100")) == [MIXED[2].key, MIXED[3].key]
+
+
+class Podman:
+    """Answers which containers exist."""
+
+    def __init__(self) -> None:
+        self.containers: list[Row] = []
+
+    async def get(self, path: str, **_: object) -> Sequence[Row]:
+        assert path == "/containers/json"
+        return self.containers
+
+
+async def test_gpus_go_with_a_pod_whose_containers_are_removed_by_hand(
+    allocator: GpuAllocator, rows: RowsInMemory, tmp_path: Path
+) -> None:
+    """As after a forced deletion, which leaves the pod, and to a machine's pod the GPUs of its instance."""
+    podman, layout, unused = Podman(), Layout.of(tmp_path), cast(Any, None)
+    objects = Objects(layout)
+    pods = Pods(*(layout, cast(Any, podman), unused, unused, unused, objects, unused, unused), gpus=allocator)
+    worker_pod, machine_pod = worker("h100-0", 2, "h100"), launcher("7")
+    for pod in (worker_pod, machine_pod):
+        objects.put(pod)
+    await given(allocator, worker_pod)
+    rows.reserve(GPU_NAMESPACE, MIXED[0].key, pod_holder(machine_pod.reference))
+    podman.containers = containers(("h100-0", MIXED[2].key))
+    await pods.note_removal(worker_pod.reference)
+    assert len(rows.reservations(GPU_NAMESPACE)) == 3, "one of its containers is there"
+    podman.containers = []
+    await pods.note_removal(Reference("Pod", "lab", "other"))
+    async with pods._locks[worker_pod.reference]:
+        await pods.note_removal(worker_pod.reference)
+    assert len(rows.reservations(GPU_NAMESPACE)) == 3, "the engine replaces it"
+    for pod in (worker_pod, machine_pod):
+        await pods.note_removal(pod.reference)
+    assert rows.reservations(GPU_NAMESPACE) == {}
 
 
 async def test_a_pod_that_gets_its_containers_while_they_are_listed_keeps_its_gpus(

@@ -3,13 +3,16 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from neocloud.engines.base import NO_IOMMU, Accelerator
 from neocloud.engines.podman.gpus.discovery import Found, GpuDiscovery
+from neocloud.engines.podman.gpus.owner import GpuOwner
 from neocloud.engines.podman.gpus.pci import normal_address
 from tests.engines.gpus.machine import VERSION_MISMATCH, Kernel, Nvml, h100, l40s
 
@@ -123,6 +126,56 @@ async def test_why_virtual_machines_cannot_get_a_gpu_is_a_warning(kernel: Kernel
     found = await discovery(kernel, nvml).find()
     assert [each.obstacle for each in found.accelerators] == [NO_IOMMU, NO_IOMMU]
     assert found.warnings == (f"Virtual machines cannot get GPU 0000:01:00.0, 0000:02:00.0: {NO_IOMMU}.",)
+
+
+async def test_gpus_of_a_host_are_of_one_cloud_until_it_is_destroyed(
+    kernel: Kernel, nvml: Nvml, tmp_path: Path
+) -> None:
+    """Its containers' GPUs are NVML's still, so that another cloud would give them a second time."""
+    gpus = (h100(0, group="7"), l40s(1, group="8"))
+    for gpu in gpus:
+        kernel.add(gpu.pci_address, gpu.iommu_group)
+    nvml.answers(*gpus)
+    record, homes = tmp_path / "gpus.json", (tmp_path / "left", tmp_path / "right")
+    for home in homes:
+        home.mkdir()
+    left, right = (GpuOwner(home, record) for home in homes)
+    first = discovery(kernel, nvml, owner=left)
+    assert (await first.find()).accelerators == gpus
+    found = await discovery(kernel, nvml, passed=[gpus[1]], owner=right).find()
+    assert {each.key for each in found.accelerators} == {gpus[1].key}  # what VFIO has for it stays
+    assert not found.minors
+    assert f"2 GPU(s) of this host are of the cloud in {homes[0]}" in found.warnings[0]
+    right.give_up()
+    assert (await first.find(is_fresh=True)).accelerators == gpus
+    left.give_up()
+    assert (await discovery(kernel, nvml, owner=right).find()).accelerators == gpus
+    homes[1].rmdir()  # removed by hand
+    assert left.claim() is None and right.claim() == homes[0]
+
+
+def test_clouds_that_find_gpus_at_the_same_time_agree_on_one(tmp_path: Path) -> None:
+    homes = [tmp_path / str(number) for number in range(8)]
+    for home in homes:
+        home.mkdir()
+    with ThreadPoolExecutor(len(homes)) as threads:
+        others = list(threads.map(lambda home: GpuOwner(home, tmp_path / "gpus.json").claim(), homes))
+    (winner,) = (home for home, other in zip(homes, others, strict=True) if other is None)
+    assert others.count(winner) == len(homes) - 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"home": 7}', '"home"', '{"home": "/nowhere"}'])
+def test_a_record_of_no_cloud_keeps_nobody_from_the_gpus(tmp_path: Path, content: str) -> None:
+    record = tmp_path / "gpus.json"
+    record.write_text(content)
+    assert GpuOwner(tmp_path, record).claim() is None
+    assert GpuOwner(tmp_path / "other", record).claim() == tmp_path
+
+
+def test_a_host_without_a_place_for_the_record_has_gpus(tmp_path: Path) -> None:
+    owner = GpuOwner(tmp_path, tmp_path / "missing" / "gpus.json")
+    assert owner.claim() is None
+    owner.give_up()
 
 
 def test_addresses_are_written_as_sysfs_does() -> None:

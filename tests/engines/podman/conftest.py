@@ -77,5 +77,7 @@ def traces_of(layout: Layout) -> set[str]:
     found |= {str(path) for path in interfaces.iterdir() if path.name.startswith(layout.interface_prefix)}
     found |= {str(path) for path in Path("/sys/fs/cgroup").glob(f"**{layout.cgroup}")}
     found |= {str(point) for point in [*mounts_below(layout.home), *mounts_below(layout.run)]}
+    files = (path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file"))
+    found |= {file for file in files if file.startswith(f"{layout.home}/")}
     folders = (layout.run, layout.podman, layout.engine, layout.volumes)
     return found | {str(folder) for folder in folders if folder.exists()}

@@ -1,7 +1,7 @@
 """The network part of the Podman engine, in a namespace of its own and without Podman, for `test_lan.py`.
 
 Each line of input is a JSON object: the public address of each pod; `null` removes the engine's traces. The
-answer is one line: the addresses that the interface announces, or an error.
+answer is one line: the addresses that the interface announces, or an error. `"warnings"` prints the warnings.
 """
 
 import asyncio
@@ -70,11 +70,14 @@ class Networks:
 async def main() -> None:
     home, interface, bridge, pods = sys.argv[1:]
     networks = Networks(Path(home), interface, bridge, json.loads(pods))
-    for line in sys.stdin:
+    while line := await asyncio.to_thread(sys.stdin.readline):
         public = json.loads(line)
         try:
-            await (networks.destroy() if public is None else networks.apply(public))
-            answer = ", ".join(networks.interface.details().values())
+            if public == "warnings":
+                answer = " ".join(await networks.interface.warnings())
+            else:
+                await (networks.destroy() if public is None else networks.apply(public))
+                answer = ", ".join(networks.interface.details().values())
         except EngineError as error:
             answer = str(error)
         sys.stdout.write(f"{answer}\n")

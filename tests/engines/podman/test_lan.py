@@ -61,8 +61,7 @@ class Host:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     def announcement(self, address: str) -> bytes:
-        mac = json.loads(self.run("ip", "-json", "link", "show", "eth0"))[0]["address"]
-        return arp.frame(mac, IPv4Address(address), IPv4Address(address))[14:]
+        return arp.frame(mac_of(self.lan.host), IPv4Address(address), IPv4Address(address))[14:]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,10 @@ class Engine:
     async def destroy(self) -> None:
         await self._say(None)
 
-    async def _say(self, line: dict[str, str] | None) -> str:
+    async def warnings(self) -> str:
+        return await self._say("warnings")
+
+    async def _say(self, line: dict[str, str] | str | None) -> str:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(line).encode() + b"\n")
         answer = await asyncio.wait_for(self.process.stdout.readline(), SECONDS)
@@ -137,6 +139,30 @@ async def test_address_of_another_machine_is_left_to_it(host: Host) -> None:
         assert await engine.apply(a2=ALSO_PUBLIC) == ALSO_PUBLIC
         assert await reached(laptop, PUBLIC) == f"{other.name} {laptop.address}"
         assert f" {PUBLIC}/" not in host.run("ip", "address")
+
+
+async def test_machine_that_takes_an_announced_address_is_named_and_keeps_it_after_an_outage(
+    host: Host,
+) -> None:
+    """It is told that the address is ours; while our link is down, it may have become that of the machine."""
+    laptop, other = host.lan.laptop, host.lan.other
+    async with host.engine() as engine:
+        assert await engine.apply(a1=PUBLIC) == PUBLIC
+        host.lan.add_to_other(PUBLIC)
+        with listening(laptop) as ear:
+            other.make(lambda: arp.announce("eth0", [IPv4Address(PUBLIC)]))
+            assert await hears(ear, host.announcement(PUBLIC))
+        assert f"{PUBLIC} ({mac_of(other)})" in await engine.warnings()
+        host.lan.unplug()
+        host.lan.plug_in()
+        assert f"{PUBLIC} is in use by another machine" in await engine.apply(a1=PUBLIC)
+        assert await reached(laptop, PUBLIC) == f"{other.name} {laptop.address}"
+
+
+def mac_of(station: Station) -> str:
+    words = ["ip", "-json", "-netns", station.name, "link", "show", "eth0"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return json.loads(found)[0]["address"]
 
 
 async def test_announced_addresses_survive_the_server_and_go_with_the_cloud(host: Host) -> None:

@@ -363,6 +363,13 @@ async def test_full_disk_is_named(busybox_root: Path, tmp_path: Path) -> None:
     assert traces_of(engine.layout) == set()
 
 
+async def test_it_says_how_sizes_are_enforced(bench: PodmanBench) -> None:
+    found = await bench.engine.capabilities()
+    begin = "each is a file system in a file" if found.enforces_volume_size else "not enforced: "
+    assert found.details["filesystem sizes"].startswith(begin)
+    assert found.details["container disks"].startswith("not enforced: ")
+
+
 async def test_destroy_may_be_repeated_and_needs_nothing_whole(tmp_path: Path) -> None:
     home = tmp_path / "home"
     engine = PodmanEngine(home)

@@ -1,7 +1,7 @@
 """Which public addresses are announced on the operator's interface, whatever happens to it and beside it."""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -16,6 +16,7 @@ from neocloud.engines.base import EngineError
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network import arp, public_interface
 from neocloud.engines.podman.network.public_interface import (
+    DEFEND_SECONDS,
     FREE_SECONDS,
     TAKEN_SECONDS,
     WARN_SECONDS,
@@ -40,6 +41,7 @@ class Lan:
     failure: OSError | None = None
     chains: str = ""
     rules: str = ""
+    ears: list["Ear"] = field(default_factory=list)
 
     def probe(self, interface: str, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, str]:
         if self.failure:
@@ -52,8 +54,31 @@ class Lan:
             raise self.failure
         self.announced.append(list(addresses))
 
+    def listener(self, interface: str, heard: Callable[[arp.Message], None]) -> "Ear":
+        if self.failure:
+            raise self.failure
+        return Ear(self, heard)
+
+    def use(self, address: IPv4Address, mac: str = THEIRS) -> None:
+        """Another machine uses the address."""
+        message = arp.read_message(arp.frame(mac, address, B))
+        assert message is not None
+        for ear in list(self.ears):
+            ear.heard(message)
+
     async def nft(self, *arguments: str) -> str:
         return self.chains if arguments == ("list", "chains") else self.rules
+
+
+class Ear:
+    """In place of the listener."""
+
+    def __init__(self, lan: Lan, heard: Callable[[arp.Message], None]) -> None:
+        self._lan, self.heard = lan, heard
+        lan.ears.append(self)
+
+    def close(self) -> None:
+        self._lan.ears.remove(self)
 
 
 @pytest.fixture
@@ -61,6 +86,7 @@ def lan(monkeypatch: pytest.MonkeyPatch) -> Lan:
     lan = Lan()
     monkeypatch.setattr(arp, "probe", lan.probe)
     monkeypatch.setattr(arp, "announce", lan.announce)
+    monkeypatch.setattr(arp, "Listener", lan.listener)
     monkeypatch.setattr(public_interface, "find_card", lambda name: lan.card)
     monkeypatch.setattr(public_interface, "why_no_arp", lambda name: "" if lan.card else f"no {name}")
     monkeypatch.setattr(public_interface, "time", SimpleNamespace(monotonic=lambda: lan.seconds))
@@ -195,7 +221,7 @@ async def test_another_card_of_that_name_is_asked_and_told_again(lan: Lan, inter
 
 
 async def test_cable_that_is_pulled_and_plugged_in_again(lan: Lan, interface) -> None:
-    """What was announced goes on; neighbours may have forgotten it, so it is announced again."""
+    """Another machine may have taken an address meanwhile, so each is asked for again."""
     assert lan.card is not None
     await sync(interface, A)
     lan.card = replace(lan.card, is_up=False)
@@ -203,7 +229,59 @@ async def test_cable_that_is_pulled_and_plugged_in_again(lan: Lan, interface) ->
     assert "do not reach them: eth0 is down" in (await interface.warnings())[0]
     lan.card = replace(lan.card, is_up=True)
     assert await sync(interface, A, B) == f"{A}, {B}"
-    assert lan.announced == [[A], [A, B]]
+    assert (lan.asked, lan.announced) == ([{A}, {A, B}], [[A], [A, B]])
+
+
+async def test_address_that_was_taken_while_the_cable_was_out_is_left_to_its_machine(
+    lan: Lan, interface
+) -> None:
+    """Also when nobody looked while it was out."""
+    assert lan.card is not None
+    await sync(interface, A, B)
+    lan.card, lan.others = replace(lan.card, changes=2), {A: THEIRS}
+    assert await interface.settle([A, B], [A, B]) == {A}
+    await interface.announce()
+    assert lan.announced == [[A, B], [B]]
+    assert any(f"{A} ({THEIRS})" in warning for warning in await interface.warnings())
+    assert await sync(interface, B) == str(B)
+    assert lan.asked[1:] == [{A, B}], "the link has not changed since"
+
+
+async def test_a_machine_that_uses_an_announced_address_is_named_and_answered(lan: Lan, interface) -> None:
+    await sync(interface, A)
+    lan.use(B)
+    lan.use(A)
+    (warning,) = [text for text in await interface.warnings() if THEIRS in text]
+    assert f"{A} ({THEIRS})" in warning and "may reach the wrong machine" in warning
+    assert lan.announced == [[A], [A]], "the address is defended"
+    lan.use(A)
+    assert len(lan.announced) == 2, "and no more than once in a while"
+    lan.seconds += DEFEND_SECONDS
+    lan.use(A)
+    assert len(lan.announced) == 3
+    lan.seconds += WARN_SECONDS
+    assert not any(THEIRS in text for text in await interface.warnings())
+    assert await sync(interface, A) == str(A), "the pod keeps it"
+    await sync(interface)
+    assert lan.ears == [], "nothing is announced"
+
+
+async def test_one_listener_is_there_while_addresses_are_announced(lan: Lan, interface) -> None:
+    assert lan.card is not None
+    await sync(interface)
+    assert lan.ears == []
+    await sync(interface, A)
+    await sync(interface, A, B)
+    (first,) = lan.ears
+    lan.card = replace(lan.card, number=8)
+    await sync(interface, A, B)
+    assert len(lan.ears) == 1 and lan.ears != [first], "of the interface that is there now"
+    interface.close()
+    interface.close()
+    assert lan.ears == []
+    lan.card = None
+    await sync(interface, A)
+    assert lan.ears == []
 
 
 async def test_interface_that_vanishes_at_the_last_moment_fails_nothing(lan: Lan, interface) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
@@ -135,6 +136,18 @@ def test_projected_files_follow_their_object(tmp_path: Path) -> None:
     secrets.put("space", "login", {"token": b"new"})
     assert [path.name for path in whole.iterdir()] == ["token"]
     assert (whole / "token").read_bytes() == (part / "sub" / "t").read_bytes() == b"new"
+
+
+def test_pods_that_start_together_get_the_same_files(tmp_path: Path) -> None:
+    """One view that many threads make, and write again, at once."""
+    keys = {f"host-{number}": b"key" * 400 for number in range(40)}
+    for attempt in range(10):
+        maps = ConfigMounts(tmp_path / str(attempt), "ConfigMap")
+        maps.put("space", "keys", keys)
+        with ThreadPoolExecutor(8) as threads:
+            made = [threads.submit(maps.view, "space", ConfigMapSource(name="keys")) for _ in range(8)]
+            (view,) = {each.result() for each in made}
+        assert {path.name for path in view.iterdir()} == set(keys)
 
 
 def test_missing_objects_are_named_unless_optional(tmp_path: Path) -> None:
@@ -299,6 +312,32 @@ def test_forwards_of_dead_containers_go_and_others_stay() -> None:
     assert f"dnat name: neocloud-4d4b44-bank id: {'a' * 64}" in commands[0]
     assert commands[2:] == [["--flush", "NETAVARK-DN-CCCC"], ["--delete-chain", "NETAVARK-DN-CCCC"]]
     assert netavark.forward_removal(rules, set()) == []
+
+
+def test_rules_that_a_removed_network_left_are_removed_and_no_others() -> None:
+    """As `iptables --list-rules` showed them after another Podman had changed rules at the same moment."""
+    ours, other = "CB2B5F98120C9", "365A911BD7F4D"
+    nat = [
+        *(f"-N NETAVARK-{mark}" for mark in (ours, other)),
+        "-A POSTROUTING -j NETAVARK-HOSTPORT-MASQ",
+        f"-A POSTROUTING -s 10.89.170.0/24 -j NETAVARK-{ours}",
+        f"-A POSTROUTING -s 10.89.138.0/24 -j NETAVARK-{other}",
+        f"-A NETAVARK-{ours} -d 10.89.170.0/24 -j ACCEPT",
+        f"-A NETAVARK-{ours} ! -d 224.0.0.0/4 -j MASQUERADE",
+        f"-A NETAVARK-{other} -d 10.89.138.0/24 -j ACCEPT",
+    ]
+    established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+    filters = [f"-A NETAVARK_FORWARD -d 10.89.{third}.0/24 {established}" for third in (170, 138)]
+    filters += [f"-A NETAVARK_FORWARD -s 10.89.{third}.0/24 -j ACCEPT" for third in (170, 138)]
+    removed = netavark.network_removal({"nat": nat, "filter": filters}, ours)
+    assert removed == [
+        ("nat", f"--delete POSTROUTING -s 10.89.170.0/24 -j NETAVARK-{ours}".split()),
+        ("filter", f"--delete NETAVARK_FORWARD -d 10.89.170.0/24 {established}".split()),
+        ("filter", ["--delete", "NETAVARK_FORWARD", "-s", "10.89.170.0/24", "-j", "ACCEPT"]),
+        ("nat", ["--flush", f"NETAVARK-{ours}"]),
+        ("nat", ["--delete-chain", f"NETAVARK-{ours}"]),
+    ]
+    assert netavark.network_removal({"nat": nat[2:3], "filter": filters[1::2]}, ours) == []
 
 
 def test_a_container_counts_as_lost_only_when_neither_it_nor_its_monitor_has_a_process() -> None:

@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.engines.base import Reference
+from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import Interface, VirtualNetwork
 from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.network_rules import may_connect
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.network.firewall import render_table
-from neocloud.engines.podman.network.security_rules import render_anti_spoofing_table, render_security_rules
+from neocloud.engines.podman.network.security_rules import (
+    load,
+    render_anti_spoofing_table,
+    render_security_rules,
+)
 from neocloud.engines.podman.network.virtual_networks import Bridge, NetworkSnapshot
 
 LAYOUT = Layout.of(Path("/var/lib/neocloud"))
@@ -225,3 +229,21 @@ def test_public_addresses_are_one_to_one() -> None:
     text = chains(snapshot())
     assert "elements = { 203.0.113.5 : 10.128.0.5 }" in text["to_private"]
     assert "elements = { 10.128.0.5 : 203.0.113.5 }" in text["to_public"]
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo Operation not permitted >&2; exit 1", "could not be loaded: Operation not permitted. Kernel"),
+        ("exit 3", "could not be loaded: nft ended with exit code 3 and gave no reason. Kernel"),
+        ("kill -9 $$", "could not be loaded: nft was killed by signal 9 and gave no reason. Kernel"),
+    ],
+)
+async def test_rules_that_are_not_loaded_have_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    (tmp_path / "nft").write_text(f"#!/bin/sh\ncat >/dev/null\n{script}\n")
+    (tmp_path / "nft").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(EngineError, match=why):
+        await load("flush ruleset")

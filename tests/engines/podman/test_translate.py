@@ -1,5 +1,6 @@
 """Pods become libpod container specs; no Podman is asked."""
 
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,13 @@ def test_limits_become_quota_and_bytes() -> None:
         "cpu": {"quota": 150_000, "period": 100_000},
         "memory": {"limit": 2 * 2**30},
     }
+
+
+def test_cpus_of_its_own_are_a_cpuset_and_a_label() -> None:
+    given = pod({"resources": {"limits": {"cpu": "2"}}})
+    (spec,) = container_specs(given, replace(RESOLVED, cpus={"main": "2,3"}), LAYOUT)
+    assert spec["resource_limits"]["cpu"] == {"quota": 200_000, "period": 100_000, "cpus": "2,3"}
+    assert spec["labels"]["neocloud.cpus"] == "2,3"
 
 
 def test_gpus_are_named_as_the_container_device_interface_does() -> None:

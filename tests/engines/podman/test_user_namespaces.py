@@ -64,7 +64,7 @@ async def test_files_keep_their_owners_on_the_disk(space: Space, bench: PodmanBe
     volume = {"persistentVolumeClaim": {"claimName": "data"}}
     await space.apply(space.claim("data"), shifted(space.pod("writer", **mounted(volume, "/data"))))
     await space.run("writer", "sh", "-c", "echo x >/data/file; busybox chown 7:8 /data/file; echo >/data/own")
-    folder = bench.engine.layout.volumes / space.name / "data" / "data"
+    folder = bench.engine.layout.filesystems / space.name / "data" / "data"
     assert [(folder / name).stat().st_uid for name in ("file", "own")] == [7, 0]
     await space.apply(space.pod("reader", **mounted(volume, "/data")))
     assert (await space.run("reader", "stat", "-c", "%u:%g", "/data/file")).stdout.strip() == b"7:8"
@@ -96,7 +96,7 @@ async def test_a_shared_root_is_written_to_by_all_pods_of_a_namespace(
     await space.run("a", "sh", "-c", "echo x >>/jail/etc/passwd; busybox rm /jail/bin/id; echo >/jail/new")
     assert (await space.read("b", "/jail/etc/passwd")).endswith(b"x\n")
     assert (await space.run("b", "stat", "-c", "%u", "/jail/new")).stdout.strip() == b"0"
-    upper = bench.engine.layout.volumes / space.name / "shared" / "upper"
+    upper = bench.engine.layout.filesystems / space.name / "shared" / "upper"
     assert (upper / "new").stat().st_uid == (upper / "etc/passwd").stat().st_uid == 0
     assert (images / "1-2/rootfs/bin/id").is_symlink()
 

@@ -260,6 +260,13 @@ class Lan:
     def remove_from_other(self, address: str) -> None:
         _ip("-netns", self.other.name, "address", "delete", f"{address}/24", "dev", "eth0")
 
+    def unplug(self) -> None:
+        """Pull the host's cable out of the switch."""
+        _ip("-netns", self.laptop.name, "link", "set", "cable1", "down")
+
+    def plug_in(self) -> None:
+        _ip("-netns", self.laptop.name, "link", "set", "cable1", "up")
+
 
 @contextlib.contextmanager
 def lan(bridge: str, pods: Sequence[tuple[str, str, str]]) -> Iterator[Lan]:

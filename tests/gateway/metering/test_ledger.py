@@ -250,7 +250,7 @@ def _fill_up(ledger, *, pages: int) -> None:
 
 def test_a_second_gateway_on_one_ledger_is_refused(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "ledger.db"
-    with ledger_at(path, clock), pytest.raises(LedgerError, match="Another gateway uses"):
+    with ledger_at(path, clock), pytest.raises(LedgerError, match="Another process uses"):
         open_ledger(path, clock)
     open_ledger(path, clock).close()
 

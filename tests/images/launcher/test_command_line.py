@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
 from launcher.command_line import Descriptors, Places, block_node, command_line, node_name
-from launcher.desired import parse_disk, parse_machine
+from launcher.desired import DesiredStateError, parse_disk, parse_machine
 
 PLACES = Places(Path("/run/launcher"))
 VARIABLES = Path("/disks/0/firmware-variables.fd")
@@ -123,3 +124,25 @@ def test_gpus_by_vfio(desired):
         ("0000:01:00.0", "gpu0"),
         ("0000:81:00.0", "gpu1"),
     ]
+
+
+def test_a_key_is_inherited_and_never_an_argument(desired, tmp_path):
+    desired["disks"][0]["encrypted"] = True
+    (tmp_path / "key-computedisk-e00boot").write_text("ab" * 32)
+    machine = parse_machine(desired, tmp_path)
+    assert machine.boot_disk.key == "ab" * 32 and "abab" not in repr(machine)
+    command = command_line(machine, "bios", None, PLACES, Descriptors(5, keys={machine.boot_disk.id: 7}))
+    key = {"qom-type": "secret", "id": "key-computedisk-e00boot", "format": "raw", "file": "/proc/self/fd/7"}
+    assert json.dumps(key) in options(command, "-object")
+    assert '"key-secret": "key-computedisk-e00boot"' in " ".join(command)
+    assert "abab" not in " ".join(command)
+    assert Descriptors(5, 6, {"one": 7}).inherited == [5, 6, 7]
+
+
+@pytest.mark.parametrize("content", [None, "", "ab", "zz" * 32, "ab" * 33])
+def test_a_disk_without_its_key_is_refused(desired, tmp_path, content):
+    desired["disks"][0]["encrypted"] = True
+    if content is not None:
+        (tmp_path / "key-computedisk-e00boot").write_text(content)
+    with pytest.raises(DesiredStateError, match="The key of disk computedisk-e00boot"):
+        parse_machine(desired, tmp_path)

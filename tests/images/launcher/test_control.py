@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from launcher import control
 from launcher.command_line import Places
+from launcher.desired import parse_disk
 from launcher.guest_agent import AgentError, ask_agent
 from launcher.qmp import Qmp, QmpError
 
@@ -27,6 +28,11 @@ class Qemu:
     def __init__(self) -> None:
         self.status = "running"
         self.blocks = [BOOT]
+        self.nodes = ["disk-boot"]
+        self.limits: dict[str, dict[str, int]] = {}
+        self.keys: list[str] = []
+        self.is_stubborn = False
+        """Whether the guest ignores that a disk is to be removed."""
 
     def __call__(self, request: dict[str, Any]) -> list[Any]:
         match request["execute"]:
@@ -35,19 +41,35 @@ class Qemu:
             case "query-block":
                 return [{"return": self.blocks}]
             case "query-named-block-nodes":
-                return [{"return": [{"node-name": "disk-boot"}, {"node-name": "disk-data"}]}]
+                return [{"return": [{"node-name": name} for name in self.nodes]}]
+            case "qom-list" | "qom-get" | "qom-set":
+                return [{"return": self._held(request["execute"], request.get("arguments", {}))}]
             case "stop" | "cont":
                 self.status = {"stop": "paused", "cont": "running"}[request["execute"]]
                 return [{"return": {}}]
             case "device_del":
-                gone = {"event": "DEVICE_DELETED", "data": {"device": request["arguments"]["id"]}}
-                return [{"return": {}}, {"event": "DEVICE_DELETED", "data": {"path": "x"}}, gone]
+                if self.is_stubborn:
+                    desc = f"Device {request['arguments']['id']} is already in the process of unplug"
+                    return [{"error": {"class": "GenericError", "desc": desc}}]
+                self.blocks = [BOOT]
+                return [{"return": {}}, {"event": "DEVICE_DELETED", "data": {"path": "x"}}]
             case "explode":
                 return [{"error": {"class": "GenericError", "desc": "no such thing"}}]
             case "vanish":
                 return []
             case _:
                 return [{"return": {}}]
+
+    def _held(self, command: str, arguments: dict[str, Any]) -> Any:
+        if arguments["path"] == "/machine/peripheral":
+            return [{"name": name} for name in ("type", "device-boot", "port0", "port1", "seed-port")]
+        if arguments["path"] == "/machine/peripheral/device-boot":
+            return "/machine/peripheral/port0/port0"
+        if command == "qom-list":
+            return [{"name": "chardevs"}, *({"name": name} for name in (*self.limits, *self.keys))]
+        held = self.limits[arguments["path"].removeprefix("/objects/")]
+        held.update(arguments.get("value", {}))
+        return held
 
 
 @pytest.fixture
@@ -105,10 +127,8 @@ def test_buttons(run, qemu, verb, command):
 
 def test_a_disk_grows_and_never_shrinks(run, qemu):
     assert run("resize-disk", "boot", "2000")[0] == 0
-    assert qemu.asked[-2] == {
-        "execute": "block_resize",
-        "arguments": {"node-name": "disk-boot", "size": 2000},
-    }
+    (resized,) = (request for request in qemu.asked if request["execute"] == "block_resize")
+    assert resized["arguments"] == {"node-name": "disk-boot", "size": 2000}
     assert "cannot shrink" in run("resize-disk", "boot", "999")[1]["error"]
     assert run("resize-disk", "nope", "2000") == (
         1,
@@ -117,10 +137,65 @@ def test_a_disk_grows_and_never_shrinks(run, qemu):
     assert run("resize-disk", "boot", "much")[0] == 1
 
 
-def test_detach_waits_until_the_guest_let_go(run, qemu):
-    qemu._answer.blocks = [BOOT, BOOT | {"qdev": "/machine/peripheral/device-data/virtio-backend"}]
-    assert run("detach-disk", "data") == (0, {})
-    assert asked(qemu) == ["device_del", "blockdev-del"]
+DATA = BOOT | {"qdev": "/machine/peripheral/device-data/virtio-backend"}
+LIMITS = {"read_operations": 300, "write_operations": 200, "read_bytes": 3000, "write_bytes": 2000}
+HELD = {"iops-read": 300, "iops-write": 200, "bps-read": 3000, "bps-write": 2000, "iops-total": 0}
+
+
+def test_a_disk_is_closed_when_the_guest_has_released_it(run, qemu):
+    qemu._answer.blocks, qemu._answer.nodes = [BOOT, DATA], ["disk-boot", "disk-data"]
+    qemu._answer.limits = {"limits-data": HELD}
+    assert run("detach-disk", "data") == (0, {"is_detached": True})
+    assert asked(qemu) == ["device_del", "blockdev-del", "object-del"]
+    qemu._answer.nodes, qemu._answer.limits = ["disk-boot"], {}
+    assert run("detach-disk", "data") == (0, {"is_detached": True}), "repeated"
+
+
+def test_a_disk_that_the_guest_keeps_stays_open(run, qemu, monkeypatch):
+    monkeypatch.setattr(control, "_UNPLUG_SECONDS", 0.0)
+    qemu._answer.blocks, qemu._answer.nodes = [BOOT, DATA], ["disk-boot", "disk-data"]
+    qemu._answer.is_stubborn = True
+    assert run("detach-disk", "data") == (0, {"is_detached": False})
+    assert asked(qemu) == ["device_del"]
+
+
+def test_a_disk_is_attached_with_its_limits(run, qemu, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(control.disks, "prepare", lambda disk: prepared.append(disk.id) or disk)
+    disk = {"id": "data", "path": "/d", "size_bytes": 1, "limits": LIMITS}
+    assert run("attach-disk", json.dumps(disk)) == (0, {})
+    assert asked(qemu) == ["object-add", "blockdev-add", "device_add"]
+    group, node, device = (request["arguments"] for request in qemu.asked[-3:])
+    assert group["id"] == node["throttle-group"] == "limits-data"
+    assert group["limits"] == {name: value for name, value in HELD.items() if value}
+    assert (device["serial"], device["bus"]) == ("data", "port1")
+    assert prepared == ["data"]
+    disk["limits"] = LIMITS | {"read_bytes": -1}
+    assert "positive" in run("attach-disk", json.dumps(disk | {"id": "other"}))[1]["error"]
+
+
+def test_the_key_of_a_disk_goes_over_the_socket_and_away_with_the_disk(run, qemu, monkeypatch, tmp_path):
+    monkeypatch.setattr(control.disks, "prepare", lambda disk: disk)
+    monkeypatch.setattr(control, "parse_disk", lambda data: parse_disk(data, tmp_path))
+    disk = {"id": "data", "path": "/d", "size_bytes": 1, "encrypted": True}
+    assert run("attach-disk", json.dumps(disk))[0] == 1, "there is no key"
+    (tmp_path / "key-data").write_text("ab" * 32)
+    assert run("attach-disk", json.dumps(disk)) == (0, {})
+    key, node = (request["arguments"] for request in qemu.asked[-3:-1])
+    assert (key["qom-type"], key["id"], key["data"]) == ("secret", "key-data", "ab" * 32)
+    assert node["encrypt"] == {"format": "luks", "key-secret": "key-data"}
+    qemu._answer.blocks, qemu._answer.nodes = [BOOT, DATA], ["disk-boot", "disk-data"]
+    qemu._answer.keys = ["key-data"]
+    assert run("detach-disk", "data") == (0, {"is_detached": True})
+    assert qemu.asked[-1]["arguments"] == {"id": "key-data"}
+
+
+def test_limits_change_while_the_disk_is_in_use(run, qemu):
+    qemu._answer.limits = {"limits-boot": dict(HELD)}
+    assert run("status")[1]["disks"]["boot"]["limits"] == LIMITS
+    more = LIMITS | {"write_operations": 400}
+    assert run("limit-disk", "boot", json.dumps(more)) == (0, {"limits": more})
+    assert run("limit-disk", "nope", json.dumps(more))[0] == 1
 
 
 def test_wrong_use_is_told_with_the_right_one(run):

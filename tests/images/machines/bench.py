@@ -15,11 +15,13 @@ from neocloud.services.compute.render import (
     MachineView,
     VolumeSource,
     VolumeView,
+    desired_disk,
     identity_secret,
     machine_objects,
     machine_pod,
     volume_objects,
 )
+from neocloud.services.compute.started_pod import running_pod
 from tests.e2e.ssh import ssh_until
 
 NETWORK, SUBNET, DOMAIN = "vpcnetwork-e00boot", "vpcsubnet-e00boot", "boot.internal"
@@ -34,6 +36,8 @@ CARD = Interface(
 MACHINE = "computeinstance-e00boot"
 DISK = "computedisk-e00abcdefghijklmnop"  # as long as real ones
 TOKEN = "token-of-the-service-account"
+KEY = "5eed" * 16
+"""Of all disks of the machine."""
 
 
 @dataclass
@@ -44,6 +48,8 @@ class MachineBench:
     launcher: str
     key: Path
     """Private; the public half lies beside it."""
+    view: MachineView | None = None
+    """The machine that was prepared last."""
 
     @property
     def pod(self) -> Reference:
@@ -84,7 +90,7 @@ class MachineBench:
             restart_policy="OnFailure",
             hostname="worker-1",
             interface=InterfaceView(CARD, 24, f"{PREFIX}.1", DOMAIN),
-            disks=(DiskView(DISK, "boot", size_bytes),),
+            disks=(DiskView(DISK, "boot", size_bytes, key=KEY),),
             user_data=user_data,
             has_identity=True,
         )
@@ -92,7 +98,18 @@ class MachineBench:
         volume = VolumeView(DISK, size_bytes, VolumeSource(machine_image=image))
         identity = identity_secret(MACHINE, TOKEN, "2030-01-01T00:00:00Z")
         await self.engine.apply([*volume_objects(volume), *machine_objects(view), identity])
+        self.view = view
         return machine_pod(view)
+
+    async def attach(self, *disks: DiskView) -> dict[str, object]:
+        """Attach just these disks to the machine's pod; return the last one as attach-disk takes it."""
+        assert self.view is not None
+        started = machine_pod(self.view).spec()
+        view = replace(self.view, disks=(self.view.disks[0], *disks), started=started)
+        for disk in disks:
+            await self.engine.apply(volume_objects(VolumeView(disk.id, disk.size_bytes)))
+        await self.engine.apply([*machine_objects(view), running_pod(machine_pod(view), started)])
+        return desired_disk(view.disks[-1], started)
 
     async def remove(self) -> None:
         names = [MACHINE, DISK]

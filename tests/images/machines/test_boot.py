@@ -5,19 +5,61 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from neocloud.engines.base import PodPhase
+from neocloud.engines.base import EngineError, PodPhase, Reference
+from neocloud.services.compute.disk_limits import DiskLimits
+from neocloud.services.compute.render import DiskView
 from neocloud.testing.waiting import until
-from tests.images.machines.bench import DISK, DOMAIN, MACHINE, TOKEN, MachineBench
+from tests.images.machines.bench import DISK, DOMAIN, KEY, MACHINE, TOKEN, MachineBench
 from tests.images.machines.conftest import built
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GIB = 2**30
+DATA = "computedisk-e00databcdefghijklmn"
+LIMITS = DiskLimits(200, 200, GIB, GIB)
+TIMED = (
+    "b=$(cut -d' ' -f1 /proc/uptime); sudo dd if=/dev/{disk} of=/dev/null bs=4096 count=600 iflag=direct "
+    "2>/dev/null || exit 9; e=$(cut -d' ' -f1 /proc/uptime); echo $b $e | awk '{{print $2 - $1}}'"
+)
+"""Read 600 blocks and print the seconds."""
 METADATA = "http://metadata.nebius.internal/v1"
+
+
+async def _attach_and_detach_a_disk(machine: MachineBench) -> None:
+    """The running guest gets a disk with limits, is held to them, and releases it."""
+    before = await machine.engine.observe(MACHINE)
+    disk = await machine.attach(DiskView(DATA, "data", GIB, limits=LIMITS, key=KEY))
+    await machine.control("attach-disk", json.dumps(disk))
+    await machine.control("attach-disk", json.dumps(disk))  # repeated
+    assert (await machine.control("status"))["disks"][DATA]["limits"] == LIMITS.to_dict()
+    find = 'for d in /sys/block/vd*; do [ "$(cat $d/serial)" = data ] && echo ${d##*/}; done; true'
+    name = (
+        await asyncio.to_thread(machine.ssh, f'until [ -n "$({find})" ]; do sleep 0.1; done; {find}')
+    ).strip()
+    with pytest.raises(EngineError, match="still uses"):
+        await machine.attach()
+    assert (await machine.control("status"))["disks"][DATA], "QEMU uses it: the engine does not take it away"
+
+    seconds = await asyncio.to_thread(machine.ssh, TIMED.format(disk=name))
+    assert float(seconds) > 2.6, "600 reads of at most 200 in a second"
+    faster = replace(LIMITS, read_operations=20_000)
+    await machine.control("limit-disk", DATA, json.dumps(faster.to_dict()))
+    assert (await machine.control("status"))["disks"][DATA]["limits"] == faster.to_dict()
+
+    async def is_detached() -> bool:
+        return (await machine.control("detach-disk", DATA))["is_detached"]
+
+    await until(is_detached, holds=bool)
+    assert DATA not in (await machine.control("status"))["disks"]
+    assert (await asyncio.to_thread(machine.ssh, find)).strip() == ""
+    await machine.attach()
+    assert await machine.engine.observe(MACHINE) == before, "the machine ran all the time"
+    await machine.engine.remove([Reference("Namespace", DATA, DATA)])
 
 
 async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) -> None:
@@ -41,6 +83,7 @@ async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) 
     await machine.control("resize-disk", DISK, str(2 * GIB))
     assert await asyncio.to_thread(machine.ssh, "cat /sys/block/vda/size") == f"{2 * GIB // 512}\n"
     assert "worker-1 is up at 10.219.1.5/24" in await machine.serial_log()
+    await _attach_and_detach_a_disk(machine)
 
     await machine.control("power-button")
 

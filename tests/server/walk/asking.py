@@ -81,7 +81,7 @@ def request(path: str, table: Table, held: Holdings) -> Any:
             message.account.service_account.id = held.ids["serviceaccount"]
         elif field.name == "id" and field.message_type is not None:
             message.id.id = held.ids[prefix]
-        elif field.message_type is None and field.cpp_type == field.CPPTYPE_STRING:
+        elif field.type == field.TYPE_STRING:
             setattr(message, field.name, _text(field, path, prefix, held))
     return message
 

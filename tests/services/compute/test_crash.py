@@ -9,15 +9,19 @@ from neocloud.messages.nebius.compute.v1 import InstanceSpec
 
 from neocloud.core import contract
 from neocloud.core.kind import FINALIZER
+from neocloud.core.readers import ServiceRegistry, TransactionReader
 from neocloud.core.reconcile import Worker
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
+from neocloud.core.usage import CapacityUses
 from neocloud.emulator.fakes import FakeMachines
-from neocloud.engines.base import Reference
+from neocloud.engines.base import Capabilities, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute
+from neocloud.services.compute.public import check_capacity, instance_demands
 from neocloud.services.compute.reconcile import reconcilers
-from neocloud.services.compute.types import INSTANCE
+from neocloud.services.compute.rules.instance import CAPACITY
+from neocloud.services.compute.types import INSTANCE, MAINTENANCE_EVENT
 from neocloud.testing.crash import CrashStory, crash_everywhere
 from neocloud.testing.waiting import FakeClock
 from tests.services.compute import network
@@ -120,6 +124,87 @@ class MachineStory:
         row = await self._row()
         assert row is not None
         await self.store.write(lambda tx: tx.update(replace(row, **columns)))
+
+
+SPOT, WEB = "computeinstance-e00spot", "computeinstance-e00web"
+
+
+@dataclass
+class PreemptionStory(MachineStory):
+    """A preemptible machine, and one on demand that takes its place."""
+
+    @classmethod
+    async def new(cls) -> CrashStory:
+        story = await super().new()
+        assert isinstance(story, PreemptionStory)
+        story.actions = (story.create_spot, story.create_web, story.delete_web)
+        return story
+
+    async def create_spot(self) -> None:
+        policy = {"on_preemption": "STOP"}
+        await self._insert(SPOT, preemptible=policy, recovery_policy="FAIL")
+
+    async def create_web(self) -> None:
+        await self._insert(WEB)
+
+    async def delete_web(self) -> None:
+        row = await self._of(WEB)
+        assert row is not None
+        deleted = replace(row, deleted_at=self.clock.now(), state="DELETING")
+        await self.store.write(lambda tx: tx.update(deleted))
+
+    async def is_converged(self) -> bool:
+        spot, web = await self._of(SPOT), await self._of(WEB)
+        if web is None:
+            return spot is not None and spot.state in ("RUNNING", "STOPPED")
+        return web.deleted_at is None and web.state == "RUNNING"
+
+    async def check(self) -> None:
+        """Each runs alone; what was preempted stays off; nothing waits any more."""
+        spot, web = await self._of(SPOT), await self._of(WEB)
+        running = {row.id for row in (spot, web) if row is not None and row.state == "RUNNING"}
+        assert {pod.name for pod in self.engine.world.pods} == running
+        events = await self.store.read(lambda tx: tx.list(MAINTENANCE_EVENT)[0])
+        states = [entry.state for entry in await self.store.read(lambda tx: tx.history(resource_id=SPOT))]
+        assert spot is not None and len(events) == (spot.state == "STOPPED")
+        assert states.count("RUNNING") == 1
+        if web is not None:
+            held = await self.store.read(lambda tx: tx.held_by(WEB))
+            assert not [space for space, _ in held if space.startswith("preemption")]
+
+    async def _of(self, identifier: str) -> Resource | None:
+        return await self.store.read(lambda tx: tx.get(identifier))
+
+    async def _insert(self, identifier: str, **changes: Any) -> None:
+        disk = boot_disk(f"{identifier}-boot")
+        del disk["managed_disk"]["spec"]["source_image_family"]
+        spec = contract.from_dict(InstanceSpec, instance_spec(boot_disk=disk, **changes))
+        now = self.clock.now()
+        row = Resource(
+            id=identifier,
+            kind=INSTANCE,
+            parent_id=PROJECT,
+            name=identifier,
+            created_at=now,
+            updated_at=now,
+            spec=spec.SerializeToString(),
+            state="STARTING",
+            finalizers=(FINALIZER,),
+        )
+        inventory = Capabilities("fake", "1", cpus=4, memory_mib=1024)
+        provided = ServiceRegistry().add(CapacityUses, CapacityUses(CAPACITY))
+
+        def insert(tx: Any) -> None:
+            reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
+            demanded = instance_demands(spec)
+            check_capacity(reader, row, demanded, [], may_wait=True, may_preempt=identifier == WEB)
+            tx.insert(row)
+
+        await self.store.write(insert)
+
+
+async def test_a_preemption_survives_a_worker_that_dies_at_any_moment() -> None:
+    assert await crash_everywhere(PreemptionStory.new, rounds=12) > 12
 
 
 async def test_a_worker_that_dies_at_any_moment_leaves_nothing_wrong() -> None:

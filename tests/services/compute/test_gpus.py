@@ -12,7 +12,7 @@ import pytest
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import Accelerator, Reference
 from neocloud.engines.fake.world import ContainerState
-from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, pod_holder
+from neocloud.engines.gpu_ledger import GPU_NAMESPACE, GpuLedger, leave_to_pod, pod_holder
 from neocloud.services.compute import InstanceMeter
 from tests.services.compute.cloud import Cloud, boot_disk, instance_spec, machine_cloud
 
@@ -47,6 +47,20 @@ async def test_each_machine_has_gpus_of_its_own(cloud: Cloud) -> None:
         assert "/dev/vfio/vfio" in devices(cloud, instance.metadata.id)
     assert sorted(addresses) == [["0000:01:00.0"], ["0000:02:00.0"]]
     assert devices(cloud, instance.metadata.id) >= {"/dev/vfio/11"}
+
+
+async def test_of_two_kinds_of_gpu_a_machine_gets_the_one_it_asked_for(tmp_path) -> None:
+    """The host lists the other kind first."""
+    h100 = replace(GPUS[1], model="NVIDIA H100 80GB HBM3", memory_mib=81559)
+    shape = {"platform": "gpu-h100-sxm", "preset": "1gpu-16vcpu-200gb"}
+    gpus = (GPUS[0], h100)
+    async with machine_cloud(tmp_path, accelerators=gpus, memory_mib=512 * 1024, cpus=64) as cloud:
+        machine = await cloud.machine("one", resources=shape, boot_disk=boot_disk("one-boot"))
+        assert cloud.machines.desired(machine.metadata.id)["gpus"] == [h100.pci_address]
+        metadata = {"parent_id": cloud.project_id, "name": "two"}
+        spec = instance_spec(resources=shape, boot_disk=boot_disk("two-boot"))
+        refused = await cloud.refusal("InstanceService/Create", metadata=metadata, spec=spec)
+        assert "2 GPUs of type h100, 1 are available" in refused.message, "the L40S is no substitute"
 
 
 async def test_a_stopped_machine_releases_its_gpu(cloud: Cloud) -> None:
@@ -190,3 +204,39 @@ async def gpu_seconds(cloud: Cloud, resource_id: str, later: timedelta = timedel
     end = datetime.now(UTC) + later
     records = InstanceMeter()(history, history[0].at, end)
     return sum(each.seconds for each in records if each.sku.endswith(".gpu"))
+
+
+async def test_a_machine_that_was_removed_by_force_keeps_its_gpu_while_it_runs(cloud: Cloud) -> None:
+    machines = []
+    for name in ("one", "two"):
+        made = await cloud.machine(name, resources=SHAPE, boot_disk=boot_disk(f"{name}-boot"))
+        machines.append(made.metadata.id)
+    pod = Reference("Pod", machines[0], machines[0])
+
+    def forget(tx: Transaction) -> None:
+        keep_gpus = leave_to_pod(tx, machines[0], pod)
+        tx.delete(machines[0])
+        keep_gpus()
+
+    await cloud.running.store.write(forget)
+    third = await cloud.create("Instance", "x", instance_spec(resources=SHAPE, boot_disk=boot_disk("x")))
+    await cloud.until(third, "ERROR")
+    assert cloud.pod(third) is None and cloud.pod(machines[0]) is not None
+
+    cloud.engine.lose(pod)  # the operator has removed it
+    cloud.running.worker.enqueue(third)
+    await cloud.until(third, "RUNNING")
+    assert cloud.machines.desired(third)["gpus"] == ["0000:01:00.0"]
+
+
+async def test_a_preempted_machine_gives_its_gpu_to_the_one_that_waits(cloud: Cloud) -> None:
+    policy = {"preemptible": {"on_preemption": "STOP"}, "recovery_policy": "FAIL"}
+    for name in ("one", "two"):
+        spec = instance_spec(resources=SHAPE, boot_disk=boot_disk(f"{name}-boot"), **policy)
+        spot = await cloud.create("Instance", name, spec)
+        await cloud.until(spot, "RUNNING")
+    given = cloud.machines.desired(spot)["gpus"]
+    web = await cloud.create("Instance", "web", instance_spec(resources=SHAPE, boot_disk=boot_disk("web")))
+    await cloud.until(web, "RUNNING")
+    assert cloud.pod(spot) is None
+    assert cloud.machines.desired(web)["gpus"] == given

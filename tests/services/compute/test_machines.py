@@ -31,9 +31,16 @@ async def test_a_machine_runs_with_its_disk_and_addresses(cloud: Cloud) -> None:
     assert wish["region"] == "eu-north1"
     assert wish["disks"][0] | {"id": "", "size_bytes": 0} == {
         "id": "",
+        "encrypted": True,
         "path": "/disks/0/disk.qcow2",
         "size_bytes": 0,
         "read_only": False,
+        "limits": {
+            "read_operations": 20_000,
+            "write_operations": 40_000,
+            "read_bytes": 450 << 20,
+            "write_bytes": 450 << 20,
+        },
         "device_id": "boot",
         "is_boot": True,
     }

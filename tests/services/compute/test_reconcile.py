@@ -1,10 +1,15 @@
 """A filesystem becomes a volume, grows, fails and goes; against the fake engine."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 from neocloud.messages.nebius.compute.v1 import FilesystemStatus
 
-from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.base import EngineError, EngineUnavailable, Observation, Reference
 from neocloud.engines.manifest import Manifest, Namespace, read_manifest
 from neocloud.services.compute.public import filesystem_spec
+from neocloud.services.compute.reconcile.volumes import PLAIN
 from neocloud.services.compute.types import GIB, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from tests.services.compute.conftest import Bench
 
@@ -34,6 +39,39 @@ async def test_a_filesystem_grows(bench: Bench) -> None:
     await bench.clock.run_until(has_grown)
     claim = bench.engine.world.objects[bench.claim(ID)].to_dict()
     assert claim["spec"]["resources"]["requests"]["storage"] == str(20 * GIB)
+
+
+async def test_a_growth_waits_until_the_engine_can_do_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where only an unused file system can grow: it is usable meanwhile, and has its old size."""
+    await bench.insert(ID, 10)
+    await bench.until_state(ID, "READY")
+
+    async def refuse(objects: Sequence[Manifest]) -> None:
+        raise EngineUnavailable("It grows once no pod uses it.")
+
+    with monkeypatch.context() as waiting:
+        waiting.setattr(bench.engine, "apply", refuse)
+        await bench.change(ID, spec=filesystem_spec(20).SerializeToString(), resource_version=2)
+        await bench.until_state(ID, "UPDATING")
+        status = (await bench.message(ID)).status
+        assert (status.size_bytes, status.reconciling) == (10 * GIB, True)
+        assert "once no pod uses it" in status.state_description
+    await bench.until_state(ID, "READY")
+    assert (await bench.message(ID)).status.size_bytes == 20 * GIB
+
+
+async def test_a_filesystem_without_a_limit_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = bench.engine.observe
+
+    async def observe_an_earlier_one(namespace: str) -> Observation:
+        return replace(await observe(namespace), unsized=frozenset({bench.claim(ID)}))
+
+    monkeypatch.setattr(bench.engine, "observe", observe_an_earlier_one)
+    await bench.insert(ID, 10)
+    await bench.until_state(ID, "READY")
+    assert "not enforced" in (await bench.message(ID)).status.state_description
 
 
 async def test_an_owned_filesystem_waits_for_its_owners_namespace(bench: Bench) -> None:
@@ -109,7 +147,7 @@ async def test_a_volume_in_use_stays_and_the_status_says_so(bench: Bench) -> Non
     await bench.change(ID, deleted_at=bench.clock.now(), state="DELETING")
 
     async def says_why() -> bool:
-        return bool((await bench.message(ID)).status.state_description)
+        return (await bench.message(ID)).status.state_description not in ("", PLAIN)
 
     await bench.clock.run_until(says_why)
     assert bench.claim(ID) in bench.engine.world.objects

@@ -23,6 +23,7 @@ from neocloud.services.compute.render import (
     machine_pod,
     volume_objects,
 )
+from neocloud.services.compute.started_pod import running_pod
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "machine.yaml"
 WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"
@@ -114,8 +115,8 @@ def test_the_spec_of_a_running_machine_is_kept_and_read_back() -> None:
     """Its record holds the spec as a dictionary; the pod of it must not look like another one."""
     pod = machine_pod(VIEW)
     kept = json.loads(json.dumps(pod.spec()))
-    assert pod.with_spec(kept) == pod == Pod.from_dict(pod.to_dict())
-    assert pod.with_spec(kept).spec() == kept
+    assert running_pod(pod, kept) == pod == Pod.from_dict(pod.to_dict())
+    assert running_pod(pod, kept).spec() == kept
 
 
 def test_without_kvm_no_device_of_it_is_asked_for() -> None:

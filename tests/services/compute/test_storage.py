@@ -1,13 +1,21 @@
 """Disks, snapshots, images and filesystems of machines: CMP-08, CMP-13."""
 
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from neocloud.messages.nebius.compute.v1 import DiskStatus
+from neocloud.messages.nebius.compute.v1 import DiskStatus, ImageStatus
 
+from neocloud.control_plane.settings import Settings
+from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError, Code
+from neocloud.core.store import Transaction, open_store
 from neocloud.engines.base import Reference
+from neocloud.services.compute import sync_public_images
+from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGES_PARENT
 from tests.services.compute.cloud import (
     FAMILY,
     IMAGE_BYTES,
@@ -67,7 +75,9 @@ async def test_a_snapshot_becomes_a_disk_and_an_image(cloud: Cloud) -> None:
     second = await disk(cloud, "restored", source_snapshot_id=snapshot)
     assert source(cloud, second)["name"] == snapshot
     image = await cloud.create("Image", "golden", {"image_family": "golden", "source_disk_id": first})
-    await cloud.when(image, lambda found: found.status.state == 2)
+    copied = await cloud.when(image, lambda found: found.status.state == 2)
+    assert copied.status.min_disk_size_bytes == found.status.content_size_bytes
+    assert copied.status.storage_size_bytes < copied.status.min_disk_size_bytes, "what is stored of it"
     third = await disk(
         cloud, "third", source_image_family={"image_family": "golden", "parent_id": cloud.project_id}
     )
@@ -133,16 +143,14 @@ async def test_a_disk_is_written_by_one_machine_at_a_time(cloud: Cloud) -> None:
     refusal = await cloud.refusal("InstanceService/Create", metadata=metadata, spec=spec)
     assert refusal.code == Code.FAILED_PRECONDITION
     assert f"attached to instance one ({first.metadata.id})" in refusal.message
-    assert "`neo compute instance stop one`" in refusal.message
+    assert "`neo compute instance update one --secondary-disks`" in refusal.message
     assert (await cloud.refusal("DiskService/Delete", id=data)).code == Code.FAILED_PRECONDITION
     await cloud.call("InstanceService/Delete", id=first.metadata.id)
     await cloud.gone(first.metadata.id)
     second = await cloud.machine("two", boot_disk=boot_disk("two-boot"), secondary_disks=[existing(data)])
     assert cloud.machines.desired(second.metadata.id)["disks"][1]["id"] == data
-    claims = cloud.pod(second.metadata.id).manifest.to_dict()["metadata"]["annotations"][
-        "neocloud.dev/claims"
-    ]
-    assert data in claims
+    annotations = cloud.pod(second.metadata.id).manifest.to_dict()["metadata"]["annotations"]
+    assert data in annotations["neocloud.dev/attached-claims"]
 
 
 async def test_many_may_read_a_disk_that_nobody_writes(cloud: Cloud) -> None:
@@ -162,10 +170,6 @@ async def test_disks_are_attached_and_detached_while_the_machine_is_stopped(clou
     data = await disk(cloud)
     instance = await cloud.machine()
     identifier = instance.metadata.id
-    instance.spec.secondary_disks.add(attach_mode="READ_WRITE").existing_disk.id = data
-    request = {"metadata": {"id": identifier}, "spec": {"secondary_disks": [existing(data)]}}
-    refusal = await cloud.refusal("InstanceService/Update", **request)
-    assert refusal.code == Code.FAILED_PRECONDITION and "Stop it" in refusal.message
     await cloud.call("InstanceService/Stop", id=identifier)
     stopped = await cloud.until(identifier, "STOPPED")
     stopped.spec.secondary_disks.add(attach_mode="READ_WRITE").existing_disk.id = data
@@ -202,3 +206,33 @@ async def test_a_filesystem_is_shared_by_machines(cloud: Cloud) -> None:
     assert (await cloud.refusal("FilesystemService/Delete", id=shared)).code == Code.FAILED_PRECONDITION
     found = await cloud.when(shared, lambda seen: len(seen.status.read_write_attachments) == 2)
     assert instance.metadata.id in found.status.read_write_attachments
+
+
+async def test_an_image_of_the_cloud_says_what_its_file_takes(tmp_path: Path) -> None:
+    """Also one whose row a release before wrote, which took the size of the smallest disk for it."""
+    clock, settings = SystemClock(), Settings(home=tmp_path)
+    folder = tmp_path / "images" / "machine" / FAMILY
+    folder.mkdir(parents=True)
+    machine = {"name": FAMILY, "family": FAMILY, "title": "Test", "minimum_bytes": 4 * GIB}
+    (folder / "image.json").write_text(json.dumps(machine))
+    (folder / "disk.qcow2").write_bytes(b"x" * 100_000)
+    store = await open_store(":memory:", b"k" * 32, clock)
+
+    async def status() -> ImageStatus:
+        await sync_public_images(store, settings, clock)
+        (row,) = await store.read(lambda tx: tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0])
+        return ImageStatus.FromString(row.status)
+
+    first = await status()
+    assert first.min_disk_size_bytes == 4 * GIB
+    assert 0 < first.storage_size_bytes <= 1 << 20
+
+    def as_before(tx: Transaction) -> None:
+        (row,) = tx.list(IMAGE, parent_id=PUBLIC_IMAGES_PARENT)[0]
+        before = ImageStatus(storage_size_bytes=4 * GIB)
+        before.MergeFrom(ImageStatus(min_disk_size_bytes=4 * GIB, state=first.state))
+        tx.update(replace(row, status=before.SerializeToString()))
+
+    await store.write(as_before)
+    assert await status() == first
+    await store.close()

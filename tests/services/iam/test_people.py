@@ -345,6 +345,20 @@ async def test_one_address_may_have_an_account_in_two_tenants(cloud: Cloud) -> N
     assert session.account_id != made.body["tenantUserAccountId"]
 
 
+async def test_an_address_with_two_accounts_signs_in_with_the_tenants_name(cloud: Cloud) -> None:
+    account_id = await make_user(cloud)
+    stranger = await cloud.sign_in(cloud.other.credentials)
+    body = {"parentId": cloud.other.tenant_id, "email": ALICE, "password": PASSWORD}
+    assert (await cloud.call("UserService/Create", body, token=stranger, api=OWN_API)).status == 200
+
+    assert (await sign_in(cloud, tenantId="default")).account_id == account_id
+    assert (await sign_in(cloud, tenantId="other-bank")).account_id != account_id
+    refused = [await try_password(cloud, tenantId=each) for each in ("third", "", cloud.bank.project_id)]
+    assert {(each.code, each.body["message"]) for each in refused} == {
+        ("unauthenticated", refused[0].body["message"])
+    }, "nothing tells which tenants there are"
+
+
 async def test_lists_show_users_with_their_attributes(cloud: Cloud) -> None:
     account_id = await make_user(cloud)
     body = {"parentId": cloud.bank.tenant_id}

@@ -22,6 +22,7 @@ from neocloud.core.kind import FINALIZER
 from neocloud.core.store import Resource, Transaction
 from neocloud.engines.base import EngineError, Observation, Reference
 from neocloud.engines.fake import FakeEngine
+from neocloud.engines.gpu_ledger import GPU_NAMESPACE, pod_holder
 from neocloud.engines.manifest import ConfigMap, Manifest
 from neocloud.services import iam
 from neocloud.services.compute.public import filesystem_spec
@@ -170,6 +171,14 @@ async def test_a_stuck_resource_goes_with_all_that_it_owns(cloud: Cloud) -> None
     await cloud.until(name_again, "READY")
 
 
+async def test_gpus_stay_reserved_for_what_is_left_running(cloud: Cloud) -> None:
+    identifier = await stuck(cloud)
+    await cloud.running.store.write(lambda tx: tx.reserve(GPU_NAMESPACE, "GPU-0", identifier))
+    await cloud.call(FORGET, id=identifier)
+    held = await read(cloud, lambda tx: tx.reservations(GPU_NAMESPACE))
+    assert held == {"GPU-0": pod_holder(Reference("Pod", identifier, identifier))}
+
+
 async def test_what_a_step_makes_until_the_removal_is_listed(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +210,40 @@ async def test_slurm_jobs_of_the_resources_are_listed() -> None:
     jobs.jobs = AsyncMock(side_effect=ClusterUnreachable("Its login node does not run."))
     found, (problem,) = await api._slurm_jobs(jobs, rows)
     assert not found and "slurmcluster-e00a" in problem and "login node" in problem
+
+
+async def test_all_sources_of_a_listing_are_asked_at_the_same_time(tmp_path: Path) -> None:
+    """One after another, they would take longer than a caller waits: each waits here for the others."""
+    everyone = asyncio.Barrier(3)
+
+    async def jobs(cluster_id: str) -> list[BatchJob]:
+        await everyone.wait()
+        return [BatchJob(7, f"{row.id}.x", "RUNNING", has_ended=False) for row in rows]
+
+    spec = contract.message("neocloud.inference.v1.DeploymentSpec")
+    rows = [
+        Resource(f"deployment-e00{each}", DEPLOYMENT, "project-e00a", each, NOW, NOW)
+        for each in ("first", "second")
+    ]
+    rows = [
+        replace(row, spec=spec(slurm_cluster_id=f"slurmcluster-e00{row.name}").SerializeToString())
+        for row in rows
+    ]
+    seen: list[str] = []
+
+    async def observe(namespace: str) -> Observation:
+        seen.append(namespace)
+        if len(seen) == 1:
+            await everyone.wait()
+        return Observation(())
+
+    engine = Mock(observe=observe, removal_commands=lambda namespace: ())
+    dependencies = Mock(engine=engine, settings=Mock(home=tmp_path))
+    dependencies.provided.find.return_value = Mock(jobs=jobs)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        left = await api._left_behind(dependencies, rows)
+    assert left.engine_error == ""
+    assert [each.namespace for each in left.objects] == ["slurmcluster-e00first", "slurmcluster-e00second"]
 
 
 async def test_the_audit_log_of_the_resources_tenant_has_it(cloud: Cloud) -> None:

@@ -24,9 +24,15 @@ class FakeCloud(control_plane.Cloud):
     def world(self) -> FakeWorld:
         return self.engine.world
 
-    async def create_cluster(self, *, count: int, name: str = "bank") -> Any:
-        """Create, and wait until READY."""
-        workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-4gb", "count": count}
+    async def create_cluster(self, *, count: int, name: str = "bank", **node_set: Any) -> Any:
+        """Create, and wait until READY. `node_set` has more of its node set."""
+        workers = {
+            "name": "worker",
+            "platform": "cpu-local",
+            "preset": "1vcpu-4gb",
+            "count": count,
+            **node_set,
+        }
         return await self.until(await self.create("Cluster", name, {"node_sets": [workers]}), "READY")
 
 
@@ -38,7 +44,7 @@ async def fake_cloud(
     slurm = FakeSlurm(world)
     async with control_plane.cloud_in_process(
         home,
-        FakeEngine(world, faults=faults),
+        FakeEngine(world, faults=faults, responder=slurm.respond),
         overrides=ServiceRegistry().add(SlurmFactory, slurm.connect),
         images={"slurm": {"name": "slurm"}},
     ) as cloud:

@@ -1,24 +1,35 @@
 """What readiness figures mean (SLURM-17, SLURM-18, HEALTH-12)."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from neocloud.services.compute.public import preset
+from neocloud.services.slurm.api.confinement import confinement_findings
 from neocloud.services.slurm.api.findings import (
     FAIL,
+    NOT_ENFORCED,
     NOT_RUN,
     PASS,
     AllReduceReport,
     AllReduceRow,
+    BadReport,
     NodeReport,
     all_reduce_findings,
     gpu_finding,
+    job_reports,
     probe_findings,
 )
 
 HEALTHY = NodeReport(
-    cpus=1.0, memory_mib=4096, write_mib_per_second=400.0, read_mib_per_second=900.0, time=0.0
+    cpus=1.0,
+    memory_mib=4096,
+    write_mib_per_second=400.0,
+    read_mib_per_second=900.0,
+    time=0.0,
+    tmp_device=1.0,
+    shm_device=2.0,
 )
 
 
@@ -73,3 +84,55 @@ def test_only_the_largest_all_reduce_is_judged_for_speed():
 
 def test_a_wrong_sum_fails_at_any_size():
     assert {finding.verdict for finding in all_reduce_findings(report(9e9, right=False))} == {FAIL}
+
+
+IN_A_JOB = {
+    "cpus": 1,
+    "reachable_cpus": 1,
+    "tmp_device": 3,
+    "shm_device": 4,
+    "open_files": -1,
+    "locked_bytes": -1,
+    "processes": 4096,
+}
+
+
+def confinement(**figures: float) -> dict[str, str]:
+    (job,) = job_reports(json.dumps({"node": "worker-0", **IN_A_JOB, **figures}).encode())
+    found = confinement_findings([job], {"worker-0": HEALTHY}, has_gpus=True)
+    return {finding.check: finding.verdict for finding in found}
+
+
+def test_a_limit_of_jobs_that_nothing_enforces_is_never_called_a_pass():
+    enforced = {"job CPUs", "job /tmp and /dev/shm", "job limits"}
+    found = confinement()
+    assert {check for check, verdict in found.items() if verdict == PASS} == enforced
+    assert set(found.values()) == {PASS, NOT_ENFORCED}
+    assert found["home size"] == NOT_ENFORCED
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "check"),
+    [
+        ("cpus", 2, "job CPUs"),
+        ("reachable_cpus", 2, "job CPUs"),
+        ("tmp_device", HEALTHY.tmp_device, "job /tmp and /dev/shm"),
+        ("shm_device", HEALTHY.shm_device, "job /tmp and /dev/shm"),
+        ("open_files", 1024, "job limits"),
+        ("locked_bytes", 8 << 20, "job limits"),
+    ],
+)
+def test_what_a_job_can_use_beyond_its_share_is_not_enforced(figure: str, value: float, check: str):
+    assert confinement(**{figure: value})[check] == NOT_ENFORCED
+
+
+def test_folders_of_a_job_on_a_node_that_did_not_report_are_not_called_its_own():
+    (job,) = job_reports(json.dumps({"node": "worker-7", **IN_A_JOB}).encode())
+    found = confinement_findings([job], {"worker-0": HEALTHY}, has_gpus=False)
+    assert {finding.check: finding.verdict for finding in found}["job /tmp and /dev/shm"] == NOT_ENFORCED
+
+
+@pytest.mark.parametrize("output", ["", "[]", '{"node": 1}', '{"node": "worker-0", "cpus": -1}', "{"])
+def test_a_report_of_a_job_that_is_none_is_refused(output: str):
+    with pytest.raises(BadReport):
+        job_reports(output.encode())

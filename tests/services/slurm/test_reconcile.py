@@ -56,6 +56,53 @@ async def test_a_larger_node_set_gets_more_workers(cloud):
     await until(lambda: {"worker-1", "worker-2"} <= pods(cloud, cluster))
 
 
+async def test_login_nodes_come_and_go_with_a_balancer_before_several(cloud):
+    cluster = await cloud.create_cluster(count=1)
+    port = cluster.status.login.port
+    request = UpdateClusterRequest(metadata=cluster.metadata, spec=cluster.spec)
+    request.metadata.resource_version = 0
+    request.spec.login.count = 2
+    await cloud.call("ClusterService/Update", request)
+    names = ["login-0", "login-1", "balancer-0"]
+    cluster = await cloud.when(
+        cluster.metadata.id,
+        lambda seen: [node.name for node in seen.status.login.nodes if node.ready] == names,
+    )
+    assert set(names) <= pods(cloud, cluster) and cluster.status.login.port == port
+    request.spec.login.count = 1
+    await cloud.call("ClusterService/Update", request)
+    await until(lambda: "login-1" not in pods(cloud, cluster))
+    cluster = await cloud.until(cluster.metadata.id, "READY")
+    assert cluster.status.login.port == port
+    assert "balancer-0" in pods(cloud, cluster), "sessions pass through it"
+
+
+async def test_the_status_says_which_login_node_is_drained_and_one_must_be_left(cloud):
+    cluster = await cloud.create_cluster(count=1)
+    request = UpdateClusterRequest(metadata=cluster.metadata, spec=cluster.spec)
+    request.metadata.resource_version = 0
+    request.spec.login.count = 2
+    request.spec.login.drained_nodes.append("login-1")
+    await cloud.call("ClusterService/Update", request)
+    cluster = await cloud.when(
+        cluster.metadata.id,
+        lambda seen: [node.name for node in seen.status.login.nodes if node.drained] == ["login-1"],
+    )
+    drained = cloud.world.objects[Reference("ConfigMap", cluster.metadata.id, "login-nodes")].to_dict()
+    assert drained["data"] == {"drained": "login-1\n"}
+    for nodes in (
+        ["login-0", "login-1"],
+        ["login-2"],
+        ["login-1", "login-1"],
+        ["login-1\n"],
+        ["controller-0"],
+    ):
+        del request.spec.login.drained_nodes[:]
+        request.spec.login.drained_nodes.extend(nodes)
+        refused = await cloud.refusal("ClusterService/Update", request)
+        assert refused.code == contract.Code.INVALID_ARGUMENT, nodes
+
+
 async def test_a_smaller_node_set_leaves_no_node_behind(cloud):
     cluster = await cloud.create_cluster(count=3)
     await scale(cloud, cluster, 1)
@@ -79,6 +126,23 @@ async def test_a_worker_lost_together_with_the_controller_is_told_to_slurm_later
     await cloud.when(cluster.metadata.id, lambda seen: seen.status.nodes[0].restarts)
     assert ("DOWN", "worker-0") not in cloud.slurm.calls
     cloud.slurm.is_reachable = True
+    await until(lambda: ("DOWN", "worker-0") in cloud.slurm.calls)
+    await until(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
+
+
+async def test_a_worker_that_restarts_while_the_cluster_is_reconciled_is_told_to_slurm(cloud, monkeypatch):
+    """Its loss falls between the two observations of one run."""
+    cluster = await cloud.create_cluster(count=1)
+    apply = cloud.engine.apply
+    kills = [Reference("Pod", cluster.metadata.id, "worker-0")]
+
+    async def killed_meanwhile(objects) -> None:
+        await apply(objects)
+        while kills:
+            cloud.engine.kill(kills.pop())
+
+    monkeypatch.setattr(cloud.engine, "apply", killed_meanwhile)
+    cloud.running.worker.enqueue(cluster.metadata.id)
     await until(lambda: ("DOWN", "worker-0") in cloud.slurm.calls)
     await until(lambda: "IDLE" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
 
@@ -107,6 +171,18 @@ async def test_what_an_administrator_drained_stays_drained(cloud):
     assert "DRAIN" in records["worker-0"].states
     assert records["worker-0"].reason == "bad fan"
     assert ("RESUME", "worker-0") not in cloud.slurm.calls
+
+
+async def test_a_node_that_slurm_drained_for_a_job_it_already_ran_is_resumed(cloud):
+    cluster = await cloud.create_cluster(count=2)
+    address = cloud.world.addresses[Reference("Pod", cluster.metadata.id, "controller-0")]
+    slurm = cloud.slurm.connect(address, b"")
+    await slurm.set_node_state("worker-0", "DRAIN", "Duplicate jobid")
+    await slurm.set_node_state("worker-1", "DRAIN", "Duplicate jobid of a bad fan")
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    records = cloud.slurm.records[cluster.metadata.id]
+    await until(lambda: "DRAIN" not in records["worker-0"].states)
+    assert "DRAIN" in records["worker-1"].states
 
 
 async def test_deleting_leaves_nothing(cloud):
@@ -186,10 +262,28 @@ async def test_the_login_node_goes_without_an_address_that_it_cannot_have(tmp_pa
             assert login_ports(cloud, cluster) == [("127.0.0.1", port), (added, port)]
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bool):
-    """After `neo up --listen` with another address, no condition names the one that the host lacks."""
-    held = {"203.0.113.1,203.0.113.2": "cluster", "203.0.113.3": "other"}
+async def test_loopback_is_never_closed_though_the_monitor_before_holds_it(cluster_context: Any):
+    """The login node before went without an address that is free again, so only loopback seems taken."""
+    closed = ClosedAddresses()
+    with socket.socket() as monitor:
+        monitor.bind(("127.0.0.1", 0))
+        monitor.listen()
+        port = monitor.getsockname()[1]
+        addresses = ("127.0.0.1", "127.0.0.2")
+        for _ in range(3 * login_port.FAILURES_BEFORE_CLOSING):
+            assert not await closed.note_failure(cluster_context, addresses, port, [])
+    assert cluster_context.held == {}
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", port))
+        other.listen()
+        found = [await closed.note_failure(cluster_context, addresses, port, []) for _ in range(2)]
+    assert (found, list(cluster_context.held)) == ([False, True], ["127.0.0.2"])
+
+
+@pytest.fixture
+def cluster_context() -> Any:
+    """A context of a cluster with reservations in `held`."""
+    held: dict[str, str] = {}
 
     async def reserve(space: str, values: list[str]) -> None:
         held.update(dict.fromkeys(values, "cluster"))
@@ -201,10 +295,17 @@ async def test_an_address_that_the_operator_gave_up_is_not_missed(is_running: bo
         return dict(held)
 
     calls = {"reserve": reserve, "release": release, "reservations": reservations}
-    context: Any = SimpleNamespace(resource=SimpleNamespace(id="cluster"), **calls)
+    return SimpleNamespace(resource=SimpleNamespace(id="cluster"), held=held, **calls)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_an_address_that_the_operator_gave_up_is_not_missed(cluster_context: Any, is_running: bool):
+    """After `neo up --listen` with another address, no condition names the one that the host lacks."""
+    cluster_context.held.update({"203.0.113.1,203.0.113.2": "cluster", "203.0.113.3": "other"})
     wanted = ("127.0.0.1", "203.0.113.2")
-    assert await ClosedAddresses().of(context, 2222, wanted, is_running=is_running) == ["203.0.113.2"]
-    assert held == {"203.0.113.2": "cluster", "203.0.113.3": "other"}
+    left = await ClosedAddresses().of(cluster_context, 2222, wanted, is_running=is_running)
+    assert left == ["203.0.113.2"]
+    assert cluster_context.held == {"203.0.113.2": "cluster", "203.0.113.3": "other"}
 
 
 def test_a_port_is_free_although_the_host_lacks_one_of_the_addresses():

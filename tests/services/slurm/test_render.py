@@ -35,8 +35,9 @@ VIEW = ClusterView(
         NodeSetView("worker", count=2, cpus=4, memory_mib=16384),
         NodeSetView("gpu", count=1, cpus=16, memory_mib=65536, gpus=2, gpu_type="l40s"),
     ),
-    secrets=ClusterSecrets(b"slurm key", b"jwt key", "database password", "host key"),
+    secrets=ClusterSecrets(b"slurm key", b"jwt key", "database password", "host key", "worker host key"),
     authorized_keys=("ssh-ed25519 AAAA one@bank", "ssh-ed25519 BBBB two@bank\n"),
+    worker_host_public_key="ssh-ed25519 CCCC",
     shared_root_claim="shared-root",
     ssh_host_port=2222,
 )
@@ -101,8 +102,8 @@ def test_no_pod_is_privileged():
             context = container.get("securityContext", {})
             assert not context.get("privileged")
             added = set(context.get("capabilities", {}).get("add", []))
-            allowed = {"login": {"SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"}, "worker": {"SYS_ADMIN", "NET_RAW"}}
-            assert added <= allowed.get(container["name"], set())
+            nodes = {"SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"}  # both run sshd
+            assert added <= (nodes if container["name"] in ("login", "worker") else set())
 
 
 def test_only_workers_and_login_nodes_may_write_the_shared_root():
@@ -146,9 +147,17 @@ def test_the_login_node_has_its_port_where_the_operator_opens_the_cloud(listen, 
     assert opened.ssh_host == host
 
 
-def test_more_login_nodes_get_the_next_ports():
-    second = pod("login-1", replace(VIEW, login_count=2))
-    assert second["spec"]["containers"][0]["ports"][0]["hostPort"] == 2223
+def test_of_several_login_nodes_none_has_a_port_of_the_host_but_the_balancer_before_them():
+    """SLURM-03. It has neither keys nor the shared root, nor capabilities."""
+    several = replace(VIEW, login_count=2)
+    for name in ("login-0", "login-1"):
+        assert pod(name, several)["spec"]["containers"][0]["ports"] == [{"containerPort": 22}]
+    balancer = pod("balancer-0", several)["spec"]
+    (container,) = balancer["containers"]
+    assert container["ports"] == [{"containerPort": 22, "hostIP": "127.0.0.1", "hostPort": 2222}]
+    assert [mount["name"] for mount in container["volumeMounts"]] == ["login-nodes"]
+    assert [volume["configMap"]["name"] for volume in balancer["volumes"]] == ["login-nodes"]
+    assert "securityContext" not in container
 
 
 def test_without_a_port_nothing_is_published():
@@ -213,6 +222,27 @@ def test_jobs_without_a_memory_request_fit_the_leanest_node_on_every_cpu():
     assert settings(slurm_conf(VIEW))["DefMemPerCPU"] == str(min(16384 // 4, 65536 // 16))
 
 
+def test_jobs_that_name_gpus_only_get_the_share_of_a_gpu_in_cpus_and_memory():
+    big = NodeSetView("big", 1, 128, 1_600_000, gpus=8)
+    found = slurm_conf(replace(VIEW, node_sets=(*VIEW.node_sets, big)))
+    assert "PartitionName=gpu Nodes=gpu DefCpuPerGPU=8 DefMemPerGPU=32768\n" in found
+    assert "PartitionName=big Nodes=big DefCpuPerGPU=16 DefMemPerGPU=200000\n" in found
+    assert "PartitionName=main Nodes=ALL Default=YES DefCpuPerGPU=8 DefMemPerGPU=32768\n" in found, (
+        "fits both"
+    )
+    assert "PartitionName=worker Nodes=worker\n" in found
+    without = replace(VIEW, node_sets=VIEW.node_sets[:1])
+    assert "PerGPU" not in slurm_conf(without)
+    many = replace(VIEW, node_sets=(NodeSetView("many", 1, 4, 8192, gpus=8),))
+    assert "DefCpuPerGPU=1 DefMemPerGPU=1024" in slurm_conf(many)
+
+
+def test_workers_ask_for_cpus_of_their_own_and_nothing_else_does():
+    asking = {each.name for each in pods(VIEW) if each.own_cpus}
+    assert asking == {"worker-0", "worker-1", "gpu-0"}
+    assert pod("gpu-0")["metadata"]["annotations"]["neocloud.dev/own-cpus"] == "true"
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -243,6 +273,13 @@ def test_secrets_keep_every_byte():
 def test_login_keys_are_one_per_line():
     keys = next(item for item in written(foundation(VIEW)) if item["metadata"]["name"] == "login-keys")
     assert keys["data"]["root"] == "ssh-ed25519 AAAA one@bank\nssh-ed25519 BBBB two@bank\n"
+
+
+def test_keys_of_each_user_are_in_a_file_by_the_users_name():
+    view = replace(VIEW, user_keys={"ann": ("ssh-ed25519 DDDD",), "bob": ()})
+    keys = next(item for item in written(foundation(view)) if item["metadata"]["name"] == "login-keys")
+    assert {name: keys["data"][name] for name in ("ann", "bob")} == {"ann": "ssh-ed25519 DDDD\n", "bob": ""}
+    assert "root" in keys["data"]
 
 
 def test_other_namespaces_are_kept_out():

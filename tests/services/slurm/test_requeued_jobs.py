@@ -6,13 +6,15 @@ And the list of the jobs that wait or run.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.reconcile.nodes import restart_requeued_jobs
+from neocloud.services.slurm.reconcile.nodes import lost_under_jobs, restart_requeued_jobs
+from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.slurmrestd import SlurmJob
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -57,7 +59,7 @@ class Queue:
 
 
 async def restarted(queue: Any) -> tuple[list[int], bool]:
-    is_recovering = await restart_requeued_jobs(queue, NOW)
+    is_recovering = await restart_requeued_jobs(queue, await queue.jobs(), NOW)
     return queue.started, is_recovering
 
 
@@ -97,3 +99,27 @@ async def test_jobs_that_wait_or_run_are_listed_without_the_history() -> None:
     queue = Queue(*(job(number, state=state) for number, state in states.items()))
     jobs = ClusterJobs(cast(SlurmAccess, Access(queue)))
     assert [each.id for each in await jobs.active_jobs("slurmcluster-e00bank")] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_lost"),
+    [
+        ({}, True),
+        ({"state": "SUSPENDED"}, True),
+        ({"state": "PENDING"}, False),
+        ({"state": "COMPLETED"}, False),
+        ({"nodes": ("worker-1",)}, False),
+        ({"nodes": ("worker-1", "worker-0")}, True),
+        ({"started_at": NOW}, False),
+        ({"started_at": None}, False),
+    ],
+)
+def test_a_worker_that_started_after_its_job_was_lost_with_it(changes: dict[str, Any], is_lost: bool) -> None:
+    """However often it was restarted since the control plane last saw it."""
+    pods = {
+        "worker-0": SimpleNamespace(started_at=NOW + timedelta(seconds=0.9)),
+        "worker-1": SimpleNamespace(started_at=NOW - timedelta(hours=1)),
+    }
+    scope = cast(Scope, SimpleNamespace(workers=pods, observation=SimpleNamespace(pod=pods.get)))
+    running = {"state": "RUNNING", "nodes": ("worker-0",), "started_at": NOW - timedelta(seconds=1)}
+    assert bool(lost_under_jobs(scope, [job(7, **running | changes)])) is is_lost

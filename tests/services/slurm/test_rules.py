@@ -10,6 +10,7 @@ from neocloud.core.contract import ApiError, Code
 from neocloud.core.store.protocol import Resource
 from neocloud.services.slurm.rules import ClusterRules, LoginPorts
 from neocloud.services.slurm.types import CLUSTER
+from tests.services.slurm.conftest import public_key
 
 RULES = ClusterRules()
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -81,6 +82,39 @@ def test_a_private_key_is_never_repeated_in_the_message(cluster):
     cluster.spec.login.ssh_public_keys.append("-----BEGIN OPENSSH PRIVATE KEY-----hush")
     (violation,) = RULES.request_violations(cluster)
     assert "hush" not in violation.message
+
+
+def test_keys_of_users_are_checked_like_those_of_root(cluster):
+    cluster.spec.users.add(name="ann", ssh_public_keys=[public_key()])
+    cluster.spec.users.add(name="bob", ssh_public_keys=[public_key(), "hello"])
+    assert fields(RULES.request_violations(cluster)) == ["spec.users[1].ssh_public_keys[1]"]
+
+
+@pytest.mark.parametrize(
+    "name", ["root", "slurm", "munge", "nobody", "sshd", "haproxy", "systemd-network", "ann"]
+)
+def test_a_user_is_neither_an_account_of_the_system_nor_there_twice(cluster, world, name):
+    cluster.spec.users.add(name="ann")
+    cluster.spec.users.add(name=name)
+    assert fields(RULES.violations(cluster, None, world)) == ["spec.users[1].name"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'command="reboot" {}',
+        'from="*" {}',
+        "cert-authority {}",
+        "{0}\n{0}",
+        "{}\rcommand",
+        "{} \x1b[2J",
+        "# {}",
+    ],
+)
+def test_a_key_with_options_or_more_than_one_line_is_refused(cluster, line):
+    """In an authorized_keys file it would say more than who may sign in."""
+    cluster.spec.users.add(name="ann", ssh_public_keys=[line.format(public_key())])
+    assert fields(RULES.request_violations(cluster)) == ["spec.users[0].ssh_public_keys[0]"]
 
 
 def test_the_shared_root_does_not_shrink(cluster, world):

@@ -1,7 +1,7 @@
 """A project in memory for tables of rules: what is created goes through the rules as on the server."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +11,7 @@ from neocloud.core.contract import ApiError
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.store import Resource
+from neocloud.core.store.protocol import Transaction
 from neocloud.engines.base import Capabilities
 from neocloud.services.vpc import rules
 from neocloud.services.vpc import types as vpc
@@ -64,6 +65,9 @@ class PlainWorld:
 
     def release(self, namespace: str, value: str) -> None:
         self.claimed[namespace].pop(value, None)
+
+    def write(self, work: Callable[[Transaction], None]) -> None:
+        raise NotImplementedError("there is no transaction")
 
     # What the server does with the rules.
     def create(self, kind: str, spec: Mapping[str, Any], *, parent_id: str = PROJECT, name: str = "") -> Any:
