@@ -11,6 +11,7 @@ beside each other have address ranges of their own.
 """
 
 import signal
+import time
 from collections import OrderedDict
 from pathlib import PurePosixPath
 
@@ -126,24 +127,32 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     is_worker = hasattr(session.config, "workerinput")
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not is_worker:
-        session.config.pluginmanager.register(FailuresAtOnce(terminal))
+        session.config.pluginmanager.register(ReportsAtOnce(terminal))
     if not is_worker and not session.config.option.collectonly:
         remove_leftovers()
 
 
-class FailuresAtOnce:
-    """Print at once which test failed, and why in a line: a run that is cut off has no summary."""
+SLOW_SECONDS = 20.0
+
+
+class ReportsAtOnce:
+    """Print at once which test failed and why, and which was slow: a run that is cut off has no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
+        self._start = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.outcome in {"failed", "rerun"}:
+        failed = report.outcome in {"failed", "rerun"}
+        if not failed and report.duration < SLOW_SECONDS:
+            return
+        now = (time.monotonic() - self._start) / 60
+        words = f"{now:.0f} min: {report.outcome} ({report.when}, {report.duration:.0f} s): {report.nodeid}"
+        if failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            why = " ".join((crash.message if crash else report.longreprtext).split())
-            words = f"{report.outcome} ({report.when}, {report.duration:.0f} s): {report.nodeid}: {why}"
-            self._terminal.ensure_newline()
-            self._terminal.write_line(words[:300])
+            words += ": " + " ".join((crash.message if crash else report.longreprtext).split())
+        self._terminal.ensure_newline()
+        self._terminal.write_line(words[:300])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
