@@ -3,11 +3,11 @@
 fast   nothing outside of Python and short-lived tools: `make test-fast`
 real   Podman, PostgreSQL, a browser, network namespaces, clients and servers in processes of their own
 e2e    clouds with Slurm, QEMU or vLLM
-long   faults of clouds that take minutes each: `make test-long`, and no other verb
+long   what takes a minute or more by its nature: `make test-long`, and no other verb
 
-`make test` runs the first three in one pytest: one worker takes the tests that share a Slurm cluster, another
-one those that start clusters, machines or clouds, each in sequence, and whichever is free the rest. Clouds
-beside each other have address ranges of their own.
+`make test` runs the first three in one pytest: one worker builds the images and takes the tests that share a
+Slurm cluster, another one the emulator's and then those that start clusters, machines or clouds, each in
+sequence, and whichever is free the rest. Clouds beside each other have address ranges of their own.
 """
 
 import signal
@@ -66,13 +66,23 @@ REAL = (
 REAL_FIXTURES = {"busybox_root", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
 LONG = (
+    "tests/conformance/test_dstack.py",
+    "tests/conformance/test_skypilot.py",
+    "tests/e2e/inference/test_tuning.py::test_a_job_on_two_nodes",
+    "tests/e2e/test_cluster_backup.py",
+    "tests/e2e/test_cluster_people.py::test_a_drained_login_node",
+    "tests/e2e/test_cluster_people.py::test_users_come_and_go_by_the_hundred",
+    "tests/e2e/test_container_faults.py::test_a_step_that_waits_for_a_registry",
     "tests/e2e/test_controllers.py::test_one",
     "tests/e2e/test_controllers.py::test_two",
+    "tests/e2e/test_elastic.py",
     "tests/e2e/test_maintenance.py",
-    "tests/e2e/test_preemption.py::test_a_guest_that_ignores",
+    "tests/e2e/test_preemption.py",
+    "tests/e2e/test_training.py",
     "tests/e2e/test_two_clouds.py",
+    "tests/images/machines/test_boot.py::test_a_full_machine",
 )
-"""What the ids of these tests begin with. They are of the tier `e2e`, too."""
+"""What the ids of these tests begin with. They are of the tier `e2e`, too (decision 0028)."""
 GROUPS = {
     "own clouds": (
         *(
@@ -102,7 +112,10 @@ GROUPS = {
     ),
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
-Longest group first. The first that names a file or its folder counts; every other file is its own group."""
+The first that names a file or its folder counts; every other file is its own group."""
+FIRST = ("shared cluster", "emulator", "own clouds")
+"""Groups that start before all others, in this order: those with clouds wait for the images, which the first
+one builds."""
 
 hypothesis.settings.register_profile(
     "same everywhere",
@@ -132,7 +145,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         remove_leftovers()
 
 
-SLOW_SECONDS = 20.0
+SLOW_SECONDS = 10.0
 
 
 class ReportsAtOnce:
@@ -197,14 +210,14 @@ def rank_of(name: str, tests: int) -> tuple[int, int]:
     Files with real parts hold few tests that may take a minute each, so they do not come last: a worker takes
     the next file before its last two tests have ended, and the other worker would wait for it.
     """
-    groups = list(GROUPS)
+    groups = sorted(GROUPS, key=lambda group: FIRST.index(group) if group in FIRST else len(FIRST))
     if name in GROUPS:
         return groups.index(name), 0
     return len(groups) + (0 if _is_below(name, REAL) else 1), -tests
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Groups in the order of `GROUPS`, then files with real parts, then the other files; most tests first."""
+    """Groups, `FIRST` before others, then files with real parts, then the other files; most tests first."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
