@@ -49,6 +49,7 @@ OTHERS = {
     },
     "storage": {
         "gateway_link.py": "what the object gateway and control plane tell each other",
+        "object_reads.py": "reads objects for other services, as the account that asked",
         "report.py": "what the operator is told in neo status",
     },
     "tuning": {"work_folder.py": "the folder that a job shares with its recipe"},

@@ -48,6 +48,14 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
+class ReadLimit:
+    """What a key is limited to: reading and listing the objects of one bucket below a prefix."""
+
+    bucket_id: str
+    prefix: str
+
+
+@dataclass(frozen=True)
 class SigningKey:
     """What signatures of one day and region by one access key are checked with, and whose they are."""
 
@@ -61,6 +69,8 @@ class SigningKey:
     """Where this subject makes and lists buckets."""
     group_ids: frozenset[str] = frozenset()
     expires_at: datetime | None = None
+    reads: ReadLimit | None = None
+    """None: all that the account may do."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from neocloud.messages.neocloud.storage.v1 import (
 )
 from neocloud.objects.access import (
     ControlPlaneUnavailable,
+    ReadLimit,
     RefusalCode,
     Refused,
     SigningKey,
@@ -97,6 +98,7 @@ class GrpcControlPlane:
             project_id=found.project_id,
             group_ids=frozenset(found.group_ids),
             expires_at=contract.to_datetime(found.expires_at) if found.HasField("expires_at") else None,
+            reads=ReadLimit(found.reads.bucket_id, found.reads.prefix) if found.HasField("reads") else None,
         )
 
     async def authenticate(self, token: str) -> TokenOwner:

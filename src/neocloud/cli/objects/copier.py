@@ -23,8 +23,9 @@ from s3transfer.subscribers import BaseSubscriber
 from neocloud.cli.objects.checksums import Facts, facts_of
 from neocloud.cli.objects.listing import Item
 from neocloud.cli.objects.places import PARTIAL_SUFFIX, BucketPlace, relative_path
-from neocloud.cli.objects.service import CHECKSUM, CONNECTIONS, s3_errors
+from neocloud.cli.objects.service import CHECKSUM, s3_errors
 from neocloud.client.errors import ClientError
+from neocloud.client.s3 import CONNECTIONS
 from neocloud.core.untrusted_files import Folder
 
 MIB = 1024**2

@@ -9,14 +9,10 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import botocore.loaders
-import botocore.session
-from botocore.config import Config
-from botocore.credentials import CredentialProvider, CredentialResolver, Credentials, RefreshableCredentials
+from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, HTTPClientError
 from botocore.exceptions import ClientError as S3Error
 from botocore.exceptions import ConnectionError as S3ConnectionError
@@ -24,17 +20,16 @@ from botocore.exceptions import ConnectionError as S3ConnectionError
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
+from neocloud.client.s3 import s3_client
 from neocloud.core import contract
 
 ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 DEFAULT_REGION = "eu-north1"
-CONNECTIONS = 32
 ATTEMPTS = 5
 CHECKSUM = "CRC64NVME"
 """Of whole objects, also of those in parts, so that a file can be compared with it."""
-_NOTHING = os.devnull
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _CODES: Mapping[str, str] = {
     "AccessDenied": "PERMISSION_DENIED",
@@ -50,17 +45,6 @@ _CODES: Mapping[str, str] = {
     "ServiceUnavailable": "UNAVAILABLE",
     "503": "UNAVAILABLE",
 }
-
-
-class _OneKey(CredentialProvider):
-    METHOD = CANONICAL_NAME = "neo"
-
-    def __init__(self, credentials: Credentials) -> None:
-        super().__init__()
-        self._credentials = credentials
-
-    def load(self) -> Any:
-        return self._credentials
 
 
 def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> Any:
@@ -96,7 +80,7 @@ def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta
         _metadata(key), lambda: _metadata(issue_key(client, project_id, lifetime)), "neo"
     )
     url = endpoint_of(key, profile, client.endpoint)
-    return _client(credentials, url, key.region, profile.ca_file)
+    return s3_client(credentials, url, key.region, profile.ca_file, attempts=ATTEMPTS)
 
 
 def s3_of_environment() -> Any:
@@ -110,43 +94,14 @@ def s3_of_environment() -> Any:
         )
     credentials = Credentials(*(os.environ[name] for name in KEY_VARIABLES))
     region = os.environ.get("AWS_REGION", "") or DEFAULT_REGION
-    return _client(credentials, os.environ[ENDPOINT_VARIABLE], region, os.environ.get("AWS_CA_BUNDLE", ""))
+    ca_file = os.environ.get("AWS_CA_BUNDLE", "")
+    return s3_client(credentials, os.environ[ENDPOINT_VARIABLE], region, ca_file, attempts=ATTEMPTS)
 
 
 def _metadata(key: Any) -> dict[str, str | None]:
     expires_at = contract.to_datetime(key.expires_at).isoformat()
     secret = {"access_key": key.aws_access_key_id, "secret_key": key.secret}
     return {**secret, "token": None, "expiry_time": expires_at}
-
-
-@cache
-def _loader() -> Any:
-    """Return what reads the descriptions of S3, once a process."""
-    return botocore.loaders.create_loader()
-
-
-def _client(credentials: Any, url: str, region: str, ca_file: str) -> Any:
-    apart: Any = {
-        "profile": (None, None, None, None),
-        "config_file": (None, None, _NOTHING, None),
-        "credentials_file": (None, None, _NOTHING, None),
-    }
-    session = botocore.session.Session(session_vars=apart)
-    session.register_component("data_loader", _loader())
-    session.register_component("credential_provider", CredentialResolver([_OneKey(credentials)]))
-    config = Config(
-        signature_version="s3v4",
-        s3={"addressing_style": "path"},
-        retries={"mode": "standard", "max_attempts": ATTEMPTS},
-        max_pool_connections=CONNECTIONS,
-        request_checksum_calculation="when_supported",
-        response_checksum_validation="when_supported",
-        proxies={},
-    )
-    verify = ca_file or True
-    return cast(Any, session).create_client(
-        "s3", region_name=region, endpoint_url=url, verify=verify, config=config
-    )
 
 
 @contextmanager

@@ -249,7 +249,8 @@ class TuningApi:
         spec = job_spec(body)
         model_id = await self._model_id(request, text(body, "model", required=True), project_id)
         for param in ("training_file", "validation_file"):
-            if file_id := text(body, param):
+            # An object of a bucket is read by the job, which checks its lines.
+            if (file_id := text(body, param)) and not file_id.startswith("s3://"):
                 await self._check_file(request, file_id, project_id, param)
         name = "-".join(filter(None, ("ft", text(body, "suffix"), secrets.token_hex(4))))
         message = {

@@ -10,12 +10,19 @@ from hashlib import sha256
 
 from neocloud.core.callers import Buckets, Rate, source_network
 from neocloud.core.clock import Clock
-from neocloud.objects.access import ControlPlane, SigningKey, TokenOwner, UnknownAccessKey, UnknownToken
+from neocloud.objects.access import (
+    ControlPlane,
+    ReadLimit,
+    SigningKey,
+    TokenOwner,
+    UnknownAccessKey,
+    UnknownToken,
+)
 from neocloud.objects.s3 import signature
 from neocloud.objects.s3.body import Body
 from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.errors import S3Error, denied
-from neocloud.objects.s3.operations import Scope
+from neocloud.objects.s3.operations import GET, LIST, Scope
 from neocloud.objects.s3.remembered import Contact, Remembered
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.s3.settings import S3Settings
@@ -40,6 +47,8 @@ class Caller:
     is_presigned: bool = False
     proof: str = ""
     """Of the token that was shown; "": a key signed."""
+    reads: ReadLimit | None = None
+    """Of a key that only reads; None: it does all that the subject may do."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -105,8 +114,11 @@ class Door:
 
     async def permissions(self, caller: Caller, target_id: str) -> frozenset[str]:
         """Return what the roles of a caller allow on a bucket or project. Raises S3Error."""
-        if caller.is_anonymous:
+        if caller.is_anonymous or caller.reads is not None:
             return frozenset()
+        return await self._roles(caller, target_id)
+
+    async def _roles(self, caller: Caller, target_id: str) -> frozenset[str]:
         place = (caller.subject_id, caller.proof, target_id)
         return await self._rights.find(
             place,
@@ -131,11 +143,13 @@ class Door:
         self, caller: Caller, bucket: Bucket, permission: str, path: str, scope: Scope
     ) -> bool:
         """Return whether a role or the policy of the bucket allows this. Raises S3Error."""
+        if caller.reads is not None and not _is_within(caller.reads, bucket, permission, path):
+            return False
         for rule in view(bucket).rules:
             concerned = not rule.group_id or rule.group_id in caller.group_ids
             if concerned and rule.allows(permission, path, scope):
                 return True
-        return permission in await self.permissions(caller, bucket.id)
+        return not caller.is_anonymous and permission in await self._roles(caller, bucket.id)
 
     async def require(
         self, caller: Caller, bucket: Bucket, permission: str, path: str = "", scope: Scope = Scope.KEY
@@ -154,7 +168,12 @@ def caller_of(key: SigningKey, signed: Signed | None = None) -> Caller:
         key.project_id,
         key.group_ids,
         is_presigned=signed is not None and signed.is_presigned,
+        reads=key.reads,
     )
+
+
+def _is_within(limit: ReadLimit, bucket: Bucket, permission: str, path: str) -> bool:
+    return bucket.id == limit.bucket_id and permission in (GET, LIST) and path.startswith(limit.prefix)
 
 
 def _names(request: S3Request) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from neocloud.core.contract import ApiError
 from neocloud.core.readers import Subject
 from neocloud.core.service import Authenticator
 from neocloud.core.store.protocol import Page, Resource, Transaction
@@ -138,6 +139,14 @@ class TemporaryKey:
 
 
 @dataclass(frozen=True)
+class ReadLimit:
+    """What a key is limited to: reading and listing the objects of one bucket below a prefix."""
+
+    bucket_id: str
+    prefix: str
+
+
+@dataclass(frozen=True)
 class Signer:
     """Whose access key signed requests of one day name."""
 
@@ -148,6 +157,8 @@ class Signer:
     project_id: str
     group_ids: tuple[str, ...]
     expires_at: datetime | None
+    reads: ReadLimit | None = None
+    """None: all that the account may do."""
 
 
 class SignedRequests(Protocol):
@@ -176,6 +187,17 @@ class SignedRequests(Protocol):
     async def token(self, aws_id: str) -> tuple[str, datetime] | None:
         """Return a token of the key's account for calls of the storage API, which ends with the key, and when
         it ends at the latest. None unless the key is active."""
+        ...
+
+    async def reading_key(
+        self, account_id: str, project_id: str, reads: ReadLimit, lifetime: timedelta
+    ) -> TemporaryKey:
+        """Return a key for work that an account started and that outlives its sign-in. It may read what the
+        account may read at the time of use, within the limit, and ends with the account."""
+        ...
+
+    def refusal(self, tx: Transaction, subject: Subject, permission: str, target_id: str) -> ApiError | None:
+        """Return why the subject's roles do not allow this on the target; None where they do."""
         ...
 
     def is_allowed(self, role: str, permission: str) -> bool: ...

@@ -4,7 +4,8 @@ from neocloud.core.callers import ObjectGatewayKey, load_or_make_object_gateway_
 from neocloud.core.service import Service
 from neocloud.services.storage.api import KINDS, METHODS
 from neocloud.services.storage.gateway_link import AccessChanges, BucketBoard, BucketChanges
-from neocloud.services.storage.public import GatewayNotifier, GatewayReports
+from neocloud.services.storage.object_reads import StoreObjectReads
+from neocloud.services.storage.public import GatewayNotifier, GatewayReports, ObjectReads
 from neocloud.services.storage.reconcile import reconcilers
 from neocloud.services.storage.report import report
 
@@ -18,6 +19,7 @@ SERVICE = Service(
         BucketBoard: lambda dependencies: BucketBoard(dependencies.clock),
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
+        ObjectReads: StoreObjectReads,
         ObjectGatewayKey: lambda dependencies: load_or_make_object_gateway_key(dependencies.settings.home),
     },
 )

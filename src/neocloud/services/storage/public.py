@@ -1,11 +1,15 @@
 # pyright: strict
-"""What other services have to do with the object gateway: buckets of their own in it, and what it reports."""
+"""What other services have to do with the object gateway: buckets of their own in it, what it reports, and
+objects that they read for their resources."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import BinaryIO, Protocol
 
+from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.neocloud.storage.v1 import BucketReport, GatewayBucket
 
 
@@ -41,3 +45,63 @@ class GatewayReports(Protocol):
     def is_reporting(self) -> bool: ...
 
     def find(self, bucket_id: str) -> BucketReport | None: ...
+
+
+SCHEME = "s3://"
+
+
+@dataclass(frozen=True)
+class ObjectPlace:
+    """An object, or a folder of objects, as people name it: s3://BUCKET/KEY."""
+
+    bucket: str
+    key: str
+    """Of a folder: the prefix that its objects have, with its slash; "" is the whole bucket."""
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}"
+
+
+def place_in(url: str) -> ObjectPlace | None:
+    """Return what "s3://BUCKET/KEY" names; None for any other text."""
+    bucket, _, key = url.removeprefix(SCHEME).partition("/")
+    return ObjectPlace(bucket, key) if url.startswith(SCHEME) and bucket and key else None
+
+
+class ReadProblem(StrEnum):
+    MISSING = "missing"
+    FORBIDDEN = "forbidden"
+    TOO_LARGE = "too large"
+    UNANSWERED = "unanswered"
+    """By a gateway that does not run, or cut off on the way: worth another try."""
+
+
+class Unreadable(Exception):
+    """An object cannot be read; the message says why, and what to do."""
+
+    def __init__(self, problem: ReadProblem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class ObjectReads(Protocol):
+    """Reads objects for the resources of other services, as the account that made the resource.
+
+    What reads is the control plane, so the right is checked twice: of the caller when the resource is made,
+    and of the account, by the object gateway, at each read. A resource reads the buckets of its own project.
+    """
+
+    def allow(
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, place: ObjectPlace
+    ) -> None:
+        """Let a new resource read this object, or the objects of this folder, as the subject. Raises ApiError
+        unless the subject may, and where the project has no such bucket."""
+        ...
+
+    async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+        """Write an object to a file. Raises Unreadable."""
+        ...
+
+    async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:
+        """Return the names below a folder. Raises Unreadable, also where there are more than `most`."""
+        ...

@@ -43,6 +43,8 @@ class Reason(StrEnum):
     """Why a job cannot continue, as `status.error.code`; stable, for programs."""
 
     FILE_MISSING = "file_missing"
+    FILE_FORBIDDEN = "file_forbidden"
+    FILE_TOO_LARGE = "file_too_large"
     MODEL_GONE = "model_gone"
     CLUSTER_UNUSABLE = "cluster_unusable"
     JOB_REFUSED = "job_refused"

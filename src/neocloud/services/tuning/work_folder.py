@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeGuard, cast
+from typing import BinaryIO, TypeGuard, cast
 
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
@@ -112,6 +112,20 @@ class WorkFolder:
                 return
             folder.remove(name)
             stage_file(files, source.name, folder, name)
+
+    @contextlib.contextmanager
+    def new_file(self, name: str) -> Iterator[BinaryIO]:
+        """Yield a file to write, which gets its name when the block ends, and is removed when that raises."""
+        partial = f".{name}.partial"
+        with self._made() as folder:
+            folder.remove(partial)
+            try:
+                with folder.new_file(partial) as file:
+                    yield file
+                folder.rename(partial, name)
+            except BaseException:
+                folder.remove(partial)
+                raise
 
     def has_file(self, name: str) -> bool:
         with self._opened() as folder:

@@ -14,6 +14,7 @@ from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upl
 from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
 from neocloud.cli.commands.tuning.serving import check_serving, serve
 from neocloud.cli.lazy import command_group
+from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, say, show, warn
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import (
@@ -43,10 +44,13 @@ CPU_PLATFORM = "cpu-local"
 app = command_group()
 
 
-DataArgument = Annotated[Path, typer.Argument(help="Conversations: JSONL, JSON, CSV or Parquet.")]
+DataArgument = Annotated[
+    str,
+    typer.Argument(help="Conversations: JSONL, JSON, CSV or Parquet; or JSONL as s3://BUCKET/KEY."),
+]
 BaseOption = Annotated[str, typer.Option(metavar="MODEL", help="Model to start from.")]
 ValidationOption = Annotated[
-    Path | None, typer.Option(help="Conversations to evaluate on. Default: a tenth of the data.")
+    str, typer.Option(help="Conversations to evaluate on, as DATA. Default: a tenth of the data.")
 ]
 SuffixOption = Annotated[str, typer.Option(help="Suffix of the new model's name.")]
 EpochsOption = Annotated[int, typer.Option(min=0, help="Passes over the data; 0: chosen by its size.")]
@@ -84,7 +88,7 @@ def tune(
     context: typer.Context,
     data: DataArgument,
     base: BaseOption,
-    validation: ValidationOption = None,
+    validation: ValidationOption = "",
     suffix: SuffixOption = "",
     epochs: EpochsOption = 0,
     batch_size: BatchSizeOption = 0,
@@ -106,7 +110,8 @@ def tune(
 ) -> None:
     """Fine-tune a model: upload the data, train, compare with the base on held-out data.
 
-    Ctrl-C leaves the job running. Options that are not given are chosen by the size of data and model.
+    Data in a bucket are not uploaded: the job reads them with your rights. Ctrl-C leaves the job running.
+    Options that are not given are chosen by the size of data and model.
 
     Examples:
 
@@ -114,6 +119,7 @@ def tune(
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
+      neo tune s3://data-sets/chats.jsonl --base tiny
     """
     if price and not serve_it:
         raise typer.BadParameter(
@@ -143,7 +149,7 @@ def tune(
     }
     with gateway_of(context, project=cloud.project) as gateway:
         spec["training_file"] = _uploaded(gateway, data)
-        if validation is not None:
+        if validation:
             spec["validation_file"] = _uploaded(gateway, validation)
         if on_slurm:
             spec["slurm_cluster_id"], spec["nodes"] = cloud.find(CLUSTERS, on_slurm).metadata.id, nodes
@@ -157,7 +163,8 @@ def tune(
             # In other formats stdout is the job alone, for programs.
             with nullcontext() if output is Format.TABLE else redirect_stdout(sys.stderr):
                 names = serve(context, cloud, base_model, job, price)
-                _compare(gateway, names, question or first_question(data))
+                is_here = not data.startswith(SCHEME)
+                _compare(gateway, names, question or (first_question(Path(data)) if is_here else ""))
 
 
 def _compare(gateway: Gateway, names: tuple[str, str], question: str) -> None:
@@ -181,8 +188,12 @@ def _answers(gateway: Gateway, models: Sequence[str], question: str) -> None:
         echo(f"{model}: {answer.strip()}")
 
 
-def _uploaded(gateway: Gateway, data: Path) -> str:
-    with as_jsonl(data) as path, stage(f"Upload {data.name}"):
+def _uploaded(gateway: Gateway, data: str) -> str:
+    """Return the id of an uploaded file. An object of a bucket stays where it is."""
+    if data.startswith(SCHEME):
+        return data
+    file = Path(data)
+    with as_jsonl(file) as path, stage(f"Upload {file.name}"):
         return upload(gateway, path)
 
 

@@ -22,6 +22,7 @@ from neocloud.messages.nebius.iam.v2 import AccessKeySpec
 from neocloud.messages.neocloud.iam.v1 import SessionStatus
 from neocloud.services.iam.access.account_keys import (
     ACCESS_KEY_SCOPES,
+    DATA_PLANE_SCOPES,
     StaticKeys,
     is_static_token,
     key_id_in,
@@ -194,6 +195,18 @@ def _checked_subject(
         return None
     scopes = ACCESS_KEY_SCOPES if credential.kind == ACCESS_KEY else None
     return CheckedCredential(Subject(account.id, kind, name, tenant_id, scopes=scopes), ends_at)
+
+
+def find_account(tx: Transaction, account_id: str) -> Subject | None:
+    """Return an account that may act now, whatever its credentials, for the storage of objects and images."""
+    account, tenant_id = tx.get(account_id), tenant_of(account_id, tx.get)
+    if account is None or account.deleted_at or not tenant_id:
+        return None
+    is_service_account = account.kind == SERVICE_ACCOUNT
+    if not is_service_account and not is_usable(tx, account):
+        return None
+    kind = "service_account" if is_service_account else "user"
+    return Subject(account.id, kind, account.name, tenant_id, scopes=DATA_PLANE_SCOPES)
 
 
 def _check_service_account(account: Resource, credential: Resource) -> tuple[bool, datetime | None]:

@@ -17,12 +17,11 @@ from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.messages.nebius.iam.v2 import AccessKeySpec
 from neocloud.services.iam.access.account_keys import (
-    DATA_PLANE_SCOPES,
     SigningKey,
     find_signing_key,
     is_static_token,
 )
-from neocloud.services.iam.access.authentication import StoreAuthenticator
+from neocloud.services.iam.access.authentication import StoreAuthenticator, find_account
 from neocloud.services.iam.access.authorization import refused
 from neocloud.services.iam.access.temporary_keys import (
     LONGEST_LIFETIME,
@@ -30,11 +29,11 @@ from neocloud.services.iam.access.temporary_keys import (
     find_key,
     is_temporary,
     issue_key,
+    issue_reading_key,
 )
 from neocloud.services.iam.access.tokens import issue, issue_for
-from neocloud.services.iam.access.users import is_usable
 from neocloud.services.iam.rules.roles import ROLES, allows
-from neocloud.services.iam.types import GROUP_MEMBERSHIP, SERVICE_ACCOUNT, Signer, TemporaryKey, tenant_of
+from neocloud.services.iam.types import GROUP_MEMBERSHIP, ReadLimit, Signer, TemporaryKey
 
 TOKEN_LIFETIME = timedelta(minutes=5)
 MAX_SKEW = timedelta(days=8)
@@ -67,14 +66,9 @@ class StoreSignedRequests:
 
     async def rights(self, subject_id: str, permissions: Sequence[str], target_id: str) -> tuple[str, ...]:
         def find(tx: Transaction) -> tuple[str, ...]:
-            account, tenant_id = tx.get(subject_id), tenant_of(subject_id, tx.get)
-            if account is None or account.deleted_at or not tenant_id:
+            subject = find_account(tx, subject_id)
+            if subject is None:
                 return ()
-            is_service_account = account.kind == SERVICE_ACCOUNT
-            if not is_service_account and not is_usable(tx, account):
-                return ()
-            kind = "service_account" if is_service_account else "user"
-            subject = Subject(account.id, kind, account.name, tenant_id, scopes=DATA_PLANE_SCOPES)
             return tuple(each for each in permissions if refused(tx, subject, each, target_id) is None)
 
         return await self._store.read(find)
@@ -98,7 +92,7 @@ class StoreSignedRequests:
 
     async def _token_of_temporary(self, aws_id: str, now: datetime) -> tuple[str, datetime] | None:
         found = await self._store.read(lambda tx: find_key(tx, aws_id, now))
-        if found is None:
+        if found is None or found.claims is None:
             return None
         expires_at = min(now + TOKEN_LIFETIME, found.expires_at)
         # With the time of the sign-in: tokens that are older than a revocation are worthless.
@@ -118,6 +112,19 @@ class StoreSignedRequests:
             # No credential that can be revoked alone is behind it, so the key does not outlive the token.
             expires_at = min(expires_at, claims.expires_at)
         return await self._store.write(lambda tx: issue_key(tx, claims, project_id, expires_at))
+
+    async def reading_key(
+        self, account_id: str, project_id: str, reads: ReadLimit, lifetime: timedelta
+    ) -> TemporaryKey:
+        now = self._clock.now()
+        return await self._store.write(
+            lambda tx: issue_reading_key(tx, account_id, project_id, reads, now, now + lifetime)
+        )
+
+    def refusal(
+        self, tx: Transaction, subject: Subject, permission: str, target_id: str
+    ) -> contract.ApiError | None:
+        return refused(tx, subject, permission, target_id)
 
     def is_allowed(self, role: str, permission: str) -> bool:
         return role in ROLES and allows(role, permission)
@@ -150,6 +157,7 @@ def _temporary_signer(tx: Transaction, found: FoundKey, aws_id: str, day: str, r
         project_id=found.project_id,
         group_ids=_groups(tx, found.subject.id),
         expires_at=found.expires_at,
+        reads=found.reads,
     )
 
 

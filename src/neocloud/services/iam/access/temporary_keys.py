@@ -4,6 +4,9 @@
 Nothing of a key is stored. Its id holds, encrypted, whose it is, the credential that it was issued to, and
 when it ends; its secret is derived from the id. Each use looks at the account and the credential again, so a
 key ends with the session that was revoked or the key that was deactivated, whatever its time.
+
+A reading key is for work that an account started and that outlives the sign-in. It has no credential, ends
+with the account, and reads one bucket below a prefix.
 """
 
 import base64
@@ -11,6 +14,7 @@ import hmac
 import json
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -20,15 +24,17 @@ from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
-from neocloud.services.iam.access.authentication import find_subject
+from neocloud.services.iam.access.authentication import find_account, find_subject
 from neocloud.services.iam.access.tokens import AccessClaims, Actor
-from neocloud.services.iam.types import SECRETS_ID, TemporaryKey, is_project, tenant_of
+from neocloud.services.iam.types import SECRETS_ID, ReadLimit, TemporaryKey, is_project, tenant_of
 
 PREFIX = "NCTK"
 LONGEST_LIFETIME = timedelta(days=7)
 _ROOT = "temporary-key-root"
 _ROOT_BYTES = 32
 _ID = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{100,508}}")
+_PREFIX_BYTES = 100
+"""How much of a prefix an id holds, which has to stay short."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,12 @@ class FoundKey:
     """A key that may be used now."""
 
     subject: Subject
-    claims: AccessClaims
+    claims: AccessClaims | None
+    """None of a reading key, which has no credential to issue tokens for."""
     secret: str = field(repr=False)
     project_id: str
     expires_at: datetime
+    reads: ReadLimit | None = None
 
 
 def is_temporary(aws_access_key_id: str) -> bool:
@@ -64,12 +72,28 @@ def issue_key(tx: Transaction, claims: AccessClaims, project_id: str, expires_at
         *(claims.subject_id, claims.credential_id, claims.issued_at.timestamp(), actor),
         *(project_id, int(expires_at.timestamp())),
     ]
+    return _sealed(tx, content, expires_at)
+
+
+def issue_reading_key(
+    tx: Transaction, account_id: str, project_id: str, reads: ReadLimit, now: datetime, expires_at: datetime
+) -> TemporaryKey:
+    """Return a new key that reads for an account, as long as the account may be used."""
+    prefix = reads.prefix.encode()[:_PREFIX_BYTES].decode(errors="ignore")
+    content = [
+        *(account_id, "", now.timestamp(), None, project_id, int(expires_at.timestamp())),
+        *(reads.bucket_id, prefix),
+    ]
+    return _sealed(tx, content, expires_at)
+
+
+def _sealed(tx: Transaction, content: Sequence[object], expires_at: datetime) -> TemporaryKey:
     root = tx.secret(SECRETS_ID, _ROOT)
     if root is None:
         root = secrets.token_bytes(_ROOT_BYTES)
         tx.put_secret(SECRETS_ID, _ROOT, root)
-    sealed = _fernet(root).encrypt(json.dumps(content, separators=(",", ":")).encode()).decode()
-    aws_id = PREFIX + sealed.rstrip("=")
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    aws_id = PREFIX + _fernet(root).encrypt(text.encode()).decode().rstrip("=")
     return TemporaryKey(aws_id, _secret(root, aws_id), expires_at)
 
 
@@ -83,11 +107,16 @@ def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
         opened = _fernet(root).decrypt(sealed + "=" * (-len(sealed) % 4))
     except InvalidToken:
         return None
-    subject_id, credential_id, issued_at, actor, project_id, ends = json.loads(opened)
+    subject_id, credential_id, issued_at, actor, project_id, ends, *limit = json.loads(opened)
     issued, expires_at = (
         datetime.fromtimestamp(issued_at, now.tzinfo),
         datetime.fromtimestamp(ends, now.tzinfo),
     )
+    if limit:
+        account = find_account(tx, subject_id)
+        if account is None or now >= expires_at or tenant_of(project_id, tx.get) != account.tenant_id:
+            return None
+        return FoundKey(account, None, _secret(root, aws_id), project_id, expires_at, ReadLimit(*limit))
     claims = AccessClaims(
         subject_id, credential_id, issued, expires_at, Actor(*actor) if actor else None, ACCESS_KEY_SCOPES
     )

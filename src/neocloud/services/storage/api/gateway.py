@@ -63,6 +63,9 @@ async def sign(call: Call, request: SignRequest) -> SignResponse:
     )
     if found.expires_at is not None:
         answer.expires_at.CopyFrom(contract.timestamp(found.expires_at))
+    if found.reads is not None:
+        answer.reads.bucket_id, answer.reads.prefix = found.reads.bucket_id, found.reads.prefix
+        answer.reads.SetInParent()
     return answer
 
 

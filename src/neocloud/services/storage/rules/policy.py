@@ -1,7 +1,7 @@
 # pyright: strict
 """What is legal for the policy of a bucket: roles of storage, for groups of its tenant or for anybody."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from neocloud.core.kind import Violation
 from neocloud.core.readers import ResourceReader
@@ -50,3 +50,24 @@ def group_violations(policy: BucketPolicy, project_id: str, reader: ResourceRead
                 f"spec.bucket_policy.rules[{number}].group_id",
                 f"is {rule.group_id!r}; this tenant has no such group",
             )
+
+
+def policy_allows(
+    policy: BucketPolicy,
+    group_ids: Collection[str],
+    permission: str,
+    path: str,
+    role_allows: Callable[[str, str], bool],
+) -> bool:
+    """Return whether a rule allows members of these groups this on a key, or on all below a prefix that ends
+    with a slash. The object gateway decides alike (objects/s3/door.py)."""
+    for rule in policy.rules:
+        is_concerned = rule.WhichOneof("subject") == "anonymous" or rule.group_id in group_ids
+        has_right = any(role_allows(role, permission) for role in rule.roles)
+        if is_concerned and has_right and any(_covers(each, path) for each in rule.paths):
+            return True
+    return False
+
+
+def _covers(pattern: str, path: str) -> bool:
+    return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern

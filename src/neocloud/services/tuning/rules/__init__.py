@@ -18,9 +18,12 @@ from neocloud.messages.neocloud.tuning.v1 import (
 from neocloud.services.compute.public import Demand, Preset, check_capacity, preset, preset_violations
 from neocloud.services.inference.types import MODEL, ModelState
 from neocloud.services.slurm.types import CLUSTER
+from neocloud.services.storage.public import SCHEME, ObjectReads, place_in
 from neocloud.services.tuning.rules.memory import Nodes, choose_shape, fit_on, nodes_of
 from neocloud.services.tuning.types import JOB, WORKING, Files, State
 
+MAX_URL_BYTES = 1100
+"""Of an object: the longest name of a bucket, and of a key."""
 LARGEST_SERVED_RANK = 64
 """The largest rank of an adapter that deployments serve; see services/inference."""
 
@@ -186,21 +189,36 @@ def _memory_violations(requested: Hyperparameters, base: ModelStatus, shape: Pre
 
 def _file_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[Violation]:
     files = reader.provided.find(Files)
-    if files is None:
-        raise contract.bad_state(
-            new.metadata.id,
-            "This cloud keeps no files: its gateway does not run, so there is nothing to train on.",
-        )
     for name in ("training_file", "validation_file"):
         file_id: str = getattr(new.spec, name)
         if not file_id:
             continue
+        if file_id.startswith(SCHEME):
+            yield from _object_violations(new, name, file_id, reader)
+            continue
+        if files is None:
+            raise contract.bad_state(
+                new.metadata.id,
+                "This cloud keeps no files: its gateway does not run. Name an object of a bucket, s3://...",
+            )
         try:
             files.path(new.metadata.parent_id, file_id)
         except LookupError:
             yield Violation(
                 f"spec.{name}", f'there is no file "{file_id}" in this project; POST /v1/files uploads one'
             )
+
+
+def _object_violations(
+    new: FineTuningJob, name: str, url: str, reader: ResourceReader
+) -> Iterable[Violation]:
+    """Raises ApiError unless the caller may read the object."""
+    place = place_in(url)
+    if place is None or place.key.endswith("/") or len(url.encode()) > MAX_URL_BYTES:
+        yield Violation(f"spec.{name}", f'"{url[:80]}" is not the URL of an object: s3://BUCKET/KEY')
+        return
+    reads = reader.provided.get(ObjectReads)
+    reader.write(lambda tx: reads.allow(tx, reader.subject, new.metadata, place))
 
 
 def _same_tenant(model: Resource, new: FineTuningJob, reader: ResourceReader) -> bool:

@@ -1,0 +1,75 @@
+"""A real object gateway in the test's process, for a control plane there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
+from neocloud.core.clock import SystemClock
+from neocloud.objects.__main__ import listen, server
+from neocloud.objects.composition import running_objects
+from neocloud.objects.control_plane import GrpcControlPlane
+from neocloud.objects.s3.protocol import s3_connections
+from neocloud.objects.settings import ObjectsSettings
+from neocloud.services.iam.access.tokens import token_issuer
+from tests.services.storage.cloud import AccessKey, AccountCloud
+
+KEY = bytes(range(32))
+REGION = "eu-north1"
+
+
+@asynccontextmanager
+async def object_gateway(home: Path, api: str) -> AsyncIterator[str]:
+    """Yield its URL, once it serves."""
+    settings = ObjectsSettings(home=home, api=api, port=0)
+    link = GrpcControlPlane(api, object_gateway_key_file(home))
+    listener = listen("127.0.0.1", 0, settings.write_seconds)
+    endpoint = "{}:{}".format(*listener.getsockname())
+    folder = object_gateway_folder(home)
+    try:
+        async with running_objects(folder, KEY, link, SystemClock(), settings.s3, endpoint) as app:
+            web = server(app, settings, s3_connections(settings))
+            serving = asyncio.create_task(web.serve(sockets=[listener]))
+            yield f"http://{endpoint}"
+            web.end()
+            await serving
+    finally:
+        await link.close()
+
+
+class ServedCloud(AccountCloud):
+    """A cloud whose buckets hold objects."""
+
+    s3_url: str
+
+    async def bucket(self, name: str, project_id: str = "", **spec: Any) -> str:
+        """Return the id of a new bucket that is ready."""
+        metadata = {"parent_id": project_id or self.project_id, "name": name}
+        operation = await self.call("nebius.storage.v1.BucketService/Create", metadata=metadata, spec=spec)
+        await self.until(operation.resource_id, "ACTIVE")
+        return operation.resource_id
+
+    def s3(self, aws_id: str, secret: str) -> Any:
+        return boto3.client(
+            "s3",
+            endpoint_url=self.s3_url,
+            region_name=REGION,
+            aws_access_key_id=aws_id,
+            aws_secret_access_key=secret,
+            config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 0}),
+        )
+
+    async def put(self, key: AccessKey, bucket: str, name: str, body: bytes) -> None:
+        s3 = self.s3(key.aws_id, key.secret)
+        await asyncio.to_thread(s3.put_object, Bucket=bucket, Key=name, Body=body)
+
+    async def token_of(self, account_id: str) -> str:
+        issue = token_issuer(self.running.store, SystemClock())
+        token, _ = await issue(account_id, timedelta(hours=1))
+        return token

@@ -1,0 +1,171 @@
+"""Data of jobs in buckets: read with the rights of whoever made the job, and no others."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from neocloud.testing.waiting import until
+from tests.services.storage.cloud import AccessKey
+from tests.services.storage.served import ServedCloud, object_gateway
+from tests.services.tuning.cloud import CHAT, JOBS, FakeCloud, add_model, create_job, fake_cloud
+
+DATA = (json.dumps(CHAT) + "\n").encode() * 40
+URL = "s3://data-sets/chats/bank.jsonl"
+
+
+class Cloud(ServedCloud, FakeCloud):
+    owner: AccessKey
+    """Of an editor of the tenant."""
+    model_id: str
+
+    async def tune_as(self, account_id: str, url: str = URL) -> Any:
+        """Create a job with the token of an account."""
+        mine, self.token = self.token, await self.token_of(account_id)
+        try:
+            return await create_job(self, self.model_id, training_file=url)
+        finally:
+            self.token = mine
+
+
+@asynccontextmanager
+async def serving(cloud: Cloud) -> AsyncIterator[None]:
+    async with object_gateway(cloud.home, cloud.running.server.addresses.grpc) as cloud.s3_url:
+        yield
+
+
+@pytest.fixture
+async def stopped(tmp_path: Path) -> AsyncIterator[Cloud]:
+    """A cloud with an object in a bucket, whose object gateway does not run."""
+    async with fake_cloud(tmp_path) as plain:
+        found = Cloud(**vars(plain))
+        async with serving(found):
+            await found.bucket("data-sets")
+            found.owner = await found.access_key(await found.account("owner", "editors"))
+            await found.put(found.owner, "data-sets", "chats/bank.jsonl", DATA)
+        found.model_id = await add_model(found)
+        yield found
+
+
+@pytest.fixture
+async def cloud(stopped: Cloud) -> AsyncIterator[Cloud]:
+    async with serving(stopped):
+        yield stopped
+
+
+async def tuner(cloud: Cloud, *roles: tuple[str, str]) -> str:
+    """Return an account that may tune in the project, with more roles on other resources."""
+    account, group = await cloud.account("tuner"), await cloud.group("tuners")
+    await cloud.join(account, group)
+    for role, target in (("tuning.editor", cloud.project_id), *roles):
+        await cloud.permit(group, target, role)
+    return account
+
+
+async def code_of(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as found:
+        await call
+    return found.value.code().name, found.value.details() or ""
+
+
+async def bucket_id(cloud: Cloud, name: str = "data-sets") -> str:
+    found = await cloud.call(
+        "nebius.storage.v1.BucketService/GetByName", parent_id=cloud.project_id, name=name
+    )
+    return found.metadata.id
+
+
+async def test_a_job_trains_on_an_object(cloud: Cloud) -> None:
+    account = await tuner(cloud, ("storage.viewer", await bucket_id(cloud)))
+    job_id = await cloud.tune_as(account)
+    await until(lambda: cloud.pod(job_id) is not None)
+    folder = cloud.recipes(job_id).folder
+    assert (folder / "training_file.jsonl").read_bytes() == DATA
+    kept = b"".join(path.read_bytes() for path in folder.iterdir() if path.name != "training_file.jsonl")
+    assert b"NCTK" not in kept and "NCTK" not in repr(cloud.pod(job_id).manifest)
+
+
+async def test_who_may_tune_but_not_read_the_bucket_is_refused(cloud: Cloud) -> None:
+    account = await tuner(cloud)
+    code, message = await code_of(cloud.tune_as(account))
+    assert code == "PERMISSION_DENIED" and "storage.objects.get" in message
+    jobs = await cloud.call(f"{JOBS}/List", parent_id=cloud.project_id)
+    assert not jobs.items
+
+
+async def test_a_policy_gives_the_right_on_its_paths_alone(cloud: Cloud) -> None:
+    account, group = await cloud.account("tuner"), await cloud.group("tuners")
+    await cloud.join(account, group)
+    await cloud.permit(group, cloud.project_id, "tuning.editor")
+    rule = {"paths": ["chats/*"], "roles": ["storage.viewer"], "group_id": group}
+    await cloud.bucket("shared-sets", bucket_policy={"rules": [rule]})
+    for key in ("chats/a.jsonl", "others/a.jsonl"):
+        await cloud.put(cloud.owner, "shared-sets", key, DATA)
+    job_id = await cloud.tune_as(account, "s3://shared-sets/chats/a.jsonl")
+    await until(lambda: cloud.pod(job_id) is not None)
+    code, _ = await code_of(cloud.tune_as(account, "s3://shared-sets/others/a.jsonl"))
+    assert code == "PERMISSION_DENIED"
+
+
+async def test_a_bucket_of_another_project_is_as_if_there_was_none(cloud: Cloud) -> None:
+    made = await cloud.call(
+        "nebius.iam.v1.ProjectService/Create", metadata={"parent_id": cloud.tenant_id, "name": "other"}
+    )
+    await cloud.bucket("others-sets", made.resource_id)
+    await cloud.put(cloud.owner, "others-sets", "chats.jsonl", DATA)
+    refusals = [
+        await code_of(create_job(cloud, cloud.model_id, training_file=f"s3://{name}/chats.jsonl"))
+        for name in ("others-sets", "absent-sets")
+    ]
+    assert [code for code, _ in refusals] == ["NOT_FOUND", "NOT_FOUND"]
+    assert refusals[0][1].replace("others", "absent") == refusals[1][1]
+
+
+async def test_a_right_that_was_taken_away_is_not_used(stopped: Cloud) -> None:
+    """The job is made while its object cannot be read, and goes on when the right is gone."""
+    bucket = await bucket_id(stopped)
+    account = await tuner(stopped)
+    group = await stopped.group("readers")
+    membership = await stopped.join(account, group)
+    await stopped.permit(group, bucket, "storage.viewer")
+    job_id = await stopped.tune_as(account)
+    await stopped.call("nebius.iam.v1.GroupMembershipService/Delete", id=membership)
+    async with serving(stopped):
+        job = await stopped.until(job_id, "FAILED")
+    assert job.status.error.code == "file_forbidden" and URL in job.status.error.message
+    assert not list(stopped.recipes(job_id).folder.glob("*training_file*"))
+
+
+async def test_an_account_that_is_gone_reads_nothing(stopped: Cloud) -> None:
+    account = await stopped.account("tuner", "editors")
+    job_id = await stopped.tune_as(account)
+    await stopped.call("nebius.iam.v1.ServiceAccountService/Delete", id=account)
+    async with serving(stopped):
+        job = await stopped.until(job_id, "FAILED")
+    assert job.status.error.code == "file_forbidden"
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("s3://data-sets/absent.jsonl", "file_missing"),
+        ("s3://data-sets/chats/bank.jsonl", "file_too_large"),
+    ],
+)
+async def test_what_cannot_be_read_ends_the_job_with_its_reason(
+    cloud: Cloud, url: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neocloud.services.tuning.reconcile.workspace.LARGEST_FILE_BYTES", len(DATA) - 1)
+    job_id = await create_job(cloud, cloud.model_id, training_file=url)
+    job = await cloud.until(job_id, "FAILED")
+    assert job.status.error.code == code and url in job.status.error.message
+
+
+@pytest.mark.parametrize("url", ["s3://data-sets", "s3://data-sets/", "s3://data-sets/chats/", "s3:///x"])
+async def test_what_names_no_object_is_refused(stopped: Cloud, url: str) -> None:
+    code, message = await code_of(create_job(stopped, stopped.model_id, training_file=url))
+    assert code == "INVALID_ARGUMENT" and "spec.training_file" in message
