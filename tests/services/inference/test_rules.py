@@ -48,9 +48,6 @@ async def test_a_name_is_one_model_s_in_the_tenant_with_its_fast_twin(
 
 
 async def test_sources(cloud: FakeCloud) -> None:
-    assert "no object storage yet" in await refusal(
-        cloud, "Model", "stored", {"source": {"object": {"bucket": "models"}}}
-    )
     assert ".." in await refusal(cloud, "Model", "dots", {"source": {"folder": "/srv/../etc"}})
     for parser in ("--trust-remote-code", "-x", "+x"):  # words for the engine's command line
         option = {"source": {"folder": "/srv/models"}, "tool_call_parser": parser}

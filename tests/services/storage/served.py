@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ class ServedCloud(AccountCloud):
 
     s3_url: str
 
+    @cached_property
+    def _clients(self) -> dict[tuple[str, str], Any]:
+        """By endpoint and key: a client takes longer to make than an object."""
+        return {}
+
     async def bucket(self, name: str, project_id: str = "", **spec: Any) -> str:
         """Return the id of a new bucket that is ready."""
         metadata = {"parent_id": project_id or self.project_id, "name": name}
@@ -66,7 +72,10 @@ class ServedCloud(AccountCloud):
         )
 
     async def put(self, key: AccessKey, bucket: str, name: str, body: bytes) -> None:
-        s3 = self.s3(key.aws_id, key.secret)
+        at = (self.s3_url, key.id)
+        if at not in self._clients:
+            self._clients[at] = self.s3(key.aws_id, key.secret)
+        s3 = self._clients[at]
         await asyncio.to_thread(s3.put_object, Bucket=bucket, Key=name, Body=body)
 
     async def token_of(self, account_id: str) -> str:

@@ -62,6 +62,11 @@ class ObjectPlace:
         return f"{SCHEME}{self.bucket}/{self.key}"
 
 
+def folder_place(bucket: str, prefix: str) -> ObjectPlace:
+    """Return the folder of a prefix that may lack its slash."""
+    return ObjectPlace(bucket, f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else "")
+
+
 def place_in(url: str) -> ObjectPlace | None:
     """Return what "s3://BUCKET/KEY" names; None for any other text."""
     bucket, _, key = url.removeprefix(SCHEME).partition("/")

@@ -8,6 +8,7 @@ import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.lazy import command_group
+from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import (
     Format,
     JsonObject,
@@ -60,7 +61,8 @@ AddNameArgument = Annotated[str, typer.Argument(help="Name that clients will cal
 SourceArgument = Annotated[
     str,
     typer.Argument(
-        metavar="FOLDER_OR_HUB_ID", help="A folder on this machine, or an id such as Qwen/Qwen3-0.6B."
+        metavar="SOURCE",
+        help="A folder on this machine, s3://BUCKET/FOLDER, or an id of the hub such as Qwen/Qwen3-0.6B.",
     ),
 ]
 BaseOption = Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")]
@@ -96,9 +98,9 @@ def add(
 ) -> None:
     """Add a model, or an adapter on one, and wait until it has been inspected.
 
-    A folder is copied into the cloud and deleted with the model. A model's folder holds config.json,
-    *.safetensors and tokenizer files; an adapter's holds adapter_config.json and adapter_model.safetensors,
-    as peft saves them.
+    A folder, also one of a bucket, is copied into the cloud, and the copy is deleted with the model. A
+    model's folder holds config.json, *.safetensors and tokenizer files; an adapter's holds
+    adapter_config.json and adapter_model.safetensors, as peft saves them.
 
     Examples:
 
@@ -106,6 +108,7 @@ def add(
       neo model add support ./support-adapter --base assistant
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
       neo model add big /srv/models/big --in-place
+      neo model add support s3://models/support --base assistant
     """
     cloud = connect_to_project(context, project)
     spec: JsonObject = {
@@ -117,7 +120,10 @@ def add(
     if base:
         spec["base_model_id"] = cloud.find(MODELS, base).metadata.id
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source.startswith(SCHEME):
+        bucket, _, prefix = source.removeprefix(SCHEME).partition("/")
+        spec["source"] = {"object": {"bucket": bucket, "prefix": prefix}}
+    elif folder.is_dir():
         whole = folder.resolve() if in_place else copy_in(cloud, name, folder.resolve())
         spec["source"] = {"folder": str(whole)}
     elif source.startswith(("/", ".", "~")):

@@ -5,6 +5,7 @@ time, since a user may fix it.
 """
 
 import asyncio
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
     POLL_SECONDS,
+    RETRY_SECONDS,
     Context,
     Failed,
     ReconcileResult,
@@ -19,6 +21,7 @@ from neocloud.core.reconcile.reconciler import (
     Step,
 )
 from neocloud.core.service import Dependencies
+from neocloud.core.untrusted_files import Folder
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import (
@@ -39,10 +42,23 @@ from neocloud.services.inference.types import (
     namespace,
     users_namespace,
 )
+from neocloud.services.storage.public import (
+    ObjectPlace,
+    ObjectReads,
+    ReadProblem,
+    Unreadable,
+    folder_place,
+)
 
 StateEnum = ModelStatus.State
 
 BAD_FOLDER_RESYNC_SECONDS = 30.0
+MAX_OBJECTS = 1000
+"""Below the prefix of a model in a bucket."""
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+"""Of the objects that are copied: a model has no folders in its folder."""
+FREE_BYTES = 4 * 1024**3
+"""Room on the disk that copies leave for the rest of the cloud."""
 
 
 @dataclass
@@ -65,18 +81,25 @@ class ModelReconciler:
     kind = MODEL
 
     def __init__(
-        self, engine: Engine, folders: ModelFolders, reader: ModelReader, image: Callable[[], str]
+        self,
+        engine: Engine,
+        folders: ModelFolders,
+        reader: ModelReader,
+        reads: ObjectReads,
+        image: Callable[[], str],
     ) -> None:
         self._engine = engine
         self._folders = folders
         self._reader = reader
+        self._reads = reads
         self._image = image
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ModelReconciler":
         reader = dependencies.provided.get(ModelReader)
         folders = dependencies.provided.get(ModelFolders)
-        return cls(dependencies.engine, folders, reader, lambda: dependencies.settings.image("jail"))
+        reads = dependencies.provided.get(ObjectReads)
+        return cls(dependencies.engine, folders, reader, reads, lambda: dependencies.settings.image("jail"))
 
     async def scope(self, context: Context) -> ModelScope:
         scope = ModelScope(context, wire.resource_message(context.resource))
@@ -86,8 +109,10 @@ class ModelReconciler:
     def steps(self, scope: ModelScope) -> Sequence[Step]:
         if scope.model.status.digest:
             return ()
-        must_fetch = self._reader.reads_files and scope.model.spec.source.HasField("hub")
-        fetch = [Step("Fetch the weights", self._fetch)] if must_fetch else []
+        fetches = {"hub": self._fetch, "object": self._fetch_objects}
+        source = scope.model.spec.source.WhichOneof("source") or ""
+        must_fetch = self._reader.reads_files and source in fetches
+        fetch = [Step("Fetch the weights", fetches[source])] if must_fetch else []
         return (*fetch, Step("Inspect the weights", self._inspect))
 
     def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
@@ -127,6 +152,26 @@ class ModelReconciler:
         if _phase(observed) is not PodPhase.SUCCEEDED:
             raise RetryLater("fetching from the hub", delay_seconds=2 * POLL_SECONDS)
         await self._engine.remove([Reference("Namespace", name, name)])
+
+    async def _fetch_objects(self, scope: ModelScope) -> None:
+        """Copy the weights from a bucket, as the account that made the model: whole or not at all."""
+        source, target = scope.model.spec.source.object, self._folders.of_model(scope.model_id)
+        place = folder_place(source.bucket, source.prefix)
+        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+        if await asyncio.to_thread(target.exists):
+            return
+        try:
+            names = await self._reads.names(scope.model_id, place, MAX_OBJECTS)
+            with Folder.open(target.parent) as models, models.staged(target.name) as folder:
+                for name in filter(FILE_NAME.fullmatch, names):
+                    room = max(0, shutil.disk_usage(target.parent).free - FREE_BYTES)
+                    with folder.new_file(name) as file:
+                        each = ObjectPlace(place.bucket, place.key + name)
+                        await self._reads.fetch(scope.model_id, each, file, room)
+        except Unreadable as error:
+            if error.problem is ReadProblem.UNANSWERED:
+                raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
+            raise Failed(ModelReason.FETCH_FAILED, str(error)) from error
 
     async def _inspect(self, scope: ModelScope) -> None:
         folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)

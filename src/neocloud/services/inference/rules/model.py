@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
-from neocloud.messages.neocloud.inference.v1 import Model, ModelSource, ModelSpec
+from neocloud.messages.neocloud.inference.v1 import Model, ModelSpec
 from neocloud.services.inference.types import (
     DEPLOYMENT,
     FAST_SUFFIX,
@@ -16,7 +16,9 @@ from neocloud.services.inference.types import (
     names_namespace,
     users_namespace,
 )
+from neocloud.services.storage.public import ObjectReads, folder_place
 
+MAX_PREFIX_BYTES = 1000
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?")
 
 
@@ -27,7 +29,7 @@ class ModelRules(Rules[Model]):
     def violations(self, new: Model, old: Model | None, reader: ResourceReader) -> Iterable[Violation]:
         yield from _name_violations(new, old, reader)
         if old is None:
-            yield from _source_violations(new.spec.source)
+            yield from _source_violations(new, reader)
             yield from _base_violations(new, reader)
 
     def complete(self, new: Model, old: Model | None, reader: ResourceReader) -> None:
@@ -99,13 +101,17 @@ def _name_violations(new: Model, old: Model | None, reader: ResourceReader) -> I
         )
 
 
-def _source_violations(source: ModelSource) -> Iterable[Violation]:
+def _source_violations(new: Model, reader: ResourceReader) -> Iterable[Violation]:
+    """Raises ApiError unless the caller may read the objects that are named."""
+    source = new.spec.source
     kind = source.WhichOneof("source")
     if kind == "object":
-        yield Violation(
-            "spec.source.object",
-            "is not supported: this cloud has no object storage yet; use a folder or a hub id",
-        )
+        if len(source.object.prefix.encode()) > MAX_PREFIX_BYTES:
+            yield Violation("spec.source.object.prefix", f"has more than {MAX_PREFIX_BYTES} bytes")
+            return
+        place = folder_place(source.object.bucket, source.object.prefix)
+        reads = reader.provided.get(ObjectReads)
+        reader.write(lambda tx: reads.allow(tx, reader.subject, new.metadata, place))
     if kind == "folder" and ".." in PurePosixPath(source.folder).parts:
         yield Violation("spec.source.folder", 'must not contain ".."')
 
