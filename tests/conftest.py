@@ -68,6 +68,7 @@ REAL_FIXTURES = {"busybox_root", "postgres"}
 LONG = (
     "tests/conformance/test_dstack.py",
     "tests/conformance/test_skypilot.py",
+    "tests/e2e/inference/test_dataset.py",
     "tests/e2e/inference/test_tuning.py::test_a_job_on_two_nodes",
     "tests/e2e/test_cluster_backup.py",
     "tests/e2e/test_cluster_people.py::test_a_drained_login_node",

@@ -26,6 +26,7 @@ MAINTAINED = "a real host: tests/e2e/test_maintenance.py::test_a_host_is_maintai
 IMPORTED = "needs a disk: tests/cli/test_machine_disks.py"
 REAL_MODEL = "real vLLM: tests/e2e/inference/test_serving.py::test_clients_call_it_by_the_gateway"
 REAL_TUNING = "real vLLM: tests/e2e/inference/test_documentation.py::test_a_file_becomes_a_model_that_answers"
+REAL_DATASET = "real vLLM: tests/e2e/inference/test_dataset.py::test_data_go_in_and_a_model_comes_out"
 PAUSED = (
     "real Slurm: tests/e2e/inference/test_tuning.py"
     "::test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes"
@@ -98,6 +99,14 @@ READERS: Mapping[str, Reader] = {
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
     "docs/guides/object-storage.md": Reader(),
+    "docs/guides/moving-data.md": Reader(
+        not_run={
+            "neo tune": REAL_DATASET,
+            "neo model": REAL_DATASET,
+            "neo storage cp -r": REAL_DATASET,
+            "neo deploy": REAL_DATASET,
+        },
+    ),
     "docs/guides/container-registry.md": Reader(not_run={"podman": IMAGE_CLIENTS, "skopeo": IMAGE_CLIENTS}),
     "docs/guides/maintenance.md": Reader(not_run={"neo down": MAINTAINED}),
     "docs/guides/gpus.md": Reader(
