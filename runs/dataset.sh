@@ -45,7 +45,7 @@ say "5. Keep the model in the bucket, and serve it from there"
 neo storage cp -r "$(neo model get "$TUNED" -o json | jq -r .spec.source.folder)" "s3://$BUCKET/models/$TUNED"
 neo model add "$TUNED-kept" "s3://$BUCKET/models/$TUNED" --base "$BASE"
 neo deployment get "$BASE" > /dev/null 2>&1 || neo deploy "$BASE" --max-adapters 4
-neo chat "$TUNED-kept" --once "${QUESTION:-How do I block a stolen card?}" --temperature 0
+neo chat "$TUNED-kept" --once "${QUESTION:-How do I block a stolen card?}" --temperature 0 --max-tokens 60
 
 say "6. The bill: what the bucket stores, its requests and the bytes that it sent"
 [ -z "${WAIT:-}" ] || until neo billing report | grep -q object-storage.egress; do sleep 60; done

@@ -153,6 +153,19 @@ def tuned(signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path) -> Tuned:
     return call
 
 
+def test_an_object_of_a_bucket_is_named_and_not_uploaded(
+    signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path
+) -> None:
+    """A validation file that is here is uploaded."""
+    data = tmp_path / "held-out.jsonl"
+    data.write_text("{}\n")
+    ran = signed_in("tune", "s3://data-sets/chats.jsonl", "--base", "bank", "--validation", str(data))
+    assert ran.code == 0, ran.err
+    [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
+    assert request.spec.training_file == "s3://data-sets/chats.jsonl"
+    assert request.spec.validation_file == "file-1"
+
+
 @pytest.mark.parametrize(("options", "count"), [((), 1), (("--merge",), 2)])
 def test_the_models_are_served_in_the_project_of_the_job(
     tuned: Tuned, cloud_with_jobs: Cloud, options: tuple[str, ...], count: int

@@ -49,6 +49,18 @@ async def test_openais_body(alice: httpx.AsyncClient, jobs: Jobs) -> None:
     assert jobs.authorizations == {"Bearer alice"}
 
 
+async def test_an_object_of_a_bucket_is_left_to_the_job(alice: httpx.AsyncClient, jobs: Jobs) -> None:
+    """The control plane checks the caller's right to it."""
+    url = "s3://data-sets/chats.jsonl"
+    body = {"model": "bank", "training_file": url, "validation_file": url}
+    made = await alice.post("fine_tuning/jobs", json=body)
+    assert made.status_code == 200, made.text
+    assert made.json()["training_file"] == url
+    [row] = jobs.jobs.values()
+    assert (row.spec.training_file, row.spec.validation_file) == (url, url)
+    assert jobs.authorizations == {"Bearer alice"}
+
+
 async def test_the_nebius_body(alice: httpx.AsyncClient, jobs: Jobs) -> None:
     made = await make(alice, hyperparameters=NEBIUS)
     assert made.status_code == 200, made.text
