@@ -23,6 +23,7 @@ from tests import control_plane
 from tests.objects.s3.served import error_of
 from tests.services.storage.cloud import AccessKey
 from tests.services.storage.served import ServedCloud, object_gateway
+from tests.services.storage.test_temporary_keys import person as made_person
 
 PLACE = ObjectPlace("data-sets", "chats/bank.jsonl")
 JOB = ResourceMetadata(id="finetuningjob-e00test")
@@ -36,6 +37,7 @@ class Cloud(ServedCloud):
     key: AccessKey
     bucket_id: str
     requests: StoreSignedRequests
+    board: BucketBoard
     reads: StoreObjectReads
 
     @property
@@ -72,10 +74,10 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         found.key = await found.access_key(found.account_id)
         for name in ("chats/bank.jsonl", "chats/shop.jsonl", "secret"):
             await found.put(found.key, "data-sets", name, name.encode())
-        board, clock = BucketBoard(SystemClock()), SystemClock()
-        board.endpoint = url.removeprefix("http://")
+        found.board, clock = BucketBoard(SystemClock()), SystemClock()
+        found.board.endpoint = url.removeprefix("http://")
         found.requests = StoreSignedRequests(found.running.store, clock)
-        provided = ServiceRegistry().add(SignedRequests, found.requests).add(BucketBoard, board)
+        provided = ServiceRegistry().add(SignedRequests, found.requests).add(BucketBoard, found.board)
         found.reads = StoreObjectReads(
             Dependencies(found.running.store, clock, found.engine, found.settings, provided)
         )
@@ -101,6 +103,35 @@ async def test_objects_and_folders_that_were_allowed_are_read(cloud: Cloud) -> N
 
 async def test_a_resource_that_was_allowed_nothing_reads_nothing(cloud: Cloud) -> None:
     assert await problem_of(cloud.fetch()) is ReadProblem.MISSING
+
+
+async def test_a_person_reads_until_they_are_blocked(cloud: Cloud) -> None:
+    person, _ = await made_person(cloud, "viewers")
+    await cloud.allow(subject=Subject(person, "user", "ann", cloud.tenant_id))
+    assert await cloud.fetch() == b"chats/bank.jsonl"
+    await cloud.call("nebius.iam.v1.TenantUserAccountService/Block", id=person)
+    assert await problem_of(cloud.fetch()) is ReadProblem.FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"Content-Length: 5\r\nx-amz-checksum-crc32: AAAAAA==\r\n\r\nhello",
+        b"Content-Length: 500\r\n\r\nhello",
+        b"",
+    ],
+    ids=["wrong checksum", "cut off", "no answer"],
+)
+async def test_what_arrives_damaged_is_not_taken(cloud: Cloud, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + answer if answer else b"")
+        writer.close()
+
+    await cloud.allow()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        cloud.board.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
+        assert await problem_of(cloud.fetch()) is ReadProblem.UNANSWERED
 
 
 async def test_a_sign_in_for_other_services_is_not_allowed_to_read(cloud: Cloud) -> None:
