@@ -48,6 +48,6 @@ neo deployment get "$BASE" > /dev/null 2>&1 || neo deploy "$BASE" --max-adapters
 neo chat "$TUNED-kept" --once "${QUESTION:-How do I block a stolen card?}" --temperature 0 --max-tokens 60
 
 say "6. The bill: what the bucket stores, its requests and the bytes that it sent"
-[ -z "${WAIT:-}" ] || until neo billing report | grep -q object-storage.egress; do sleep 60; done
+[ -z "${WAIT:-}" ] || until neo billing report | grep object-storage.egress > /dev/null; do sleep 60; done
 neo billing report
 neo storage ls "s3://$BUCKET/" --recursive
