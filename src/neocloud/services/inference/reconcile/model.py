@@ -57,7 +57,7 @@ MAX_OBJECTS = 1000
 """Below the prefix of a model in a bucket."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """Of the objects that are copied: a model has no folders in its folder."""
-FREE_BYTES = 4 * 1024**3
+FREE_BYTES = 2 * 1024**3
 """Room on the disk that copies leave for the rest of the cloud."""
 
 
