@@ -87,6 +87,7 @@ class FakeEngine:
             accelerators=accelerators,
             isolates_namespaces=True,
             enforces_volume_size=True,
+            enforces_container_disk=True,
             is_boundless=is_boundless,
             details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),

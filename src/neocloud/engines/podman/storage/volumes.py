@@ -267,7 +267,7 @@ class Volumes:
         return self._layout.volumes / namespace / name
 
     def _scratch(self, namespace: str, pod: str) -> Path:
-        return self._layout.namespace(namespace) / "pods" / pod / "scratch"
+        return self._layout.pod(Reference("Pod", namespace, pod)) / "scratch"
 
     def _fill(self, target: Path, source: DataSource, size_bytes: int) -> None:
         if source.kind == CLAIM:
