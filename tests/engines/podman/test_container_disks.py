@@ -11,7 +11,7 @@ import pytest_asyncio
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Pod, read_manifest
 from neocloud.engines.podman.layout import Layout
-from neocloud.engines.podman.storage.container_disks import ContainerDisks
+from neocloud.engines.podman.storage.container_disks import ContainerDisks, promised_bytes
 from neocloud.engines.podman.storage.mounts import mounts_below, remove_tree, unmount
 from neocloud.engines.podman.storage.sized_filesystems import IMAGE
 from neocloud.testing.engine_space import Space
@@ -61,68 +61,67 @@ async def fill(space: Space, pod: str, path: str) -> None:
     assert "No space left" in said or "Read-only" in said, (path, said)
 
 
-@pytest.mark.asyncio(loop_scope="module")
-class TestPods:
-    @pytest.mark.parametrize("host_users", [True, False])
-    async def test_a_container_cannot_write_more_than_its_size_anywhere(
-        self, space: Space, bench: PodmanBench, host_users: bool
-    ) -> None:
-        await space.apply(limited(space, "attacker", hostUsers=host_users), limited(space, "other"))
-        before = stored(bench.engine.layout)
-        await space.run("attacker", "busybox", "mkdir", "-p", "/var")
-        for path in ("/file", "/tmp/file", "/var/file", "/etc/hostname", "/run/.containerenv", "/etc/hosts"):
-            await fill(space, "attacker", path)
-        assert stored(bench.engine.layout) - before <= (SIZE_MIB + 1) * MEBIBYTE
-        table = (await space.read("attacker", "/proc/self/mountinfo")).decode().splitlines()
-        mounts = [line.split() for line in table]
-        kinds = {fields[4]: fields[fields.index("-") + 1] for fields in mounts}
-        assert next("nodev" in fields[5].split(",") for fields in mounts if fields[4] == "/")
-        writable = {fields[4] for fields in mounts if "rw" in fields[5].split(",")}
-        assert {path for path in writable if kinds[path] not in KERNEL_ONLY} == {"/"}
-        # Nobody else is full, and its own program goes on, also after a restart.
-        assert (await space.run("other", "tee", "/tmp/file", stdin=bytes(MEBIBYTE))).exit_code == 0
-        await space.engine.restart(space.reference("Pod", "attacker"))
-        assert (await space.run("attacker", "busybox", "rm", "/file", "/tmp/file")).exit_code == 0
-        assert (await space.run("attacker", "tee", "/tmp/file", stdin=b"x")).exit_code == 0
-        assert await space.read("attacker", "/etc/hostname") == b"attacker\n"
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
-    @pytest.mark.parametrize("host_users", [True, False])
-    async def test_the_layer_lasts_as_long_as_the_container(
-        self, space: Space, bench: PodmanBench, host_users: bool
-    ) -> None:
-        """Through a restart by Podman, `neo down` and a new server; a new pod begins with the image."""
-        pod = limited(space, "one", hostUsers=host_users)
-        await space.apply(pod)
-        await space.run(
-            "one", "sh", "-c", "echo kept >/tmp/kept; busybox chown 7:8 /tmp/kept; busybox rm /bin/id"
-        )
-        await space.kill("one")
 
-        async def is_back() -> bool:
-            found = await space.seen("one")
-            return found is not None and found.ready and found.restart_count > 0
+@pytest.mark.parametrize("host_users", [True, False])
+@in_one_loop
+async def test_a_container_cannot_write_more_than_its_size_anywhere(
+    space: Space, bench: PodmanBench, host_users: bool
+) -> None:
+    await space.apply(limited(space, "attacker", hostUsers=host_users), limited(space, "other"))
+    before = stored(bench.engine.layout)
+    await space.run("attacker", "busybox", "mkdir", "-p", "/var")
+    for path in ("/file", "/tmp/file", "/var/file", "/etc/hostname", "/run/.containerenv", "/etc/hosts"):
+        await fill(space, "attacker", path)
+    assert stored(bench.engine.layout) - before <= (SIZE_MIB + 1) * MEBIBYTE
+    table = (await space.read("attacker", "/proc/self/mountinfo")).decode().splitlines()
+    mounts = [line.split() for line in table]
+    kinds = {fields[4]: fields[fields.index("-") + 1] for fields in mounts}
+    assert next("nodev" in fields[5].split(",") for fields in mounts if fields[4] == "/")
+    writable = {fields[4] for fields in mounts if "rw" in fields[5].split(",")}
+    assert {path for path in writable if kinds[path] not in KERNEL_ONLY} == {"/"}
+    # A set-uid program of a container must not be one for the host's users.
+    assert (bench.engine.layout.disks / space.name).stat().st_mode & 0o077 == 0
+    # Nobody else is full, and its own program goes on, also after a restart.
+    assert (await space.run("other", "tee", "/tmp/file", stdin=bytes(MEBIBYTE))).exit_code == 0
+    await space.engine.restart(space.reference("Pod", "attacker"))
+    assert (await space.run("attacker", "busybox", "rm", "/file", "/tmp/file")).exit_code == 0
+    assert (await space.run("attacker", "tee", "/tmp/file", stdin=b"x")).exit_code == 0
+    assert await space.read("attacker", "/etc/hostname") == b"attacker\n"
 
-        await until(is_back)
-        assert await space.read("one", "/tmp/kept") == b"kept\n"
-        await bench.engine.shutdown()
-        assert mounts_below(bench.engine.layout.run) == []
-        assert loop_devices(bench.engine.layout.home) == []
-        await space.apply(space.namespace(), pod)
-        assert await space.read("one", "/tmp/kept") == b"kept\n"
-        owner = await space.run("one", "stat", "-c", "%u:%g %a", "/tmp/kept", "/")
-        assert owner.stdout.split() == [b"7:8", b"644", b"0:0", b"755"]
-        assert (bench.home / "images/root/1-2/rootfs/bin/id").is_symlink()
-        await fill(space, "one", "/tmp/file")
-        await space.remove("Pod", "one")
-        await space.apply(pod)
-        assert await space.read("one", "/tmp/kept") == b""
 
-    async def test_host_users_cannot_reach_what_containers_wrote(
-        self, space: Space, bench: PodmanBench
-    ) -> None:
-        """A set-uid program of a container would be one of the host."""
-        await space.apply(limited(space, "one"), limited(space, "two", hostUsers=False))
-        assert (bench.engine.layout.disks / space.name).stat().st_mode & 0o077 == 0
+@pytest.mark.parametrize("host_users", [True, False])
+@in_one_loop
+async def test_the_layer_lasts_as_long_as_the_container(
+    space: Space, bench: PodmanBench, host_users: bool
+) -> None:
+    """Through a restart by Podman, `neo down` and a new server; a new pod begins with the image."""
+    pod = limited(space, "one", hostUsers=host_users)
+    await space.apply(pod)
+    await space.run(
+        "one", "sh", "-c", "echo kept >/tmp/kept; busybox chown 7:8 /tmp/kept; busybox rm /bin/id"
+    )
+    await space.kill("one")
+
+    async def is_back() -> bool:
+        found = await space.seen("one")
+        return found is not None and found.ready and found.restart_count > 0
+
+    await until(is_back)
+    assert await space.read("one", "/tmp/kept") == b"kept\n"
+    await bench.engine.shutdown()
+    assert mounts_below(bench.engine.layout.run) == []
+    assert loop_devices(bench.engine.layout.home) == []
+    await space.apply(space.namespace(), pod)
+    assert await space.read("one", "/tmp/kept") == b"kept\n"
+    owner = await space.run("one", "stat", "-c", "%u:%g %a", "/tmp/kept", "/")
+    assert owner.stdout.split() == [b"7:8", b"644", b"0:0", b"755"]
+    assert (bench.home / "images/root/1-2/rootfs/bin/id").is_symlink()
+    await fill(space, "one", "/tmp/file")
+    await space.remove("Pod", "one")
+    await space.apply(pod)
+    assert await space.read("one", "/tmp/kept") == b""
 
 
 @pytest.fixture
@@ -173,7 +172,9 @@ def test_what_a_killed_server_left_is_replaced(layout: Layout, busybox_root: Pat
         write(found["main"] / "file", 21)
     write(found["side"] / "file", 10)
     assert (folder / "main" / IMAGE).stat().st_blocks * 512 <= 20 * MEBIBYTE
+    assert promised_bytes(layout) == 40 * MEBIBYTE
     disks.remove(pod.reference)
+    assert promised_bytes(layout) == 0
     assert mounts_below(layout.run) == [] and not folder.exists()
 
 

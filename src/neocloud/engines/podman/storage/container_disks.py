@@ -11,6 +11,7 @@ Containers without the limit, with a read-only root, or from an image that Podma
 Podman makes, without a size.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -114,6 +115,15 @@ class ContainerDisks:
 
     def _image(self, pod: Pod, container: Container) -> Path:
         return self._images(pod.reference) / container.name / IMAGE
+
+
+def promised_bytes(layout: Layout) -> int:
+    """Return the sizes of all disks together, which take what was written."""
+    total = 0
+    for image in layout.namespaces.glob(f"*/pods/*/disks/*/{IMAGE}"):
+        with contextlib.suppress(FileNotFoundError):  # its pod was removed
+            total += image.stat().st_size
+    return total
 
 
 def _writable_bytes(container: Container) -> int:

@@ -1,6 +1,7 @@
 # pyright: strict
 """All that a pod has of this machine's storage: its volumes, and the roots of its containers. Blocking."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +31,9 @@ class PodStorage:
 
         `roots`: folder by image name. `first_id`: of the pod's user namespace, 0 without one.
         """
-        host_name = self._layout.host_name_file(pod.reference)
-        if not host_name.exists():
-            write_file(host_name, f"{pod.host_name}\n".encode(), 0o644)
+        path, content = self._layout.host_name_file(pod.reference), f"{pod.host_name}\n".encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_file(path, content, 0o644)
         shown = self._mounts.mount(pod, self._volume_folders(pod, first_id), roots, first_id)
         return replace(shown, disks=self.disks.mount(pod, shown.root_filesystems, first_id))
 
@@ -42,6 +43,8 @@ class PodStorage:
         self._mounts.remove(pod.namespace, pod.name)
         self._volumes.remove_scratch(pod.namespace, pod.name)
         self._layout.host_name_file(pod).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is not there, or holds a record of the network
+            self._layout.pod(pod).rmdir()
 
     def _volume_folders(self, pod: Pod, first_id: int) -> dict[str, Path]:
         folders: dict[str, Path] = {}
