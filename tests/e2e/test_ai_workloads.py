@@ -16,6 +16,7 @@ from nebius.api.nebius.ai.v1 import (
     StartEndpointRequest,
     StopEndpointRequest,
 )
+from nebius.api.nebius.compute.v1 import DiskSpec
 
 from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
 from neocloud.control_plane.settings import Settings
@@ -102,11 +103,15 @@ async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
         cloud, "failed", container_command="sh -c 'exit 3'", restart_attempts=1, **SMALL
     )
     late = await create_job(cloud, "late", container_command="sleep 1000", timeout=SECONDS, **SMALL)
+    too_much = "sh -c 'busybox dd if=/dev/zero of=/tmp/file bs=1M count=64 || exit 28'"
+    disk = JobSpec.DiskSpec(type=DiskSpec.DiskType.NETWORK_SSD, size_bytes=32 << 20)
+    full = await create_job(cloud, "full", container_command=too_much, disk=disk, **SMALL)
     await cloud.until(done, "COMPLETED", "FAILED")
     ended = await cloud.row(done)
     assert ended is not None and ended.state == "COMPLETED"
     details = (await cloud.until(failed, "FAILED")).status.state_details
     assert (details.code, "3" in details.message) == ("Exited", True)
     assert (await cloud.until(late, "FAILED")).status.state_details.code == "TimedOut"
-    for job_id in (done, failed, late):
+    assert "28" in (await cloud.until(full, "FAILED")).status.state_details.message
+    for job_id in (done, failed, late, full):
         assert (await cloud.engine.observe(job_id)).pods == ()

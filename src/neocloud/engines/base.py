@@ -16,6 +16,9 @@ What an engine promises:
 - Where `Capabilities.enforces_volume_size` is set, a filesystem (access mode ReadWriteMany) holds no more
   than its size: programs that write more get ENOSPC, and only they. It can grow, and not shrink. Volumes that
   were created while it was not set stay as they are.
+- Where `Capabilities.enforces_container_disk` is set, a container whose image is a root file system holds no
+  more than its limit `ephemeral-storage`, beside its volumes: programs that write more get ENOSPC, and only
+  they. What was written stays when the container is started again, and is removed with it.
 - An engine never decides that a pod should exist; its caller does, by applying it.
 """
 
@@ -191,6 +194,7 @@ class Capabilities:
     enforces_cpu: bool = False
     enforces_memory: bool = False
     enforces_volume_size: bool = False
+    enforces_container_disk: bool = False
     is_boundless: bool = False
     """Capacity for workloads without GPUs is unlimited, since nothing really runs."""
     details: dict[str, str] = field(default_factory=dict[str, str])

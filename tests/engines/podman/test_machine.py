@@ -367,7 +367,8 @@ async def test_it_says_how_sizes_are_enforced(bench: PodmanBench) -> None:
     found = await bench.engine.capabilities()
     begin = "each is a file system in a file" if found.enforces_volume_size else "not enforced: "
     assert found.details["filesystem sizes"].startswith(begin)
-    assert found.details["container disks"].startswith("not enforced: ")
+    begin = "enforced (" if found.enforces_container_disk else "not enforced: "
+    assert found.details["container disks"].startswith(begin)
 
 
 async def test_destroy_may_be_repeated_and_needs_nothing_whole(tmp_path: Path) -> None:

@@ -197,5 +197,5 @@ def test_character_devices_are_handed_over_where_they_are_mounted() -> None:
     mounts = [{"name": "tun", "mountPath": "/dev/net/tun"}, {"name": "data", "mountPath": "/data"}]
     spec, other = specs({"volumeMounts": mounts}, {"name": "side"}, volumes=[tun, *VOLUMES])[1:]
     assert spec["devices"][-1:] == [{"path": "/dev/net/tun:/dev/net/tun:rw"}]
-    assert [mount["destination"] for mount in spec["mounts"]][2:] == ["/data"]
+    assert [mount["destination"] for mount in spec["mounts"]][4:] == ["/data"]
     assert other["devices"] == []

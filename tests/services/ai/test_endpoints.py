@@ -1,6 +1,8 @@
 """Endpoints by the official SDK: made on the default network, stopped, started, refused. CMP-01, CHAT-05."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,10 @@ from nebius.api.nebius.compute.v1 import (
 )
 
 from neocloud.engines.base import PathRefused
+from neocloud.engines.manifest import limits as resource_limits
+from neocloud.services.ai.render import DISK_LABEL
+from neocloud.services.ai.rules import DEFAULT_DISK_BYTES
+from neocloud.testing.waiting import until
 from tests.services.ai.cloud import IMAGE, AiCloud, cloud_in_process
 
 PORT = EndpointSpec.Port
@@ -72,6 +78,7 @@ async def test_an_endpoint_runs_with_all_that_was_asked_for(cloud: AiCloud) -> N
         ports=[port(8000)],
         injected_files=[EndpointSpec.FileInjection(container_path="/srv/a.conf", content=b"hello")],
         shm_size_bytes=1 << 28,
+        disk=EndpointSpec.DiskSpec(type=DiskSpec.DiskType.NETWORK_SSD, size_bytes=3 << 30),
         public_ip=True,
     )
     endpoint_id = await create(cloud, wished)
@@ -85,9 +92,33 @@ async def test_an_endpoint_runs_with_all_that_was_asked_for(cloud: AiCloud) -> N
     assert container["args"] == ["--port", "8000"]
     assert container["workingDir"] == "/srv"
     assert container["env"] == [{"name": "TOKEN", "value": "s3cret"}]
-    assert container["resources"]["limits"] == {"cpu": "2", "memory": "4096Mi"}
+    disk = {"ephemeral-storage": str(3 << 30)}
+    assert container["resources"]["limits"] == {"cpu": "2", "memory": "4096Mi", **disk}
     assert "/srv/a.conf" in {mount["mountPath"] for mount in container["volumeMounts"]}
     assert cloud.pod(endpoint_id).ip == address
+
+
+async def test_a_disk_without_a_size_is_limited_and_a_pod_of_an_earlier_version_only_once_it_is_restarted(
+    tmp_path: Path,
+) -> None:
+    async with cloud_in_process(tmp_path) as cloud:
+        endpoint_id = await create(cloud, spec(disk=EndpointSpec.DiskSpec(type=DISK.type)))
+        await cloud.until(endpoint_id, "RUNNING")
+        limits = cloud.container(endpoint_id)["resources"]["limits"]
+        assert limits["ephemeral-storage"] == str(DEFAULT_DISK_BYTES)
+    pod = cloud.pod(endpoint_id)
+    main = replace(pod.manifest.containers[0], resources=resource_limits(cpus=2, memory_mib=4096))
+    labels = {name: value for name, value in pod.manifest.labels.items() if name != DISK_LABEL}
+    pod.manifest = replace(pod.manifest, labels=labels, containers=(main,))
+    before = len(cloud.engine.applied)
+    async with cloud_in_process(tmp_path, cloud.engine) as upgraded:
+        await until(lambda: pod.reference in sum(cloud.engine.applied[before:], []))
+        await upgraded.until(endpoint_id, "RUNNING")
+        assert upgraded.pod(endpoint_id) is pod, "it goes on"
+        client = EndpointServiceClient(upgraded.sdk)
+        await (await client.restart(RestartEndpointRequest(id=endpoint_id))).wait()
+        await upgraded.until(endpoint_id, "RUNNING")
+        assert "ephemeral-storage" in upgraded.container(endpoint_id)["resources"]["limits"]
 
 
 async def test_secrets_are_not_read_back(cloud: AiCloud) -> None:

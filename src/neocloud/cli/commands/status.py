@@ -47,6 +47,7 @@ ENFORCEABLE = {
     "enforces_cpu": "CPU",
     "enforces_memory": "memory",
     "enforces_volume_size": "filesystem size",
+    "enforces_container_disk": "container disk",
     "isolates_namespaces": "network between clusters",
 }
 

@@ -87,6 +87,7 @@ class FakeEngine:
             accelerators=accelerators,
             isolates_namespaces=True,
             enforces_volume_size=True,
+            enforces_container_disk=True,
             is_boundless=is_boundless,
             details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),
@@ -318,8 +319,7 @@ class FakeEngine:
         container.started_at = self._now()
         container.ports.clear()
         self._notify(EventKind.POD_STARTED, pod.reference)
-        manifest = container.manifest
-        command = [*manifest.command, *manifest.args]
+        command = [*container.manifest.command, *container.manifest.args]
         seconds = self.faults.die_after_seconds.get(pod.reference.name)
         if self._clock and seconds is not None:
             task = asyncio.create_task(self._die_later(pod, container, seconds))
@@ -334,7 +334,7 @@ class FakeEngine:
         container.logs += log_lines(result.stdout + result.stderr)
         # A program that is not known here is treated as a daemon that serves the ports it declares.
         if result.exit_code == 127:
-            container.ports |= {port.container_port for port in manifest.ports or ()}
+            container.ports |= {port.container_port for port in container.manifest.ports or ()}
         elif container.is_running:
             self._end(pod, container, result.exit_code, restart=False)
 

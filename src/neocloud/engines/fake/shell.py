@@ -81,7 +81,7 @@ def _cat(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
 def _tee(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     files, path = _place(process, arguments[0])
     others = sum(len(content) for name, content in files.items() if name != path)
-    free = _capacity(process.world, files) - others
+    free = _capacity(process, files) - others
     files[path] = stdin[: max(free, 0)]
     process.world.save()
     if len(stdin) > free:
@@ -89,10 +89,12 @@ def _tee(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
     return ExecResult(0, stdin, b"")
 
 
-def _capacity(world: FakeWorld, files: Files) -> int:
-    """Return how many bytes these files may have: a filesystem has a size."""
-    for claim, found in world.volumes.items():
-        manifest = world.objects.get(claim)
+def _capacity(process: Process, files: Files) -> int:
+    """Return how many bytes these files may have: a filesystem has a size, and a container's disk may."""
+    if files is process.container.files:
+        return process.container.manifest.disk_bytes or sys.maxsize
+    for claim, found in process.world.volumes.items():
+        manifest = process.world.objects.get(claim)
         if found is files and isinstance(manifest, VolumeClaim) and manifest.is_filesystem:
             return manifest.size_bytes
     return sys.maxsize

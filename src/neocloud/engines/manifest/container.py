@@ -11,7 +11,9 @@ from pathlib import PurePosixPath
 from neocloud.engines.manifest.base import ManifestError, check_name, check_port, quantity
 
 GPU = "nvidia.com/gpu"
-_LIMITS = ("cpu", "memory", GPU, "ephemeral-storage")
+EPHEMERAL_STORAGE = "ephemeral-storage"
+"""What a container writes on its root file system, in bytes."""
+_LIMITS = ("cpu", "memory", GPU, EPHEMERAL_STORAGE)
 _PROPAGATION = (None, "None", "HostToContainer", "Bidirectional")
 Number = int | float
 
@@ -241,13 +243,19 @@ class Container:
     def limits(self) -> Mapping[str, str | Number]:
         return self.resources.limits if self.resources else {}
 
+    @property
+    def disk_bytes(self) -> int:
+        """The most that it writes on its root file system; 0: no limit."""
+        return int(quantity(self.limits.get(EPHEMERAL_STORAGE, 0), EPHEMERAL_STORAGE))
+
 
 def variables(values: Mapping[str, str]) -> tuple[Variable, ...]:
     """Environment variables with these values."""
     return tuple(Variable(name, value) for name, value in values.items())
 
 
-def limits(*, cpus: int, memory_mib: int, gpus: int = 0) -> Resources:
-    """Limits of a container; without GPUs no GPU is mentioned."""
+def limits(*, cpus: int, memory_mib: int, gpus: int = 0, disk_bytes: int = 0) -> Resources:
+    """Limits of a container; without GPUs or a limit of its disk these are not mentioned."""
     found: dict[str, str | Number] = {"cpu": str(cpus), "memory": f"{memory_mib}Mi"}
+    found |= {EPHEMERAL_STORAGE: str(disk_bytes)} if disk_bytes else {}
     return Resources(limits=found | ({GPU: str(gpus)} if gpus else {}))

@@ -47,6 +47,7 @@ def prepare(layout: Layout, host: Host) -> None:
         mount_tmpfs(layout.secrets)
         resolver, _ = resolver_configuration()
         write_in_place(layout.resolv_conf, resolver)
+        write_in_place(layout.container_mark, "")
         _make_sandbox(layout.sandbox, Path(host.init))
     except OSError as error:
         raise EngineError(

@@ -51,8 +51,10 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_POOL = IPv4Network("10.89.0.0/16")
 ENCRYPTION = "disks of machines (LUKS); not filesystems, nor what containers write"
-CONTAINER_DISKS = "not enforced: what containers write beside their filesystems is on the host's disk"
-"""Podman's overlay has sizes only on XFS with project quotas."""
+CONTAINER_DISKS = (
+    "enforced (endpoints and jobs: each is a file system in a file; other containers have no limit)"
+)
+"""What containers without a limit write beside their filesystems is on the host's disk."""
 _PODS_AT_ONCE = 8
 
 
@@ -79,7 +81,7 @@ class PodmanEngine:
         self._opened = ", ".join(map(str, opened_ranges)) or "none"
         self._host: Host | None = None
         self._user_namespaces = ""
-        self._filesystem_sizes = ""
+        self._filesystem_sizes = self._container_disks = ""
         self._prepared = False
         self._preparing = asyncio.Lock()
 
@@ -103,6 +105,7 @@ class PodmanEngine:
             enforces_cpu="cpu" in info["host"]["cgroupControllers"],
             enforces_memory="memory" in info["host"]["cgroupControllers"],
             enforces_volume_size=self._components.volumes.enforces_sizes,
+            enforces_container_disk=self._components.pods.disks.are_enforced,
             details={
                 "acceleration": acceleration,
                 "acceleration reason": reason,
@@ -111,7 +114,7 @@ class PodmanEngine:
                 "storage driver": info["store"]["graphDriverName"],
                 "user namespaces": self._user_namespaces,
                 "filesystem sizes": self._filesystem_sizes,
-                "container disks": CONTAINER_DISKS,
+                "container disks": self._container_disks,
                 "encryption at rest": ENCRYPTION,
                 "private ranges open to workloads": self._opened,
                 **public.details(),
@@ -311,10 +314,11 @@ class PodmanEngine:
 
     async def _find_filesystem_sizes(self) -> None:
         missing = await asyncio.to_thread(sized_filesystems.missing_support, self.layout.volumes)
-        self._components.volumes.enforces_sizes = not missing
+        self._components.volumes.enforces_sizes = self._components.pods.disks.are_enforced = not missing
         growing = "" if sized_filesystems.can_grow_mounted() else ", which grows only while no pod uses it"
         held = f"each is a file system in a file{growing}"
         self._filesystem_sizes = f"not enforced: {missing}" if missing else held
+        self._container_disks = f"not enforced: {missing}" if missing else CONTAINER_DISKS
 
     async def _apply_pod(self, pod: Pod, settled: Set[Reference]) -> None:
         if pod.reference not in settled:

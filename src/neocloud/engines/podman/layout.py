@@ -72,6 +72,11 @@ class Layout:
         return self.run / "filesystems"
 
     @property
+    def disks(self) -> Path:
+        """Mount points of the roots of containers whose disk has a size; shared as `filesystems`."""
+        return self.run / "disks"
+
+    @property
     def socket(self) -> Path:
         return self.run / "podman.sock"
 
@@ -110,11 +115,23 @@ class Layout:
         return self.engine / "resolv.conf"
 
     @property
+    def container_mark(self) -> Path:
+        """An empty file, which containers have at /run/.containerenv."""
+        return self.engine / "containerenv"
+
+    @property
     def namespaces(self) -> Path:
         return self.engine / "namespaces"
 
     def namespace(self, namespace: str) -> Path:
         return self.namespaces / namespace
+
+    def pod(self, pod: Reference) -> Path:
+        """Folder of what belongs to one pod: scratch volumes, disks of containers."""
+        return self.namespace(pod.namespace) / "pods" / pod.name
+
+    def host_name_file(self, pod: Reference) -> Path:
+        return self.pod(pod) / "hostname"
 
     def network(self, namespace: str) -> str:
         return f"neocloud-{self.id}-{namespace}"

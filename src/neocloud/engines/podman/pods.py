@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError, Reference
-from neocloud.engines.manifest import ATTACHED_VOLUME, Pod, Volume
+from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.containers import (
     Row,
     by_pod,
@@ -35,8 +35,9 @@ from neocloud.engines.podman.network.netavark import remove_stale_port_forwards,
 from neocloud.engines.podman.own_cpus import CpuAllocator
 from neocloud.engines.podman.storage.attached_claims import show_attached
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
-from neocloud.engines.podman.storage.pod_mounts import MountedPaths, PodMounts, first_id
-from neocloud.engines.podman.storage.volumes import Volumes, host_path, require_device
+from neocloud.engines.podman.storage.pod_mounts import MountedPaths, first_id
+from neocloud.engines.podman.storage.pod_storage import PodStorage
+from neocloud.engines.podman.storage.volumes import Volumes
 from neocloud.engines.podman.translate import (
     SANDBOX,
     Resolved,
@@ -77,7 +78,8 @@ class Pods:
         self._objects = objects
         self._volumes = volumes
         self._config_mounts = config_mounts
-        self._mounts = PodMounts(layout)
+        self._storage = PodStorage(layout, volumes, config_mounts)
+        self.disks = self._storage.disks
         self.shifts_ids = False
         """Whether pods with `hostUsers: false` get a user namespace; known once the engine is prepared."""
         self._gpus = gpus
@@ -240,6 +242,7 @@ class Pods:
 
     async def _create(self, pod: Pod) -> None:
         await self._gpus.bind(pod)
+        await asyncio.to_thread(self.disks.create, pod, self._roots(pod))
         async with (
             self._gpus.reserve(pod, self.rows) as devices,
             self._cpus.reserve(pod, self.rows) as cpus,
@@ -322,41 +325,21 @@ class Pods:
     def _mount_volumes(self, pod: Pod) -> MountedPaths:
         """Create the pod's mounts and the root file systems of its containers."""
         first = self._first_id(pod)
-        roots = {image: root_filesystem(self._layout, image) for image in pod.images}
+        roots = self._roots(pod)
         if first:
             roots[SANDBOX] = self._layout.sandbox
-        found = {image: folder for image, folder in roots.items() if folder}
-        return self._mounts.mount(pod, self._volume_folders(pod, first), found, first)
+        return self._storage.mount(pod, roots, first)
 
-    def _volume_folders(self, pod: Pod, first: int) -> dict[str, Path]:
-        folders: dict[str, Path] = {}
-        for volume in pod.volumes:
-            if volume.host_path and volume.host_path.is_device:
-                require_device(volume.host_path, pod)
-            else:
-                folders[volume.name] = self._volume_folder(pod, volume, first)
-        return folders
-
-    def _volume_folder(self, pod: Pod, volume: Volume, first: int) -> Path:
-        if volume.config_map:
-            return self._config_mounts["ConfigMap"].view(pod.namespace, volume.config_map)
-        if volume.secret:
-            return self._config_mounts["Secret"].view(pod.namespace, volume.secret)
-        if claim := pod.claim_of(volume):
-            return self._volumes.claim_path(claim.namespace, claim.name, first)
-        if volume.empty_dir and volume.name == ATTACHED_VOLUME:
-            return show_attached(pod, self._volumes)
-        if volume.empty_dir:
-            return self._volumes.scratch_path(pod.namespace, pod.name, volume.name, volume.empty_dir)
-        assert volume.host_path is not None, "a volume has a source"
-        return host_path(volume.host_path, pod)
+    def _roots(self, pod: Pod) -> dict[str, Path]:
+        """Return the folder by image, of the pod's images that are root file systems."""
+        roots = {image: root_filesystem(self._layout, image) for image in pod.images}
+        return {image: folder for image, folder in roots.items() if folder}
 
     async def _delete(self, reference: Reference, rows: Sequence[Row]) -> None:
         await self._stop(rows, self._grace(reference))
         for row in sorted(rows, key=lambda row: container_name(row) == SANDBOX):
             await self._libpod.delete(f"/containers/{row['Id']}", force=True, timeout=0)
-        await asyncio.to_thread(self._mounts.remove, reference.namespace, reference.name)
-        await asyncio.to_thread(self._volumes.remove_scratch, reference.namespace, reference.name)
+        await asyncio.to_thread(self._storage.remove, reference)
 
     async def _stop(self, rows: Sequence[Row], grace: int) -> None:
         """Stop each container and wait for it, so that incomplete pods need no special case."""

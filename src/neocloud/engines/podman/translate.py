@@ -81,6 +81,8 @@ class Resolved:
     """CPUs of containers that have their own, such as "0,1", by container name."""
     root_filesystems: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Folder by image name, of images that are one; that of SANDBOX, for a pod with a user namespace."""
+    disks: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Root by container name, of containers whose disk has a size; see container_disks.py."""
     first_id: int = 0
     """The id of this machine that root of the pod has in its user namespace; 0 for a pod without one."""
 
@@ -190,7 +192,7 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
     cpus = resolved.cpus.get(container.name, "")
     body: Spec = {
         **_identity(pod, container.name, resolved, layout),
-        **_root(container.image, values, resolved),
+        **_root(container, values, resolved),
         "command": expand_all(container.args, values),
         "init": True,
         "systemd": "false",
@@ -199,7 +201,7 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
         "use_image_resolve_conf": True,
         "restart_policy": _RESTART[pod.policy],
         "stop_timeout": pod.grace_seconds,
-        "mounts": _mounts(container, resolved, layout),
+        "mounts": _mounts(pod, container, resolved, layout),
         "devices": [{"path": device.name} for device in devices] + _devices(pod, container),
         "resource_limits": _limits(container, cpus),
         **_security(
@@ -217,19 +219,24 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
     return body
 
 
-def _root(image: str, values: Mapping[str, str], resolved: Resolved) -> Spec:
+def _root(container: Container, values: Mapping[str, str], resolved: Resolved) -> Spec:
     """What the container runs from, and its environment."""
-    folder = resolved.root_filesystems.get(image)
+    disk = resolved.disks.get(container.name)
+    folder = disk or resolved.root_filesystems.get(container.image)
     if folder is None:
-        return {"image": full_image_name(image), "env": values}
-    return {"rootfs": str(folder), "rootfs_overlay": True, "env": {**ENVIRONMENT, **values}}
+        return {"image": full_image_name(container.image), "env": values}
+    return {"rootfs": str(folder), "rootfs_overlay": disk is None, "env": {**ENVIRONMENT, **values}}
 
 
-def _mounts(container: Container, resolved: Resolved, layout: Layout) -> list[Spec]:
-    mounts = [
-        _bind(resolved.hosts_file, "/etc/hosts", ["ro", "rprivate"]),
-        _bind(layout.resolv_conf, "/etc/resolv.conf", ["ro", "rprivate"]),
-    ]
+def _mounts(pod: Pod, container: Container, resolved: Resolved, layout: Layout) -> list[Spec]:
+    files = {
+        "/etc/hosts": resolved.hosts_file,
+        "/etc/resolv.conf": layout.resolv_conf,
+        # Podman's own are files of the host that the container can write to, without a limit.
+        "/etc/hostname": layout.host_name_file(pod.reference),
+        "/run/.containerenv": layout.container_mark,
+    }
+    mounts = [_bind(source, path, ["ro", "rprivate"]) for path, source in files.items()]
     for mount in container.volume_mounts:
         if mount.name not in resolved.volumes:
             continue  # a device, which is passed as one: as a mere mount it could not be opened

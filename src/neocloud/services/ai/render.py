@@ -25,6 +25,8 @@ from neocloud.services.ai.types import CONTAINER, POD
 
 WORKLOAD_LABEL = "neocloud.dev/ai-workload"
 RUN_LABEL = "neocloud.dev/ai-run"
+DISK_LABEL = "neocloud.dev/ai-disk"
+"""Size of the container's disk; pods of earlier versions have none, and no limit."""
 FILES_SECRET = "files"
 SHM_BYTES = 64 * 1024 * 1024
 GRACE_SECONDS = 10
@@ -55,6 +57,8 @@ class WorkloadView:
     interface: Interface
     vcpus: int
     memory_mib: int
+    disk_bytes: int
+    """0: no limit."""
     gpus: int
     gpu_type: str
     shm_bytes: int
@@ -73,10 +77,11 @@ def workload_objects(view: WorkloadView) -> list[Manifest]:
 
 def _pod(view: WorkloadView) -> Pod:
     volumes, mounts = _volumes(view)
+    disk = {DISK_LABEL: str(view.disk_bytes)} if view.disk_bytes else {}
     return Pod(
         name=POD,
         namespace=view.id,
-        labels={WORKLOAD_LABEL: view.id, RUN_LABEL: view.run},
+        labels={WORKLOAD_LABEL: view.id, RUN_LABEL: view.run, **disk},
         interface=view.interface,
         gpu_type=view.gpu_type,
         hostname=view.id,
@@ -99,7 +104,9 @@ def _container(view: WorkloadView, mounts: Sequence[Mount]) -> Container:
         working_dir=view.working_dir or None,
         env=variables(view.variables),
         ports=tuple(ContainerPort(number, protocol) for number, protocol in view.ports),
-        resources=limits(cpus=view.vcpus, memory_mib=view.memory_mib, gpus=view.gpus),
+        resources=limits(
+            cpus=view.vcpus, memory_mib=view.memory_mib, gpus=view.gpus, disk_bytes=view.disk_bytes
+        ),
         security_context=SecurityContext(allow_privilege_escalation=False),
         volume_mounts=tuple(mounts),
     )

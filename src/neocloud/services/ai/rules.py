@@ -34,6 +34,8 @@ from neocloud.services.vpc.types import NETWORK, SUBNET
 MOST_ATTEMPTS = 100
 SMALLEST_SECONDS = 1
 DEFAULT_NETWORK = "default-network"
+DEFAULT_DISK_BYTES = 10 * GIB
+"""Size of the disk of a workload that names none; not charged."""
 MOST_FILE_BYTES = 1024 * 1024
 """Of all injected files together."""
 FILE_REQUEST_BYTES = MOST_FILE_BYTES * 3 // 2
@@ -113,6 +115,11 @@ class JobRules(WorkloadRules[Job]):
 def demands(spec: WorkloadSpec) -> list[Demand]:
     """Return the capacity that a running workload takes."""
     return [(preset(spec.platform, spec.preset), 1)]
+
+
+def disk_bytes(spec: WorkloadSpec) -> int:
+    """Return what the container may write beside its filesystems."""
+    return spec.disk.size_bytes or DEFAULT_DISK_BYTES
 
 
 def _sizes(spec: WorkloadSpec) -> Iterable[Violation]:

@@ -150,6 +150,28 @@ class VolumeConformance:
         with pytest.raises(EngineError, match="cannot shrink"):
             await space.apply(space.claim("small", "20Mi"))
 
+    async def test_a_container_s_disk_holds_its_limit(self, space: Space, bench: Bench) -> None:
+        """A full disk is an error of the program that writes, in that container only, and stays full."""
+        limited = {
+            "image": bench.root_filesystem,
+            "resources": {"limits": {"ephemeral-storage": "20Mi"}},
+        }
+        pods = [space.pod(name, container=limited) for name in ("one", "two")]
+        await space.apply(*pods)
+        content = b"x" * (24 * MEBIBYTE)
+        before = await space.seen("one")
+        for command in (["tee", "/tmp/file"], ["tee", "/file"]):
+            refused = await space.run("one", *command, stdin=content, max_output_bytes=2**26)
+            assert refused.exit_code == 1
+        assert await space.seen("one") == before
+        written = await space.run("two", "tee", "/tmp/file", stdin=b"fits")
+        assert written.exit_code == 0
+        await space.engine.restart(space.reference("Pod", "two"))
+        assert await space.read("two", "/tmp/file") == b"fits"
+        await space.remove("Pod", "two")
+        await space.apply(pods[1])
+        assert await space.read("two", "/tmp/file") == b""
+
     async def test_copied_volume_is_independent_of_its_source(self, space: Space, bench: Bench) -> None:
         other = Space(bench.engine, bench.image)
         await other.apply(other.namespace())

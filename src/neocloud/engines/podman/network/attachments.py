@@ -188,7 +188,7 @@ class BridgePorts:
         self._path(pod).unlink(missing_ok=True)
 
     def _path(self, pod: Reference) -> Path:
-        return self._layout.namespace(pod.namespace) / "pods" / pod.name / "port.json"
+        return self._layout.pod(pod) / "port.json"
 
 
 async def _peer_of(network_namespace: str, pod: Reference) -> int:

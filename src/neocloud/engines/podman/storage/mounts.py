@@ -38,11 +38,11 @@ def mount_tmpfs(path: Path, *, size_bytes: int | None = None, mode: int = 0o700)
     _mount(path, ["-t", "tmpfs", "-o", options, "tmpfs"])
 
 
-def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path) -> None:
+def mount_overlay(path: Path, *, lower: Path, upper: Path, work: Path, allows_devices: bool = True) -> None:
     """Mount a writable view on `lower`; changes are written to `upper`."""
     make_folder(upper)  # its mode is that of the view, so of "/" for the programs in it
     work.mkdir(parents=True, exist_ok=True)
-    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}" + ("" if allows_devices else ",nodev")
     _mount(path, ["-t", "overlay", "-o", options, "overlay"])
 
 

@@ -50,11 +50,13 @@ SubPath = tuple[str, str]
 
 @dataclass(frozen=True)
 class MountedPaths:
-    """Sources of a pod's mounts: by volume name, by sub-path, and by image that is a root file system."""
+    """Sources of a pod's mounts: by volume name, by sub-path, by image that is a root file system."""
 
     volumes: Mapping[str, Path] = field(default_factory=dict[str, Path])
     sub_paths: Mapping[SubPath, Path] = field(default_factory=dict[SubPath, Path])
     root_filesystems: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    disks: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Root by container name, of containers whose disk has a size."""
 
 
 class PodMounts:

@@ -39,6 +39,7 @@ from neocloud.engines.manifest import (
 )
 from neocloud.engines.podman.layout import Layout, logged, read_record, write_record
 from neocloud.engines.podman.storage import sized_filesystems
+from neocloud.engines.podman.storage.container_disks import promised_bytes
 from neocloud.engines.podman.storage.mounts import (
     detach,
     is_mounted,
@@ -192,11 +193,13 @@ class Volumes:
                 "version, or without loop devices. Create a new filesystem and copy the files."
             )
         promised = sum(record["size_bytes"] for _, record in self._filesystems() if record.get("sized"))
+        promised += promised_bytes(self._layout)
         disk = shutil.disk_usage(self._layout.volumes).total
         if promised > disk:
             found.append(
-                f"Filesystems of {promised / GIB:.0f} GiB in total lie on a disk of {disk / GIB:.0f} GiB. "
-                "When the disk is full, programs that write to them get input/output errors."
+                f"Filesystems and disks of containers of {promised / GIB:.0f} GiB in total lie on a disk of "
+                f"{disk / GIB:.0f} GiB. When the disk is full, programs that write to them get "
+                "input/output errors."
             )
         return found
 
@@ -267,7 +270,7 @@ class Volumes:
         return self._layout.volumes / namespace / name
 
     def _scratch(self, namespace: str, pod: str) -> Path:
-        return self._layout.namespace(namespace) / "pods" / pod / "scratch"
+        return self._layout.pod(Reference("Pod", namespace, pod)) / "scratch"
 
     def _fill(self, target: Path, source: DataSource, size_bytes: int) -> None:
         if source.kind == CLAIM:

@@ -16,7 +16,7 @@ from neocloud.engines.manifest import Interface
 from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobStatus
 from neocloud.messages.nebius.vpc.v1 import SecurityRuleSpec
-from neocloud.services.ai.render import RUN_LABEL, MountView
+from neocloud.services.ai.render import DISK_LABEL, RUN_LABEL, MountView
 from neocloud.services.ai.rules import is_read_only, is_udp
 from neocloud.services.ai.types import (
     POD,
@@ -88,6 +88,12 @@ class WorkloadScope:
         """The pod of this attempt."""
         pod = self.pod
         return pod if pod is not None and pod.labels.get(RUN_LABEL) == self.run else None
+
+    @property
+    def has_disk_limit(self) -> bool:
+        """Whether its disk is limited: a limit would replace a pod that an earlier version started."""
+        pod = self.current_pod
+        return pod is None or DISK_LABEL in pod.labels
 
     @property
     def is_up(self) -> bool:

@@ -32,7 +32,7 @@ from neocloud.services.ai.reconcile.scope import (
     set_details,
 )
 from neocloud.services.ai.render import WorkloadView, workload_objects
-from neocloud.services.ai.rules import command_words, is_udp
+from neocloud.services.ai.rules import command_words, disk_bytes, is_udp
 from neocloud.services.ai.types import (
     ENDPOINT,
     POD,
@@ -139,6 +139,7 @@ class WorkloadReconciler(ABC):
             interface=interface,
             vcpus=shape.vcpu,
             memory_mib=shape.memory_mib,
+            disk_bytes=disk_bytes(spec) if scope.has_disk_limit else 0,
             gpus=shape.gpus,
             gpu_type=shape.gpu_type,
             shm_bytes=spec.shm_size_bytes,
