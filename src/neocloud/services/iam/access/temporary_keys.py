@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from cryptography.fernet import Fernet, InvalidToken
 
 from neocloud.core import contract
+from neocloud.core.callers import TEMPORARY_KEY_PREFIX
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
@@ -24,11 +25,10 @@ from neocloud.services.iam.access.authentication import find_subject
 from neocloud.services.iam.access.tokens import AccessClaims, Actor
 from neocloud.services.iam.types import SECRETS_ID, TemporaryKey, is_project, tenant_of
 
-PREFIX = "NCTK"
 LONGEST_LIFETIME = timedelta(days=7)
 _ROOT = "temporary-key-root"
 _ROOT_BYTES = 32
-_ID = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{100,508}}")
+_ID = re.compile(rf"{TEMPORARY_KEY_PREFIX}[A-Za-z0-9_-]{{100,508}}")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FoundKey:
 
 
 def is_temporary(aws_access_key_id: str) -> bool:
-    return aws_access_key_id.startswith(PREFIX)
+    return aws_access_key_id.startswith(TEMPORARY_KEY_PREFIX)
 
 
 def issue_key(tx: Transaction, claims: AccessClaims, project_id: str, expires_at: datetime) -> TemporaryKey:
@@ -69,7 +69,7 @@ def issue_key(tx: Transaction, claims: AccessClaims, project_id: str, expires_at
         root = secrets.token_bytes(_ROOT_BYTES)
         tx.put_secret(SECRETS_ID, _ROOT, root)
     sealed = _fernet(root).encrypt(json.dumps(content, separators=(",", ":")).encode()).decode()
-    aws_id = PREFIX + sealed.rstrip("=")
+    aws_id = TEMPORARY_KEY_PREFIX + sealed.rstrip("=")
     return TemporaryKey(aws_id, _secret(root, aws_id), expires_at)
 
 
@@ -78,7 +78,7 @@ def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
     root = tx.secret(SECRETS_ID, _ROOT)
     if root is None or not _ID.fullmatch(aws_id):
         return None
-    sealed = aws_id.removeprefix(PREFIX)
+    sealed = aws_id.removeprefix(TEMPORARY_KEY_PREFIX)
     try:
         opened = _fernet(root).decrypt(sealed + "=" * (-len(sealed) % 4))
     except InvalidToken:
