@@ -156,6 +156,7 @@ _PURGED = (
         "(bucket, digest, repository) IN"
         " (SELECT bucket, digest, repository FROM repository_blob WHERE bucket = ? LIMIT ?)",
     ),
+    ("removed_images", "bucket IN (SELECT bucket FROM removed_images WHERE bucket = ? LIMIT ?)"),
     ("repository", "number IN (SELECT number FROM repository WHERE bucket = ? LIMIT ?)"),
 )
 """In this order: what names others goes before them."""

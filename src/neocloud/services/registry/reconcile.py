@@ -5,19 +5,26 @@ The gateway follows the list of buckets, of which a registry is one, and reports
 is sent to it from here.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from neocloud.core import contract, wire
 from neocloud.core.reconcile.reconciler import Context, Reconciler, ReconcileResult, Step
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.store.protocol import AuditEvent, Resource, Transaction
 from neocloud.messages.nebius.registry.v1 import RegistryStatus
+from neocloud.messages.neocloud.storage.v1 import RemovedImages
+from neocloud.services.iam.types import lineage
 from neocloud.services.registry.types import (
     REGISTRY,
+    REGISTRY_SERVICE,
     Mode,
     State,
     address,
+    noted_removals,
     read_removals,
+    write_noted_removals,
     write_removals,
 )
 from neocloud.services.storage.public import GatewayNotifier, GatewayReports, GatewayWait
@@ -50,6 +57,7 @@ class RegistryReconciler:
         return (
             Step("Apply it to the gateway", self._apply),
             Step("Forget removed images", self._forget_removals),
+            Step("Note what rules removed", self._note_removed),
         )
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
@@ -83,8 +91,53 @@ class RegistryReconciler:
         if await self._store.read(lambda tx: read_removals(tx, scope.row.id)):
             await self._store.write(work)
 
+    async def _note_removed(self, scope: Scope) -> None:
+        """Write an audit event of the images that rules removed since the last one."""
+        report = self._reports.find(scope.row.id)
+        if report is None or not report.HasField("removed_images"):
+            return
+        found = report.removed_images
+
+        def work(tx: Transaction) -> None:
+            number = found.total - noted_removals(tx, scope.row.id)
+            if number > 0:
+                write_noted_removals(tx, scope.row.id, found.total)
+                write_removal_event(tx, scope.row, number, found)
+
+        if await self._store.read(lambda tx: noted_removals(tx, scope.row.id)) < found.total:
+            await self._store.write(work)
+
     async def _purge(self, scope: Scope) -> None:
         self._wait.until_purged(scope.context, "images")
+
+
+def write_removal_event(tx: Transaction, row: Resource, number: int, found: RemovedImages) -> None:
+    """Write what rules removed, for the tenant of the registry, without a caller and a request behind it."""
+    rows = list(lineage(row.id, tx.get))
+    hierarchy = [[each.id, each.name, wire.noun(each.kind, each.id)] for each in reversed(rows)]
+    shown = ", ".join(found.last)
+    others = f" and {number - len(found.last):,} others" if number > len(found.last) else ""
+    tx.audit(
+        AuditEvent(
+            id=contract.new_id("auditevent"),
+            at=contract.to_datetime(found.last_at),
+            subject="",
+            method=f"{REGISTRY_SERVICE}/RemoveImages",
+            parent_id=row.parent_id,
+            resource_id=row.id,
+            request_id="",
+            code=int(contract.Code.OK),
+            message=f"Removed by the rules of the registry: {shown}{others}",
+            tenant_id=rows[-1].parent_id or rows[-1].id,
+            hierarchy=json.dumps(hierarchy, ensure_ascii=False),
+            resource_kind=wire.noun(REGISTRY, row.id),
+            resource_name=row.name,
+            service="registry",
+            action="remove_images",
+            type="ai.neocloud.registry.remove-images",
+            status="DONE",
+        )
+    )
 
 
 def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Scope]]:
