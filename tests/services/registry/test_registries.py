@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.registry.v1 import (
     ArtifactServiceClient,
@@ -14,6 +16,7 @@ from nebius.api.nebius.registry.v1 import (
     RegistrySpec,
 )
 
+from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.objects.lifecycle_rules import ImageRules
@@ -22,8 +25,10 @@ from neocloud.services.registry.types import RULE_LABELS, rule_of
 from tests import control_plane
 from tests.objects.oci.client import INDEX, digest_of, index
 from tests.services.registry.cloud import RegistryCloud, cloud_in_process, short
+from tests.services.storage.test_temporary_keys import person
 
 REGION = "eu-north1"
+REPORT = "neocloud.registry.v1.VulnerabilityReportService/Get"
 
 
 async def set_rules(
@@ -181,6 +186,23 @@ async def test_a_rule_is_a_number(cloud: RegistryCloud) -> None:
         assert refused.code is Code.INVALID_ARGUMENT and "from 1 to 10,000" in refused.message, value
     kept = {"keep-last": "x", "untagged-days": "1 "}  # from before labels were rules
     assert [rule_of(kept, label) for label in RULE_LABELS] == [None, None]
+
+
+async def test_a_report_of_vulnerabilities_needs_advisories_and_the_right_to_see_the_image(
+    cloud: RegistryCloud,
+) -> None:
+    registry_id = await cloud.registry()
+    await cloud.push(f"{short(registry_id)}/app", "v1")
+    (image,) = await artifacts(cloud, registry_id)
+    report = await cloud.call(REPORT, id=image.id)
+    assert (report.State.Name(report.state), report.artifact_id) == ("NOT_RUN", image.id)
+    assert "no advisories" in report.reason
+    assert (await cloud.refusal(REPORT, id="artifact-e00none")).code is Code.NOT_FOUND
+    _, stranger = await person(cloud)
+    request, token = contract.method(REPORT).input(id=image.id), f"Bearer {stranger.access_token}"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await control_plane.call(cloud.channel, REPORT, request, (("authorization", token),))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_the_number_of_registries_is_a_quota(cloud: RegistryCloud) -> None:

@@ -16,7 +16,7 @@ from neocloud.core import contract
 from neocloud.core.contract import Code
 from neocloud.services.iam.access import tokens
 from tests.control_plane import call
-from tests.services.storage.cloud import StorageCloud
+from tests.services.storage.cloud import AccountCloud, StorageCloud
 from tests.services.storage.test_gateway_service import code_of, permissions, sign
 
 ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
@@ -24,7 +24,7 @@ PASSWORD = "correct horse battery staple"
 EMAIL = "alice@bank.example"
 
 
-async def person(cloud: StorageCloud, *groups: str) -> tuple[str, Any]:
+async def person(cloud: AccountCloud, *groups: str) -> tuple[str, Any]:
     """Return the id of a new user account, and its session."""
     made = await cloud.call(
         "neocloud.iam.v1.UserService/Create", parent_id=cloud.tenant_id, email=EMAIL, password=PASSWORD

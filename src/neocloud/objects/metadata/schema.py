@@ -196,4 +196,18 @@ CREATE TABLE removed_images (
 """
 """`released_ms` is when a manifest lost a tag, an index that named it, or what it is about; where that is not
 known, the time of this migration. `removed_images` counts what the rules of a registry removed."""
-MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES)
+IMAGE_PACKAGES = """
+CREATE TABLE image_packages (
+    bucket INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    problem TEXT NOT NULL,
+    release TEXT NOT NULL,
+    packages INTEGER NOT NULL,
+    sources BLOB NOT NULL,
+    read_ms INTEGER NOT NULL,
+    PRIMARY KEY (bucket, digest)
+) WITHOUT ROWID
+"""
+"""What is installed in images, as far as they were read."""
+MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES)

@@ -12,6 +12,7 @@ from typing import Protocol
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.registry.v1 import Artifact
+from neocloud.messages.neocloud.registry.v1 import VulnerabilityReport
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket
 from neocloud.services.iam.types import tenant_of
 
@@ -19,6 +20,7 @@ REGISTRY = "nebius.registry.v1.Registry"
 REGISTRY_ID_PREFIX = "registry"
 REGISTRY_SERVICE = "nebius.registry.v1.RegistryService"
 ARTIFACT_SERVICE = "nebius.registry.v1.ArtifactService"
+REPORT_SERVICE = "neocloud.registry.v1.VulnerabilityReportService"
 IMAGE_PERMISSIONS = tuple(f"registry.images.{verb}" for verb in ("pull", "push", "delete"))
 """The permissions that the object gateway checks, each on the registry."""
 MAX_REMOVALS = 1000
@@ -64,6 +66,14 @@ class Artifacts(Protocol):
         ...
 
     def image_count(self, registry_id: str) -> int: ...
+
+
+class VulnerabilityReports(Protocol):
+    """What is known of images. Its method blocks."""
+
+    def report(self, artifact_id: str) -> VulnerabilityReport:
+        """Return what is known now of an artifact that is there."""
+        ...
 
 
 @dataclass(frozen=True)
