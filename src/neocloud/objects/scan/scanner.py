@@ -26,7 +26,7 @@ from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Bucket, BucketKind, BucketState
 
 logger = logging.getLogger(__name__)
-ROUND_SECONDS = 30.0
+ROUND_SECONDS = 10.0
 IMAGE_SECONDS = 300.0
 """That the reading of one image may take."""
 INDEX_SECONDS = 900.0
