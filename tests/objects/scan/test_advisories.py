@@ -22,10 +22,11 @@ VERSIONS = (
 
 def test_versions_are_ordered_as_dpkg_orders_them() -> None:
     """All pairs in one process."""
-    pairs = list(itertools.product(VERSIONS, repeat=2))
+    pairs = list(itertools.combinations(VERSIONS, 2))
     tests = "\n".join(f"dpkg --compare-versions '{a}' lt '{b}' && echo 1 || echo 0" for a, b in pairs)
     judged = subprocess.run(["sh"], input=tests, capture_output=True, text=True, check=True).stdout.split()
     assert [str(int(compare(a, b) < 0)) for a, b in pairs] == judged
+    assert all(compare(a, b) == -compare(b, a) or compare(a, b) * compare(b, a) < 0 for a, b in pairs)
 
 
 def test_long_numbers_are_no_trouble() -> None:

@@ -24,9 +24,9 @@ _MAX_SHOWN = 20
 _MAX_SHOWN_TAGS = 3
 _FALLBACK = f"'sha256-{'[0-9a-f]' * 64}*'"
 _OWN_TAG = f"tag.name NOT GLOB {_FALLBACK}"
-_HAS_TAG = f"EXISTS (SELECT 1 FROM tag WHERE tag.manifest = m.number AND {_OWN_TAG})"
+_HAS_TAG = f"EXISTS (SELECT 1 FROM tag WHERE tag.manifest = m.number AND {_OWN_TAG})"  # nosec B608
 _IS_ABOUT_TAGGED = (
-    "EXISTS (SELECT 1 FROM manifest AS r JOIN tag ON tag.manifest = r.number"
+    "EXISTS (SELECT 1 FROM manifest AS r JOIN tag ON tag.manifest = r.number"  # nosec B608
     f" WHERE r.repository = m.repository AND r.subject = m.digest AND {_OWN_TAG})"
 )
 _BELONGS = (
