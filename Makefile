@@ -58,7 +58,7 @@ fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up reques
 	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
-	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 try-debian: ## install and try Neocloud in a fresh system of SUITE (trixie); needs the network
 	@scripts/try-debian "$(or $(SUITE),trixie)"

@@ -50,6 +50,7 @@ NodeName={ALONE} CPUs=2 RealMemory=4096
 PartitionName=main Nodes=ALL Default=YES
 """
 START_ALONE = f"""\
+echo '127.0.0.1 {ALONE}' >> /etc/hosts
 head -c 32 /dev/urandom > /etc/slurm/slurm.key
 printf '%s' '{PLAIN_CONFIGURATION}' > /etc/slurm/slurm.conf
 mkdir -p /run/slurm /var/lib/slurm /var/spool/slurmd
@@ -116,7 +117,7 @@ def running_cloud(images: Path) -> Iterator[Cloud]:
 def slurm_alone(cloud: Cloud) -> Iterator[str]:
     """A container with slurmctld and slurmd, and nothing of ours but the image."""
     image = cloud.podman("images", "--format={{.Repository}}:{{.Tag}}").split()[0]
-    options = ("--detach", "--network=none", f"--hostname={ALONE}", f"--add-host={ALONE}:127.0.0.1")
+    options = ("--detach", "--network=none", f"--hostname={ALONE}")
     container = cloud.podman(
         "run", *options, f"--name={ALONE}", "--entrypoint=bash", image, "-c", START_ALONE
     ).strip()

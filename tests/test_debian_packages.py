@@ -14,7 +14,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "install-debian-packages"
 LISTED = re.compile(r"^  (\S+) ", re.MULTILINE)
 
 RELEASES = {
-    "bookworm": "aardvark-dns=1.4.0-3 busybox-static=1:1.35.0-4+deb12u1+b1 ca-certificates=20250419~deb12u2"
+    "bookworm": "aardvark-dns=1.4.0-3 buildah=1.28.2+ds1-3+deb12u1+b3"
+    " busybox-static=1:1.35.0-4+deb12u1+b1 ca-certificates=20250419~deb12u2"
     " catatonit=0.1.7-1+b2 chromium=156.0.8078.79-1~deb12u1 conntrack=1:1.4.7-1+b2 dosfstools=4.2-1"
     " debian-archive-keyring=2023.3+deb12u2 e2fsprogs=1.47.0-2+b2 fdisk=2.38.1-5+deb12u3 gcc=4:12.2.0-3"
     " iperf3=3.12-1+deb12u2 iproute2=6.1.0-3"
@@ -26,7 +27,8 @@ RELEASES = {
     " qemu-utils=1:7.2+dfsg-7+deb12u18+b3 rclone=1.60.1+dfsg-2+b5 restic=0.14.0-1+b5"
     " rsync=3.5.0+ds1-0+deb12u1 runc=1.1.5+ds1-1+deb12u1 s3cmd=2.3.0-1"
     " skopeo=1.9.3+ds1-1+b10 wrk=4.1.0-3+b2",
-    "trixie": "aardvark-dns=1.14.0-3 busybox-static=1:1.37.0-6+b9 ca-certificates=20250419+deb13u1"
+    "trixie": "aardvark-dns=1.14.0-3 buildah=1.39.3+ds1-1+b7"
+    " busybox-static=1:1.37.0-6+b9 ca-certificates=20250419+deb13u1"
     " catatonit=0.2.1-2+b14 chromium=156.0.8078.79-1~deb13u1 conntrack=1:1.4.8-2 dosfstools=4.2-1.2"
     " debian-archive-keyring=2025.1 e2fsprogs=1.47.2-3+b12 fdisk=2.41.5-0+deb13u1 gcc=4:14.2.0-1"
     " iperf3=3.18-2+deb13u2 iproute2=6.15.0-1"

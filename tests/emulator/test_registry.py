@@ -1,4 +1,4 @@
-"""The container registry from end to end: registries by the official SDK, images by skopeo and podman."""
+"""The container registry from end to end: registries by the official SDK, images by the programs of users."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nebius.api.nebius.common.v1 import ResourceMetadata
@@ -24,8 +25,11 @@ from nebius.sdk import SDK
 from neocloud.testing.emulator import Emulator
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.emulator.test_object_storage import make_key, until
+from tests.objects.scan.layers import debian, package
+from tests.objects.scan.test_advisories import TRACKER
 
 PLAIN = "--tls-verify=false"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -61,6 +65,10 @@ class Clients:
     def podman(self, *arguments: str, fails: bool = False) -> str:
         places = ["--root", str(self.images), "--runroot", str(self.images / "run")]
         return self.run("podman", *places, "--storage-driver=vfs", *arguments, fails=fails)
+
+    def buildah(self, *arguments: str) -> str:
+        places = ["--root", str(self.images / "built"), "--runroot", str(self.images / "run")]
+        return self.run("buildah", *places, "--storage-driver=vfs", *arguments).strip()
 
     def login(self, user: str, password: str, *, fails: bool = False) -> str:
         options = (PLAIN, "--username", user, "--password-stdin", self.host)
@@ -196,3 +204,92 @@ def test_images_are_counted_listed_and_deleted_by_neo(
             not in neo(neocloud_emulator, "registry", "artifact", "list", "--parent-id", registry_id)
         )
     )
+
+
+def test_buildah_pushes_an_index_and_the_cloud_reports_on_its_image(
+    neocloud_emulator: Emulator, registry_id: str, clients: Clients
+) -> None:
+    """The layers, the operator's file and the report go through the processes that run for operators."""
+    advisories = neocloud_emulator.home / "advisories"
+    advisories.mkdir(exist_ok=True)
+    (advisories / "debian.new").write_text(json.dumps(TRACKER))
+    (advisories / "debian.new").rename(advisories / "debian.json")
+    root = clients.folder / "root"
+    for path, content in debian(package("libcurl4", "1.0-1+b2", "curl (1.0-1)")).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    clients.login("iam", neocloud_emulator.client.tokens.token())
+    container = clients.buildah("from", "scratch")
+    clients.buildah("copy", container, str(root), "/")
+    clients.buildah("commit", "--quiet", "--format=oci", container, "tool")
+    clients.buildah("manifest", "create", "all")
+    clients.buildah("manifest", "add", "all", "tool")
+    target = f"docker://{clients.address}/built:v1"
+    clients.buildah("manifest", "push", "--all", PLAIN, "all", target)
+    index = json.loads(clients.skopeo("inspect", PLAIN, "--raw", target))
+    (part,) = index["manifests"]
+
+    listed = ("registry", "artifact", "list", "--parent-id", registry_id, "-o", "json")
+    images = {each["digest"]: each["id"] for each in json.loads(neo(neocloud_emulator, *listed))}
+    assert len(images) == 2
+
+    def report() -> dict[str, Any]:
+        asked = ("registry", "vulnerability-report", "get", images[part["digest"]], "-o", "json")
+        return json.loads(neo(neocloud_emulator, *asked))
+
+    until(lambda: report()["state"] == "COMPLETE")
+    found = report()
+    assert found["release"] == "bookworm"
+    assert [each["id"] for each in found["vulnerabilities"]] == [
+        "CVE-2026-0001",
+        "CVE-2026-0002",
+        "CVE-2026-0004",
+    ]
+
+
+ORAS = """
+import sys
+from oras.client import OrasClient
+from oras.oci import Subject
+
+target, user, password, folder = sys.argv[1:]
+host = target.partition("/")[0]
+client = OrasClient(hostname=host, insecure=True)
+client.auth.set_basic_auth(user, password)
+container = client.get_container(f"{target}:note")
+# It keeps its first token, whatever that was asked for: so the first one is for a push.
+assert client.do_request(f"{client.prefix}://{container.upload_blob_url()}", "POST").status_code == 202
+
+options = {"disable_path_validation": True, "quiet": True}
+chunks = {"do_chunked": True, "chunk_size": 100_000}
+pushed = client.push(target=f"{target}:v1", files=[f"{folder}/weights"], **chunks, **options)
+digest, size = pushed.headers["Docker-Content-Digest"], len(pushed.request.body)
+subject = Subject("application/vnd.oci.image.manifest.v1+json", digest, size)
+client.push(target=f"{target}:note", files=[f"{folder}/note"], subject=subject, **options)
+(back,) = client.pull(target=f"{target}:v1", outdir=f"{folder}/back")
+assert open(back, "rb").read() == open(f"{folder}/weights", "rb").read()
+assert client.get_tags(target) == ["note", "v1"], client.get_tags(target)
+referrers = client.do_request(f"{client.prefix}://{host}/v2/{container.api_prefix}/referrers/{digest}")
+assert len(referrers.json()["manifests"]) == 1, referrers.text
+
+client.auth.token = None
+gone = client.do_request(f"{client.prefix}://{container.manifest_url()}", "DELETE")
+client.auth.token = None
+assert gone.status_code == 202 and client.get_tags(target) == ["v1"], gone.text
+"""
+
+
+def test_oras_pushes_artifacts_and_what_is_about_them(
+    sdk: SDK, neocloud_emulator: Emulator, clients: Clients
+) -> None:
+    """A client that shares no code with the others."""
+    program = ROOT / ".cache" / "clients" / "oras" / "bin" / "python"
+    if not program.exists():
+        environment = {**os.environ, "PYTHON": sys.executable}
+        subprocess.run([ROOT / "scripts" / "install-client", "oras"], env=environment, check=True)
+    (clients.folder / "weights").write_bytes(os.urandom(350_000))
+    (clients.folder / "note").write_text("made by hand")
+    _, user, secret = make_key(sdk, neocloud_emulator, "editors")
+    script = clients.folder / "script.py"
+    script.write_text(ORAS)
+    clients.run(str(program), str(script), f"{clients.address}/models", user, secret, str(clients.folder))

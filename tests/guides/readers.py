@@ -55,6 +55,10 @@ DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_term
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
 )
+IMAGE_REPORT = (
+    "needs an image and advisories:"
+    " tests/emulator/test_registry.py::test_buildah_pushes_an_index_and_the_cloud_reports_on_its_image"
+)
 HOWTO = "tests/test_howto.py::test_the_service_of_the_guide_serves_what_it_says"
 
 ADMINISTRATION = (
@@ -107,7 +111,13 @@ READERS: Mapping[str, Reader] = {
             "neo deploy": REAL_DATASET,
         },
     ),
-    "docs/guides/container-registry.md": Reader(not_run={"podman": IMAGE_CLIENTS, "skopeo": IMAGE_CLIENTS}),
+    "docs/guides/container-registry.md": Reader(
+        not_run={
+            "podman": IMAGE_CLIENTS,
+            "skopeo": IMAGE_CLIENTS,
+            "neo registry vulnerability-report": IMAGE_REPORT,
+        }
+    ),
     "docs/guides/maintenance.md": Reader(not_run={"neo down": MAINTAINED}),
     "docs/guides/gpus.md": Reader(
         before=HAS_KEY,

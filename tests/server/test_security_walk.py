@@ -77,6 +77,7 @@ ASK_BY_THEMSELVES = {
     "nebius.registry.v1.ArtifactService/Delete",
     "nebius.registry.v1.ArtifactService/Get",
     "neocloud.iam.v1.SessionService/List",
+    "neocloud.registry.v1.VulnerabilityReportService/Get",
     "neocloud.iam.v1.SessionService/Revoke",
 }
 """About the caller's own, or with a permission that is asked for elsewhere: walked like the rest."""

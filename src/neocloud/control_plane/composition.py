@@ -45,6 +45,7 @@ from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.objects.artifacts import ArtifactReader
 from neocloud.objects.metering import bucket_usage
+from neocloud.objects.scan.reports import ReportReader
 from neocloud.server import expanded
 from neocloud.services import (
     ai,
@@ -96,6 +97,7 @@ def compose(
         .add(storage.BucketChanges, buckets)
         .add(storage.AccessChanges, access)
         .add(registry.Artifacts, ArtifactReader(settings.home))
+        .add(registry.VulnerabilityReports, ReportReader(settings.home))
         .add(tuning.Files, FileStore(settings.home))
         .add(quotas.Quotas, found_quotas)
         .update(overrides or ServiceRegistry())

@@ -26,6 +26,8 @@ _IPV6_NETWORK_BITS = 64
 _MAX_SOURCE_CHARS = 64
 KEY_BYTES = 32
 KEY_HEADER = "x-neocloud-gateway-key"
+TEMPORARY_KEY_PREFIX = "NCTK"
+"""How the ids of temporary keys begin, which are for S3 alone."""
 CLIENT_HEADER = "x-neocloud-client-address"
 """Where the client of the gateway is on whose behalf it calls; counts only beside the key."""
 

@@ -29,6 +29,7 @@ from neocloud.objects.control_plane import GrpcControlPlane
 from neocloud.objects.errors import ObjectStoreError
 from neocloud.objects.gateway import Gateway
 from neocloud.objects.s3.protocol import s3_connections
+from neocloud.objects.scan.advisories import provided_file
 from neocloud.objects.settings import ObjectsSettings
 
 BACKLOG = 2048
@@ -106,6 +107,7 @@ async def serve(settings: ObjectsSettings) -> None:
             *(settings.folder, key, control_plane, clock, settings.s3, endpoint),
             tls_port=tls_port,
             scrub_bytes_per_second=settings.scrub_bytes_per_second,
+            advisory_file=provided_file(settings.home),
         ) as app:
             gc.collect()
             gc.freeze()

@@ -41,7 +41,7 @@ class ArtifactReader:
         self._path = object_gateway_folder(home) / "meta.db"
 
     def find(self, artifact_id: str) -> FoundArtifact | None:
-        with self._open() as connection:
+        with self.reading() as connection:
             if connection is None:
                 return None
             row = connection.execute(f"{_SELECT} manifest.id = ?", (artifact_id,)).fetchone()  # nosec B608
@@ -49,7 +49,7 @@ class ArtifactReader:
 
     def page(self, registry_id: str, after: int, limit: int) -> tuple[Sequence[FoundArtifact], int]:
         """Return artifacts in the order of their first push, and the `after` of the next page; 0: no more."""
-        with self._open() as connection:
+        with self.reading() as connection:
             if connection is None:
                 return (), 0
             rows = connection.execute(
@@ -61,7 +61,7 @@ class ArtifactReader:
 
     def image_count(self, registry_id: str) -> int:
         """Return the number of images; an index with all that it names is one."""
-        with self._open() as connection:
+        with self.reading() as connection:
             if connection is None:
                 return 0
             row = connection.execute(
@@ -72,7 +72,7 @@ class ArtifactReader:
             return row[0]
 
     @contextmanager
-    def _open(self) -> Generator[sqlite3.Connection | None]:
+    def reading(self) -> Generator[sqlite3.Connection | None]:
         """Yield a connection that reads one state of the file; None where there are no registries yet."""
         if not self._path.exists():
             yield None

@@ -22,6 +22,8 @@ from neocloud.objects.s3.audit import Audit, LoggedAudit
 from neocloud.objects.s3.door import Door
 from neocloud.objects.s3.exchange import Front
 from neocloud.objects.s3.settings import S3Settings
+from neocloud.objects.scan import advisories
+from neocloud.objects.scan.scanner import Scanner
 from neocloud.objects.scrub import Scrubber
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.workers import run_workers
@@ -64,8 +66,12 @@ async def running_objects(
     *,
     tls_port: int = 0,
     scrub_bytes_per_second: float = 0,
+    advisory_file: Path | None = None,
 ) -> AsyncGenerator[Gateway]:
-    """Open the store, follow the control plane and run the workers; yield the application to serve."""
+    """Open the store, follow the control plane and run the workers; yield the application to serve.
+
+    `advisory_file` is where the operator puts advisories; None: images are not read.
+    """
     store = await open_store(folder, key, clock)
     try:
         s3, door = s3_app(store, control_plane, clock, settings)
@@ -77,6 +83,9 @@ async def running_objects(
         loops = [asyncio.create_task(follower.run()), asyncio.create_task(run_workers(store, clock))]
         if scrub_bytes_per_second:
             loops.append(asyncio.create_task(scrubber.run()))
+        if advisory_file is not None:
+            scanner = Scanner(store, clock, advisory_file, advisories.index_file(folder))
+            loops.append(asyncio.create_task(scanner.run()))
         for loop in loops:
             loop.add_done_callback(_note_end)
         try:

@@ -199,6 +199,7 @@ class BucketFollower:
                 is_protected=is_protected,
                 problem=problem,
                 image_count=self._store.image_count(bucket.id) if is_registry else 0,
+                removed=self._store.removed_images(bucket.id) if is_registry else None,
             )
             found.append(report)
         for bucket in self._known.buckets:

@@ -69,3 +69,24 @@ class BlobUpload:
     size: int
     """Bytes that are there."""
     chunks: int
+
+
+@dataclass(frozen=True)
+class RemovedImage:
+    """An image that a rule has removed."""
+
+    repository: str
+    digest: str
+    tags: tuple[str, ...]
+    """The first of those that it had."""
+
+
+@dataclass(frozen=True)
+class RemovedImages:
+    """What the rules of a registry have removed."""
+
+    total: int
+    """Since the registry was made. What belonged to an image is not counted."""
+    last_at: datetime
+    last: tuple[RemovedImage, ...]
+    """The first of those that went together at that time."""

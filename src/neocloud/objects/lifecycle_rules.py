@@ -1,5 +1,5 @@
 # pyright: strict
-"""Lifecycle rules of a bucket, as nebius.storage.v1.LifecycleConfiguration has them. Pure."""
+"""Lifecycle rules of buckets, as nebius.storage.v1.LifecycleConfiguration has them, and of registries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,3 +47,17 @@ class LifecycleRule:
     noncurrent_transition_days: int | None = None
     noncurrent_transition_kept: int = 0
     noncurrent_transition_class: StorageClass | None = None
+
+
+@dataclass(frozen=True)
+class ImageRules:
+    """Which images of a registry go by themselves."""
+
+    keep_last: int = 0
+    """So many of the images with a tag that were pushed last stay in each repository; 0: all."""
+    untagged_days: int = 0
+    """An image goes when nothing has used it for so long: no tag, no index; 0: never."""
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.keep_last or self.untagged_days)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from neocloud.objects.lifecycle_rules import LifecycleRule
+from neocloud.objects.lifecycle_rules import ImageRules, LifecycleRule
 from neocloud.objects.storage_class import StorageClass
 
 __all__ = ["LifecycleRule", "StorageClass"]
@@ -92,6 +92,8 @@ class DesiredBucket:
     force_storage_class: bool = False
     """Objects get the default class whatever the client asks for."""
     lifecycle: tuple[LifecycleRule, ...] = ()
+    image_rules: ImageRules = ImageRules()
+    """Of a registry."""
     state: BucketState = BucketState.ACTIVE
     kind: BucketKind = BucketKind.S3
     title: str = ""

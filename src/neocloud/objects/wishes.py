@@ -10,7 +10,8 @@ from neocloud.messages.nebius.storage.v1 import BucketCounters, VersioningPolicy
 from neocloud.messages.nebius.storage.v1 import LifecycleRule as RuleMessage
 from neocloud.messages.nebius.storage.v1 import StorageClass as ClassMessage
 from neocloud.messages.neocloud.storage.v1 import BucketReport, GatewayBucket, ScrubReport
-from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
+from neocloud.objects.image_types import RemovedImage, RemovedImages
+from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.scrub import ScrubResult
 from neocloud.objects.storage_class import StorageClass
 from neocloud.objects.types import Bucket, BucketKind, BucketState, Counters, DesiredBucket, Versioning
@@ -56,6 +57,7 @@ def _registry(bucket: GatewayBucket) -> DesiredBucket:
         created_at=contract.to_datetime(bucket.created_at),
         state=_state(bucket),
         kind=BucketKind.REGISTRY,
+        image_rules=ImageRules(bucket.image_rules.keep_last, bucket.image_rules.untagged_days),
         title=bucket.name,
         document=bucket.SerializeToString(deterministic=True),
     )
@@ -77,6 +79,7 @@ def report(
     is_protected: bool = False,
     problem: str = "",
     image_count: int = 0,
+    removed: RemovedImages | None = None,
 ) -> BucketReport:
     found = BucketReport(
         id=bucket.id,
@@ -89,7 +92,17 @@ def report(
         image_count=image_count,
     )
     found.counters.extend(_counters(each) for each in counters)
+    if removed is not None:
+        found.removed_images.total = removed.total
+        found.removed_images.last_at.CopyFrom(contract.timestamp(removed.last_at))
+        found.removed_images.last.extend(_image_name(each) for each in removed.last)
     return found
+
+
+def _image_name(image: RemovedImage) -> str:
+    if not image.tags:
+        return f"{image.repository}@{image.digest}"
+    return f"{image.repository}:{','.join(image.tags)}"
 
 
 def purged(bucket: GatewayBucket) -> BucketReport:

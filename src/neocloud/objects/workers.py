@@ -45,16 +45,29 @@ async def _repeat(round: Callable[[], Awaitable[None]], seconds: float, clock: C
 
 
 async def tidy_registries(store: ObjectStore, clock: Clock) -> None:
-    """Remove blobs that no manifest names, and uploads that nobody goes on with. Pushes and pulls go on."""
+    """Remove images by the rules of registries, blobs that no manifest names, and uploads that nobody goes on
+    with. Pushes and pulls go on."""
     now = clock.now()
     try:
+        for bucket in store.buckets():
+            if bucket.state is BucketState.ACTIVE and bucket.image_rules.is_any:
+                await _apply_image_rules(store, bucket.id)
         collected = await store.collect_blobs(now - UNUSED_KEPT)
         aborted = await store.abort_stale_blobs(now - STALE_UPLOAD)
     except (StoreFull, StoreUnavailable) as error:
-        logger.warning("Unused blobs of registries could not be removed: %s", error)
+        logger.warning("Registries could not be tidied: %s", error)
         return
     if collected or aborted:
         logger.info("Removed %d unused blobs and %d uploads of registries", collected, aborted)
+
+
+async def _apply_image_rules(store: ObjectStore, registry_id: str) -> None:
+    try:
+        removed = await store.apply_image_rules(registry_id)
+    except NoSuchBucket:
+        return  # scheduled for deletion meanwhile
+    if removed:
+        logger.info("Rules of the registry %s removed %d manifests", registry_id, removed)
 
 
 async def run_round(store: ObjectStore, clock: Clock) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from neocloud.objects.image_types import MAX_MANIFEST_BYTES
 from neocloud.objects.oci.tokens import MAX_SCOPES
+from neocloud.testing.object_control_plane import Account
 from tests.objects.oci.client import (
     INDEX,
     MANIFEST,
@@ -135,6 +136,15 @@ def test_a_wrong_secret_does_not_sign_in(registry: Registry, secret: str) -> Non
         "/v2/token", data={"grant_type": "password", "username": user, "password": secret}
     )
     assert code_of(asked) == code_of(posted) == (401, "UNAUTHORIZED")
+
+
+def test_a_temporary_key_does_not_sign_in(registry: Registry) -> None:
+    """However short its id is, and although the control plane knows it."""
+    served = registry.served
+    key = served.control_plane.add(Account("NCTK00000000", "its-secret"))
+    served.client(key).list_buckets()
+    answer = registry.http.get("/v2/token", auth=(key.aws_access_key_id, key.secret))
+    assert code_of(answer) == (401, "UNAUTHORIZED") and "for S3 alone" in answer.text
 
 
 @pytest.mark.parametrize("header", ["", "Basic", "Basic !!!", "Basic bm8=", "Bearer x", "Digest a=b"])

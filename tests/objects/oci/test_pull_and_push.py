@@ -20,6 +20,8 @@ from tests.objects.oci.client import (
     manifest,
     rest_of,
 )
+from tests.objects.s3.served import Served
+from tests.objects.stores import read
 
 ABSENT = digest_of(b"nobody has this")
 LARGE = os.urandom(300_000)
@@ -336,3 +338,36 @@ def test_methods_that_are_not_there(registry: Registry, repository: str) -> None
         assert code_of(registry.call(method, repository, rest)) == (405, "UNSUPPORTED")
     answer: httpx.Response = registry.http.get("/v2/_catalog")
     assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"), [("10.1.2.3", "egress-private"), ("8.8.8.8", "egress"), ("", "egress")]
+)
+def test_bytes_to_private_networks_are_counted_apart(served: Served, address: str, counted: str) -> None:
+    """CR-05: of manifests and blobs, which clients in other places pull through the same application."""
+    made = served.call(served.control_plane.make_registry())
+    registry = Registry(served, made.id, served.owner)
+    image = registry.push_image("app", "v1")
+    layer = json.loads(image)["layers"][0]
+    name = registry.name("app")
+    path, token = f"/v2/{name}", registry.token(f"repository:{name}:pull")
+    headers = {"Authorization": f"Bearer {token}"}
+
+    async def pull() -> None:
+        transport = httpx.ASGITransport(served.app, client=(address, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url=served.url, headers=headers) as client:
+            assert (await client.get(f"{path}/manifests/v1")).content == image
+            answer = await client.get(f"{path}/blobs/{layer['digest']}")
+            assert len(answer.content) == layer["size"]
+            assert (await client.get(f"{path}/manifests/v2")).status_code == 404
+        await served.store.flush()
+
+    served.call(pull())
+    registry.http.close()
+    found = read(
+        served.home / "objects",
+        "SELECT sku, sum(count) FROM counted_hour JOIN bucket ON bucket.number = counted_hour.bucket"
+        " WHERE bucket.id = ? AND sku LIKE 'egress%' GROUP BY sku",
+        registry.id,
+    )
+    assert found == [(counted, len(image) + layer["size"])]

@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 from neocloud.core.clock import SystemClock
 from neocloud.objects.__main__ import listen, server
 from neocloud.objects.composition import running_objects
+from neocloud.objects.gateway import Gateway
 from neocloud.objects.s3.audit import AuditRecord
 from neocloud.objects.s3.protocol import s3_connections
 from neocloud.objects.settings import ObjectsSettings
@@ -36,13 +37,17 @@ _Result = TypeVar("_Result")
 class Served:
     address: tuple[str, int]
     control_plane: FakeControlPlane
-    store: ObjectStore
+    app: Gateway
     loop: asyncio.AbstractEventLoop
     home: Path
     owner: Account
     authority: Path | None = None
     """The certificate that clients trust; None: it is plain HTTP."""
     audited: list[AuditRecord] = field(default_factory=list[AuditRecord])
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.app.store
 
     @property
     def url(self) -> str:
@@ -131,8 +136,7 @@ def serving(home: Path, *, tls: bool = False, **changes: Any) -> Iterator[Served
                 web = server(app, settings, connections, tls=tls)
                 checking = asyncio.create_task(connections.check_periodically())
                 loop = asyncio.get_running_loop()
-                store = app.store
-                found = Served(listener.getsockname(), control_plane, store, loop, home, owner, authority)
+                found = Served(listener.getsockname(), control_plane, app, loop, home, owner, authority)
                 app.s3.audit = _Kept(found.audited)
                 state.update(served=found, web=web)
                 loop.call_soon(ready.set)

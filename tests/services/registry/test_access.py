@@ -99,3 +99,16 @@ async def test_a_member_who_left_the_group_is_denied(cloud: RegistryCloud) -> No
 async def test_what_is_no_token_does_not_sign_in(cloud: RegistryCloud, password: str) -> None:
     answer = await cloud.access("e00nothing/app", ("iam", password))
     assert answer.status_code == 401 and answer.headers["WWW-Authenticate"].startswith("Basic ")
+
+
+async def test_a_temporary_key_does_not_sign_in(cloud: RegistryCloud) -> None:
+    """It is for S3 alone; a token of the registry would outlive what ends it."""
+    path = "neocloud.storage.v1.TemporaryKeyService/Issue"
+    key = await cloud.call(path, parent_id=cloud.project_id)
+    user, secret = key.aws_access_key_id, key.secret
+    asked = await cloud.access("e00nothing/app", (user, secret))
+    form = {"grant_type": "password", "username": user, "password": secret}
+    posted = await cloud.http.post("/v2/token", data=form)
+    for answer in (asked, posted):
+        assert answer.status_code == 401
+        assert "Temporary keys are for S3 alone" in answer.text and "user iam" in answer.text

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.registry.v1 import (
     ArtifactServiceClient,
@@ -14,10 +16,30 @@ from nebius.api.nebius.registry.v1 import (
     RegistrySpec,
 )
 
+from neocloud.core import contract
+from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
+from neocloud.objects.lifecycle_rules import ImageRules
+from neocloud.objects.workers import tidy_registries
+from neocloud.services.registry.types import RULE_LABELS, rule_of
 from tests import control_plane
 from tests.objects.oci.client import INDEX, digest_of, index
 from tests.services.registry.cloud import RegistryCloud, cloud_in_process, short
+from tests.services.storage.test_temporary_keys import person
+
+REGION = "eu-north1"
+REPORT = "neocloud.registry.v1.VulnerabilityReportService/Get"
+
+
+async def set_rules(
+    cloud: RegistryCloud, registry_id: str, labels: dict[str, str], rules: ImageRules
+) -> None:
+    """Label a registry, and return when the gateway has these rules."""
+    metadata = {"id": registry_id, "parent_id": cloud.project_id, "name": "team", "labels": labels}
+    await cloud.call("RegistryService/Update", metadata=metadata)
+    async with asyncio.timeout(control_plane.DEADLINE_SECONDS):
+        while cloud.gateway.store.buckets()[0].image_rules != rules:
+            await asyncio.sleep(0.02)
 
 
 async def artifacts(cloud: RegistryCloud, registry_id: str) -> list[Any]:
@@ -133,6 +155,54 @@ async def test_a_registry_with_images_goes_only_by_force(cloud: RegistryCloud) -
     assert not cloud.gateway.store.buckets()
     gone = await cloud.ask("GET", f"{short(registry_id)}/app", "tags/list")
     assert gone.status_code == 403
+
+
+async def test_labels_are_rules_and_the_log_says_what_they_removed(cloud: RegistryCloud) -> None:
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    for tag in ("v1", "v2", "v3"):
+        await cloud.push(name, tag)
+    labels = {"keep-last": "2", "untagged-days": "30", "team": "vision"}
+    await set_rules(cloud, registry_id, labels, ImageRules(keep_last=2, untagged_days=30))
+    await tidy_registries(cloud.gateway.store, SystemClock())
+    assert [tag for each in await artifacts(cloud, registry_id) for tag in each.tags] == ["v2", "v3"]
+    await cloud.when(registry_id, lambda registry: registry.status.images_count == 2)
+
+    await set_rules(cloud, registry_id, {"keep-last": "1"}, ImageRules(keep_last=1))
+    await tidy_registries(cloud.gateway.store, SystemClock())
+    await cloud.when(registry_id, lambda registry: registry.status.images_count == 1)
+    asked = {"parent_id": cloud.tenant_id, "region": REGION, "filter": "action = 'remove_images'"}
+    asked |= {"start": "2026-01-01T00:00:00Z", "end": "2100-01-01T00:00:00Z"}
+    events = (await cloud.call("nebius.audit.v2.AuditEventService/List", asked)).items
+    for event, tag in zip(events, ("v2", "v1"), strict=True):
+        assert f"by the rules of the registry: app:{tag}" in str(event) and registry_id in str(event)
+
+
+async def test_a_rule_is_a_number(cloud: RegistryCloud) -> None:
+    values = ("0", "-1", "ten", "1.5", "10001", "", "٣", "1" * 200)
+    for value in values:
+        metadata = {"parent_id": cloud.project_id, "name": "team", "labels": {"keep-last": value}}
+        refused = await cloud.refusal("RegistryService/Create", metadata=metadata)
+        assert refused.code is Code.INVALID_ARGUMENT and "from 1 to 10,000" in refused.message, value
+    kept = {"keep-last": "x", "untagged-days": "1 "}  # from before labels were rules
+    assert [rule_of(kept, label) for label in RULE_LABELS] == [None, None]
+
+
+async def test_a_report_of_vulnerabilities_needs_advisories_and_the_right_to_see_the_image(
+    cloud: RegistryCloud,
+) -> None:
+    registry_id = await cloud.registry()
+    await cloud.push(f"{short(registry_id)}/app", "v1")
+    (image,) = await artifacts(cloud, registry_id)
+    report = await cloud.call(REPORT, id=image.id)
+    assert (report.State.Name(report.state), report.artifact_id) == ("NOT_RUN", image.id)
+    assert "no advisories" in report.reason
+    assert (await cloud.refusal(REPORT, id="artifact-e00none")).code is Code.NOT_FOUND
+    _, stranger = await person(cloud)
+    request, token = contract.method(REPORT).input(id=image.id), f"Bearer {stranger.access_token}"
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await control_plane.call(cloud.channel, REPORT, request, (("authorization", token),))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_the_number_of_registries_is_a_quota(cloud: RegistryCloud) -> None:

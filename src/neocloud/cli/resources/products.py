@@ -365,6 +365,11 @@ PRODUCTS: Mapping[str, Product] = {
                 parent=Parent.GIVEN,
                 parent_service="nebius.registry.v1.RegistryService",
             ),
+            Noun(
+                "neocloud.registry.v1.VulnerabilityReportService",
+                "Known vulnerabilities of images that are based on Debian, by the ids of the images.",
+                parent=Parent.NOTHING,
+            ),
         ),
     ),
     "billing": Product(

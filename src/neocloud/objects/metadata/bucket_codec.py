@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
+from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.storage_class import StorageClass
 from neocloud.objects.types import (
     Bucket,
@@ -35,6 +35,7 @@ def decode(settings: bytes, document: bytes) -> Bucket:
         "versioning": Versioning(found["versioning"]),
         "default_storage_class": StorageClass(found["default_storage_class"]),
         "lifecycle": tuple(_rule(each) for each in found["lifecycle"]),
+        "image_rules": ImageRules(**found.get("image_rules", {})),
         "default_retention": retention
         and DefaultRetention(RetentionMode(retention["mode"]), retention["days"], retention.get("years", 0)),
         "state": BucketState(found["state"]),

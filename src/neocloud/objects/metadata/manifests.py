@@ -34,6 +34,7 @@ class ManifestRow(NamedTuple):
     parents: int
     created_ms: int
     updated_ms: int
+    released_ms: int
 
     def manifest(self, repository: str) -> Manifest:
         return Manifest(
@@ -53,7 +54,7 @@ class ManifestRow(NamedTuple):
 COLUMNS = ", ".join(ManifestRow._fields)
 
 
-def _select(connection: sqlite3.Connection, where: str, *values: Any) -> list[ManifestRow]:
+def select(connection: sqlite3.Connection, where: str, *values: Any) -> list[ManifestRow]:
     """Return the manifests that `where`, a constant of this program, is true of."""
     found = connection.execute(f"SELECT {COLUMNS} FROM manifest WHERE {where}", values)  # nosec B608
     return [ManifestRow._make(row) for row in found]
@@ -70,10 +71,10 @@ def find(connection: sqlite3.Connection, bucket: int, repository: int | None, re
     """Return a manifest by its digest or a tag. Raises ManifestUnknown."""
     if ":" in reference:
         where = "bucket = ? AND digest = ? AND repository = ?"
-        found = _select(connection, where, bucket, reference, repository)
+        found = select(connection, where, bucket, reference, repository)
     else:
         where = "number = (SELECT manifest FROM tag WHERE repository = ? AND name = ?)"
-        found = _select(connection, where, repository, reference)
+        found = select(connection, where, repository, reference)
     if not found:
         kind = "digest" if ":" in reference else "tag"
         raise ManifestUnknown(f"The repository has no manifest of this {kind}.")
@@ -85,7 +86,7 @@ def put(
 ) -> ManifestRow:
     """Store a manifest, and let a tag name it ("": none). Raises ReferenceMissing."""
     number = repositories.ensure(tx, bucket.number, repository)
-    known = _select(
+    known = select(
         tx.connection, "bucket = ? AND digest = ? AND repository = ?", bucket.number, new.digest, number
     )
     _check_references(tx, bucket.number, number, new)
@@ -96,6 +97,7 @@ def put(
     else:
         row = _insert(tx, bucket, number, repository, new)
     if tag:
+        _release_tagged(tx, number, tag)
         tx.connection.execute(
             "INSERT INTO tag VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET manifest = excluded.manifest",
             (number, tag, row.number),
@@ -103,11 +105,20 @@ def put(
     return row
 
 
+def _release_tagged(tx: Transaction, repository: int | None, tag: str) -> None:
+    """Note that a manifest loses a tag."""
+    tx.connection.execute(
+        "UPDATE manifest SET released_ms = ?"
+        " WHERE number = (SELECT manifest FROM tag WHERE repository = ? AND name = ?)",
+        (tx.now_ms, repository, tag),
+    )
+
+
 def _insert(tx: Transaction, bucket: BucketRow, repository: int, name: str, new: NewManifest) -> ManifestRow:
     values = (
         *(None, artifact_id(bucket.bucket.id, name, new.digest), bucket.number, repository, new.digest),
         *(new.media_type, new.artifact_type, new.subject, new.size, new.image_bytes),
-        *(orjson.dumps(new.annotations), 0, tx.now_ms, tx.now_ms),
+        *(orjson.dumps(new.annotations), 0, tx.now_ms, tx.now_ms, 0),
     )
     marks = ", ".join("?" * len(values))
     tx.connection.execute(f"INSERT INTO manifest ({COLUMNS}) VALUES ({marks})", values)  # nosec B608
@@ -122,8 +133,9 @@ def _insert(tx: Transaction, bucket: BucketRow, repository: int, name: str, new:
 
 def _count_parents(tx: Transaction, row: ManifestRow, children: set[str], step: int) -> None:
     tx.connection.executemany(
-        "UPDATE manifest SET parents = parents + ? WHERE bucket = ? AND digest = ? AND repository = ?",
-        [(step, row.bucket, digest, row.repository) for digest in children],
+        "UPDATE manifest SET parents = parents + ?1, released_ms = iif(?1 < 0, ?2, released_ms)"
+        " WHERE bucket = ?3 AND digest = ?4 AND repository = ?5",
+        [(step, tx.now_ms, row.bucket, digest, row.repository) for digest in children],
     )
 
 
@@ -145,7 +157,7 @@ def _check_references(tx: Transaction, bucket: int, repository: int, new: NewMan
 
 
 def remove(tx: Transaction, row: ManifestRow) -> None:
-    """Remove a manifest with its tags. Raises ContentInUse."""
+    """Remove a manifest with its tags; what it names and what is about it stays. Raises ContentInUse."""
     if row.parents:
         raise ContentInUse("An index of the repository names this manifest. Delete the index first.")
     found = tx.connection.execute(
@@ -155,6 +167,10 @@ def remove(tx: Transaction, row: ManifestRow) -> None:
         tx, row.bucket, row.repository, [each for each, is_manifest in found if not is_manifest], -1
     )
     _count_parents(tx, row, {each for each, is_manifest in found if is_manifest}, -1)
+    tx.connection.execute(
+        "UPDATE manifest SET released_ms = ? WHERE repository = ? AND subject = ?",
+        (tx.now_ms, row.repository, row.digest),
+    )
     for table in ("manifest_reference", "tag"):
         tx.connection.execute(f"DELETE FROM {table} WHERE manifest = ?", (row.number,))  # nosec B608
     tx.connection.execute("DELETE FROM manifest WHERE number = ?", (row.number,))
@@ -163,7 +179,7 @@ def remove(tx: Transaction, row: ManifestRow) -> None:
 
 def remove_artifact(tx: Transaction, bucket: int, artifact: str, before_ms: int) -> None:
     """Remove a manifest by its id, with an index that names it... unless it was pushed again since."""
-    for row in _select(
+    for row in select(
         tx.connection, "id = ? AND bucket = ? AND created_ms <= ?", artifact, bucket, before_ms
     ):
         remove(tx, row)
@@ -171,6 +187,7 @@ def remove_artifact(tx: Transaction, bucket: int, artifact: str, before_ms: int)
 
 def remove_tag(tx: Transaction, repository: int | None, name: str) -> None:
     """Raises ManifestUnknown."""
+    _release_tagged(tx, repository, name)
     gone = tx.connection.execute(
         "DELETE FROM tag WHERE repository = ? AND name = ?", (repository, name)
     ).rowcount

@@ -95,6 +95,7 @@ def drop_unused(tx: Transaction, bucket: int, digest: str) -> None:
     ).fetchone()[0]
     if is_used:
         return
+    tx.connection.execute("DELETE FROM image_packages WHERE bucket = ? AND digest = ?", (bucket, digest))
     row = versions.latest(tx.connection, bucket, digest.encode())
     if row is not None:
         versions.remove(tx, row)
@@ -156,6 +157,11 @@ _PURGED = (
         "(bucket, digest, repository) IN"
         " (SELECT bucket, digest, repository FROM repository_blob WHERE bucket = ? LIMIT ?)",
     ),
+    (
+        "image_packages",
+        "(bucket, digest) IN (SELECT bucket, digest FROM image_packages WHERE bucket = ? LIMIT ?)",
+    ),
+    ("removed_images", "bucket IN (SELECT bucket FROM removed_images WHERE bucket = ? LIMIT ?)"),
     ("repository", "number IN (SELECT number FROM repository WHERE bucket = ? LIMIT ?)"),
 )
 """In this order: what names others goes before them."""

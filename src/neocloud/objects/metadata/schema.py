@@ -184,4 +184,30 @@ CREATE INDEX tag_manifest ON tag (manifest)
 """
 """Of registries: a registry is a bucket, and what it holds are objects whose keys are their digests. `refs`
 counts the manifests of the repository that name a blob, `parents` the indexes that name a manifest."""
-MIGRATIONS = (FIRST, IMAGES)
+IMAGE_RULES = """
+ALTER TABLE manifest ADD COLUMN released_ms INTEGER NOT NULL DEFAULT 0;
+UPDATE manifest SET released_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000;
+CREATE TABLE removed_images (
+    bucket INTEGER PRIMARY KEY,
+    total INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL,
+    shown BLOB NOT NULL
+)
+"""
+"""`released_ms` is when a manifest lost a tag, an index that named it, or what it is about; where that is not
+known, the time of this migration. `removed_images` counts what the rules of a registry removed."""
+IMAGE_PACKAGES = """
+CREATE TABLE image_packages (
+    bucket INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    problem TEXT NOT NULL,
+    release TEXT NOT NULL,
+    packages INTEGER NOT NULL,
+    sources BLOB NOT NULL,
+    read_ms INTEGER NOT NULL,
+    PRIMARY KEY (bucket, digest)
+) WITHOUT ROWID
+"""
+"""What is installed in images, as far as they were read."""
+MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES)

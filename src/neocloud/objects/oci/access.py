@@ -13,6 +13,7 @@ from datetime import UTC
 
 import orjson
 
+from neocloud.core.callers import TEMPORARY_KEY_PREFIX
 from neocloud.objects.errors import NoSuchBucket
 from neocloud.objects.oci import paths
 from neocloud.objects.oci.errors import RegistryError, denied
@@ -79,6 +80,8 @@ class RegistryAccess:
         return Response(200, {"Content-Type": JSON, "Cache-Control": "no-store"}, orjson.dumps(answer))
 
     async def _signed_in(self, given: Credentials, request: RegistryRequest) -> Caller | None:
+        if given.user.startswith(TEMPORARY_KEY_PREFIX):
+            raise RegistryError(401, "UNAUTHORIZED", f"Temporary keys are for S3 alone. {_HOW_TO_SIGN_IN}")
         if len(given.user) > _MAX_USER or len(given.password) > _MAX_PASSWORD:
             return None
         if given.user == IAM_USER:

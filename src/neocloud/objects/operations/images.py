@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from neocloud.objects import conditions
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.errors import BlobUnknown, ContentInUse, ManifestUnknown
-from neocloud.objects.image_types import Manifest, ManifestPage, NewManifest, TagPage
-from neocloud.objects.metadata import contents, manifests, repositories, rows, versions
+from neocloud.objects.image_types import Manifest, ManifestPage, NewManifest, RemovedImages, TagPage
+from neocloud.objects.metadata import contents, image_rules, manifests, repositories, rows, versions
 from neocloud.objects.metadata.contents import NewContent
+from neocloud.objects.metadata.database import Database
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 from neocloud.objects.metadata.versions import NewVersion
 from neocloud.objects.operations.base import Operations
@@ -21,6 +22,8 @@ from neocloud.objects.types import ALWAYS, Attributes, ByteRange, Expected, Requ
 UNUSED_KEPT = timedelta(hours=1)
 """A blob that no manifest names is kept for so long after it was uploaded or asked for."""
 COLLECTED_AT_ONCE = 500
+RULED_AT_ONCE = 50
+"""Images that go by rules in one transaction, with what belongs to them."""
 
 
 class ImageOperations(Operations):
@@ -163,6 +166,29 @@ class ImageOperations(Operations):
         row = reading.execute("SELECT number FROM bucket WHERE id = ?", (bucket_id,)).fetchone()
         return manifests.image_count(reading, row[0]) if row else 0
 
+    async def apply_image_rules(self, bucket_id: str) -> int:
+        """Remove the manifests that the rules of a registry remove; return how many. Pushes go on, and what
+        is used again meanwhile stays."""
+        engine = self._engine
+        bucket = engine.bucket(bucket_id)
+        rules, total = bucket.bucket.image_rules, 0
+        found = await engine.in_thread(lambda: _due(engine.database, bucket)) if rules.is_any else ()
+
+        def work(tx: Transaction, candidates: Sequence[tuple[int, int]]) -> int:
+            again = tx.bucket(bucket_id)
+            if again.bucket.image_rules != rules:
+                return 0
+            return image_rules.remove_due(tx, again.number, rules, candidates)
+
+        for start in range(0, len(found), RULED_AT_ONCE):
+            page = found[start : start + RULED_AT_ONCE]
+            total += await engine.database.write(lambda tx, page=page: work(tx, page))
+        return total
+
+    def removed_images(self, bucket_id: str) -> RemovedImages | None:
+        """Return what the rules of a registry in any state have removed so far; None: nothing."""
+        return image_rules.removed(self._engine.database.reading, bucket_id)
+
     async def collect_blobs(self, before: datetime) -> int:
         """Remove blobs that no manifest names and nobody used since; return how many. Pushes go on."""
         total, before_ms = 0, rows.to_ms(before)
@@ -187,6 +213,14 @@ class ImageOperations(Operations):
             await reader.close()
             raise
         return reader
+
+
+def _due(database: Database, bucket: BucketRow) -> Sequence[tuple[int, int]]:
+    reading = database.open_reading()
+    try:
+        return image_rules.due(reading, bucket.number, bucket.bucket.image_rules, database.now_ms())
+    finally:
+        reading.close()
 
 
 def _take(tx: Transaction, bucket: BucketRow, digest: str, source: tuple[str, str] | None) -> bool:

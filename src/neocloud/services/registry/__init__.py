@@ -3,7 +3,13 @@
 from neocloud.core.service import Service
 from neocloud.services.registry.api import KINDS, METHODS
 from neocloud.services.registry.reconcile import reconcilers
-from neocloud.services.registry.types import IMAGE_PERMISSIONS, REGISTRY, Artifacts, gateway_bucket
+from neocloud.services.registry.types import (
+    IMAGE_PERMISSIONS,
+    REGISTRY,
+    Artifacts,
+    VulnerabilityReports,
+    gateway_bucket,
+)
 from neocloud.services.storage.public import BucketSource, BucketSources
 
 SERVICE = Service(
@@ -18,4 +24,4 @@ SERVICE = Service(
     },
 )
 
-__all__ = ["REGISTRY", "SERVICE", "Artifacts"]
+__all__ = ["REGISTRY", "SERVICE", "Artifacts", "VulnerabilityReports"]

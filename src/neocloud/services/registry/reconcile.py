@@ -5,35 +5,30 @@ The gateway follows the list of buckets, of which a registry is one, and reports
 is sent to it from here.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from neocloud.core.reconcile.reconciler import (
-    DAEMON_POLL_SECONDS,
-    RETRY_SECONDS,
-    Context,
-    Failed,
-    Reconciler,
-    ReconcileResult,
-    RetryLater,
-    Step,
-)
+from neocloud.core import contract, wire
+from neocloud.core.reconcile.reconciler import Context, Reconciler, ReconcileResult, Step
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.store.protocol import AuditEvent, Resource, Transaction
 from neocloud.messages.nebius.registry.v1 import RegistryStatus
-from neocloud.messages.neocloud.storage.v1 import BucketReport
+from neocloud.messages.neocloud.storage.v1 import RemovedImages
+from neocloud.services.iam.types import lineage
 from neocloud.services.registry.types import (
     REGISTRY,
+    REGISTRY_SERVICE,
     Mode,
     State,
     address,
+    noted_removals,
     read_removals,
+    write_noted_removals,
     write_removals,
 )
-from neocloud.services.storage.public import GatewayNotifier, GatewayReports
+from neocloud.services.storage.public import GatewayNotifier, GatewayReports, GatewayWait
 
-_QUICK_SECONDS = 10.0
-"""The gateway applies a change within milliseconds; after this long the reconciler looks less often."""
 _SERVE = Mode.Value("SERVE")
 
 
@@ -45,11 +40,6 @@ class Scope:
     def row(self) -> Resource:
         return self.context.resource
 
-    @property
-    def poll_seconds(self) -> float:
-        age = (self.context.now - self.row.updated_at).total_seconds()
-        return DAEMON_POLL_SECONDS if age < _QUICK_SECONDS else RETRY_SECONDS
-
 
 class RegistryReconciler:
     kind = REGISTRY
@@ -57,7 +47,8 @@ class RegistryReconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._store = dependencies.store
         self._reports = dependencies.provided.get(GatewayReports)
-        self._gateway = dependencies.provided.get(GatewayNotifier)
+        gateway = dependencies.provided.get(GatewayNotifier)
+        self._wait = GatewayWait(self._store, self._reports, gateway)
 
     async def scope(self, context: Context) -> Scope:
         return Scope(context)
@@ -66,6 +57,7 @@ class RegistryReconciler:
         return (
             Step("Apply it to the gateway", self._apply),
             Step("Forget removed images", self._forget_removals),
+            Step("Note what rules removed", self._note_removed),
         )
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
@@ -84,26 +76,7 @@ class RegistryReconciler:
 
     async def _apply(self, scope: Scope) -> None:
         """Wait until the gateway has applied this version of the registry."""
-        report = self._report(scope)
-        wanted, applied = scope.row.resource_version, report.applied_generation
-        if applied > wanted:
-            await self._overtake(scope, applied)
-        if report.problem:
-            raise Failed("GatewayRefused", f"The object gateway cannot serve it: {report.problem}")
-        if applied != wanted or report.applied != _SERVE:
-            raise RetryLater("the object gateway has not applied it yet", delay_seconds=scope.poll_seconds)
-
-    async def _overtake(self, scope: Scope, applied: int) -> None:
-        """Go beyond the version that the gateway has: this database is an older backup."""
-
-        def work(tx: Transaction) -> None:
-            row = tx.get(scope.row.id)
-            if row is not None and row.resource_version <= applied:
-                tx.update(replace(row, resource_version=applied + 1))
-
-        await self._store.write(work)
-        self._gateway.notify()
-        raise RetryLater("the object gateway has a newer version; this one replaces it", delay_seconds=0.0)
+        await self._wait.until_applied(scope.context, _SERVE)
 
     async def _forget_removals(self, scope: Scope) -> None:
         """Drop the requests to remove images that the gateway has removed."""
@@ -118,19 +91,53 @@ class RegistryReconciler:
         if await self._store.read(lambda tx: read_removals(tx, scope.row.id)):
             await self._store.write(work)
 
-    async def _purge(self, scope: Scope) -> None:
+    async def _note_removed(self, scope: Scope) -> None:
+        """Write an audit event of the images that rules removed since the last one."""
         report = self._reports.find(scope.row.id)
-        if report is None or not report.is_purged:
-            raise RetryLater("the object gateway removes its images", delay_seconds=scope.poll_seconds)
+        if report is None or not report.HasField("removed_images"):
+            return
+        found = report.removed_images
 
-    def _report(self, scope: Scope) -> BucketReport:
-        report = self._reports.find(scope.row.id)
-        if report is None:
-            why = (
-                "does not know it yet" if self._reports.is_reporting else "does not report; see `neo status`"
-            )
-            raise RetryLater(f"the object gateway {why}", delay_seconds=scope.poll_seconds)
-        return report
+        def work(tx: Transaction) -> None:
+            number = found.total - noted_removals(tx, scope.row.id)
+            if number > 0:
+                write_noted_removals(tx, scope.row.id, found.total)
+                write_removal_event(tx, scope.row, number, found)
+
+        if await self._store.read(lambda tx: noted_removals(tx, scope.row.id)) < found.total:
+            await self._store.write(work)
+
+    async def _purge(self, scope: Scope) -> None:
+        self._wait.until_purged(scope.context, "images")
+
+
+def write_removal_event(tx: Transaction, row: Resource, number: int, found: RemovedImages) -> None:
+    """Write what rules removed, for the tenant of the registry, without a caller and a request behind it."""
+    rows = list(lineage(row.id, tx.get))
+    hierarchy = [[each.id, each.name, wire.noun(each.kind, each.id)] for each in reversed(rows)]
+    shown = ", ".join(found.last)
+    others = f" and {number - len(found.last):,} others" if number > len(found.last) else ""
+    tx.audit(
+        AuditEvent(
+            id=contract.new_id("auditevent"),
+            at=contract.to_datetime(found.last_at),
+            subject="",
+            method=f"{REGISTRY_SERVICE}/RemoveImages",
+            parent_id=row.parent_id,
+            resource_id=row.id,
+            request_id="",
+            code=int(contract.Code.OK),
+            message=f"Removed by the rules of the registry: {shown}{others}",
+            tenant_id=rows[-1].parent_id or rows[-1].id,
+            hierarchy=json.dumps(hierarchy, ensure_ascii=False),
+            resource_kind=wire.noun(REGISTRY, row.id),
+            resource_name=row.name,
+            service="registry",
+            action="remove_images",
+            type="ai.neocloud.registry.remove-images",
+            status="DONE",
+        )
+    )
 
 
 def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Scope]]:

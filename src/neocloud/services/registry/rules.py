@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.registry.v1 import Registry
+from neocloud.services.registry.types import MAX_RULE, RULE_LABELS, rule_of
 
 MAX_DESCRIPTION = 1024
 
@@ -17,3 +18,9 @@ class RegistryRules(Rules[Registry]):
     def violations(self, new: Registry, old: Registry | None, reader: ResourceReader) -> Iterable[Violation]:
         if len(new.spec.description) > MAX_DESCRIPTION:
             yield Violation("spec.description", f"has more than {MAX_DESCRIPTION:,} characters")
+        for label in RULE_LABELS:
+            if rule_of(new.metadata.labels, label) is None:
+                yield Violation(
+                    f"metadata.labels[{label}]",
+                    f"is a rule of the registry: give a number from 1 to {MAX_RULE:,}, or leave it out",
+                )

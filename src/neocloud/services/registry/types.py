@@ -2,7 +2,8 @@
 """Registries of container images: the kind, states, permissions, what is stored beside a registry. Pure."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -11,6 +12,7 @@ from typing import Protocol
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.registry.v1 import Artifact
+from neocloud.messages.neocloud.registry.v1 import VulnerabilityReport
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket
 from neocloud.services.iam.types import tenant_of
 
@@ -18,11 +20,18 @@ REGISTRY = "nebius.registry.v1.Registry"
 REGISTRY_ID_PREFIX = "registry"
 REGISTRY_SERVICE = "nebius.registry.v1.RegistryService"
 ARTIFACT_SERVICE = "nebius.registry.v1.ArtifactService"
+REPORT_SERVICE = "neocloud.registry.v1.VulnerabilityReportService"
 IMAGE_PERMISSIONS = tuple(f"registry.images.{verb}" for verb in ("pull", "push", "delete"))
 """The permissions that the object gateway checks, each on the registry."""
 MAX_REMOVALS = 1000
 """Images of one registry that are being removed."""
 _REMOVALS = "removals"
+_NOTED = "noted-removals"
+KEEP_LAST, UNTAGGED_DAYS = "keep-last", "untagged-days"
+"""The labels that are rules: which images the gateway removes by itself."""
+RULE_LABELS = (KEEP_LAST, UNTAGGED_DAYS)
+MAX_RULE = 10_000
+_NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 Mode = GatewayBucket.Mode
 
 
@@ -59,6 +68,14 @@ class Artifacts(Protocol):
     def image_count(self, registry_id: str) -> int: ...
 
 
+class VulnerabilityReports(Protocol):
+    """What is known of images. Its method blocks."""
+
+    def report(self, artifact_id: str) -> VulnerabilityReport:
+        """Return what is known now of an artifact that is there."""
+        ...
+
+
 @dataclass(frozen=True)
 class Removal:
     """The request to remove an image."""
@@ -79,6 +96,24 @@ def write_removals(tx: Transaction, registry_id: str, removals: Sequence[Removal
     tx.put_secret(registry_id, _REMOVALS, json.dumps(content).encode() if content else b"")
 
 
+def rule_of(labels: Mapping[str, str], label: str) -> int | None:
+    """Return the number in a label, 0 where there is no such label, and None where no rule takes it."""
+    text = labels.get(label)
+    if text is None:
+        return 0
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    return number if 0 < number <= MAX_RULE else None
+
+
+def noted_removals(tx: Transaction, registry_id: str) -> int:
+    """Return how many images that rules removed the audit log has."""
+    return int(tx.secret(registry_id, _NOTED) or b"0")
+
+
+def write_noted_removals(tx: Transaction, registry_id: str, total: int) -> None:
+    tx.put_secret(registry_id, _NOTED, str(total).encode())
+
+
 def gateway_bucket(tx: Transaction, row: Resource) -> GatewayBucket:
     """Return what the gateway has to keep of a registry."""
     found = GatewayBucket(
@@ -91,6 +126,8 @@ def gateway_bucket(tx: Transaction, row: Resource) -> GatewayBucket:
         created_at=contract.timestamp(row.created_at),
         is_registry=True,
     )
+    found.image_rules.keep_last = rule_of(row.labels, KEEP_LAST) or 0
+    found.image_rules.untagged_days = rule_of(row.labels, UNTAGGED_DAYS) or 0
     for each in read_removals(tx, row.id):
         found.removed_artifacts.add(id=each.artifact_id, requested_at=contract.timestamp(each.requested_at))
     return found

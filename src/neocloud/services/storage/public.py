@@ -1,16 +1,27 @@
 # pyright: strict
-"""What other services have to do with the object gateway: buckets of their own in it, what it reports, and
-objects that they read for their resources."""
+"""What other services have to do with the object gateway: buckets of their own in it, what it reports, objects
+that they read for their resources, and how a reconciler waits for it. Nothing is sent to the gateway: it
+follows the list of buckets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import BinaryIO, Protocol
 
 from neocloud.core.readers import Subject
-from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.core.reconcile.reconciler import (
+    DAEMON_POLL_SECONDS,
+    RETRY_SECONDS,
+    Context,
+    Failed,
+    RetryLater,
+)
+from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.neocloud.storage.v1 import BucketReport, GatewayBucket
+
+_QUICK_SECONDS = 10.0
+"""The gateway applies a change within milliseconds; after this long a reconciler looks less often."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +121,63 @@ class ObjectReads(Protocol):
     async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:
         """Return the names below a folder. Raises Unreadable, also where there are more than `most`."""
         ...
+
+
+class GatewayWait:
+    """Lets the reconciler of a resource that is kept as a bucket wait for the gateway."""
+
+    def __init__(self, store: Store, reports: GatewayReports, gateway: GatewayNotifier) -> None:
+        self._store = store
+        self._reports = reports
+        self._gateway = gateway
+
+    def report(self, context: Context) -> BucketReport:
+        """Return what the gateway reports of it. Raises RetryLater where it reports nothing."""
+        report = self._reports.find(context.resource.id)
+        if report is None:
+            why = (
+                "does not know it yet" if self._reports.is_reporting else "does not report; see `neo status`"
+            )
+            raise RetryLater(f"the object gateway {why}", delay_seconds=_poll_seconds(context))
+        return report
+
+    async def until_applied(self, context: Context, mode: GatewayBucket.Mode) -> None:
+        """Raise RetryLater until the gateway has applied this version of it, in this mode."""
+        report = self.report(context)
+        wanted, applied = context.resource.resource_version, report.applied_generation
+        if applied > wanted:
+            await self._overtake(context.resource.id, applied)
+        if report.problem:
+            raise Failed("GatewayRefused", f"The object gateway cannot serve it: {report.problem}")
+        if applied != wanted or report.applied != mode:
+            raise RetryLater(
+                "the object gateway has not applied it yet", delay_seconds=_poll_seconds(context)
+            )
+
+    def until_purged(self, context: Context, content: str) -> None:
+        """Raise RetryLater until the gateway has removed it with all that it holds, its `content`."""
+        report = self._reports.find(context.resource.id)
+        if report is not None and report.is_purged:
+            return
+        problem = report.problem if report is not None else ""
+        why = f"the object gateway removes its {content}"
+        if problem:
+            why = f"the object gateway cannot remove its {content} yet: {problem}"
+        raise RetryLater(why, delay_seconds=_poll_seconds(context))
+
+    async def _overtake(self, resource_id: str, applied: int) -> None:
+        """Go beyond the version that the gateway has: this database is an older backup."""
+
+        def work(tx: Transaction) -> None:
+            row = tx.get(resource_id)
+            if row is not None and row.resource_version <= applied:
+                tx.update(replace(row, resource_version=applied + 1))
+
+        await self._store.write(work)
+        self._gateway.notify()
+        raise RetryLater("the object gateway has a newer version; this one replaces it", delay_seconds=0.0)
+
+
+def _poll_seconds(context: Context) -> float:
+    age = (context.now - context.resource.updated_at).total_seconds()
+    return DAEMON_POLL_SECONDS if age < _QUICK_SECONDS else RETRY_SECONDS

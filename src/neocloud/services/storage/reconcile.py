@@ -7,24 +7,15 @@ whether it is empty.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from neocloud.core import operations
-from neocloud.core.reconcile.reconciler import (
-    DAEMON_POLL_SECONDS,
-    RETRY_SECONDS,
-    Context,
-    Failed,
-    Reconciler,
-    ReconcileResult,
-    RetryLater,
-    Step,
-)
+from neocloud.core.reconcile.reconciler import Context, Reconciler, ReconcileResult, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.storage.v1 import BucketSpec, BucketStatus, InsecureEndpoint
-from neocloud.messages.neocloud.storage.v1 import BucketReport
 from neocloud.services.storage.gateway_link import BucketBoard, BucketChanges
+from neocloud.services.storage.public import GatewayWait
 from neocloud.services.storage.types import (
     BUCKET,
     Deletion,
@@ -35,9 +26,6 @@ from neocloud.services.storage.types import (
     read_deletion,
     show_deletion,
 )
-
-_QUICK_SECONDS = 10.0
-"""The gateway applies a change within milliseconds; after this long the reconciler looks less often."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +41,6 @@ class Scope:
         return self.context.resource
 
     @property
-    def poll_seconds(self) -> float:
-        age = (self.context.now - self.row.updated_at).total_seconds()
-        return DAEMON_POLL_SECONDS if age < _QUICK_SECONDS else RETRY_SECONDS
-
-    @property
     def seconds_left(self) -> float:
         """Until a bucket that is scheduled for deletion is purged."""
         purge_at = self.deletion.purge_at if self.deletion else self.context.now
@@ -71,6 +54,7 @@ class BucketReconciler:
         self._store = dependencies.store
         self._changes = dependencies.provided.get(BucketChanges)
         self._board = dependencies.provided.get(BucketBoard)
+        self._wait = GatewayWait(self._store, self._board, self._changes)
         self._region = dependencies.settings.region
 
     async def scope(self, context: Context) -> Scope:
@@ -111,31 +95,12 @@ class BucketReconciler:
 
     async def _apply(self, scope: Scope) -> None:
         """Wait until the gateway has applied this version of the bucket."""
-        report = self._report(scope)
-        wanted, applied = scope.row.resource_version, report.applied_generation
-        if applied > wanted:
-            await self._overtake(scope, applied)
-        if report.problem:
-            raise Failed("GatewayRefused", f"The object gateway cannot serve it: {report.problem}")
-        if applied != wanted or report.applied != scope.mode:
-            raise RetryLater("the object gateway has not applied it yet", delay_seconds=scope.poll_seconds)
-
-    async def _overtake(self, scope: Scope, applied: int) -> None:
-        """Go beyond the version that the gateway has: this database is an older backup."""
-
-        def work(tx: Transaction) -> None:
-            row = tx.get(scope.row.id)
-            if row is not None and row.resource_version <= applied:
-                tx.update(replace(row, resource_version=applied + 1))
-
-        await self._store.write(work)
-        self._changes.notify()
-        raise RetryLater("the object gateway has a newer version; this one replaces it", delay_seconds=0.0)
+        await self._wait.until_applied(scope.context, scope.mode)
 
     async def _schedule(self, scope: Scope) -> None:
         """End the request to delete it, and purge it when its time has come or nothing is in it. While object
         lock protects what is in it, it is kept."""
-        report = self._report(scope)
+        report = self._wait.report(scope.context)
         is_due = scope.seconds_left <= 0 and not report.is_protected
         is_kept = scope.deletion is not None and scope.deletion.is_kept_when_empty
         is_not_needed = not is_kept and report.is_empty
@@ -155,20 +120,7 @@ class BucketReconciler:
         self._changes.notify()
 
     async def _purge(self, scope: Scope) -> None:
-        report = self._board.find(scope.row.id)
-        if report is None or not report.is_purged:
-            problem = report.problem if report is not None else ""
-            why = f"the object gateway cannot remove its objects yet: {problem}" if problem else ""
-            raise RetryLater(
-                why or "the object gateway removes its objects", delay_seconds=scope.poll_seconds
-            )
-
-    def _report(self, scope: Scope) -> BucketReport:
-        report = self._board.find(scope.row.id)
-        if report is None:
-            why = "does not know it yet" if self._board.is_reporting else "does not report; see `neo status`"
-            raise RetryLater(f"the object gateway {why}", delay_seconds=scope.poll_seconds)
-        return report
+        self._wait.until_purged(scope.context, "objects")
 
 
 def _finish(tx: Transaction, bucket_id: str, context: Context) -> None:

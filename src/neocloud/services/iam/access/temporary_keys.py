@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from cryptography.fernet import Fernet, InvalidToken
 
 from neocloud.core import contract
+from neocloud.core.callers import TEMPORARY_KEY_PREFIX
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
@@ -28,11 +29,10 @@ from neocloud.services.iam.access.authentication import find_account, find_subje
 from neocloud.services.iam.access.tokens import AccessClaims, Actor
 from neocloud.services.iam.types import SECRETS_ID, ReadLimit, TemporaryKey, is_project, tenant_of
 
-PREFIX = "NCTK"
 LONGEST_LIFETIME = timedelta(days=7)
 _ROOT = "temporary-key-root"
 _ROOT_BYTES = 32
-_ID = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{100,508}}")
+_ID = re.compile(rf"{TEMPORARY_KEY_PREFIX}[A-Za-z0-9_-]{{100,508}}")
 _PREFIX_BYTES = 100
 """How much of a prefix an id holds, which has to stay short."""
 
@@ -51,7 +51,7 @@ class FoundKey:
 
 
 def is_temporary(aws_access_key_id: str) -> bool:
-    return aws_access_key_id.startswith(PREFIX)
+    return aws_access_key_id.startswith(TEMPORARY_KEY_PREFIX)
 
 
 def issue_key(tx: Transaction, claims: AccessClaims, project_id: str, expires_at: datetime) -> TemporaryKey:
@@ -93,7 +93,7 @@ def _sealed(tx: Transaction, content: Sequence[object], expires_at: datetime) ->
         root = secrets.token_bytes(_ROOT_BYTES)
         tx.put_secret(SECRETS_ID, _ROOT, root)
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-    aws_id = PREFIX + _fernet(root).encrypt(text.encode()).decode().rstrip("=")
+    aws_id = TEMPORARY_KEY_PREFIX + _fernet(root).encrypt(text.encode()).decode().rstrip("=")
     return TemporaryKey(aws_id, _secret(root, aws_id), expires_at)
 
 
@@ -102,7 +102,7 @@ def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
     root = tx.secret(SECRETS_ID, _ROOT)
     if root is None or not _ID.fullmatch(aws_id):
         return None
-    sealed = aws_id.removeprefix(PREFIX)
+    sealed = aws_id.removeprefix(TEMPORARY_KEY_PREFIX)
     try:
         opened = _fernet(root).decrypt(sealed + "=" * (-len(sealed) % 4))
     except InvalidToken:

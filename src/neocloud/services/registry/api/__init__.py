@@ -2,7 +2,7 @@
 """The kind of registries, their deletion, and the verbs of artifacts."""
 
 from neocloud.core.kind import Kind
-from neocloud.services.registry.api import artifacts, registries
+from neocloud.services.registry.api import artifacts, registries, vulnerability_reports
 from neocloud.services.registry.rules import RegistryRules
 from neocloud.services.registry.types import REGISTRY, REGISTRY_ID_PREFIX, REGISTRY_SERVICE, State
 
@@ -21,4 +21,4 @@ KINDS = (
     ),
 )
 
-METHODS = (*registries.METHODS, *artifacts.METHODS)
+METHODS = (*registries.METHODS, *artifacts.METHODS, *vulnerability_reports.METHODS)

@@ -39,7 +39,7 @@ _DELETING = Artifact.Status.Value("DELETING")
 
 
 async def get(call: Call, request: GetArtifactRequest) -> Artifact:
-    found = await _found(call, request.id, "registry.images.get")
+    found = await find_artifact(call, request.id, "registry.images.get")
     return (await _shown(call, [found]))[0]
 
 
@@ -61,7 +61,7 @@ async def list_artifacts(call: Call, request: ListArtifactsRequest) -> ListArtif
 
 
 async def delete(call: Call, request: DeleteArtifactRequest) -> Write[Operation]:
-    found = await _found(call, request.id, "registry.images.delete")
+    found = await find_artifact(call, request.id, "registry.images.delete")
     if found.is_in_index:
         raise contract.bad_state(request.id, "An index names this image. Delete the index first.")
     now = call.dependencies.clock.now()
@@ -82,7 +82,7 @@ async def delete(call: Call, request: DeleteArtifactRequest) -> Write[Operation]
     return Write(work, after_commit=call.dependencies.provided.get(GatewayNotifier).notify)
 
 
-async def _found(call: Call, artifact_id: str, permission: str) -> StoredArtifact:
+async def find_artifact(call: Call, artifact_id: str, permission: str) -> StoredArtifact:
     """Raise ApiError (not found) also where the caller may not see it."""
     provided = call.dependencies.provided
     found = await asyncio.to_thread(provided.get(Artifacts).find, artifact_id)

@@ -1,0 +1,1 @@
+"""Known vulnerabilities of images: what is installed in them, advisories, and what follows from both."""
