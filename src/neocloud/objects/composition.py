@@ -24,6 +24,8 @@ from neocloud.objects.s3.exchange import Front
 from neocloud.objects.s3.settings import S3Settings
 from neocloud.objects.scrub import Scrubber
 from neocloud.objects.store import ObjectStore, open_store
+from neocloud.objects.transfers.follower import TransferFollower
+from neocloud.objects.transfers.runner import TransferNetwork
 from neocloud.objects.workers import run_workers
 
 KEY_BYTES = 32
@@ -64,8 +66,11 @@ async def running_objects(
     *,
     tls_port: int = 0,
     scrub_bytes_per_second: float = 0,
+    transfers: TransferNetwork | None = None,
 ) -> AsyncGenerator[Gateway]:
-    """Open the store, follow the control plane and run the workers; yield the application to serve."""
+    """Open the store, follow the control plane and run the workers; yield the application to serve.
+
+    `transfers` says where transfers may connect to; None: to this gateway and the public internet."""
     store = await open_store(folder, key, clock)
     try:
         s3, door = s3_app(store, control_plane, clock, settings)
@@ -74,7 +79,12 @@ async def running_objects(
         follower = BucketFollower(
             store, control_plane, clock, door, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
         )
-        loops = [asyncio.create_task(follower.run()), asyncio.create_task(run_workers(store, clock))]
+        network = transfers or TransferNetwork(endpoint, settings.region)
+        loops = [
+            asyncio.create_task(follower.run()),
+            asyncio.create_task(run_workers(store, clock)),
+            asyncio.create_task(TransferFollower(store, control_plane, clock, network).run()),
+        ]
         if scrub_bytes_per_second:
             loops.append(asyncio.create_task(scrubber.run()))
         for loop in loops:

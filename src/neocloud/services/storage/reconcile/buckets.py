@@ -15,7 +15,6 @@ from neocloud.core.reconcile.reconciler import (
     RETRY_SECONDS,
     Context,
     Failed,
-    Reconciler,
     ReconcileResult,
     RetryLater,
     Step,
@@ -36,7 +35,7 @@ from neocloud.services.storage.types import (
     show_deletion,
 )
 
-_QUICK_SECONDS = 10.0
+QUICK_SECONDS = 10.0
 """The gateway applies a change within milliseconds; after this long the reconciler looks less often."""
 
 
@@ -55,7 +54,7 @@ class Scope:
     @property
     def poll_seconds(self) -> float:
         age = (self.context.now - self.row.updated_at).total_seconds()
-        return DAEMON_POLL_SECONDS if age < _QUICK_SECONDS else RETRY_SECONDS
+        return DAEMON_POLL_SECONDS if age < QUICK_SECONDS else RETRY_SECONDS
 
     @property
     def seconds_left(self) -> float:
@@ -176,7 +175,3 @@ def _finish(tx: Transaction, bucket_id: str, context: Context) -> None:
     for operation in tx.list_operations(resource_id=bucket_id, unfinished=True)[0]:
         if operations.is_delete(operation):
             tx.update_operation(operations.finish(operation, context.now))
-
-
-def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Scope]]:
-    return (BucketReconciler(dependencies),)
