@@ -92,6 +92,27 @@ async def test_an_update_keeps_the_secrets_it_does_not_name(cloud: StorageCloud)
     assert (await cloud.operation(operation)).code == 0
 
 
+async def test_keys_can_be_changed_and_places_cannot(cloud: StorageCloud) -> None:
+    transfer_id = await create(cloud)
+    await report(cloud)
+    await cloud.row_when(transfer_id, lambda row: row is not None and row.observed_version == 1)
+    metadata = {"id": transfer_id, "parent_id": cloud.project_id, "name": "move"}
+    key = {"access_key_id": "AKNEW", "secret_access_key": "new-secret"}
+    whole = {**SPEC, **source(access_key=key), "inter_iteration_interval": "60s"}
+    await cloud.call("TransferService/Update", metadata=metadata, spec=whole)
+    (found,) = await listed(cloud)
+    assert (found.source_secret, found.destination_secret) == ("new-secret", "other-secret")
+    await report(cloud)
+    for changes in (
+        source(bucket_name="others"),
+        {"source": {"nebius": SPEC["destination"]["nebius"]}},
+        {"destination": {**SPEC["destination"], "prefix": "other/"}},
+        {"overwrite_strategy": "IF_NEWER"},
+    ):
+        refused = await cloud.refusal("TransferService/Update", metadata=metadata, spec={**SPEC, **changes})
+        assert refused.code is Code.INVALID_ARGUMENT and "cannot be changed" in refused.message
+
+
 async def test_states_follow_from_reports(cloud: StorageCloud) -> None:
     transfer_id = await create(cloud)
     error = TransferError(origin="SOURCE", code="AccessDenied", message="No.")  # type: ignore[arg-type]

@@ -347,7 +347,7 @@ PRODUCTS: Mapping[str, Product] = {
             ),
             Noun(
                 "nebius.storage.v1.TransferService",
-                "Transfers: objects are copied from a bucket here or at another S3 endpoint, once or again and again.",
+                "Transfers: copy objects from a bucket here or at another S3 endpoint, once or repeatedly.",
                 "move --file transfer.yaml",
             ),
         ),
