@@ -40,6 +40,7 @@ class Transfers:
             },
             "prefix": spec.pop("source_prefix", ""),
         }
+        tenant_id = spec.pop("tenant_id", "tenant-a")
         own = {
             "nebius": {
                 "region": REGION,
@@ -60,6 +61,7 @@ class Transfers:
             id=transfer_id,
             mode="RUN",  # type: ignore[arg-type]
             run=1,
+            tenant_id=tenant_id,
             spec=contract.from_dict(TransferSpec, whole),
             source_secret=owner.secret,
             destination_secret=self.destination.owner.secret,

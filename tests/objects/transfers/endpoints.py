@@ -3,7 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -83,7 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body[: len(body) // 2] if is_cut else body)
+            with suppress(OSError):  # the client has given up
+                self.wfile.write(body[: len(body) // 2] if is_cut else body)
         if is_cut:
             self.close_connection = True
 

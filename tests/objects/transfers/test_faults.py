@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from neocloud.objects.transfers import copying, http, iteration, runner
+from neocloud.objects.transfers.follower import MOST_ITERATIONS
+from neocloud.testing.waiting import wait_until
 from tests.objects.transfers.cloud import Transfers, numbers, outcome, phase
 from tests.objects.transfers.endpoints import FakeEndpoint, fake_endpoint
 
@@ -91,6 +93,19 @@ def test_a_slow_source_is_given_up(
     transfers, endpoint = faulty
     endpoint.failing = {"b": ["slow"] * 1000}
     assert transfers.failed().error.code == "RequestTimeout"
+
+
+def test_slow_sources_of_one_tenant_keep_no_other_waiting(faulty: tuple[Transfers, FakeEndpoint]) -> None:
+    transfers, endpoint = faulty
+    endpoint.failing = {"b": ["slow"] * MOST_ITERATIONS}
+    slow = [transfers.start() for _ in range(MOST_ITERATIONS + 1)]
+    wait_until(lambda: not endpoint.failing["b"])
+    assert numbers(transfers.run(tenant_id="tenant-b"))[0] >= 1
+    assert transfers.body("b") == BODY
+    begun = [transfers.when(each, bool).HasField("last_iteration") for each in slow]
+    assert begun.count(True) == MOST_ITERATIONS
+    endpoint.released.set()
+    assert [phase(transfers.ended(each)) for each in slow] == ["FINISHED"] * len(slow)
 
 
 def test_nothing_is_deleted_where_the_list_of_the_source_is_wrong(

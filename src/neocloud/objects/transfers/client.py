@@ -1,6 +1,7 @@
 # pyright: strict
 """The operations of S3 that transfers need, on one bucket. Each raises EndpointError."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -26,7 +27,8 @@ class S3Bucket:
         query += [("continuation-token", token)] if token else []
         query += [("start-after", start_after)] if start_after and not token else []
         async with self._http.request("GET", query=query) as answer:
-            return answers.page(await answer.read(), prefix, self.endpoint.origin)
+            body = await answer.read()
+        return await asyncio.to_thread(answers.page, body, prefix, self.endpoint.origin)
 
     async def head(self, key: str) -> Mapping[str, str] | None:
         """Return the headers of an object; None where there is none."""

@@ -24,8 +24,8 @@ AWAY_SECONDS = 1.0
 """Between attempts while the control plane is away."""
 REPORTED_TOGETHER = 30
 """Transfers in one request, which is bounded as every request is."""
-MOST_ITERATIONS = 8
-"""In progress at a time, of all transfers; others wait."""
+MOST_ITERATIONS = 4
+"""In progress at a time, of the transfers of one tenant; others wait."""
 _Mode = GatewayTransfer.Mode
 _STOP, _REMOVE = _Mode.Value("STOP"), _Mode.Value("REMOVE")
 _REMOVED = TransferReport.Phase.Value("REMOVED")
@@ -44,7 +44,8 @@ class TransferFollower:
         self._control_plane, self._clock, self._network = control_plane, clock, network
         self._known: dict[str, GatewayTransfer] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(MOST_ITERATIONS)
+        self._slots: dict[str, asyncio.Semaphore] = {}
+        """By tenant, so that slow endpoints of one keep no other waiting."""
         self._reporting = asyncio.Lock()
 
     async def run(self) -> None:
@@ -88,7 +89,8 @@ class TransferFollower:
 
     async def _apply_one(self, wished: GatewayTransfer) -> None:
         await self._end(wished.id)
-        runner = TransferRunner(wished, self._network, self._records, self._clock, self._slots, self._report)
+        slots = self._slots.setdefault(wished.tenant_id, asyncio.Semaphore(MOST_ITERATIONS))
+        runner = TransferRunner(wished, self._network, self._records, self._clock, slots, self._report)
         if wished.mode == _REMOVE:
             await runner.abort_uploads()
             await self._records.remove(wished.id)

@@ -96,11 +96,11 @@ class Records:
         return IterationRow._make(found) if found else None
 
     async def apply(self, transfer_id: str, generation: int, run: int, *, is_stopped: bool) -> TransferRow:
-        """Store what is wished: a later run starts again, and a stop interrupts the iteration in progress."""
+        """Store what is wished: another run starts again, and a stop interrupts the iteration in progress."""
 
         def work(tx: Transaction) -> None:
             row = _find(tx, transfer_id)
-            if row is None or run > row.run:
+            if row is None or run != row.run:
                 row = TransferRow(transfer_id, generation, run, Phase.RUNNING, 0, 0, b"", 0)
             row = row._replace(generation=generation)
             if is_stopped:

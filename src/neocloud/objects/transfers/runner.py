@@ -62,7 +62,7 @@ class TransferRunner:
         slots: asyncio.Semaphore,
         has_changed: Callable[[], Awaitable[None]],
     ) -> None:
-        """`slots` are for iterations of all transfers; `has_changed` is called after each."""
+        """`slots` are for iterations of the tenant's transfers; `has_changed` is called after each."""
         self._wished, self._spec, self._id = wished, wished.spec, wished.id
         self._network, self._records, self._clock = network, records, clock
         self._slots, self._has_changed = slots, has_changed

@@ -251,6 +251,7 @@ def _transfer(tx: Transaction, row: Resource) -> GatewayTransfer:
         generation=row.resource_version,
         mode=mode.Value(wanted),
         run=run.number,
+        tenant_id=tenant_of(row.parent_id, tx.get) or "",
         source_secret=_secret(spec, "source"),
         destination_secret=_secret(spec, "destination"),
     )

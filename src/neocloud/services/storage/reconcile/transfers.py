@@ -97,7 +97,7 @@ class TransferReconciler:
 def _state(run: Run, report: TransferReport | None, before: TransferState) -> TransferState:
     """Return the state that follows from what is wished and what is reported."""
     if run.is_stopped:
-        has_stopped = report is not None and report.run == run.number and report.phase != RUNNING
+        has_stopped = report is not None and report.run >= run.number and report.phase != RUNNING
         return TransferState.STOPPED if has_stopped else TransferState.STOPPING
     if report is None:
         return before  # nothing is known since the start of the control plane
