@@ -60,7 +60,7 @@ class BucketBoard:
         """Store a report; return the ids of the buckets to reconcile: those of which something is new."""
         self._reported_at = self._clock.now()
         self.endpoint = request.endpoint or self.endpoint
-        self.tls_port = request.tls_port if request.is_complete else self.tls_port
+        self.tls_port = request.tls_port if request.endpoint else self.tls_port
         if request.HasField("scrub"):
             self.scrub = request.scrub
         reports = {each.id: each for each in request.buckets}
