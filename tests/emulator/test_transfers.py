@@ -63,8 +63,7 @@ def test_a_transfer_by_the_sdk(sdk: SDK, neocloud_emulator: Emulator) -> None:
     assert s3.get_object(Bucket="ours", Key="a.txt")["Body"].read() == b"hello"
     shown = found()
     assert shown.status.state == State.ACTIVE and shown.status.last_iteration.objects_transferred_size == 5
-    assert shown.spec.source.nebius.access_key.access_key_id == aws_id
-    assert secret not in str(shown)
+    assert aws_id in str(shown) and secret not in str(shown)
     transfers.stop(StopTransferRequest(id=transfer_id)).wait().sync_wait()
     assert found().status.state == State.STOPPED
     s3.put_object(Bucket="theirs", Key="in/b.txt", Body=b"later")
