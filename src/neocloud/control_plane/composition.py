@@ -88,6 +88,7 @@ def compose(
     tokens, found_quotas = ledger_reader(settings.home), quotas.load_quotas(settings.quota_file)
     ledger, routes = quotas.ledger(SERVICES, found_quotas), inference.RouteChanges(clock)
     buckets, access = storage.BucketChanges(clock, (registry.REGISTRY,)), storage.AccessChanges(clock)
+    transfers = storage.TransferChanges(clock)
     provided = (
         ServiceRegistry()
         .add(billing.PriceList, billing.load_price_list(settings.price_file))
@@ -96,6 +97,7 @@ def compose(
         .add(inference.RouteChanges, routes)
         .add(storage.BucketChanges, buckets)
         .add(storage.AccessChanges, access)
+        .add(storage.TransferChanges, transfers)
         .add(registry.Artifacts, ArtifactReader(settings.home))
         .add(registry.VulnerabilityReports, ReportReader(settings.home))
         .add(tuning.Files, FileStore(settings.home))
@@ -123,7 +125,7 @@ def compose(
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         provided=provided,
-        watch=watched_by(ledger.watch, routes.watch, buckets.watch, access.watch),
+        watch=watched_by(ledger.watch, routes.watch, buckets.watch, access.watch, transfers.watch),
         history_removed=ledger.forgotten,
         after_run=routes.after_run,
     )
@@ -190,7 +192,11 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
     def objects(api: str) -> GatewayProcess:
         return GatewayProcess.of(
             *(settings.home, port, api),
-            [f"--region={settings.region}", *(f"--domain={host}" for host in gateway_names(settings))],
+            [
+                f"--region={settings.region}",
+                *(f"--domain={host}" for host in gateway_names(settings)),
+                *(["--allow-private-transfers"] if settings.allow_private_transfers else []),
+            ],
             kind=OBJECT_GATEWAY,
             public=_public_gateway(settings, OBJECT_GATEWAY, tls_port),
             log_level=settings.log_level,

@@ -258,6 +258,12 @@ class Settings:
         "Allow federation issuers with private addresses or on this machine. Default: no.",
         kind=bool,
     )
+    allow_private_transfers: bool = option(
+        False,
+        "Allow transfers of objects from and to endpoints with private addresses or on this machine."
+        " Default: no.",
+        kind=bool,
+    )
     issuer_hosts: tuple[str, ...] = option(
         (),
         "Additional host that may serve endpoints of issuers; repeatable. Replaces the previous hosts.",

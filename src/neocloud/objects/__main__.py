@@ -31,6 +31,7 @@ from neocloud.objects.gateway import Gateway
 from neocloud.objects.s3.protocol import s3_connections
 from neocloud.objects.scan.advisories import provided_file
 from neocloud.objects.settings import ObjectsSettings
+from neocloud.objects.transfers.runner import TransferNetwork
 
 BACKLOG = 2048
 COLLECT_AFTER = 20_000
@@ -108,6 +109,7 @@ async def serve(settings: ObjectsSettings) -> None:
             tls_port=tls_port,
             scrub_bytes_per_second=settings.scrub_bytes_per_second,
             advisory_file=provided_file(settings.home),
+            transfers=TransferNetwork(endpoint, settings.region, settings.allow_private_transfers),
         ) as app:
             gc.collect()
             gc.freeze()
@@ -151,6 +153,7 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
         default=[],
         help="name below which buckets are named by the host, beside localhost; may be repeated",
     )
+    parser.add_argument("--allow-private-transfers", action="store_true")
     for name in NUMBERS:
         default: int | float = getattr(ObjectsSettings, name)
         number = int if isinstance(default, int) else float

@@ -8,7 +8,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec
-from neocloud.messages.neocloud.storage.v1 import ListGatewayBucketsResponse, ReportBucketsRequest
+from neocloud.messages.neocloud.storage.v1 import (
+    ListGatewayBucketsResponse,
+    ListGatewayTransfersResponse,
+    ReportBucketsRequest,
+    ReportTransfersRequest,
+)
 
 
 class UnknownAccessKey(Exception):
@@ -107,6 +112,12 @@ class ControlPlane(Protocol):
         ...
 
     async def report(self, request: ReportBucketsRequest) -> None: ...
+
+    async def list_transfers(self, version: str, wait_seconds: int) -> ListGatewayTransfersResponse:
+        """Return all transfers as soon as the version is another, at the latest after `wait_seconds`."""
+        ...
+
+    async def report_transfers(self, request: ReportTransfersRequest) -> None: ...
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

@@ -26,6 +26,8 @@ from neocloud.objects.scan import advisories
 from neocloud.objects.scan.scanner import Scanner
 from neocloud.objects.scrub import Scrubber
 from neocloud.objects.store import ObjectStore, open_store
+from neocloud.objects.transfers.follower import TransferFollower
+from neocloud.objects.transfers.runner import TransferNetwork
 from neocloud.objects.workers import run_workers
 
 KEY_BYTES = 32
@@ -67,10 +69,12 @@ async def running_objects(
     tls_port: int = 0,
     scrub_bytes_per_second: float = 0,
     advisory_file: Path | None = None,
+    transfers: TransferNetwork | None = None,
 ) -> AsyncGenerator[Gateway]:
     """Open the store, follow the control plane and run the workers; yield the application to serve.
 
-    `advisory_file` is where the operator puts advisories; None: images are not read.
+    `advisory_file` is where the operator puts advisories; None: images are not read. `transfers` says where
+    transfers may connect to; None: to this gateway and the public internet.
     """
     store = await open_store(folder, key, clock)
     try:
@@ -80,7 +84,12 @@ async def running_objects(
         follower = BucketFollower(
             store, control_plane, clock, door, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
         )
-        loops = [asyncio.create_task(follower.run()), asyncio.create_task(run_workers(store, clock))]
+        network = transfers or TransferNetwork(endpoint, settings.region)
+        loops = [
+            asyncio.create_task(follower.run()),
+            asyncio.create_task(run_workers(store, clock)),
+            asyncio.create_task(TransferFollower(store, control_plane, clock, network).run()),
+        ]
         if scrub_bytes_per_second:
             loops.append(asyncio.create_task(scrubber.run()))
         if advisory_file is not None:

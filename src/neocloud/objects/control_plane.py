@@ -31,7 +31,10 @@ from neocloud.messages.neocloud.storage.v1 import (
     IssueTokenResponse,
     ListGatewayBucketsRequest,
     ListGatewayBucketsResponse,
+    ListGatewayTransfersRequest,
+    ListGatewayTransfersResponse,
     ReportBucketsRequest,
+    ReportTransfersRequest,
     SignRequest,
     SignResponse,
 )
@@ -127,6 +130,13 @@ class GrpcControlPlane:
 
     async def report(self, request: ReportBucketsRequest) -> None:
         await self._ask("ReportBuckets", request, CALL_SECONDS)
+
+    async def list_transfers(self, version: str, wait_seconds: int) -> ListGatewayTransfersResponse:
+        request = ListGatewayTransfersRequest(version=version, wait_seconds=wait_seconds)
+        return await self._ask("ListTransfers", request, wait_seconds + CALL_SECONDS)
+
+    async def report_transfers(self, request: ReportTransfersRequest) -> None:
+        await self._ask("ReportTransfers", request, CALL_SECONDS)
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

@@ -161,7 +161,8 @@ class BucketFollower:
 
     async def _try_report(self) -> None:
         try:
-            await self._control_plane.report(await self.whole_report())
+            for part in wishes.in_parts(await self.whole_report()):
+                await self._control_plane.report(part)
             self._is_away = False
         except ControlPlaneUnavailable as error:
             self._note_away(error)

@@ -45,6 +45,8 @@ class ObjectsSettings:
     """Time for responses in progress to finish when the gateway stops. After 20 s the supervisor kills it."""
     scrub_bytes_per_second: float = 32 * 1024**2
     """How much of the disk a nightly scrub takes; 0: no scrub."""
+    allow_private_transfers: bool = False
+    """Whether transfers may connect to private addresses and to this machine, the latter over http too."""
     log_level: str = "info"
     log_format: str = "text"
 

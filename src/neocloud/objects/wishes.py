@@ -1,7 +1,7 @@
 # pyright: strict
 """Buckets as the control plane sends them, and reports of them as it takes them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,7 +9,12 @@ from neocloud.core import contract
 from neocloud.messages.nebius.storage.v1 import BucketCounters, VersioningPolicy
 from neocloud.messages.nebius.storage.v1 import LifecycleRule as RuleMessage
 from neocloud.messages.nebius.storage.v1 import StorageClass as ClassMessage
-from neocloud.messages.neocloud.storage.v1 import BucketReport, GatewayBucket, ScrubReport
+from neocloud.messages.neocloud.storage.v1 import (
+    BucketReport,
+    GatewayBucket,
+    ReportBucketsRequest,
+    ScrubReport,
+)
 from neocloud.objects.image_types import RemovedImage, RemovedImages
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.scrub import ScrubResult
@@ -18,6 +23,8 @@ from neocloud.objects.types import Bucket, BucketKind, BucketState, Counters, De
 
 Mode = GatewayBucket.Mode
 SERVE, HIDE, PURGE = Mode.Value("SERVE"), Mode.Value("HIDE"), Mode.Value("PURGE")
+REPORTED_TOGETHER = 100
+"""Buckets in one request: each has some 70 fields and elements at most, and a request may have 10,000."""
 _ENABLED = RuleMessage.Status.Value("ENABLED")
 
 
@@ -114,6 +121,22 @@ def purged(bucket: GatewayBucket) -> BucketReport:
         is_empty=True,
         is_purged=True,
     )
+
+
+def in_parts(whole: ReportBucketsRequest) -> Iterator[ReportBucketsRequest]:
+    """Yield a report as requests that are no larger than one may be. Of several, none is complete."""
+    if len(whole.buckets) <= REPORTED_TOGETHER:
+        yield whole
+        return
+    for start in range(0, len(whole.buckets), REPORTED_TOGETHER):
+        part = ReportBucketsRequest(
+            buckets=whole.buckets[start : start + REPORTED_TOGETHER],
+            endpoint=whole.endpoint,
+            tls_port=whole.tls_port,
+        )
+        if not start and whole.HasField("scrub"):
+            part.scrub.CopyFrom(whole.scrub)
+        yield part
 
 
 def scrub_report(last: ScrubResult) -> ScrubReport:

@@ -99,7 +99,10 @@ def immutable_violations(new: Message, old: Message, path: str = "") -> Iterator
     for field in new.DESCRIPTOR.fields:
         name = f"{path}{field.name}"
         before, after = getattr(old, field.name), getattr(new, field.name)
-        if "IMMUTABLE" in known[field.name].behaviors:
+        is_kept_choice = known[field.name].is_immutable_choice and old.HasField(field.name)
+        if is_kept_choice and new.HasField(field.name):
+            yield from immutable_violations(after, before, f"{name}.")
+        elif "IMMUTABLE" in known[field.name].behaviors:
             if before != after or _presence(old, field) != _presence(new, field):
                 yield Violation(name, "cannot be changed after creation; create a new resource instead")
         elif field.message_type is None or field.message_type.GetOptions().map_entry:

@@ -6,16 +6,21 @@ For tests of the S3 front, which need no other service.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec
+from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec, TransferIteration
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,
     GatewayBucket,
+    GatewayTransfer,
     ListGatewayBucketsResponse,
+    ListGatewayTransfersResponse,
     PolicyRule,
     ReportBucketsRequest,
+    ReportTransfersRequest,
+    TransferReport,
 )
 from neocloud.objects.access import (
     ControlPlaneUnavailable,
@@ -80,6 +85,12 @@ class FakeControlPlane:
         self.reports: dict[str, BucketReport] = {}
         self.reported = ReportBucketsRequest()
         """The last report."""
+        self._transfers: dict[str, GatewayTransfer] = {}
+        self._transfers_version = 1
+        self._transfers_changed = asyncio.Event()
+        self.transfer_reports: dict[str, TransferReport] = {}
+        self.iterations: dict[tuple[str, int], TransferIteration] = {}
+        """Those that ended, by transfer and number."""
 
     def add(self, account: Account) -> Account:
         self.accounts[account.aws_access_key_id] = account
@@ -149,6 +160,36 @@ class FakeControlPlane:
         self.reported = request
         self._reported.set()
 
+    async def list_transfers(self, version: str, wait_seconds: int) -> ListGatewayTransfersResponse:
+        self._require()
+        if version == str(self._transfers_version):
+            self._transfers_changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._transfers_changed.wait()
+        self._require()
+        return ListGatewayTransfersResponse(
+            version=str(self._transfers_version), transfers=self._transfers.values()
+        )
+
+    async def report_transfers(self, request: ReportTransfersRequest) -> None:
+        self._require()
+        self.transfer_reports = {each.id: each for each in request.transfers}
+        for each in request.transfers:
+            for iteration in each.ended_iterations:
+                self.iterations[each.id, iteration.sequence_number] = iteration
+
+    def transfer(self, transfer_id: str) -> GatewayTransfer:
+        return self._transfers[transfer_id]
+
+    def put_transfer(self, transfer: GatewayTransfer) -> None:
+        """List a new or changed transfer."""
+        before = self._transfers.get(transfer.id)
+        transfer.generation = before.generation + 1 if before is not None else 1
+        self._transfers[transfer.id] = transfer
+        self._transfers_version += 1
+        self._transfers_changed.set()
+
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec
     ) -> None:
@@ -186,6 +227,11 @@ class FakeControlPlane:
         self._buckets[registry.id] = registry
         await self._applied(registry)
         return registry
+
+    def adopt(self, bucket: GatewayBucket) -> None:
+        """Know a bucket that the gateway has from before."""
+        self._buckets[bucket.id] = bucket
+        self._version += 1
 
     async def update_bucket(
         self, aws_access_key_id: str, bucket_id: str, change: Callable[[Bucket], None]

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import socket
+import ssl
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from neocloud.objects.s3.audit import AuditRecord
 from neocloud.objects.s3.protocol import s3_connections
 from neocloud.objects.settings import ObjectsSettings
 from neocloud.objects.store import ObjectStore
+from neocloud.objects.transfers.runner import TransferNetwork
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.testing.object_control_plane import Account, FakeControlPlane
 
@@ -112,7 +114,14 @@ def error_of(call: Any, *args: Any, **given: Any) -> tuple[int, str]:
 
 
 @contextmanager
-def serving(home: Path, *, tls: bool = False, **changes: Any) -> Iterator[Served]:
+def serving(
+    home: Path,
+    *,
+    tls: bool = False,
+    trusted: ssl.SSLContext | None = None,
+    control_plane: FakeControlPlane | None = None,
+    **changes: Any,
+) -> Iterator[Served]:
     ready = threading.Event()
     state: dict[str, Any] = {}
     authority = None
@@ -124,19 +133,23 @@ def serving(home: Path, *, tls: bool = False, **changes: Any) -> Iterator[Served
 
     async def main() -> None:
         settings = ObjectsSettings(home=home, api="", port=0, **changes)
-        control_plane = FakeControlPlane()
-        owner = control_plane.add(Account("NCAKOWNER0000000", "the-secret-of-the-owner"))
+        known = control_plane or FakeControlPlane()
+        owner = known.add(Account("NCAKOWNER0000000", "the-secret-of-the-owner"))
         listener = listen("127.0.0.1", 0, settings.write_seconds)
         endpoint = "{}:{}".format(*listener.getsockname())
         try:
             async with running_objects(
-                home / "objects", KEY, control_plane, SystemClock(), settings.s3, endpoint
+                *(home / "objects", KEY, known, SystemClock(), settings.s3, endpoint),
+                transfers=TransferNetwork(
+                    endpoint, settings.region, settings.allow_private_transfers, trusted=trusted
+                ),
             ) as app:
                 connections = s3_connections(settings)
                 web = server(app, settings, connections, tls=tls)
                 checking = asyncio.create_task(connections.check_periodically())
                 loop = asyncio.get_running_loop()
-                found = Served(listener.getsockname(), control_plane, app, loop, home, owner, authority)
+                store = app.store
+                found = Served(listener.getsockname(), known, store, loop, home, owner, authority)
                 app.s3.audit = _Kept(found.audited)
                 state.update(served=found, web=web)
                 loop.call_soon(ready.set)

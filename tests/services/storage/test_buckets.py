@@ -229,7 +229,7 @@ async def test_a_gateway_that_is_newer_than_the_database_is_overtaken(cloud: Sto
 
 @pytest.mark.parametrize(
     "method",
-    ["nebius.storage.v1.InventoryService/List", "nebius.storage.v1.TransferService/List"],
+    ["nebius.storage.v1.InventoryService/List", "nebius.storage.v1alpha1.TransferService/List"],
 )
 async def test_what_is_not_served_yet_says_so(cloud: StorageCloud, method: str) -> None:
     refused = await cloud.refusal(method, parent_id=cloud.project_id)

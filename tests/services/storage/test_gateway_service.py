@@ -21,11 +21,16 @@ from neocloud.messages.neocloud.storage.v1 import (
 
 from neocloud.core import contract
 from neocloud.core.contract import Code
+from neocloud.objects.wishes import in_parts
+from neocloud.server.validation import check_bounds
 from tests.control_plane import call
 from tests.services.storage.cloud import StorageCloud
 
 REGION = "eu-north1"
-VERBS = ("Sign", "Authorize", "IssueToken", "ListBuckets", "ReportBuckets")
+VERBS = (
+    *("Sign", "Authorize", "IssueToken", "ListBuckets", "ReportBuckets"),
+    *("ListTransfers", "ReportTransfers"),
+)
 
 
 def today() -> str:
@@ -225,3 +230,21 @@ async def test_the_operator_hears_of_scrubs_and_of_buckets_that_nobody_has(cloud
     }
     (event,) = (await cloud.call("nebius.audit.v2.AuditEventService/List", asked)).items
     assert "data-sets/k v: the stored bytes are missing" in str(event), "written once"
+
+
+def test_a_report_of_many_buckets_goes_in_requests_that_are_taken() -> None:
+    whole = ReportBucketsRequest(is_complete=True, endpoint="127.0.0.1:8902", tls_port=8903)
+    whole.scrub.versions = 1
+    for number in range(1050):
+        report = whole.buckets.add(id=f"storagebucket-e00{number}", name=f"data-{number}", is_empty=True)
+        for storage_class in (1, 2, 3, 4):
+            counters = report.counters.add(storage_class=storage_class)
+            for message in (counters.counters, counters.non_current_counters):
+                for field in message.DESCRIPTOR.fields:
+                    setattr(message, field.name, 1)
+    parts = list(in_parts(whole))
+    for part in parts:
+        check_bounds(part, part.ByteSize())
+        assert part.endpoint and part.tls_port and not part.is_complete
+    assert [each.id for part in parts for each in part.buckets] == [each.id for each in whole.buckets]
+    assert [part.HasField("scrub") for part in parts] == [True, *([False] * (len(parts) - 1))]

@@ -332,7 +332,7 @@ PRODUCTS: Mapping[str, Product] = {
         ),
     ),
     "storage": Product(
-        "Buckets for objects, which S3 clients read and write.",
+        "Buckets for objects, which S3 clients read and write, and transfers between buckets.",
         (
             "neo storage bucket create data-sets",
             "neo storage bucket list",
@@ -344,6 +344,11 @@ PRODUCTS: Mapping[str, Product] = {
                 "Buckets: named stores of objects, with versions, rules and a policy.",
                 "data-sets --versioning-policy ENABLED --max-size-bytes 1099511627776",
                 without=("ListWithFilter",),
+            ),
+            Noun(
+                "nebius.storage.v1.TransferService",
+                "Transfers: copy objects from a bucket here or at another S3 endpoint, once or repeatedly.",
+                "move --file transfer.yaml",
             ),
         ),
     ),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 PARTS = ("spec", "status")
+_IMMUTABLE = "IMMUTABLE"
 _PACKED = "google.protobuf.Any"
 
 
@@ -40,6 +41,8 @@ class FieldAnnotations:
     is_sensitive: bool = False
     is_credentials: bool = False
     nid: Nid | None = None
+    is_immutable_choice: bool = False
+    """It is IMMUTABLE as the choice of its oneof, and its own fields say which of them are."""
 
     @property
     def is_output_only(self) -> bool:
@@ -75,7 +78,7 @@ def resource_behaviors(descriptor: MessageType) -> frozenset[str]:
 
 def _read(field: Field) -> FieldAnnotations:
     options = _with_extensions(field.GetOptions())
-    behaviors = _names(options, "nebius.field_behavior")
+    own = behaviors = _names(options, "nebius.field_behavior")
     if field.containing_oneof is not None:
         of_oneof = _with_extensions(field.containing_oneof.GetOptions())
         behaviors |= _names(of_oneof, "nebius.oneof_behavior")
@@ -88,7 +91,15 @@ def _read(field: Field) -> FieldAnnotations:
         is_sensitive=bool(options.Extensions[_extension("nebius.sensitive")]),
         is_credentials=bool(options.Extensions[_extension("nebius.credentials")]),
         nid=nid,
+        is_immutable_choice=_IMMUTABLE in behaviors - own and _has_immutable_fields(field),
     )
+
+
+def _has_immutable_fields(field: Field) -> bool:
+    if field.message_type is None:
+        return False
+    options = (_with_extensions(each.GetOptions()) for each in field.message_type.fields)
+    return any(_IMMUTABLE in _names(each, "nebius.field_behavior") for each in options)
 
 
 def _with_extensions(options: Message) -> Message:
@@ -149,21 +160,22 @@ def holds_secrets(value: Message) -> bool:
     return _may_hold(value.DESCRIPTOR, _is_secret) and redact(value) != value
 
 
-def keep_secrets(new: M, current: M) -> None:
+def keep_secrets(new: M, current: M, *, only_unreturned: bool = False) -> None:
     """Fill in, in place, every secret that is blank in `new` and has a value in `current`.
 
-    For an update by a caller who was shown `current` without its secrets. Elements of lists belong together
+    For an update by a caller who was shown `current` without its secrets; `only_unreturned`: without those
+    that no caller is ever shown. Elements of lists belong together
     when they are equal but for their secrets. A member of a oneof stays blank when another one is chosen.
     """
     if not _may_hold(new.DESCRIPTOR, _is_secret):
         return
     known = message_annotations(new.DESCRIPTOR)
     for field in new.DESCRIPTOR.fields:
-        if known[field.name].is_secret:
+        if known[field.name].is_secret and (known[field.name].is_input_only or not only_unreturned):
             _keep_field(new, current, field)
         elif field.message_type is not None:
             for each, old in _pairs(new, current, field):
-                keep_secrets(each, old)
+                keep_secrets(each, old, only_unreturned=only_unreturned)
 
 
 def _is_secret(field: FieldAnnotations) -> bool:

@@ -210,4 +210,40 @@ CREATE TABLE image_packages (
 ) WITHOUT ROWID
 """
 """What is installed in images, as far as they were read."""
-MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES)
+TRANSFERS = """
+CREATE TABLE transfer (
+    id TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    phase TEXT NOT NULL,
+    empty_iterations INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    error BLOB NOT NULL,
+    next_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE transfer_iteration (
+    transfer TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    error BLOB NOT NULL,
+    start_ms INTEGER NOT NULL,
+    end_ms INTEGER,
+    objects INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    position BLOB NOT NULL,
+    is_reported INTEGER NOT NULL,
+    PRIMARY KEY (transfer, number)
+) WITHOUT ROWID;
+CREATE TABLE transfer_upload (
+    transfer TEXT NOT NULL,
+    key BLOB NOT NULL,
+    source_etag TEXT NOT NULL,
+    upload_id TEXT NOT NULL,
+    part_size INTEGER NOT NULL,
+    PRIMARY KEY (transfer, key)
+) WITHOUT ROWID
+"""
+"""Of transfers: how far each is, without any secret. `position` is the last key of the source, without the
+prefix, up to which an iteration has done all; `transfer_upload` has unfinished uploads in the destination."""
+MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS)

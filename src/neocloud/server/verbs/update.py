@@ -205,10 +205,11 @@ class Update:
 
 
 def _merged(old: Any, message: Any, mask: Any, is_blind: bool) -> Any:
-    """The resource as the request would have it. Of who is blind, blank secrets mean those that are there."""
-    if is_blind and message.HasField("spec"):
+    """The resource as the request would have it. Of who is blind, blank secrets mean those that are there; of
+    everybody those that are never shown."""
+    if message.DESCRIPTOR.fields_by_name.get("spec") is not None and message.HasField("spec"):
         whole = type(message)()
         whole.CopyFrom(message)
-        contract.keep_secrets(whole.spec, old.spec)
+        contract.keep_secrets(whole.spec, old.spec, only_unreturned=not is_blind)
         message = whole
     return contract.merge_update(old, message, mask)

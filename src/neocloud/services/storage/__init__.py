@@ -1,9 +1,15 @@
-"""Object storage: buckets, and what the object gateway, which serves S3, asks and tells."""
+"""Object storage: buckets and transfers, and what the object gateway, which serves S3, asks and tells."""
 
 from neocloud.core.callers import ObjectGatewayKey, load_or_make_object_gateway_key
 from neocloud.core.service import Service
 from neocloud.services.storage.api import KINDS, METHODS
-from neocloud.services.storage.gateway_link import AccessChanges, BucketBoard, BucketChanges
+from neocloud.services.storage.gateway_link import (
+    AccessChanges,
+    BucketBoard,
+    BucketChanges,
+    TransferBoard,
+    TransferChanges,
+)
 from neocloud.services.storage.object_reads import StoreObjectReads
 from neocloud.services.storage.public import GatewayNotifier, GatewayReports, ObjectReads
 from neocloud.services.storage.reconcile import reconcilers
@@ -17,6 +23,7 @@ SERVICE = Service(
     report=report,
     provides={
         BucketBoard: lambda dependencies: BucketBoard(dependencies.clock),
+        TransferBoard: lambda dependencies: TransferBoard(),
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
         ObjectReads: StoreObjectReads,
@@ -24,4 +31,4 @@ SERVICE = Service(
     },
 )
 
-__all__ = ["SERVICE", "AccessChanges", "BucketChanges"]
+__all__ = ["SERVICE", "AccessChanges", "BucketChanges", "TransferChanges"]

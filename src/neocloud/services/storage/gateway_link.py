@@ -10,9 +10,15 @@ from datetime import datetime, timedelta
 
 from neocloud.core.clock import Clock
 from neocloud.core.resource_changes import ResourceChanges
-from neocloud.messages.neocloud.storage.v1 import BucketReport, ReportBucketsRequest, ScrubReport
+from neocloud.messages.neocloud.storage.v1 import (
+    BucketReport,
+    ReportBucketsRequest,
+    ReportTransfersRequest,
+    ScrubReport,
+    TransferReport,
+)
 from neocloud.services.iam.types import ACCESS_KINDS
-from neocloud.services.storage.types import BUCKET
+from neocloud.services.storage.types import BUCKET, TRANSFER
 
 REPORT_TIMEOUT = timedelta(seconds=30)
 """A gateway that has not reported for this long counts as gone."""
@@ -22,6 +28,11 @@ class BucketChanges(ResourceChanges):
     def __init__(self, clock: Clock, other_kinds: Iterable[str] = ()) -> None:
         """`other_kinds` of other services have buckets in the gateway, too."""
         super().__init__(clock, (BUCKET, *other_kinds))
+
+
+class TransferChanges(ResourceChanges):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, (TRANSFER,))
 
 
 class AccessChanges(ResourceChanges):
@@ -49,7 +60,7 @@ class BucketBoard:
         """Store a report; return the ids of the buckets to reconcile: those of which something is new."""
         self._reported_at = self._clock.now()
         self.endpoint = request.endpoint or self.endpoint
-        self.tls_port = request.tls_port if request.is_complete else self.tls_port
+        self.tls_port = request.tls_port if request.endpoint else self.tls_port
         if request.HasField("scrub"):
             self.scrub = request.scrub
         reports = {each.id: each for each in request.buckets}
@@ -74,3 +85,30 @@ class BucketBoard:
         ids = set(known)
         found = (each for each in self._reports.values() if each.id not in ids and not each.is_purged)
         return sorted(found, key=lambda each: each.name)
+
+
+class TransferBoard:
+    """The latest report on each transfer; one for the whole control plane."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, TransferReport] = {}
+
+    def report(self, request: ReportTransfersRequest) -> set[str]:
+        """Store a report; return the ids of the transfers of which something is new."""
+        changed: set[str] = set()
+        for each in request.transfers:
+            kept = TransferReport()
+            kept.CopyFrom(each)
+            kept.ClearField("ended_iterations")
+            if self._reports.get(each.id) != kept:
+                self._reports[each.id] = kept
+                changed.add(each.id)
+        return changed
+
+    def forget(self, transfer_ids: Iterable[str]) -> None:
+        """Forget the reports on transfers that are gone."""
+        for each in transfer_ids:
+            self._reports.pop(each, None)
+
+    def find(self, transfer_id: str) -> TransferReport | None:
+        return self._reports.get(transfer_id)

@@ -1,7 +1,7 @@
 # pyright: strict
-"""What other services have to do with the object gateway: buckets of their own in it, what it reports, objects
-that they read for their resources, and how a reconciler waits for it. Nothing is sent to the gateway: it
-follows the list of buckets."""
+"""What other services have to do with the object gateway: buckets of their own in it, what it reports,
+objects that they read for their resources, and how a reconciler waits for it. Nothing is sent to the gateway:
+it follows the list of buckets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -138,7 +138,7 @@ class GatewayWait:
             why = (
                 "does not know it yet" if self._reports.is_reporting else "does not report; see `neo status`"
             )
-            raise RetryLater(f"the object gateway {why}", delay_seconds=_poll_seconds(context))
+            raise RetryLater(f"the object gateway {why}", delay_seconds=poll_seconds(context))
         return report
 
     async def until_applied(self, context: Context, mode: GatewayBucket.Mode) -> None:
@@ -150,9 +150,7 @@ class GatewayWait:
         if report.problem:
             raise Failed("GatewayRefused", f"The object gateway cannot serve it: {report.problem}")
         if applied != wanted or report.applied != mode:
-            raise RetryLater(
-                "the object gateway has not applied it yet", delay_seconds=_poll_seconds(context)
-            )
+            raise RetryLater("the object gateway has not applied it yet", delay_seconds=poll_seconds(context))
 
     def until_purged(self, context: Context, content: str) -> None:
         """Raise RetryLater until the gateway has removed it with all that it holds, its `content`."""
@@ -163,7 +161,7 @@ class GatewayWait:
         why = f"the object gateway removes its {content}"
         if problem:
             why = f"the object gateway cannot remove its {content} yet: {problem}"
-        raise RetryLater(why, delay_seconds=_poll_seconds(context))
+        raise RetryLater(why, delay_seconds=poll_seconds(context))
 
     async def _overtake(self, resource_id: str, applied: int) -> None:
         """Go beyond the version that the gateway has: this database is an older backup."""
@@ -178,6 +176,7 @@ class GatewayWait:
         raise RetryLater("the object gateway has a newer version; this one replaces it", delay_seconds=0.0)
 
 
-def _poll_seconds(context: Context) -> float:
+def poll_seconds(context: Context) -> float:
+    """Return how long to wait before the gateway's report is looked at again."""
     age = (context.now - context.resource.updated_at).total_seconds()
     return DAEMON_POLL_SECONDS if age < _QUICK_SECONDS else RETRY_SECONDS

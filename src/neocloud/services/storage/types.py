@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from neocloud.core import contract, wire
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.messages.nebius.storage.v1 import BucketStatus
+from neocloud.messages.nebius.storage.v1 import BucketStatus, TransferIteration
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket
 
 BUCKET = "nebius.storage.v1.Bucket"
@@ -17,9 +17,16 @@ BUCKET_SERVICE = "nebius.storage.v1.BucketService"
 BUCKET_NAMES = "storage.bucket-names"
 """The namespace of reservations that keeps names unique in the region."""
 
+TRANSFER = "nebius.storage.v1.Transfer"
+TRANSFER_ID_PREFIX = "storagetransfer"
+TRANSFER_SERVICE = "nebius.storage.v1.TransferService"
+
 DEFAULT_TTL = timedelta(days=7)
 """How long a deleted bucket is kept where the request does not say; an empty one is not kept."""
 _DELETION = "deletion"
+ITERATIONS_KEPT = 1000
+"""Of each transfer: the last ones."""
+_RUN, _LAST_ITERATION = "run", "last-iteration"
 
 
 class State(StrEnum):
@@ -29,6 +36,20 @@ class State(StrEnum):
     ACTIVE = "ACTIVE"
     UPDATING = "UPDATING"
     SCHEDULED_FOR_DELETION = "SCHEDULED_FOR_DELETION"
+
+
+class TransferState(StrEnum):
+    """The states of a transfer."""
+
+    ACTIVE = "ACTIVE"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    """By Stop, or since its stop condition is met."""
+    FAILING = "FAILING"
+    """The last iteration failed; the next one will try again."""
+    FAILED = "FAILED"
+    """It goes on after Resume alone."""
+    DELETING = "DELETING"
 
 
 PERMISSIONS = (
@@ -90,3 +111,43 @@ def show_deletion(status: BucketStatus, deletion: Deletion | None) -> None:
     if deletion is not None:
         status.deleted_at.CopyFrom(contract.timestamp(deletion.deleted_at))
         status.purge_at.CopyFrom(contract.timestamp(deletion.purge_at))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Whether a transfer is to run. Stored beside it, as a deletion is beside its bucket."""
+
+    number: int = 1
+    """Rises with each Resume."""
+    is_stopped: bool = False
+
+
+def read_run(tx: Transaction, transfer_id: str) -> Run:
+    raw = tx.secret(transfer_id, _RUN)
+    return Run(*json.loads(raw)) if raw else Run()
+
+
+def write_run(tx: Transaction, transfer_id: str, run: Run) -> None:
+    tx.put_secret(transfer_id, _RUN, json.dumps((run.number, run.is_stopped)).encode())
+
+
+def write_iteration(tx: Transaction, transfer_id: str, iteration: TransferIteration) -> None:
+    """Keep an iteration that ended, in place of the one that ended ITERATIONS_KEPT earlier."""
+    number = iteration.sequence_number
+    tx.put_secret(transfer_id, _slot(number), iteration.SerializeToString())
+    if number > last_iteration(tx, transfer_id):
+        tx.put_secret(transfer_id, _LAST_ITERATION, str(number).encode())
+
+
+def last_iteration(tx: Transaction, transfer_id: str) -> int:
+    """Return the number of the last iteration that ended; 0: there is none."""
+    return int(tx.secret(transfer_id, _LAST_ITERATION) or 0)
+
+
+def read_iteration(tx: Transaction, transfer_id: str, number: int) -> TransferIteration | None:
+    found = TransferIteration.FromString(tx.secret(transfer_id, _slot(number)) or b"")
+    return found if found.sequence_number == number else None
+
+
+def _slot(number: int) -> str:
+    return f"iteration-{number % ITERATIONS_KEPT}"

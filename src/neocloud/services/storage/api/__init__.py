@@ -1,10 +1,20 @@
 # pyright: strict
-"""The kind of buckets, verbs beyond the standard ones, and the methods that the object gateway calls."""
+"""The kinds of buckets and transfers, their other verbs, and what the object gateway calls."""
 
 from neocloud.core.kind import Kind
-from neocloud.services.storage.api import buckets, gateway, temporary_keys
+from neocloud.services.storage.api import buckets, gateway, temporary_keys, transfers
 from neocloud.services.storage.rules import BucketRules
-from neocloud.services.storage.types import BUCKET, BUCKET_ID_PREFIX, BUCKET_SERVICE, State
+from neocloud.services.storage.rules.transfers import TransferRules
+from neocloud.services.storage.types import (
+    BUCKET,
+    BUCKET_ID_PREFIX,
+    BUCKET_SERVICE,
+    TRANSFER,
+    TRANSFER_ID_PREFIX,
+    TRANSFER_SERVICE,
+    State,
+    TransferState,
+)
 
 KINDS = (
     Kind(
@@ -20,6 +30,16 @@ KINDS = (
         is_reconciled=True,
         is_named_by_rules=True,
     ),
+    Kind(
+        message=TRANSFER,
+        rpc=TRANSFER_SERVICE,
+        id_prefix=TRANSFER_ID_PREFIX,
+        permission="storage.transfers",
+        parent_kinds=("nebius.iam.v1.Container",),
+        rules=TransferRules(),
+        initial_state=TransferState.ACTIVE,
+        is_reconciled=True,
+    ),
 )
 
-METHODS = (*buckets.METHODS, *gateway.METHODS, *temporary_keys.METHODS)
+METHODS = (*buckets.METHODS, *gateway.METHODS, *temporary_keys.METHODS, *transfers.METHODS)

@@ -1,5 +1,6 @@
 # pyright: strict
-"""The methods that the object gateway calls: who signs, what they may do, which buckets there are, reports.
+"""The methods that the object gateway calls: who signs, what they may do, which buckets and transfers
+there are, reports.
 
 Each requires the key of the object gateway, and nothing else.
 """
@@ -11,27 +12,45 @@ from neocloud.core import contract, wire
 from neocloud.core.callers import ObjectGatewayKey
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.messages.nebius.storage.v1 import Bucket
+from neocloud.messages.nebius.storage.v1 import Bucket, TransferSpec
 from neocloud.messages.neocloud.storage.v1 import (
     AuthenticateRequest,
     AuthenticateResponse,
     AuthorizeRequest,
     AuthorizeResponse,
     GatewayBucket,
+    GatewayTransfer,
     IssueTokenRequest,
     IssueTokenResponse,
     ListGatewayBucketsRequest,
     ListGatewayBucketsResponse,
+    ListGatewayTransfersRequest,
+    ListGatewayTransfersResponse,
     ReportBucketsRequest,
     ReportBucketsResponse,
+    ReportTransfersRequest,
+    ReportTransfersResponse,
     SignRequest,
     SignResponse,
 )
 from neocloud.services.iam.types import SignedRequests, TokenAuthenticator, tenant_of
-from neocloud.services.storage.gateway_link import AccessChanges, BucketBoard, BucketChanges
+from neocloud.services.storage.gateway_link import (
+    AccessChanges,
+    BucketBoard,
+    BucketChanges,
+    TransferBoard,
+    TransferChanges,
+)
 from neocloud.services.storage.public import BucketSources
 from neocloud.services.storage.report import note_scrub
-from neocloud.services.storage.types import BUCKET, PERMISSIONS, mode_of
+from neocloud.services.storage.types import (
+    BUCKET,
+    PERMISSIONS,
+    TRANSFER,
+    mode_of,
+    read_run,
+    write_iteration,
+)
 
 SERVICE = "neocloud.storage.v1.ObjectGatewayService"
 LONGEST_WAIT_SECONDS = 60
@@ -204,6 +223,76 @@ def _enqueue(tx: Transaction, bucket_ids: set[str], call: Call) -> None:
             tx.enqueue(bucket_id, call.dependencies.clock.now())
 
 
+async def list_transfers(call: Call, request: ListGatewayTransfersRequest) -> ListGatewayTransfersResponse:
+    require_object_gateway(call)
+    store, clock = call.dependencies.store, call.dependencies.clock
+    changes = call.dependencies.provided.get(TransferChanges)
+    until = clock.monotonic() + min(max(request.wait_seconds, 0), LONGEST_WAIT_SECONDS)
+    while True:
+        changed = changes.listen()
+        answer = await store.write(read_transfers)  # as a write: see list_buckets
+        remaining = until - clock.monotonic()
+        if answer.version != request.version or remaining <= 0:
+            return answer
+        await changes.wait(changed, remaining)
+
+
+def read_transfers(tx: Transaction) -> ListGatewayTransfersResponse:
+    answer = ListGatewayTransfersResponse()
+    answer.transfers.extend(_transfer(tx, row) for row in _rows(tx, TRANSFER))
+    content = answer.SerializeToString(deterministic=True)
+    answer.version = sha256(content).hexdigest()[:_VERSION_CHARS]
+    return answer
+
+
+def _transfer(tx: Transaction, row: Resource) -> GatewayTransfer:
+    run, mode = read_run(tx, row.id), GatewayTransfer.Mode
+    wanted = "REMOVE" if row.deleted_at is not None else "STOP" if run.is_stopped else "RUN"
+    spec = TransferSpec.FromString(row.spec)
+    found = GatewayTransfer(
+        id=row.id,
+        generation=row.resource_version,
+        mode=mode.Value(wanted),
+        run=run.number,
+        tenant_id=tenant_of(row.parent_id, tx.get) or "",
+        source_secret=_secret(spec, "source"),
+        destination_secret=_secret(spec, "destination"),
+    )
+    contract.clear_input_only(spec)
+    found.spec.CopyFrom(spec)
+    return found
+
+
+def _secret(spec: TransferSpec, name: str) -> str:
+    whole = spec.source if name == "source" else spec.destination
+    provider = whole.nebius if whole.HasField("nebius") else whole.s3_compatible
+    return provider.access_key.secret_access_key
+
+
+def _is_transfer(row: Resource | None) -> bool:
+    return row is not None and row.kind == TRANSFER
+
+
+async def report_transfers(call: Call, request: ReportTransfersRequest) -> ReportTransfersResponse:
+    require_object_gateway(call)
+    board = call.dependencies.provided.get(TransferBoard)
+    changed = board.report(request)
+
+    def work(tx: Transaction) -> set[str]:
+        """Return the ids of those that are no transfers, any more."""
+        known = {each.id for each in request.transfers if _is_transfer(tx.get(each.id))}
+        for each in request.transfers:
+            for iteration in each.ended_iterations if each.id in known else ():
+                write_iteration(tx, each.id, iteration)
+        for transfer_id in sorted(changed & known):
+            tx.enqueue(transfer_id, call.dependencies.clock.now())
+        return {each.id for each in request.transfers} - known
+
+    if changed or any(each.ended_iterations for each in request.transfers):
+        board.forget(await call.dependencies.store.write(work))
+    return ReportTransfersResponse()
+
+
 METHODS = (
     Method(f"{SERVICE}/Sign", sign, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/Authenticate", authenticate, None, is_internal=True, is_checked=False),
@@ -211,5 +300,7 @@ METHODS = (
     Method(f"{SERVICE}/IssueToken", issue_token, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ListBuckets", list_buckets, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ReportBuckets", report_buckets, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ListTransfers", list_transfers, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/ReportTransfers", report_transfers, None, is_internal=True, is_checked=False),
 )
 """Not validated by the server: a caller without the key does not learn whether a request was well formed."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocloud.core import operations
-from neocloud.core.reconcile.reconciler import Context, Reconciler, ReconcileResult, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.storage.v1 import BucketSpec, BucketStatus, InsecureEndpoint
@@ -128,7 +128,3 @@ def _finish(tx: Transaction, bucket_id: str, context: Context) -> None:
     for operation in tx.list_operations(resource_id=bucket_id, unfinished=True)[0]:
         if operations.is_delete(operation):
             tx.update_operation(operations.finish(operation, context.now))
-
-
-def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Scope]]:
-    return (BucketReconciler(dependencies),)

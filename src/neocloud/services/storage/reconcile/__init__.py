@@ -1,0 +1,14 @@
+# pyright: strict
+"""The reconcilers of object storage."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.service import Dependencies
+from neocloud.services.storage.reconcile.buckets import BucketReconciler
+from neocloud.services.storage.reconcile.transfers import TransferReconciler
+
+
+def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Any]]:
+    return (BucketReconciler(dependencies), TransferReconciler(dependencies))
