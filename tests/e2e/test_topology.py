@@ -8,8 +8,9 @@ import pytest
 
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import open_client
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import SHARED, Cluster
 
+GO = f"{SHARED}/block-goes-on"
 PLACES = [
     {"node_set": "worker", "first": 0, "last": 0, "path": ["spine", "left"]},
     {"node_set": "worker", "first": 1, "last": 9, "path": ["spine", "right"]},
@@ -51,7 +52,7 @@ def tree(bank: Cluster) -> Iterator[Cluster]:
 @pytest.fixture
 def blocks(bank: Cluster) -> Iterator[Cluster]:
     """Neither block is whole: one has a node, and the other gets its second in the test."""
-    with connected(bank, {"type": "BLOCK", "nodes": BLOCKS, "block_sizes": [2]}) as cluster:
+    with connected(bank, {"type": "BLOCK", "nodes": BLOCKS, "block_sizes": [2, 4]}) as cluster:
         yield cluster
 
 
@@ -60,7 +61,7 @@ def switches(cluster: Cluster) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in cluster.try_ssh("scontrol show topology").stdout.splitlines():
         fields = dict(field.split("=", 1) for field in line.split() if "=" in field)
-        for name in {"SwitchName", "BlockName"} & set(fields):
+        for name in {"SwitchName", "BlockName", "AggregatedBlock"} & set(fields):
             found[fields[name]] = fields.get("Nodes", "")
     return found
 
@@ -81,20 +82,28 @@ def test_a_job_that_asks_for_one_switch_gets_nodes_of_one_leaf(tree: Cluster) ->
 
 def test_a_job_that_fits_into_one_block_gets_nodes_of_one_block(blocks: Cluster) -> None:
     """Though slurmctld knows fewer nodes than a block should have, and slurmd only its own."""
-    apart = blocks.sbatch("srun hostname | sort", "--nodes=2", "--exclusive")
+    pair = ("--nodes=2", "--exclusive")
+    refused = blocks.try_ssh(f"cd {SHARED} && sbatch {' '.join(pair)} --wrap hostname")
+    assert "Requested node configuration is not available" in refused.stderr, "no block has two nodes"
     blocks.kill("controller-0", "controller")
-    shown = f"scontrol --oneliner show job {apart}"
-    wait_until(
-        lambda: "JobState=PENDING" in blocks.try_ssh(shown).stdout, "slurmctld is back and keeps it waiting"
-    )
     blocks.cloud.neo("slurm", "cluster", "scale", blocks.name, "--workers", "3")
-    assert blocks.wait_for_job(apart) == "COMPLETED", "it waited for two nodes of one block"
+    both = "left,right"
+    wait_until(lambda: switches(blocks).get(both, "").endswith(",worker-[0-2]"), "the new node has its place")
+
+    blocks.ssh(f"rm -f {GO}")
+    busy = blocks.sbatch(f"until [ -e {GO} ]; do sleep 0.2; done", "--nodelist=worker-1", "--exclusive")
+    wait_until(lambda: blocks.job_state(busy) == "RUNNING", "one node of the block is busy")
+    apart = blocks.sbatch("srun hostname | sort", *pair)
+    spread = blocks.sbatch("srun hostname | sort", "--nodes=1", "--exclusive", "--wait")
+    assert blocks.job_state(spread) == "COMPLETED", "others are free"
+    assert blocks.job_state(apart) == "PENDING", "it waits, though two nodes of two blocks are free"
+    blocks.ssh(f"touch {GO}")
+    assert blocks.wait_for_job(apart) == "COMPLETED"
     assert blocks.output_of(apart).split() == ["worker-1", "worker-2"]
+
     said = blocks.run_job("srun sh -c 'echo $SLURM_TOPOLOGY_ADDR' | sort", "--nodes=3", "--exclusive")
     assert said.split() == ["left.worker-0", "right.worker-1", "right.worker-2"]
-    assert blocks.node_states().keys() == {"worker-0", "worker-1", "worker-2"}, (
-        "those that fill blocks are not shown"
-    )
-    assert (
-        blocks.ssh("scontrol --oneliner show partition main | grep -o 'TotalNodes=[0-9]*'") == "TotalNodes=3"
-    )
+    names = {"worker-0", "worker-1", "worker-2"}
+    assert blocks.node_states().keys() == names, "nodes that fill blocks are not shown"
+    shown = blocks.ssh("scontrol --oneliner show partition main")
+    assert "TotalNodes=3 " in shown
