@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def report(cloud: Cloud, seconds: float) -> None:
     time.sleep(seconds)
     after = usage(layout)
     passed = time.monotonic() - began
-    totals: Counter[str] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
     for (part, name), used in sorted(after.items(), key=lambda item: -item[1].seconds):
         known = before.get((part, name), Usage())
         share, wakeups = (

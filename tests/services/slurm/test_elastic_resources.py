@@ -40,7 +40,7 @@ class GpuEngine(FakeEngine):
     async def apply(self, objects: Sequence[Manifest]) -> None:
         for manifest in objects:
             if isinstance(manifest, Pod):
-                async with self.allocator.reserve(manifest, self._rows):
+                async with self.allocator.reserve(manifest, self.rows):
                     await super().apply([manifest])
             else:
                 await super().apply([manifest])
@@ -51,9 +51,16 @@ class GpuEngine(FakeEngine):
         for pod in pods:
             await self.allocator.release(pod)
 
-    async def _rows(self) -> Sequence[Row]:
+    async def rows(self) -> Sequence[Row]:
         return [
-            {"Labels": {"neocloud.namespace": each.namespace, "neocloud.pod": each.name}}
+            {
+                "Id": each.name,
+                "State": "running",
+                "Pid": 1,
+                "StartedAt": 1,
+                "ExitCode": 0,
+                "Labels": {"neocloud.namespace": each.namespace, "neocloud.pod": each.name},
+            }
             for each in self.world.pods
         ]
 
@@ -72,7 +79,7 @@ async def cloud_with_gpus(home: Path) -> AsyncIterator[FakeCloud]:
         return made
 
     async with fake_cloud(home / "cloud", engine=engine) as cloud:
-        await allocator.keep_in(GpuLedger(cloud.running.store.write), cloud.engine._rows)
+        await allocator.keep_in(GpuLedger(cloud.running.store.write), cloud.engine.rows)
         yield cloud
 
 
