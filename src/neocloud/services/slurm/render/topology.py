@@ -27,7 +27,7 @@ def absent_nodes_conf(view: ClusterView) -> str:
     """Return lines of slurm.conf: nodes that never come, as many in each block as its smallest size.
 
     slurmctld and slurmd end where they know fewer nodes of a block, and a slurmd that registers by itself
-    knows only its own (docs/rfd/0029).
+    knows only its own (docs/rfd/0031).
     """
     size = block_sizes(view)[0]
     return "".join(f"NodeName={_absent(block, size)} State=FUTURE\n" for block in _leaves(view))
