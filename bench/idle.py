@@ -1,9 +1,10 @@
-"""Measure how much processor time an idle cloud takes: its server, Podman's service, its gateway.
+"""Measure how much processor time an idle cloud takes: its processes, Podman's service, and Slurm.
 
     python bench/idle.py [--seconds 60] [--workers 1] [--images FOLDER]
 
 Starts a cloud in a temporary folder, creates one Slurm cluster, waits until nothing changes any more, and
-prints the share of one core that each process of the control plane took, and what the pods took together.
+prints the share of one core that each process of the control plane took, and each program in the pods, and
+how often they were woken up a second. `--hold` keeps the cloud until Enter: to profile it.
 Needs root, Podman and built images (`.cache/images`); removes the cloud at the end.
 """
 
@@ -13,6 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -25,12 +28,14 @@ from tests.e2e.cloud import Cloud  # noqa: E402
 from tests.e2e.cluster import Cluster  # noqa: E402
 
 SETTLE_SECONDS = 30.0
+CONTROL_PLANE = "control plane"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--hold", action="store_true")
     parser.add_argument("--images", type=Path, default=ROOT / ".cache" / "images")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="neocloud-idle-"))
@@ -40,6 +45,8 @@ def main() -> None:
         Cluster.create(cloud, "idle", "--workers", str(options.workers))
         time.sleep(SETTLE_SECONDS)
         report(cloud, options.seconds)
+        if options.hold:
+            input(f"{cloud.home}: Enter removes it. ")
     finally:
         cloud.neo("destroy", "--yes")
         shutil.rmtree(folder, ignore_errors=True)
@@ -47,46 +54,65 @@ def main() -> None:
 
 def report(cloud: Cloud, seconds: float) -> None:
     layout = Layout.of(cloud.home)
-    before = cpu_seconds(layout)
+    before = usage(layout)
     began = time.monotonic()
     time.sleep(seconds)
-    after = cpu_seconds(layout)
+    after = usage(layout)
     passed = time.monotonic() - began
-    shares = {name: 100 * (used - before.get(name, 0.0)) / passed for name, used in after.items()}
-    control_plane = sum(share for name, share in shares.items() if name != "pods")
-    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
-        print(f"{name:<20} {share:6.2f} % of a core")
-    print(f"{'control plane':<20} {control_plane:6.2f} % of a core over {passed:.0f} s")
+    totals: defaultdict[str, float] = defaultdict(float)
+    for (part, name), used in sorted(after.items(), key=lambda item: -item[1].seconds):
+        known = before.get((part, name), Usage())
+        share, wakeups = (
+            (used.seconds - known.seconds) / passed * 100,
+            (used.wakeups - known.wakeups) / passed,
+        )
+        totals[part] += share
+        print(f"{part:<14} {name:<18} {share:6.2f} % of a core {wakeups:7.1f} wakeups/s")
+    for part, share in totals.items():
+        print(f"{part:<14} {'':<18} {share:6.2f} % of a core over {passed:.0f} s")
 
 
-def cpu_seconds(layout: Layout) -> dict[str, float]:
-    """Return processor seconds so far, with those of ended children, by role."""
-    found: dict[str, float] = {}
+@dataclass
+class Usage:
+    seconds: float = 0.0
+    """Of the processor, with those of ended children."""
+    wakeups: int = 0
+
+
+def usage(layout: Layout) -> dict[tuple[str, str], Usage]:
+    """Return what was used so far, by part of the cloud and program."""
+    found: dict[tuple[str, str], Usage] = {}
     for process in psutil.process_iter():
         try:
             role = role_of(process, layout)
             if role:
-                times = process.cpu_times()
-                ended = 0.0 if role == "pods" else times.children_user + times.children_system
-                found[role] = found.get(role, 0.0) + times.user + times.system + ended
-        except psutil.Error:
+                times, used = process.cpu_times(), found.setdefault(role, Usage())
+                used.seconds += times.user + times.system + times.children_user + times.children_system
+                used.wakeups += sum(map(_wakeups, Path(f"/proc/{process.pid}/task").iterdir()))
+        except (psutil.Error, OSError):
             continue
     return found
 
 
-def role_of(process: psutil.Process, layout: Layout) -> str:
-    """Return which part of the cloud a process is; an empty text for processes of others."""
+def _wakeups(task: Path) -> int:
+    lines = (task / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def role_of(process: psutil.Process, layout: Layout) -> tuple[str, str] | None:
+    """Return which part of the cloud a process is, and its program; None for processes of others."""
     words = process.cmdline()
     line = " ".join(words)
     if f"unix://{layout.socket}" in line:
-        return "podman service"
+        return CONTROL_PLANE, "podman service"
     if layout.cgroup.lstrip("/") in Path(f"/proc/{process.pid}/cgroup").read_text():
-        return "pods"
+        return "pods", process.name()
     if words and Path(words[0]).name.startswith("conmon"):
-        return ""
+        return ("pods", "conmon") if str(layout.home) in line else None
     if process.environ().get("NEOCLOUD_HOME") == str(layout.home) or str(layout.home) in line:
-        return "gateway" if "neocloud.gateway" in line else "server" if "neocloud" in line else ""
-    return ""
+        module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+        return (CONTROL_PLANE, module.removeprefix("neocloud.")) if module.startswith("neocloud.") else None
+    return None
 
 
 if __name__ == "__main__":

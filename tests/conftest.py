@@ -80,6 +80,7 @@ LONG = (
     "tests/e2e/test_maintenance.py",
     "tests/e2e/test_preemption.py",
     "tests/e2e/test_training.py",
+    "tests/e2e/test_topology.py::test_a_job_that_fits_into_one_block",
     "tests/e2e/test_two_clouds.py",
     "tests/images/machines/test_boot.py::test_a_full_machine",
 )

@@ -276,17 +276,20 @@ class TestRestore:
         self, signed_in: Neo, empty: FakeServer, ssh: Path, tmp_path: Path
     ) -> None:
         ssh.write_text(f"#!/bin/sh\ncat > {tmp_path}/files\n")
-        file = backup_of(tmp_path / "file", users=[{"name": "ann"}], subnet_id="vpcsubnet-e00abc")
+        elastic = [{**SPEC["node_sets"][0], "elastic": {"min_count": 1, "idle_seconds": 60}}]
+        kept = {"users": [{"name": "ann"}], "subnet_id": "vpcsubnet-e00abc", "node_sets": elastic}
+        file = backup_of(tmp_path / "file", **kept)
         ran = signed_in("slurm", "cluster", "restore", str(file), "--standalone")
         assert ran.code == 0, ran.err
         [created] = empty.asked(f"{CLUSTERS}/Create")
-        assert [part.count for part in created.spec.node_sets] == [0]
+        assert [(part.count, part.HasField("elastic")) for part in created.spec.node_sets] == [(0, False)]
         assert not created.spec.users and not created.spec.subnet_id
         assert (tmp_path / "files").read_bytes() == ZSTD + b"files"
         [written] = empty.asked(f"{BACKUPS}/WriteAccounting")
         assert written.data == b"rows"
         [updated] = empty.asked(f"{CLUSTERS}/Update")
-        assert [part.count for part in updated.spec.node_sets] == [2]
+        (workers,) = updated.spec.node_sets
+        assert (workers.count, workers.elastic.min_count, workers.elastic.idle_seconds) == (2, 1, 60)
         assert [user.name for user in updated.spec.users] == ["ann"]
         assert not empty.asked(f"{CLUSTERS}/Delete")
 

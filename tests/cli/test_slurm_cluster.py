@@ -134,6 +134,36 @@ def test_a_filesystem_without_its_place_is_refused(
     assert not creating.asked(f"{CLUSTERS}/Create")
 
 
+def test_create_says_the_blocks(signed_in: Neo, creating: FakeServer, key_file: Path) -> None:
+    create = ("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file))
+    ran = signed_in(
+        *create, "--block", "worker:0-17=rack-1", "--block", "worker:18=rack-2", "--block-size", "9"
+    )
+    assert ran.code == 0, ran.err
+    [request] = creating.asked(f"{CLUSTERS}/Create")
+    topology = contract.to_dict(request.spec.topology)
+    assert topology["type"] == "BLOCK" and [int(size) for size in topology["block_sizes"]] == [9]
+    assert [list(place.path) for place in request.spec.topology.nodes] == [["rack-1"], ["rack-2"]]
+    assert [(place.first, place.last) for place in request.spec.topology.nodes] == [(0, 17), (18, 18)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--block", "worker=rack"), "SET:FIRST-LAST=BLOCK"),
+        (("--block", "worker:0=rack", "--place", "worker:0=leaf"), "below switches or in blocks"),
+        (("--block-size", "2"), "needs --block"),
+        (("--place", "worker"), "SET:FIRST-LAST=SWITCH/..."),
+    ],
+)
+def test_places_that_are_not_complete_are_refused(
+    signed_in: Neo, creating: FakeServer, key_file: Path, options: tuple[str, ...], said: str
+) -> None:
+    ran = signed_in("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file), *options)
+    assert ran.code == 2 and said in ran.err
+    assert not creating.asked(f"{CLUSTERS}/Create")
+
+
 def test_a_name_that_is_taken_names_the_command_that_uses_it(
     signed_in: Neo, creating: FakeServer, key_file: Path
 ) -> None:

@@ -194,6 +194,8 @@ def test_one_that_stood_still_with_its_guard_does_not_act_when_it_wakes_up(pair:
         wait_for_control(pair, FIRST)
         assert process_of(pair) != stopped
         assert submits(pair) > during
+    container = next(name for name in pair.containers(FIRST) if name.endswith(".controller"))
+    assert "ending slurmctld, as the other may have taken over" in pair.logs(container)
 
 
 def test_one_that_stands_still_with_its_guard_is_replaced(pair: Cluster) -> None:

@@ -1,7 +1,8 @@
-"""Probes over HTTP: only the status counts, and a container that starts is not judged by its liveness."""
+"""Probes over HTTP and TCP: when they are run, that only the status counts, and who is left alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -85,3 +86,30 @@ async def test_a_container_that_starts_is_left_alone_and_one_that_hangs_later_is
     web.status = 0
     await until(lambda: restarts == [POD])
     prober.close()
+
+
+async def test_a_port_that_is_open_is_probed_seldom_and_at_once_after_a_restart() -> None:
+    """Each connection costs a process of sshd."""
+    connections: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(loop.time())
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    action = {"tcpSocket": {"port": server.sockets[0].getsockname()[1]}, "periodSeconds": 0.02}
+    container = {"name": "ssh", "image": "busybox", "readinessProbe": action}
+    metadata = {"name": "web", "namespace": "one"}
+    prober = Prober(never_run, lambda _: asyncio.sleep(0))
+    prober.follow(Pod.from_dict({"metadata": metadata, "spec": {"containers": [container]}}), "127.0.0.1")
+    await prober.first_answers()
+    began = datetime.now(UTC)
+    assert prober.is_ready(POD, {"ssh": began - timedelta(seconds=5)})
+    await asyncio.sleep(0.3)  # 15 periods
+    assert len(connections) == 1
+    assert not prober.is_ready(POD, {"ssh": began}), "it was started again, and has not answered since"
+    await until(lambda: prober.is_ready(POD, {"ssh": began}))
+    assert len(connections) == 2
+    prober.close()
+    server.close()

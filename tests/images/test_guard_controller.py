@@ -120,16 +120,43 @@ def test_one_that_stands_still_is_killed_before_the_other_may_take_over(pair: Pa
     assert not runs(daemon) and "stood still" in pair.said(0)
 
 
-def test_one_that_was_in_control_and_sees_the_other_in_control_is_killed(pair: Pair) -> None:
-    """It stood still together with its guard, and the guard wakes up after the other took over."""
+def others_of(guard: subprocess.Popen[bytes], daemon: int) -> set[int]:
+    """A guard and the programs that it runs, without its slurmctld."""
+    children = Path(f"/proc/{guard.pid}/task/{guard.pid}/children").read_text().split()
+    return {guard.pid, *map(int, children)} - {daemon}
+
+
+@pytest.mark.parametrize("daemon_first", [True, False])
+def test_one_that_stood_still_with_its_guard_does_not_keep_control_from_the_other(
+    pair: Pair, daemon_first: bool
+) -> None:
+    """Its slurmctld writes heartbeats at once, perhaps before either guard has looked."""
     guard = pair.start(0)
     pair.wait_until_in_control(0)
     daemon = pair.daemon(0)
     os.killpg(guard.pid, signal.SIGSTOP)
-    beat(pair, 1, 7)
-    children = Path(f"/proc/{guard.pid}/task/{guard.pid}/children").read_text().split()
-    for process in {guard.pid, *map(int, children)} - {daemon}:
-        os.kill(process, signal.SIGCONT)
+    second = start_in_control(pair)
+    if daemon_first:
+        os.kill(daemon, signal.SIGCONT)
+        wait_until(lambda: pair.moment(0), "it writes its heartbeat")
+    os.killpg(guard.pid, signal.SIGCONT)
+    assert guard.wait(60) == 1
+    assert not runs(daemon) and pair.said(0).count("ending") == 1
+    began = pair.moment(1)
+    wait_until(lambda: pair.moment(1) > began + 1000, "the second keeps control")
+    assert second.poll() is None
+
+
+def test_one_whose_clocks_stood_still_is_killed_when_it_sees_that_another_came_into_control(
+    pair: Pair,
+) -> None:
+    """As in a virtual machine that was paused: its guard cannot know how long."""
+    guard = pair.start(0)
+    pair.wait_until_in_control(0)
+    daemon = pair.daemon(0)
+    os.killpg(guard.pid, signal.SIGSTOP)
+    (pair.state / "in-control").write_text("controller-1 another\n")
+    os.killpg(guard.pid, signal.SIGCONT)
     assert guard.wait(60) == 1
     assert not runs(daemon) and "controller-1 is in control; ending this one" in pair.said(0)
 

@@ -148,8 +148,7 @@ def serving(
                 web = server(app, settings, connections, tls=tls)
                 checking = asyncio.create_task(connections.check_periodically())
                 loop = asyncio.get_running_loop()
-                store = app.store
-                found = Served(listener.getsockname(), known, store, loop, home, owner, authority)
+                found = Served(listener.getsockname(), known, app, loop, home, owner, authority)
                 app.s3.audit = _Kept(found.audited)
                 state.update(served=found, web=web)
                 loop.call_soon(ready.set)

@@ -1,6 +1,6 @@
 """A control plane in this process around a fake engine and a fake Slurm."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +38,16 @@ class FakeCloud(control_plane.Cloud):
 
 @asynccontextmanager
 async def fake_cloud(
-    home: Path, world: FakeWorld | None = None, faults: Faults | None = None
+    home: Path,
+    world: FakeWorld | None = None,
+    faults: Faults | None = None,
+    engine: Callable[..., FakeEngine] = FakeEngine,
 ) -> AsyncIterator[FakeCloud]:
     world = world or FakeWorld()
     slurm = FakeSlurm(world)
     async with control_plane.cloud_in_process(
         home,
-        FakeEngine(world, faults=faults, responder=slurm.respond),
+        engine(world, faults=faults, responder=slurm.respond),
         overrides=ServiceRegistry().add(SlurmFactory, slurm.connect),
         images={"slurm": {"name": "slurm"}},
     ) as cloud:

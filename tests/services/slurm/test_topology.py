@@ -8,9 +8,9 @@ import pytest
 from neocloud.messages.neocloud.slurm.v1 import Topology
 
 from neocloud.core import contract
-from neocloud.services.slurm.render import PlaceView, configuration_version
+from neocloud.services.slurm.render import ClusterView, PlaceView, configuration_version
 from neocloud.services.slurm.render.configuration import configuration_files, slurm_conf
-from neocloud.services.slurm.render.topology import topology_conf
+from neocloud.services.slurm.render.topology import absent_node_count, topology_conf
 from neocloud.services.slurm.rules import ClusterRules
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
@@ -40,6 +40,52 @@ def test_switches_and_nodes_are_those_of_the_places():
         "SwitchName=cluster Switches=spine-1,spine-2,unplaced\n"
     )
     assert "TopologyPlugin=topology/tree\n" in slurm_conf(TREE)
+
+
+def blocks(*sizes: int, view: ClusterView = TREE, **ranges: tuple[int, int]) -> ClusterView:
+    places = tuple(PlaceView("worker", *ends, (name.replace("_", "-"),)) for name, ends in ranges.items())
+    return replace(view, topology=places, has_blocks=True, block_sizes=sizes)
+
+
+def test_blocks_have_the_nodes_of_the_places_and_as_many_that_never_come():
+    view = blocks(18, 36, rack_1=(0, 17), rack_2=(18, 35), unborn=(50, 1023))
+    assert topology_conf(view) == (
+        "BlockName=rack-1 Nodes=worker-[0-17],absent_rack-1-[0-17]\n"
+        "BlockName=rack-2 Nodes=worker-[18-35],absent_rack-2-[0-17]\n"
+        "BlockName=unborn Nodes=worker-[50-1023],absent_unborn-[0-17]\n"
+        "BlockName=unplaced Nodes=worker-[36-49],gpu-0,absent_unplaced-[0-17]\n"
+        "BlockSizes=18,36\n"
+    )
+    lines = slurm_conf(view).splitlines()
+    assert "TopologyPlugin=topology/block" in lines
+    assert [line for line in lines if line.startswith("NodeName=")] == [
+        f"NodeName=absent_{name}-[0-17] State=FUTURE" for name in ("rack-1", "rack-2", "unborn", "unplaced")
+    ]
+    assert f"MaxNodeCount={1024 + 4 * 18}" in lines
+    assert "PartitionName=main Nodes=worker,gpu Default=YES DefCpuPerGPU=8 DefMemPerGPU=32768" in lines
+
+
+def test_a_node_set_with_the_name_of_the_partition_of_all_is_in_it_also_with_blocks():
+    view = replace(VIEW, node_sets=(replace(VIEW.node_sets[0], name="main"),))
+    conf = slurm_conf(replace(blocks(view=view), topology=(PlaceView("main", 0, 1, ("rack",)),)))
+    assert "PartitionName=main Nodes=main Default=YES\n" in conf
+    assert "NodeSet=main Feature=main\n" in conf
+
+
+@pytest.mark.parametrize(
+    ("ranges", "sizes"),
+    [
+        ({"a": (0, 3), "b": (4, 9), "c": (10, 49)}, "4,8,16"),  # three blocks, and the one of gpu-0
+        ({"a": (0, 3), "b": (48, 1023)}, "2,4,8"),  # of the second there are two
+        ({"a": (0, 3), "b": (50, 1023)}, "4,8,16"),  # of the second there is none yet
+        ({"a": (50, 1023)}, "1,2"),
+        ({f"b{each}": (each * 20 + 50, each * 20 + 69) for each in range(40)} | {"a": (0, 49)}, "24,48"),
+    ],
+)
+def test_without_sizes_the_smallest_block_counts_and_every_multiple(ranges, sizes):
+    (line,) = (each for each in topology_conf(blocks(**ranges)).splitlines() if "BlockSizes" in each)
+    assert line.startswith(f"BlockSizes={sizes}")
+    assert absent_node_count(blocks(**ranges)) <= 1024
 
 
 def test_a_tree_with_one_top_and_all_nodes_gets_no_switch_of_its_own():
@@ -122,11 +168,34 @@ def test_what_is_no_tree_is_refused(cluster, world, path):
     assert "spec.topology.nodes[1].path" in refused(cluster, world)
 
 
-def test_blocks_are_refused_with_what_to_do(cluster, world):
-    place(cluster, "leaf")
+@pytest.mark.parametrize(
+    ("sizes", "field"),
+    [
+        ([], None),
+        ([18], None),
+        ([18, 36, 144], None),
+        ([18, 54], "block_sizes[1]"),  # three times
+        ([18, 40], "block_sizes[1]"),
+        ([18, 9], "block_sizes[1]"),
+        ([18, 36, 36], "block_sizes[2]"),
+        ([512], "block_sizes"),  # two blocks, and that of the other nodes, are more than there may be
+    ],
+)
+def test_block_sizes_are_those_that_slurm_takes(cluster, world, sizes, field):
+    """slurmctld would end with others, and not start again."""
+    place(cluster, "rack-1", last=17)
+    place(cluster, "rack-2", first=18, last=35)
     cluster.spec.topology.type = Topology.BLOCK
-    (violation,) = RULES.violations(cluster, None, world)
-    assert violation.field == "spec.topology.type" and "TREE" in violation.message
+    cluster.spec.topology.block_sizes.extend(sizes)
+    assert refused(cluster, world) == ([f"spec.topology.{field}"] if field else [])
+
+
+def test_a_block_has_no_switches_above_it_and_a_tree_no_block_sizes(cluster, world):
+    place(cluster, "spine", "leaf")
+    cluster.spec.topology.block_sizes.append(2)
+    assert refused(cluster, world) == ["spec.topology.block_sizes"]
+    cluster.spec.topology.type = Topology.BLOCK
+    assert refused(cluster, world) == ["spec.topology.nodes[0].path"]
 
 
 @pytest.fixture

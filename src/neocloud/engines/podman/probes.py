@@ -1,7 +1,9 @@
 # pyright: strict
 """Readiness and liveness probes, run by the engine, because Podman's health checks need systemd.
 
-Until a pod has answered once it is probed often, because somebody waits for it; after that in its own period.
+Until a pod has answered once it is probed often, because somebody waits for it; after that in its own period,
+and immediately when it was started again since. A port that is open stays open until its container ends, so
+one that has answered is probed seldom: each connection costs a process of sshd.
 A container counts as ready if it answered after its last start.
 """
 
@@ -25,6 +27,8 @@ _FIRST_TCP_SECONDS = 0.1
 _FIRST_EXEC_SECONDS = 0.5
 _FIRST_ANSWERS_SECONDS = 2.0
 _PERIOD_SECONDS = 10
+_OPEN_PORT_SECONDS = 10.0
+"""The shortest period of a port that has answered."""
 _FAILURES = 3
 _STATUS_BYTES = 16
 """Bytes read of an HTTP response, enough for its status."""
@@ -41,9 +45,13 @@ class ReadinessState:
     last_success: float = 0.0
     failures: int = 0
     probed: asyncio.Event = field(default_factory=asyncio.Event)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Ends the wait for the next probe."""
 
     def is_ready(self, started_at: datetime | None) -> bool:
         """Return whether the container has answered since its start and did not fail too often after it."""
+        if started_at and self.last_success < started_at.timestamp():
+            self.wanted.set()
         since = started_at.timestamp() if started_at else float("inf")
         return self.last_success >= since and self.failures < self.threshold
 
@@ -162,6 +170,7 @@ def _marked_socket() -> socket.socket:
 
 async def _watch_readiness(probes: _ProbeRunner, probe: Probe, state: ReadinessState, delay: float) -> None:
     period = float(_given(probe.period_seconds, _PERIOD_SECONDS))
+    later = max(period, _OPEN_PORT_SECONDS) if probe.tcp_socket else period
     first = min(period, _FIRST_EXEC_SECONDS if probe.exec else _FIRST_TCP_SECONDS)
     await asyncio.sleep(delay)
     while True:
@@ -170,8 +179,13 @@ async def _watch_readiness(probes: _ProbeRunner, probe: Probe, state: ReadinessS
         else:
             state.failures += 1
         state.probed.set()
-        settled = state.last_success and not state.failures
-        await asyncio.sleep(period if settled else first)
+        if not state.last_success or state.failures:
+            await asyncio.sleep(first)
+            continue
+        state.wanted.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(later):
+                await state.wanted.wait()
 
 
 async def _watch_liveness(

@@ -1,21 +1,15 @@
-"""Rules of a cluster's topology: a tree, with each node in one place. Pure."""
+"""Rules of a cluster's topology: a tree, or blocks, with each node in one place. Pure."""
 
 from collections.abc import Iterable
 
 from neocloud.core.kind import Violation
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, NodePlace, Topology
-from neocloud.services.slurm.render import RESERVED_SWITCHES
+from neocloud.services.slurm.render import MAX_NODES, RESERVED_SWITCHES
 
 
 def topology_violations(spec: ClusterSpec) -> Iterable[Violation]:
     if not spec.HasField("topology"):
         return
-    if spec.topology.type == Topology.BLOCK:
-        yield Violation(
-            "spec.topology.type",
-            "Slurm 24.11 has no blocks of nodes that register by themselves, as those of a cluster do;"
-            " describe each block as a leaf of a TREE",
-        )
     node_sets = {node_set.name for node_set in spec.node_sets}
     for index, place in enumerate(spec.topology.nodes):
         field = f"spec.topology.nodes[{index}]"
@@ -29,6 +23,7 @@ def topology_violations(spec: ClusterSpec) -> Iterable[Violation]:
                 yield Violation(field, f"{place.node_set}-{number} is in two places")
                 break
     yield from _tree_violations(spec.topology.nodes)
+    yield from _block_violations(spec.topology)
 
 
 def _tree_violations(places: Iterable[NodePlace]) -> Iterable[Violation]:
@@ -47,3 +42,27 @@ def _tree_violations(places: Iterable[NodePlace]) -> Iterable[Violation]:
                 yield Violation(field, f"{name} is below {both}; a switch has one above it")
             elif is_leaf.setdefault(name, leaf) != leaf:
                 yield Violation(field, f"{name} has nodes and switches below it; it may have one of them")
+
+
+def _block_violations(topology: Topology) -> Iterable[Violation]:
+    """Yield what slurmctld would end with."""
+    sizes = topology.block_sizes
+    if topology.type != Topology.BLOCK:
+        if sizes:
+            yield Violation("spec.topology.block_sizes", "is for topologies of the type BLOCK")
+        return
+    for index, place in enumerate(topology.nodes):
+        if len(place.path) > 1:
+            field = f"spec.topology.nodes[{index}].path"
+            yield Violation(field, "must be the name of the block alone: no switches are above blocks")
+    for index, size in enumerate(sizes):
+        multiple = size // sizes[0]
+        if size % sizes[0] or multiple & (multiple - 1) or (index and size <= sizes[index - 1]):
+            text = f"must be {sizes[0]} times a power of two, and more than the size before"
+            yield Violation(f"spec.topology.block_sizes[{index}]", text)
+    blocks = len({place.path[-1] for place in topology.nodes if place.path}) + 1  # that of the rest
+    if sizes and sizes[0] * blocks > MAX_NODES:
+        text = (
+            f"{blocks - 1} blocks of {sizes[0]} nodes are too many; a cluster has at most {MAX_NODES} nodes"
+        )
+        yield Violation("spec.topology.block_sizes", text)

@@ -52,6 +52,8 @@ BACKUPS = "neocloud.slurm.v1.BackupService"
 CALL_SECONDS = 900.0
 PART_BYTES = 2 * 2**20
 USABLE = ("READY", "UPDATING")
+RESET = ["spec.node_sets.*.count"]
+"""A count of 0 is the field's default: it is taken only if the mask names it."""
 
 
 def backup(
@@ -234,16 +236,10 @@ def _restored(
             "The cluster of this backup has no login key, so its files could not be written",
             "Authorize one of yours with --ssh-key",
         )
-    begun = contract.message("neocloud.slurm.v1.ClusterSpec")()
-    begun.CopyFrom(spec)
-    del begun.users[:]  # their numbers are in the files
-    for part in begun.node_sets:
-        part.count = 0  # no job may see half of it
-        part.ClearField("elastic")
     operation = cloud.client.call(
         f"{CLUSTERS}/Create",
         contract.message("neocloud.slurm.v1.CreateClusterRequest")(
-            metadata={"parent_id": cloud.project, "name": name}, spec=begun
+            metadata={"parent_id": cloud.project, "name": name}, spec=begun_with(spec)
         ),
     )
     with _deleted_on_failure(cloud, operation.resource_id, name):
@@ -257,6 +253,17 @@ def _restored(
         with stage("Restore the accounting"):
             _load(cloud, operation.resource_id, contents.accounting)
         return _with_workers(cloud, operation.resource_id, spec)
+
+
+def begun_with(spec: "ClusterSpec") -> "ClusterSpec":
+    """Return the spec of the cluster while files and accounting are restored into it."""
+    begun = contract.message("neocloud.slurm.v1.ClusterSpec")()
+    begun.CopyFrom(spec)
+    del begun.users[:]  # their numbers are in the files
+    for part in begun.node_sets:
+        part.count = 0  # no job may see half of it
+        part.ClearField("elastic")
+    return begun
 
 
 def _check_version(made: str, running: str) -> None:
@@ -288,7 +295,7 @@ def _with_workers(cloud: ProjectClient, cluster_id: str, spec: "ClusterSpec") ->
     request = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
         metadata={"id": cluster_id, "resource_version": cluster.metadata.resource_version}, spec=spec
     )
-    operation = cloud.client.call(f"{CLUSTERS}/Update", request, reset_mask=["spec.node_sets.*.count"])
+    operation = cloud.client.call(f"{CLUSTERS}/Update", request, reset_mask=RESET)
     watch_operation(cloud, operation, f"Start the workers of {cluster.metadata.name}", is_change=True)
     return cloud.client.call(f"{CLUSTERS}/Get", {"id": cluster_id})
 

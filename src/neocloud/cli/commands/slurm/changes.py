@@ -1,6 +1,5 @@
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud.cli.commands.slurm.topology import BlockOption, BlockSizeOption, PlaceOption, topology_of
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show
 from neocloud.cli.progress import duration
@@ -82,13 +82,6 @@ FilesystemOption = Annotated[
     list[str] | None,
     typer.Option(metavar="ID:PATH", help="Filesystem to mount for jobs, e.g. at /mnt/data; repeatable."),
 ]
-PlaceOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="SET:FIRST-LAST=SWITCH/...",
-        help="Switches above nodes, from the top to the leaf, for jobs on near nodes; repeatable.",
-    ),
-]
 ReuseOption = Annotated[bool, typer.Option("--reuse", help="Use the existing cluster of this name, if any.")]
 
 
@@ -109,6 +102,8 @@ def create(
     subnet: SubnetOption = "",
     filesystem: FilesystemOption = None,
     place: PlaceOption = None,
+    block: BlockOption = None,
+    block_size: BlockSizeOption = None,
     reuse: ReuseOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -125,6 +120,7 @@ def create(
       neo slurm cluster create lab --ssh-key team.pub --login-port 2222
       neo slurm cluster create lab --controllers 2
       neo slurm cluster create lab --workers 4 --place worker:0-1=spine/leaf-1 --place worker:2-3=spine/leaf-2
+      neo slurm cluster create lab --workers 36 --block worker:0-17=rack-1 --block worker:18-35=rack-2
       neo slurm cluster create lab --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
     """
     elastic = _elastic(min_workers, idle_seconds)
@@ -143,8 +139,8 @@ def create(
         "subnet_id": subnet,
         "filesystems": [_mounted(text) for text in filesystem or ()],
     }
-    if place:
-        spec["topology"] = {"type": "TREE", "nodes": [_placed(text) for text in place]}
+    if topology := topology_of(place or (), block or (), block_size or ()):
+        spec["topology"] = topology
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
     operation, (platform, preset) = _first_possible(
@@ -208,26 +204,6 @@ def _mounted(text: str) -> dict[str, str]:
             param_hint="--filesystem",
         )
     return {"filesystem_id": identifier, "mount_path": path}
-
-
-_PLACE = re.compile(
-    r"(?P<set>[^:=]+):(?P<first>[0-9]{1,4})(-(?P<last>[0-9]{1,4}))?=(?P<path>[^=]+)", re.ASCII
-)
-
-
-def _placed(text: str) -> JsonObject:
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(
-            f'"{text}" is not SET:FIRST-LAST=SWITCH/...; give e.g. worker:0-17=spine-1/leaf-1',
-            param_hint="--place",
-        )
-    return {
-        "node_set": found["set"],
-        "first": int(found["first"]),
-        "last": int(found["last"] or found["first"]),
-        "path": found["path"].split("/"),
-    }
 
 
 def report_ready(cluster: "Cluster", output: Format, text: str) -> None:

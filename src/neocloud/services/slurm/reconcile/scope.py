@@ -17,7 +17,7 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Interface
-from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, NodeSet, UserStatus
+from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, NodeSet, Topology, UserStatus
 from neocloud.services.compute.public import claim_reference, preset
 from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.reconcile.keys import cluster_secrets, public_host_key
@@ -270,6 +270,8 @@ async def cluster_view(
             PlaceView(place.node_set, place.first, place.last, tuple(place.path))
             for place in scope.cluster.spec.topology.nodes
         ),
+        has_blocks=scope.cluster.spec.topology.type == Topology.BLOCK,
+        block_sizes=tuple(scope.cluster.spec.topology.block_sizes),
         interfaces=scope.interfaces,
         mounts=scope.mounts,
         controller_count=len(scope.controllers),

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from neocloud.engines.manifest import ConfigMap, Namespace, NetworkPolicy, Secret, Service, VolumeClaim
-from neocloud.services.slurm.render.topology import topology_conf
+from neocloud.services.slurm.render.topology import absent_node_count, absent_nodes_conf, topology_conf
 from neocloud.services.slurm.render.view import (
     ACCOUNTING_POD,
     CLUSTER_LABEL,
     DEFAULT_PARTITION,
+    MAX_NODES,
     ClusterView,
     NodeSetView,
 )
@@ -38,8 +39,6 @@ NODES_SERVICE = "nodes"
 
 CONTROLLER_STATE_GIB = 1
 ACCOUNTING_DATA_GIB = 4
-
-MAX_NODES = 1024
 
 TAKEOVER_SECONDS = 12
 """The second controller takes over when the first has not written its heartbeat for longer, which it does
@@ -119,7 +118,7 @@ HealthCheckInterval=30
 HealthCheckNodeState=ANY
 
 MaxNodeCount={max_nodes}
-PartitionName={partition} Nodes=ALL Default=YES{gpu_defaults}
+PartitionName={partition} Nodes={all_nodes} Default=YES{gpu_defaults}
 """
 
 # SuspendProgram, ResumeProgram: nothing to do for Slurm; the control plane sees the states of the nodes.
@@ -161,18 +160,22 @@ def slurm_conf(view: ClusterView) -> str:
         accounting=ACCOUNTING_POD,
         authentication=AUTHENTICATION,
         default_memory=default_memory_per_cpu(view.node_sets),
-        max_nodes=MAX_NODES,
+        max_nodes=MAX_NODES + absent_node_count(view),
         partition=DEFAULT_PARTITION,
+        # "ALL" has the absent nodes, too.
+        all_nodes=",".join(each.name for each in view.node_sets) if view.has_blocks else "ALL",
         gpu_defaults=gpu_defaults(view.node_sets),
         elastic_parameters=ELASTIC_PARAMETERS if view.is_elastic else "",
     )
-    if view.topology:
+    if view.topology and view.has_blocks:
+        text += "TopologyPlugin=topology/block\n" + absent_nodes_conf(view)
+    elif view.topology:
         text += "TopologyPlugin=topology/tree\n"
     if view.is_elastic:
         text += ELASTIC_CONF + _always_on(view.node_sets)
     if view.first_job:  # Slurm never gives a lower one, and goes on from the highest that it gave
         text += f"FirstJobId={view.first_job}\n"
-    return text + "".join(_partition_of(node_set) for node_set in view.node_sets)
+    return text + "".join(_partition_of(node_set, view.has_blocks) for node_set in view.node_sets)
 
 
 def controllers(view: ClusterView) -> str:
@@ -201,14 +204,12 @@ def gpu_defaults(node_sets: Sequence[NodeSetView]) -> str:
     return f" DefCpuPerGPU={cpus} DefMemPerGPU={memory}"
 
 
-def _partition_of(node_set: NodeSetView) -> str:
+def _partition_of(node_set: NodeSetView, has_blocks: bool) -> str:
+    nodes = f"NodeSet={node_set.name} Feature={node_set.name}\n"
     if node_set.name == DEFAULT_PARTITION:
-        return ""
+        return nodes if has_blocks else ""
     idle = "" if node_set.idle_seconds is None else f" SuspendTime={node_set.idle_seconds}"
-    return (
-        f"NodeSet={node_set.name} Feature={node_set.name}\n"
-        f"PartitionName={node_set.name} Nodes={node_set.name}{gpu_defaults([node_set])}{idle}\n"
-    )
+    return f"{nodes}PartitionName={node_set.name} Nodes={node_set.name}{gpu_defaults([node_set])}{idle}\n"
 
 
 def _always_on(node_sets: Sequence[NodeSetView]) -> str:

@@ -11,6 +11,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Interface
 
 DEFAULT_PARTITION = "main"
+MAX_NODES = 1024
 REST_PORT = 6820
 SSH_PORT = 22
 
@@ -75,7 +76,7 @@ class PlaceView:
     first: int
     last: int
     path: tuple[str, ...]
-    """Names of switches from the top to the leaf."""
+    """Names of switches from the top to the leaf; of blocks the name of the block."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,10 @@ class ClusterView:
 
     topology: tuple[PlaceView, ...] = ()
     """Empty where nothing is known of the network between the nodes."""
+    has_blocks: bool = False
+    """The topology is one of blocks, not a tree."""
+    block_sizes: tuple[int, ...] = ()
+    """Of blocks: the nodes of one and of several beside each other; empty: from the nodes that there are."""
     absent: frozenset[str] = frozenset()
     """Workers of elastic sets without a pod: powered down."""
     reports_boots: frozenset[str] = frozenset()
