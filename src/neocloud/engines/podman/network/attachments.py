@@ -82,7 +82,7 @@ def write_in_place(path: Path, text: str) -> None:
     """Replace the content of the same file in one write, so that no reader finds it half empty."""
     content = text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(handle, 0o644)
         if os.pread(handle, len(content) + 1, 0) != content:
