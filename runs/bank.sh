@@ -17,7 +17,7 @@ neo status
 
 say "2. A Slurm cluster: controller, accounting, a login node and two workers"
 [ -f "$KEY" ] || ssh-keygen -q -t ed25519 -N '' -C innovation-bank -f "$KEY"
-neo slurm cluster create bank --workers 2 --preset 1vcpu-4gb --ssh-key "$KEY.pub" --reuse
+neo slurm cluster create bank --workers 2 --ssh-key "$KEY.pub" --reuse
 
 say "3. Check every node"
 neo slurm cluster check bank

@@ -22,6 +22,8 @@ LIST_PLATFORMS = "nebius.compute.v1.PlatformService/List"
 GIB = 1024**3
 ALLOWANCE_GIB = 3
 """Memory of the model server itself and of the keys and values of short requests."""
+WORKER_GIB = 4
+"""Memory of a worker whose shape nobody named: PyTorch and a small training fit."""
 ANY_GPU, ANY_CPU = "gpu-local", "cpu-local"
 
 
@@ -79,20 +81,34 @@ def smallest_shape(cloud: ProjectClient, platform: str, preset: str) -> tuple[st
 def worker_shapes(cloud: ProjectClient, platform: str, preset: str) -> Sequence[tuple[str, str]]:
     """Return the shapes of workers to try, in order: where nothing is named, one with a GPU first.
 
-    A missing name defaults to the smallest preset. Given names are passed on unchanged.
+    A missing name defaults to the smallest preset of `WORKER_GIB`, and where the machine does not have that,
+    to the smallest of all. Given names are passed on unchanged.
     """
     if platform and preset:
         return [(platform, preset)]
     found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
     has_local_gpus = any(item.metadata.name == ANY_GPU for item in found)
     with_gpu = [] if platform or preset or not has_local_gpus else [_smallest_of(found, ANY_GPU, "")]
-    return [*with_gpu, _smallest_of(found, platform, preset)]
+    without = [_smallest_of(found, platform, preset, gib) for gib in (WORKER_GIB, 0)]
+    return list(dict.fromkeys([*with_gpu, *without]))
 
 
-def _smallest_of(found: Sequence["Platform"], platform: str, preset: str) -> tuple[str, str]:
-    """Return the smallest preset, without GPUs if possible. Raises ClientError when there is none."""
+def _smallest_of(
+    found: Sequence["Platform"], platform: str, preset: str, wanted_gib: int = 0
+) -> tuple[str, str]:
+    """Return the smallest preset, without GPUs and with the wanted memory if possible.
+
+    Raises ClientError when there is none.
+    """
     candidates = [
-        (shape.resources.gpu_count, shape.resources.vcpu_count, shape.resources.memory_gibibytes, item, shape)
+        (
+            shape.resources.gpu_count,
+            shape.resources.memory_gibibytes < wanted_gib,
+            shape.resources.vcpu_count,
+            shape.resources.memory_gibibytes,
+            item,
+            shape,
+        )
         for item in found
         for shape in item.spec.presets
         if (not platform or item.metadata.name == platform) and (not preset or shape.name == preset)
@@ -106,8 +122,8 @@ def _smallest_of(found: Sequence["Platform"], platform: str, preset: str) -> tup
             f"No platform here has a preset {preset!r}" if preset else f"There is no platform {platform!r}",
             f"{closest_names(preset or platform, known)}. `neo compute platform list` lists all",
         )
-    smallest = min(candidates, key=lambda candidate: candidate[:3])
-    return smallest[3].metadata.name, smallest[4].name
+    *_, item, shape = min(candidates, key=lambda candidate: candidate[:4])
+    return item.metadata.name, shape.name
 
 
 def list_platforms(

@@ -59,7 +59,10 @@ PlatformOption = Annotated[
         help="Platform of the workers. Default: gpu-local where the machine has the GPUs, else one without."
     ),
 ]
-PresetOption = Annotated[str, typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest.")]
+PresetOption = Annotated[
+    str,
+    typer.Option(help="CPUs, memory and GPUs of a worker. Default: the smallest of 4 GiB that fits."),
+]
 NodeSetOption = Annotated[str, typer.Option(help="Name of the node set; nodes are NAME-0, NAME-1.")]
 SharedRootSizeOption = Annotated[int, typer.Option(help="Size of the shared root in GiB; 0: the default.")]
 SshKeyOption = Annotated[
