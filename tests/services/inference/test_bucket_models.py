@@ -1,7 +1,6 @@
 """Models in buckets: copied with the rights of whoever added them, and no others."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from tests.services.inference.cloud import FakeCloud, fake_cloud, write_adapter, write_model
 from tests.services.storage.cloud import AccessKey
-from tests.services.storage.served import ServedCloud, object_gateway
+from tests.services.storage.served import ServedCloud
 
 
 @dataclass
@@ -32,18 +31,12 @@ class Cloud(ServedCloud, FakeCloud):
             self.token = mine
 
 
-@asynccontextmanager
-async def serving(cloud: Cloud) -> AsyncIterator[None]:
-    async with object_gateway(cloud.home, cloud.running.server.addresses.grpc) as cloud.s3_url:
-        yield
-
-
 @pytest.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     """Its object gateway does not run."""
     async with fake_cloud(tmp_path) as plain:
         found = Cloud(**vars(plain))
-        async with serving(found):
+        async with found.serving():
             found.bucket_id = await found.bucket("models")
             found.owner = await found.access_key(await found.account("owner", "editors"))
             await found.upload(write_model(tmp_path / "model"), "base/")
@@ -53,7 +46,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
 
 
 async def test_a_model_and_its_adapter_come_from_a_bucket(cloud: Cloud) -> None:
-    async with serving(cloud):
+    async with cloud.serving():
         base_id = await cloud.add("base", "base")
         await cloud.until(base_id, "READY")
         adapter_id = await cloud.add("bank", "bank/v1/", base_model_id=base_id)
@@ -81,13 +74,13 @@ async def test_a_right_that_was_taken_away_is_not_used(cloud: Cloud) -> None:
         await cloud.permit(group, target, role)
     model_id = await cloud.add("late", "base", await cloud.token_of(account))
     await cloud.call("nebius.iam.v1.GroupMembershipService/Delete", id=membership)
-    async with serving(cloud):
+    async with cloud.serving():
         model = await cloud.until(model_id, "ERROR")
     assert "storage.objects.get" in model.status.message
     assert not list((cloud.home / "models").glob(f"*{model_id}*"))
 
 
 async def test_a_folder_without_objects_is_told(cloud: Cloud) -> None:
-    async with serving(cloud):
+    async with cloud.serving():
         model = await cloud.until(await cloud.add("none", "absent"), "ERROR")
     assert "s3://models/absent/" in model.status.message

@@ -54,6 +54,12 @@ class ServedCloud(AccountCloud):
         """By endpoint and key: a client takes longer to make than an object."""
         return {}
 
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Run an object gateway of this cloud."""
+        async with object_gateway(self.home, self.running.server.addresses.grpc) as self.s3_url:
+            yield
+
     async def bucket(self, name: str, project_id: str = "", **spec: Any) -> str:
         """Return the id of a new bucket that is ready."""
         metadata = {"parent_id": project_id or self.project_id, "name": name}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from neocloud.testing.waiting import until
 from tests.services.storage.cloud import AccessKey
-from tests.services.storage.served import ServedCloud, object_gateway
+from tests.services.storage.served import ServedCloud
 from tests.services.tuning.cloud import CHAT, JOBS, FakeCloud, add_model, create_job, fake_cloud
 
 DATA = (json.dumps(CHAT) + "\n").encode() * 40
@@ -32,18 +31,12 @@ class Cloud(ServedCloud, FakeCloud):
             self.token = mine
 
 
-@asynccontextmanager
-async def serving(cloud: Cloud) -> AsyncIterator[None]:
-    async with object_gateway(cloud.home, cloud.running.server.addresses.grpc) as cloud.s3_url:
-        yield
-
-
 @pytest.fixture
 async def stopped(tmp_path: Path) -> AsyncIterator[Cloud]:
     """A cloud with an object in a bucket, whose object gateway does not run."""
     async with fake_cloud(tmp_path) as plain:
         found = Cloud(**vars(plain))
-        async with serving(found):
+        async with found.serving():
             await found.bucket("data-sets")
             found.owner = await found.access_key(await found.account("owner", "editors"))
             await found.put(found.owner, "data-sets", "chats/bank.jsonl", DATA)
@@ -53,7 +46,7 @@ async def stopped(tmp_path: Path) -> AsyncIterator[Cloud]:
 
 @pytest.fixture
 async def cloud(stopped: Cloud) -> AsyncIterator[Cloud]:
-    async with serving(stopped):
+    async with stopped.serving():
         yield stopped
 
 
@@ -134,7 +127,7 @@ async def test_a_right_that_was_taken_away_is_not_used(stopped: Cloud) -> None:
     await stopped.permit(group, bucket, "storage.viewer")
     job_id = await stopped.tune_as(account)
     await stopped.call("nebius.iam.v1.GroupMembershipService/Delete", id=membership)
-    async with serving(stopped):
+    async with stopped.serving():
         job = await stopped.until(job_id, "FAILED")
     assert job.status.error.code == "file_forbidden" and URL in job.status.error.message
     assert not list(stopped.recipes(job_id).folder.glob("*training_file*"))
@@ -144,7 +137,7 @@ async def test_an_account_that_is_gone_reads_nothing(stopped: Cloud) -> None:
     account = await stopped.account("tuner", "editors")
     job_id = await stopped.tune_as(account)
     await stopped.call("nebius.iam.v1.ServiceAccountService/Delete", id=account)
-    async with serving(stopped):
+    async with stopped.serving():
         job = await stopped.until(job_id, "FAILED")
     assert job.status.error.code == "file_forbidden"
 
