@@ -373,6 +373,7 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "neocloud.registry.v1.VulnerabilityReportService",
                 "Known vulnerabilities of images that are based on Debian, by the ids of the images.",
+                "ID",
                 parent=Parent.NOTHING,
             ),
         ),
