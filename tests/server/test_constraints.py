@@ -38,6 +38,8 @@ CHECKED_BY_THEIR_HANDLER = {
     "neocloud.inference.v1.GatewayService/Admit",
     "neocloud.inference.v1.GatewayService/ListRoutes",
     "neocloud.storage.v1.ObjectGatewayService/ListBuckets",
+    "neocloud.storage.v1.ObjectGatewayService/ListTransfers",
+    "neocloud.storage.v1.ObjectGatewayService/ReportTransfers",
 }
 """What a price is asked for need not be complete, an update of a quota says only what changes, and who lacks
 the gateway's key learns nothing of what it may ask."""

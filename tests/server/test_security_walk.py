@@ -40,6 +40,8 @@ FOR_THE_GATEWAY = {
     "neocloud.storage.v1.ObjectGatewayService/Authorize",
     "neocloud.storage.v1.ObjectGatewayService/IssueToken",
     "neocloud.storage.v1.ObjectGatewayService/ListBuckets",
+    "neocloud.storage.v1.ObjectGatewayService/ListTransfers",
+    "neocloud.storage.v1.ObjectGatewayService/ReportTransfers",
     "neocloud.storage.v1.ObjectGatewayService/ReportBuckets",
     "neocloud.storage.v1.ObjectGatewayService/Sign",
 }
