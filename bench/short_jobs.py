@@ -1,9 +1,9 @@
 """Measure how long 10,000 short jobs take in a cluster, against Slurm alone.
 
 The same jobs (`true`, in arrays of 1,000, one CPU each) go through a cluster of one worker with two CPUs, and
-through slurmctld and slurmd of the same image in one plain container, with the cluster's intervals of scheduling: no
-control plane, no accounting, no plugin, no prolog. The time from the first `sbatch` to the end of the last job counts. Both may use all of
-the machine.
+through slurmctld and slurmd of the same image in one plain container, with the cluster's intervals of
+scheduling: no control plane, no accounting, no plugin, no prolog. The time from the first `sbatch` to the end
+of the last job counts. Both may use all of the machine.
 
     python bench/short_jobs.py [--jobs 10000] [--rounds 1]    # a real cloud: root and Podman
 """
@@ -47,7 +47,7 @@ TaskPlugin=task/none
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-SchedulerParameters=sched_interval=5,bf_interval=1,bf_max_time=30
+SchedulerParameters=sched_interval=5,bf_interval=1,bf_max_time=30,batch_sched_delay=0
 DefMemPerCPU=100
 NodeName={ALONE} CPUs=2 RealMemory=4096
 PartitionName=main Nodes=ALL Default=YES
@@ -60,7 +60,7 @@ printf '%s' '{PLAIN_CONFIGURATION}' > /etc/slurm/slurm.conf
 mkdir -p /run/slurm /var/lib/slurm /var/spool/slurmd
 chown slurm:slurm /etc/slurm/slurm.key /run/slurm /var/lib/slurm
 chmod 600 /etc/slurm/slurm.key
-slurmctld && slurmd && exec sleep infinity
+slurmctld && slurmd && {{ sleep infinity & wait; }} # not exec: bash reaps what slurmd leaves
 """
 
 SUBMIT_AND_WAIT = """\
