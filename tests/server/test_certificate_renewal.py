@@ -19,10 +19,10 @@ from starlette.routing import Route
 from neocloud.control_plane import tls
 from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
+from neocloud.core.gateway_process import listen as listen_for_gateway
+from neocloud.core.gateway_process import web_server
 from neocloud.core.service import Service
-from neocloud.gateway.__main__ import listen as listen_for_gateway
-from neocloud.gateway.__main__ import server as gateway_server
-from neocloud.gateway.api.client_protocol import gateway_connections
+from neocloud.gateway.api.client_protocol import GatewayProtocol, gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.server import (
     ApiServer,
@@ -134,8 +134,8 @@ async def test_the_gateway_serves_the_renewed_certificate(tmp_path: Path) -> Non
     settings = GatewaySettings(tmp_path, "", tls_certificate=files.server, tls_key=files.server_key)
     application = Starlette(routes=[Route("/healthz", lambda request: PlainTextResponse("well"))])
     connections = gateway_connections(settings)
-    running = gateway_server(application, settings, connections, tls=True)  # type: ignore[arg-type]
-    listener = listen_for_gateway("127.0.0.1", 0, settings)
+    running = web_server(application, GatewayProtocol, settings, connections, tls=True)
+    listener = listen_for_gateway("127.0.0.1", 0, settings.write_seconds)
     port = listener.getsockname()[1]
     serving = asyncio.create_task(running.serve(sockets=[listener]))
     before = await Client.connect(port, folder)

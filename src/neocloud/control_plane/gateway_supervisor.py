@@ -45,11 +45,11 @@ class GatewayKind:
     """Which of the gateways it is."""
 
     name: str
-    """As messages call it: "the <name> does not answer"."""
+    """The name in messages: "the <name> does not answer"."""
     module: str
     """What `python -m` runs."""
     folder: Callable[[Path], Path]
-    """Of a home: where the record of its process is."""
+    """Returns the folder of a home that has the record of its process."""
     log: str
     packages: tuple[str, ...]
     """The folders of its code: its own, and the core that it runs on."""

@@ -119,7 +119,7 @@ class ControlPlane:
     gateway: str = ""
     """Where the gateway listens; "" when there is none."""
     s3: str = ""
-    """Where the object gateway listens; "" when there is none."""
+    """Host and port of the object gateway; "" when there is none."""
     s3_tls_port: int = 0
 
 

@@ -66,7 +66,7 @@ class Settings:
         DEFAULT_S3_PORT,
         "Port of object storage (S3); 0: any free port. Default: 8902, or 0 if --grpc-port is.",
     )
-    """Where the object gateway listens, on loopback."""
+    """The port of the object gateway on loopback."""
     gateway_hosts: tuple[str, ...] = option(
         (),
         "Host name of the OpenAI-compatible API, e.g. behind a proxy; repeatable. Replaces the"

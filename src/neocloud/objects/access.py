@@ -71,7 +71,7 @@ class SigningKey:
     subject_name: str
     tenant_id: str
     project_id: str
-    """Where this subject makes and lists buckets."""
+    """The project in which this subject makes and lists buckets."""
     group_ids: frozenset[str] = frozenset()
     expires_at: datetime | None = None
     reads: ReadLimit | None = None

@@ -20,9 +20,9 @@ _SELECT = (
     " JOIN bucket ON bucket.number = manifest.bucket AND bucket.forgotten_ms IS NULL WHERE "
 )
 _INDEXES = ("index", "list")
-"""In the media types of manifests that name other manifests."""
+"""Words in the media types of manifests that name other manifests."""
 MAX_TAGS = 1000
-"""That are shown of one image."""
+"""How many tags of one image are shown."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from awscrt import checksums as crt  # pyright: ignore[reportMissingTypeStubs]
 from neocloud.objects.types import Checksum, ChecksumAlgorithm, ChecksumType
 
 DEFAULT = ChecksumAlgorithm.CRC64NVME
-"""Of objects for which the client asks for none."""
+"""The checksum of objects for which the client asks for none."""
 _Crc = Callable[[bytes, int], int]
 _Combine = Callable[[int, int, int], int]
 _CRCS: dict[ChecksumAlgorithm, tuple[_Crc, _Combine, int]] = {

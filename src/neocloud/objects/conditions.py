@@ -59,7 +59,7 @@ def check_read(conditions: ReadConditions, version: ObjectVersion) -> None:
 
 
 def check_source(conditions: ReadConditions, version: ObjectVersion) -> None:
-    """Of a copy, where "not modified" is a failure as well. Raises ConditionFailed."""
+    """Check the source of a copy, where "not modified" is a failure as well. Raises ConditionFailed."""
     try:
         check_read(conditions, version)
     except NotModified as error:

@@ -57,7 +57,7 @@ CHANGE_SECONDS = 30.0
 """How long a change of a bucket may take until it is applied."""
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.5
 MAX_ATTEMPTS = 5
-"""Of a change, where others change the same bucket meanwhile."""
+"""How often a change is tried while others change the same bucket."""
 _WHOLE = ".".join("*" * 12)
 """A reset mask that names every field: the request is the resource as it shall be."""
 _OPTIONS = (

@@ -45,9 +45,9 @@ class Whereabouts:
     """What the gateway tells of itself."""
 
     endpoint: str
-    """Where it serves S3."""
+    """Host and port at which it serves S3."""
     tls_port: int = 0
-    """For other machines; 0: it does not serve them."""
+    """The port for other machines; 0: it does not serve them."""
     scrub: Callable[[], ScrubResult | None] = lambda: None
     """The last scrub."""
 

@@ -26,7 +26,7 @@ class NewManifest:
     blobs: tuple[str, ...] = ()
     """The digests of the config and the layers, which have to be there."""
     manifests: tuple[str, ...] = ()
-    """Those of an index, which have to be there."""
+    """The manifests that an index names; they have to exist."""
     image_bytes: int = 0
     """The manifest with all that it names, as it says itself."""
 
@@ -34,7 +34,7 @@ class NewManifest:
 @dataclass(frozen=True)
 class Manifest:
     id: str
-    """Of the artifact in the API of the cloud."""
+    """The id of the artifact in the API of the cloud."""
     repository: str
     digest: str
     media_type: str
@@ -57,7 +57,7 @@ class ManifestPage:
 @dataclass(frozen=True)
 class TagPage:
     tags: tuple[str, ...]
-    """In the order of their characters."""
+    """Sorted by their characters."""
     is_truncated: bool
 
 

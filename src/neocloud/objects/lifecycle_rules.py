@@ -14,7 +14,7 @@ class LifecycleFilter:
 
     prefix: str = ""
     larger_than: int | None = None
-    """In bytes, exclusive."""
+    """Size in bytes; the limit is exclusive."""
     smaller_than: int | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 

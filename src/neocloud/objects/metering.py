@@ -20,7 +20,7 @@ BUCKET = "nebius.storage.v1.Bucket"
 REGISTRY = "nebius.registry.v1.Registry"
 GIB = 1 << 30
 HOURS_PER_MONTH = 730
-"""As in the price list."""
+"""The same number as in the price list."""
 _HOUR_MS = 3_600_000
 _STORED, _REQUESTS = "stored.", "requests."
 

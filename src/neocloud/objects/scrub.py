@@ -18,11 +18,11 @@ from neocloud.objects.store import ObjectStore
 from neocloud.objects.verification import Checked, Finding, Problem, verify_store
 
 HOUR = 2
-"""In UTC, when a scrub begins."""
+"""The hour, in UTC, at which a scrub begins."""
 MISSED = timedelta(hours=48)
-"""Where the last one is older, a scrub begins an hour after the start, not at night."""
+"""If the last scrub is older, one begins an hour after the start instead of at night."""
 MOST_PROBLEMS = 20
-"""That are kept; all are counted, and logged."""
+"""How many problems are kept; all are counted and logged."""
 _FACT = "scrub"
 logger = logging.getLogger(__name__)
 

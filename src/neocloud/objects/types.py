@@ -67,7 +67,7 @@ class ChecksumAlgorithm(StrEnum):
 class ChecksumType(StrEnum):
     FULL_OBJECT = "FULL_OBJECT"
     COMPOSITE = "COMPOSITE"
-    """Of the checksums of the parts."""
+    """The checksum of the checksums of the parts."""
 
 
 class RetentionMode(StrEnum):
@@ -93,7 +93,7 @@ class DesiredBucket:
     """Objects get the default class whatever the client asks for."""
     lifecycle: tuple[LifecycleRule, ...] = ()
     image_rules: ImageRules = ImageRules()
-    """Of a registry."""
+    """The rules that remove images from a registry."""
     state: BucketState = BucketState.ACTIVE
     kind: BucketKind = BucketKind.S3
     title: str = ""
@@ -113,7 +113,7 @@ class Bucket(DesiredBucket):
 
 @dataclass(frozen=True)
 class DefaultRetention:
-    """Of new versions, in days or in years of 365 days."""
+    """The retention of new versions, in days or in years of 365 days."""
 
     mode: RetentionMode
     days: int = 0
@@ -166,7 +166,7 @@ class ObjectVersion:
     size: int
     etag: str
     modified_at: datetime
-    """In whole milliseconds."""
+    """The time of the last change, in whole milliseconds."""
     storage_class: StorageClass
     attributes: Attributes
     checksum: Checksum | None
@@ -220,7 +220,7 @@ class Upload:
 @dataclass(frozen=True)
 class UploadPage:
     uploads: tuple[Upload, ...]
-    """By key, then by time of creation."""
+    """The uploads, sorted by key, then by time of creation."""
     prefixes: tuple[str, ...]
     is_truncated: bool
     next_key_marker: str
@@ -251,7 +251,7 @@ class CompletedPart:
     number: int
     etag: str
     checksum: str = ""
-    """In base64; "": not given."""
+    """The checksum in base64; "": not given."""
 
 
 @dataclass(frozen=True)
@@ -278,9 +278,9 @@ class Expected:
     """What the body must turn out to be; checked before anything is committed."""
 
     md5: bytes | None = None
-    """Of the Content-MD5 header, 16 bytes."""
+    """The value of the Content-MD5 header, 16 bytes."""
     sha256: bytes | None = None
-    """Of x-amz-content-sha256, 32 bytes. Pass SHA256 to `open_write` as an algorithm to compute then."""
+    """The value of x-amz-content-sha256, 32 bytes. `open_write` then needs SHA256 among its algorithms."""
     checksum: Checksum | None = None
     stored: ChecksumAlgorithm | None = None
     """Which checksum the object gets where `checksum` is not given; None: CRC64NVME."""
@@ -299,9 +299,9 @@ class WriteConditions:
     if_none_match: str | None = None
     """"*": no object may be there; or an ETag that it must not have."""
     if_modified_at: datetime | None = None
-    """For deletes: the time of the object, compared in whole seconds."""
+    """Condition of deletes: the time of the object, compared in whole seconds."""
     if_size: int | None = None
-    """For deletes: the size of the object."""
+    """Condition of deletes: the size of the object."""
 
 
 ALWAYS = WriteConditions()
@@ -309,7 +309,7 @@ ALWAYS = WriteConditions()
 
 @dataclass(frozen=True)
 class ReadConditions:
-    """As in RFC 9110, section 13: if_match wins over if_unmodified_since, if_none_match over
+    """Conditions of RFC 9110, section 13: if_match wins over if_unmodified_since, if_none_match over
     if_modified_since."""
 
     if_match: tuple[str, ...] = ()
@@ -353,7 +353,7 @@ class Counters:
     uploads: int = 0
     """Unfinished multipart uploads."""
     parts: int = 0
-    """Of unfinished uploads."""
+    """The parts of unfinished uploads."""
     part_bytes: int = 0
     noncurrent_simple_objects: int = 0
     noncurrent_simple_bytes: int = 0

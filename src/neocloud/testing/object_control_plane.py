@@ -54,7 +54,7 @@ class Account:
     project_id: str = "project-a"
     groups: frozenset[str] = frozenset()
     permissions: frozenset[str] = PERMISSIONS
-    """On all buckets of its project."""
+    """The permissions on all buckets of its project."""
 
     @property
     def subject_id(self) -> str:
@@ -90,7 +90,7 @@ class FakeControlPlane:
         self._transfers_changed = asyncio.Event()
         self.transfer_reports: dict[str, TransferReport] = {}
         self.iterations: dict[tuple[str, int], TransferIteration] = {}
-        """Those that ended, by transfer and number."""
+        """The ended iterations, by transfer and number."""
 
     def add(self, account: Account) -> Account:
         self.accounts[account.aws_access_key_id] = account

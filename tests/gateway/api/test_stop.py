@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from neocloud.control_plane.gateway_supervisor import DRAIN_SECONDS
 from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
-from neocloud.gateway.__main__ import listen, server
-from neocloud.gateway.api.client_protocol import gateway_connections
+from neocloud.core.gateway_process import listen, web_server
+from neocloud.gateway.api.client_protocol import GatewayProtocol, gateway_connections
 from neocloud.gateway.settings import GatewaySettings
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.server.listening import HttpServer, ServerError
@@ -58,8 +58,8 @@ async def test_an_idle_tls_client_does_not_delay_the_stop(
     settings: GatewaySettings, client: socket.socket
 ) -> None:
     settings = dataclasses.replace(settings, drain_seconds=600)
-    running = server(APPLICATION, settings, gateway_connections(settings), tls=True)  # type: ignore[arg-type]
-    listener = listen("127.0.0.1", 0, settings)
+    running = web_server(APPLICATION, GatewayProtocol, settings, gateway_connections(settings), tls=True)
+    listener = listen("127.0.0.1", 0, settings.write_seconds)
     serving = asyncio.create_task(running.serve(sockets=[listener]))
     authority = CertificateFolder(settings.home / "tls").authority
     tls = await asyncio.to_thread(call, client, listener.getsockname(), authority)
@@ -81,7 +81,7 @@ def make_unusable(settings: GatewaySettings) -> str:
 
 def test_an_unusable_certificate_is_named_by_the_gateway(settings: GatewaySettings) -> None:
     with pytest.raises(CertificateUnusable, match=make_unusable(settings)):
-        server(APPLICATION, settings, gateway_connections(settings), tls=True)  # type: ignore[arg-type]
+        web_server(APPLICATION, GatewayProtocol, settings, gateway_connections(settings), tls=True)
 
 
 async def test_an_unusable_certificate_is_named_by_the_api(settings: GatewaySettings) -> None:

@@ -17,8 +17,9 @@ import uvloop
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.objects.__main__ import listen, server
+from neocloud.core.gateway_process import listen, web_server
 from neocloud.objects.composition import running_objects
 from neocloud.objects.gateway import Gateway
 from neocloud.objects.s3.audit import AuditRecord
@@ -145,7 +146,7 @@ def serving(
                 ),
             ) as app:
                 connections = s3_connections(settings)
-                web = server(app, settings, connections, tls=tls)
+                web = web_server(app, ClientProtocol, settings, connections, tls=tls)
                 checking = asyncio.create_task(connections.check_periodically())
                 loop = asyncio.get_running_loop()
                 found = Served(listener.getsockname(), known, app, loop, home, owner, authority)

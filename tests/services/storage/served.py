@@ -12,8 +12,9 @@ import boto3
 from botocore.config import Config
 
 from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
+from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.objects.__main__ import listen, server
+from neocloud.core.gateway_process import listen, web_server
 from neocloud.objects.composition import running_objects
 from neocloud.objects.control_plane import GrpcControlPlane
 from neocloud.objects.s3.protocol import s3_connections
@@ -35,7 +36,7 @@ async def object_gateway(home: Path, api: str) -> AsyncIterator[str]:
     folder = object_gateway_folder(home)
     try:
         async with running_objects(folder, KEY, link, SystemClock(), settings.s3, endpoint) as app:
-            web = server(app, settings, s3_connections(settings))
+            web = web_server(app, ClientProtocol, settings, s3_connections(settings))
             serving = asyncio.create_task(web.serve(sockets=[listener]))
             yield f"http://{endpoint}"
             web.end()

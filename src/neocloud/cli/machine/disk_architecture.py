@@ -9,9 +9,9 @@ from pathlib import Path
 
 SECTOR = 512
 HEAD_SECTORS = 34
-"""Of a disk: the partition table (GPT) with its usual 128 entries."""
+"""The sectors at the start of a disk that hold the partition table (GPT) with its usual 128 entries."""
 MOST_BYTES = 1 << 30
-"""Of a partition that is read; usual are 100 to 550 MiB."""
+"""The largest partition that is read; 100 to 550 MiB are usual."""
 _CHUNK = 1 << 20
 _ESP = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
 _ENTRY_BYTES = 128

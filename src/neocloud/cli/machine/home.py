@@ -57,7 +57,7 @@ class RunningServer:
     """Of the JSON API there."""
     gateway_tls_port: int = 0
     s3: str = ""
-    """Where object storage is served."""
+    """Host and port of object storage."""
     s3_tls_port: int = 0
     """Of the OpenAI-compatible API there; 0: none."""
     login_addresses: tuple[str, ...] = ()

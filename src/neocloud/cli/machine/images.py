@@ -38,7 +38,7 @@ MACHINE, LAUNCHER = "machine", "launcher"
 ON_DEMAND = (LAUNCHER, MACHINE)
 """What only virtual machines need, in the order in which it is built; `neo up` does not wait for it."""
 ARCHITECTURE = "amd64"
-"""Of machines."""
+"""The architecture of machines."""
 FORMATS = ("qcow2", "raw")
 DISK_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 BOOT_SIGNATURE = b"\x55\xaa"

@@ -18,7 +18,7 @@ WAIT_SECONDS = 200.0
 """Somewhat more than the server takes for an order at most."""
 POLL_SECONDS = 0.3
 MAX_NAMES = 100
-"""Of one certificate: the limit of Let's Encrypt and of other public authorities."""
+"""The most names of one certificate: the limit of Let's Encrypt and of other public authorities."""
 
 
 class _NotOrdered(Exception):

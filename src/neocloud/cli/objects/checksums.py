@@ -48,7 +48,7 @@ class Facts:
     etag: str = ""
     """The MD5 in hex; of an object in parts, that of their MD5s, a dash and their number."""
     part_size: int = 0
-    """Of the first part; 0: the object is not in parts."""
+    """Bytes of the first part; 0: the object is not in parts."""
 
     def is_same(self, other: "Facts") -> bool:
         """Return whether both have the same bytes, as far as that is known."""

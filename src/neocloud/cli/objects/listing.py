@@ -6,7 +6,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from neocloud.cli.objects.places import PARTIAL_SUFFIX, BucketPlace, UnsafeKey, key_of
@@ -60,10 +59,6 @@ def _walk(folder: Folder, prefix: str, found: Listing, depth: int) -> None:
             found.problems.append(f"{shown} {error}")
         except OSError as error:
             found.problems.append(f"{relative}: {error.strerror or error}")
-
-
-def open_folder(path: Path) -> Folder:
-    return Folder.open(path)
 
 
 def objects_in(s3: Any, place: BucketPlace) -> Listing:

@@ -22,7 +22,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 class BucketPlace:
     bucket: str
     key: str = ""
-    """Of an object; of a folder, with a slash at its end; "": the whole bucket."""
+    """The key of an object, or of a folder with a slash at its end; "": the whole bucket."""
 
     @property
     def prefix(self) -> str:

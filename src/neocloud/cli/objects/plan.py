@@ -41,7 +41,7 @@ class Plan:
     problems: Sequence[str] = ()
     """What could not be listed at the source."""
     unwanted: list[str] = field(default_factory=list[str])
-    """At the target, and not at the source."""
+    """Names that are at the target and not at the source."""
 
     @property
     def size(self) -> int:

@@ -29,7 +29,7 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 DEFAULT_REGION = "eu-north1"
 ATTEMPTS = 5
 CHECKSUM = "CRC64NVME"
-"""Of whole objects, also of those in parts, so that a file can be compared with it."""
+"""The checksum of whole objects, also of those in parts, so that a file can be compared with it."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _CODES: Mapping[str, str] = {
     "AccessDenied": "PERMISSION_DENIED",

@@ -24,7 +24,7 @@ from neocloud.control_plane.public_certificate.issued import OrderFailed
 REQUEST_SECONDS = 15.0
 """Without a byte of an answer."""
 MAX_REQUESTS, MAX_REQUESTS_PER_NAME = 200, 20
-"""Of one order. Each name takes three at least, and one more for each look at a check that goes on."""
+"""The most requests of one order. Each name takes at least three, and one more for each poll of its check."""
 MAX_ANSWER_BYTES = 256 * 1024
 MAX_ERROR_CHARS = 400
 

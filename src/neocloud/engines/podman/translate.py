@@ -38,7 +38,7 @@ SUB_PATHS_LABEL, SUB_PATHS = "neocloud.sub-paths", "mounted"
 """On containers whose sub-paths are mount points of pod_mounts.py; older ones name the volume's files."""
 FIRST_ID_LABEL = "neocloud.first-id"
 CPUS_LABEL = "neocloud.cpus"
-"""On containers with CPUs of their own: the numbers of these."""
+"""Label of containers with CPUs of their own; its value is the numbers of the CPUs."""
 """On containers with a user namespace: the id of this machine that their root has."""
 _VFIO = "/dev/vfio/"
 _UNLIMITED = 2**64 - 1

@@ -196,7 +196,7 @@ class Database:
 
 
 class ReadingDatabase(Database):
-    """For another process than the gateway, whose commits it sees. It writes nothing."""
+    """The database as other processes than the gateway read it. They see its commits and write nothing."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Raises StoreUnavailable where the file is of another release."""

@@ -164,4 +164,4 @@ _PURGED = (
     ("removed_images", "bucket IN (SELECT bucket FROM removed_images WHERE bucket = ? LIMIT ?)"),
     ("repository", "number IN (SELECT number FROM repository WHERE bucket = ? LIMIT ?)"),
 )
-"""In this order: what names others goes before them."""
+"""The order of deletion: what names others goes before them."""

@@ -182,7 +182,7 @@ CREATE TABLE tag (
 ) WITHOUT ROWID;
 CREATE INDEX tag_manifest ON tag (manifest)
 """
-"""Of registries: a registry is a bucket, and what it holds are objects whose keys are their digests. `refs`
+"""Tables of registries. A registry is a bucket, and its objects have their digests as keys. `refs`
 counts the manifests of the repository that name a blob, `parents` the indexes that name a manifest."""
 IMAGE_RULES = """
 ALTER TABLE manifest ADD COLUMN released_ms INTEGER NOT NULL DEFAULT 0;
@@ -244,6 +244,7 @@ CREATE TABLE transfer_upload (
     PRIMARY KEY (transfer, key)
 ) WITHOUT ROWID
 """
-"""Of transfers: how far each is, without any secret. `position` is the last key of the source, without the
-prefix, up to which an iteration has done all; `transfer_upload` has unfinished uploads in the destination."""
+"""Tables of transfers: the progress of each, without any secret. `position` is the last key of the source,
+without the prefix, up to which an iteration has done all; `transfer_upload` has unfinished uploads in the
+destination."""
 MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS)

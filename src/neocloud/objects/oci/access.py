@@ -32,7 +32,7 @@ PERMISSIONS = {
     "push": "registry.images.push",
     "delete": "registry.images.delete",
 }
-"""By action, as scopes name it."""
+"""Permissions by the action that scopes name."""
 MAX_FORM_BYTES = 64 * 1024
 _MAX_USER, _MAX_PASSWORD = 128, 16 * 1024
 

@@ -46,7 +46,7 @@ HANDLERS: Mapping[tuple[Endpoint, str], tuple[Handler, str]] = {
     (Endpoint.TAGS, "GET"): (lists.list_tags, "pull"),
     (Endpoint.REFERRERS, "GET"): (lists.list_referrers, "pull"),
 }
-"""With the action that a token has to be asked for, and a role to allow."""
+"""The handlers by method, with the action that a token needs and a role has to allow."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ _IMAGES = (
 )
 INDEXES = (OCI_INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 _ELSEWHERE = ("nondistributable", "foreign")
-"""In the media types of layers that a registry need not have."""
+"""Words in the media types of layers that a registry need not have."""
 
 
 def read_manifest(body: bytes, content_type: str) -> NewManifest:

@@ -33,7 +33,7 @@ class RegistryFront:
     clock: Clock
     signer: TokenSigner
     region: str
-    """For which access keys are asked about."""
+    """The region that signatures of access keys name."""
     requests_per_second: float
 
 
@@ -43,11 +43,11 @@ class RegistryRequest:
     path: Path
     query: Sequence[tuple[str, str]]
     headers: Mapping[str, str]
-    """By lower-case name."""
+    """The headers by lower-case name."""
     client: str
     """The address of the client."""
     origin: str
-    """Where the client reached the registry: "https://127.0.0.1:8903"."""
+    """The origin at which the client reached the registry: "https://127.0.0.1:8903"."""
 
     def header(self, name: str) -> str:
         return self.headers.get(name, "")

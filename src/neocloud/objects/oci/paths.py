@@ -31,7 +31,7 @@ class Endpoint(StrEnum):
 class Path:
     endpoint: Endpoint
     name: str = ""
-    """With the registry: "e00abc/team/app"."""
+    """The name of the repository, with its registry: "e00abc/team/app"."""
     reference: str = ""
     """A digest, a tag, or the id of an upload, as the client wrote it."""
 

@@ -26,9 +26,9 @@ class Token:
     subject_name: str
     tenant_id: str
     aws_access_key_id: str
-    """Of the access key that it was made with; "": it was made with a token of the cloud."""
+    """The id of the access key that it was made with; "": it was made with a token of the cloud."""
     proof: str
-    """Of the token of the cloud."""
+    """The proof of the token of the cloud, as the control plane gave it."""
     expires_at: datetime
     scopes: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """What was asked for: actions by name."""

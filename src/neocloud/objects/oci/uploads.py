@@ -16,7 +16,7 @@ from neocloud.objects.s3.exchange import Response
 from neocloud.objects.types import MAX_PART_NUMBER
 
 CHUNK_BYTES = 1024**3
-"""Of a longer request body; each is kept once it is there."""
+"""A longer request body is stored in chunks of this size, each as soon as it is complete."""
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
@@ -78,7 +78,7 @@ async def _mount(exchange: Exchange, digest: str) -> bool:
 
 
 async def _finish(exchange: Exchange, upload_id: str, digest: str, *, is_only: bool) -> Response:
-    """Where `is_only`, nobody else knows the id of the upload."""
+    """Finish an upload. `is_only`: nobody else knows its id."""
     store, registry_id, repository = exchange.store, exchange.registry.id, exchange.repository
     try:
         if not exchange.body.is_read:

@@ -17,7 +17,7 @@ from neocloud.objects.s3.signature import UNSIGNED, Signed
 from neocloud.objects.types import Checksum, ChecksumAlgorithm, Expected
 
 MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
-"""Of XML. 10,000 parts, each with a number, an ETag and a checksum, have 2 MiB."""
+"""The largest XML document. 10,000 parts, each with a number, an ETag and a checksum, have 2 MiB."""
 _CHECKSUM = "x-amz-checksum-"
 _DRAIN_BYTES, _DISCARD_BYTES, _DRAIN_SECONDS = 1024 * 1024, 64 * 1024 * 1024, 2.0
 

@@ -45,7 +45,7 @@ class ChunkDecoder:
     signing_key: bytes | None
     has_trailer: bool
     trailers: dict[str, str] = field(default_factory=dict[str, str])
-    """By lower-case name; complete at the end."""
+    """The trailers by lower-case name, complete at the end of the body."""
 
     def __post_init__(self) -> None:
         self._state = _State.SIZE

@@ -46,9 +46,9 @@ class Caller:
     group_ids: frozenset[str] = frozenset()
     is_presigned: bool = False
     proof: str = ""
-    """Of the token that was shown; "": a key signed."""
+    """The proof of the token that was shown; "": a key signed."""
     reads: ReadLimit | None = None
-    """Of a key that only reads; None: it does all that the subject may do."""
+    """The limit of a key that only reads; None: the key may do all that the subject may do."""
 
     @property
     def is_anonymous(self) -> bool:

@@ -27,7 +27,7 @@ class Response:
     """Values as text of Latin-1."""
     body: bytes = b""
     reader: Reader | None = None
-    """In place of `body`; closed by whoever sends it."""
+    """The content in place of `body`; whoever sends it closes it."""
     length: int | None = None
     """The Content-Length where there is no body, as for HEAD."""
     is_counted: bool = False
@@ -57,7 +57,7 @@ class Exchange:
     caller: Caller
     body: Body
     bucket: Bucket | None = None
-    """That the request names, if there is one."""
+    """The bucket that the request names, if it exists."""
 
     @property
     def store(self) -> ObjectStore:

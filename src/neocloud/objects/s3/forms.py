@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 MAX_FIELD_BYTES = 20 * 1024
-"""Of all fields before the file, as S3 has it."""
+"""The limit of all fields before the file together, as in S3."""
 MAX_FIELDS = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -42,7 +42,7 @@ class FormReader:
             raise _malformed("The body must be multipart/form-data with a boundary.")
         self._chunks = body.chunks()
         self.fields: dict[str, str] = {}
-        """By lower-case name."""
+        """The fields by lower-case name."""
         self.file_name = ""
         self._name: str | None = None
         self._value = bytearray()

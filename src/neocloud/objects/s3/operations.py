@@ -20,7 +20,7 @@ class Scope(Enum):
 
     KEY = auto()
     PREFIX = auto()
-    """Of a list: the prefix has to begin with the path."""
+    """The right to list: the prefix has to begin with the path."""
     ANY = auto()
     """About the bucket, and harmless: any path will do."""
     NONE = auto()

@@ -27,7 +27,7 @@ class S3Request:
     query: Mapping[str, str]
     """Without those of the signature."""
     headers: Mapping[str, str]
-    """By lower-case name, as text of Latin-1."""
+    """The headers by lower-case name, decoded as Latin-1."""
     incoming: Incoming
     client: str
     """The address of the client."""

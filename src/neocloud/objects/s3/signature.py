@@ -58,7 +58,7 @@ class Signed:
     """What is signed of the body: its SHA-256 in hexadecimal, UNSIGNED, or a name that begins with
     STREAMING."""
     expires_seconds: int | None = None
-    """Of a presigned URL."""
+    """The lifetime of a presigned URL."""
 
     @property
     def is_presigned(self) -> bool:
@@ -71,12 +71,12 @@ class Incoming:
 
     method: str
     path: bytes
-    """As decoded from the request line."""
+    """The path, decoded from the request line."""
     raw_path: bytes
     query: Pairs
     """Decoded names and values."""
     headers: Mapping[str, str]
-    """By lower-case name; those that came several times are joined with ","."""
+    """The headers by lower-case name; those that came several times are joined with ","."""
 
 
 def parse(incoming: Incoming) -> Signed | None:

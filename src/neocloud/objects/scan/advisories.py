@@ -29,7 +29,7 @@ LIMITS = {
     resource.RLIMIT_CORE: 0,
 }
 UNAFFECTED = "0"
-"""As the fixed version: the release never had the issue."""
+"""A fixed version which means that the release never had the issue."""
 _MAX_TEXT = 256
 _SCHEMA = """
 CREATE TABLE source (modified_ns INTEGER NOT NULL, size INTEGER NOT NULL);
@@ -65,11 +65,11 @@ class Finding:
     """ "CVE-2026-12345"."""
     source: str
     version: str
-    """That is installed."""
+    """The installed version."""
     fixed_version: str
     """"": there is none yet."""
     urgency: str
-    """As the tracker says it: "high", "low", "unimportant", "not yet assigned"."""
+    """The tracker's word: "high", "low", "unimportant", "not yet assigned"."""
     status: str
     """ "resolved": an update repairs it; "open"; "undetermined": it may be concerned."""
 

@@ -21,12 +21,12 @@ from typing import IO, Any, cast
 LENGTH_BYTES = 8
 MAX_LAYERS = 512
 MAX_UNPACKED_BYTES = 64 * 1024**3
-"""Of all layers."""
+"""The limit of all layers together."""
 MAX_ENTRIES = 2_000_000
 MAX_PATH = 4096
 MAX_PACKAGES = 20_000
 MAX_FILES = 4096
-"""That are kept at a time; images without dpkg have one for each package."""
+"""How many files are kept at a time; images without dpkg have one for each package."""
 MAX_KEPT_BYTES = 32 * 1024**2
 LIMITS = {
     resource.RLIMIT_AS: 512 * 1024**2,

@@ -14,7 +14,7 @@ from neocloud.objects.scan.advisories import Finding
 from neocloud.objects.scan.packages import IMAGE_TYPES, Outcome, ReadImage
 
 MAX_FINDINGS = 5000
-"""That one report has."""
+"""The most findings of one report."""
 State = VulnerabilityReport.State
 NOT_RUN, FAILED, COMPLETE = (State.Value(each) for each in ("NOT_RUN", "FAILED", "COMPLETE"))
 

@@ -28,7 +28,7 @@ from neocloud.objects.types import Bucket, BucketKind, BucketState
 logger = logging.getLogger(__name__)
 ROUND_SECONDS = 10.0
 IMAGE_SECONDS = 300.0
-"""That the reading of one image may take."""
+"""How long the reading of one image may take."""
 INDEX_SECONDS = 900.0
 MAX_ANSWER_BYTES = 8 * 1024**2
 _TOO_LONG = "its layers take longer to read than is waited for"

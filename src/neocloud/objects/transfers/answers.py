@@ -18,7 +18,6 @@ _KEPT = (
     *("content-type", "cache-control", "content-disposition", "content-encoding", "content-language"),
     *("expires", "x-amz-website-redirect-location"),
 )
-_META = "x-amz-meta-"
 _META_NAME = re.compile(r"x-amz-meta-[a-z0-9._-]{1,200}")
 _ETAG = re.compile(r"[!#-~]{1,200}")
 _RETRIED = frozenset((408, 429, 500, 502, 503, 504))

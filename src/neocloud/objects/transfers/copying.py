@@ -46,7 +46,7 @@ class Copy:
 
 
 class Copier:
-    """Of one transfer."""
+    """Copies the objects of one transfer."""
 
     def __init__(
         self, transfer_id: str, source: S3Bucket, destination: S3Bucket, records: Records, clock: Clock

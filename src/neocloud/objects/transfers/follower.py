@@ -25,7 +25,7 @@ AWAY_SECONDS = 1.0
 REPORTED_TOGETHER = 30
 """Transfers in one request, which is bounded as every request is."""
 MOST_ITERATIONS = 4
-"""In progress at a time, of the transfers of one tenant; others wait."""
+"""How many iterations of one tenant's transfers run at a time; others wait."""
 _Mode = GatewayTransfer.Mode
 _STOP, _REMOVE = _Mode.Value("STOP"), _Mode.Value("REMOVE")
 _REMOVED = TransferReport.Phase.Value("REMOVED")
@@ -45,7 +45,7 @@ class TransferFollower:
         self._known: dict[str, GatewayTransfer] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
-        """By tenant, so that slow endpoints of one keep no other waiting."""
+        """Slots by tenant, so that slow endpoints of one tenant keep no other waiting."""
         self._reporting = asyncio.Lock()
 
     async def run(self) -> None:

@@ -24,7 +24,7 @@ class Pace:
 
 
 class Limits:
-    """Of one transfer, over all its requests to the source."""
+    """The limits of one transfer, for all its requests to the source together."""
 
     def __init__(self, bytes_per_second: int, requests_per_second: int, clock: Clock) -> None:
         """0: the default."""

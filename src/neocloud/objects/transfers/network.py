@@ -18,7 +18,7 @@ import httpcore
 from neocloud.core.destinations import PRIVATE_NETWORKS, is_allowed_destination, is_loopback
 
 MAX_CONNECTIONS = 16
-"""Of one endpoint of a transfer."""
+"""The most connections to one endpoint of a transfer."""
 RESOLVE_SECONDS = 10.0
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 

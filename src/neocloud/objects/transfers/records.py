@@ -76,7 +76,7 @@ class AfterIteration:
 
 
 class Records:
-    """Of all transfers."""
+    """Reads and writes the progress of all transfers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -41,10 +41,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TransferNetwork:
-    """Where transfers may connect to."""
+    """The endpoints to which transfers may connect."""
 
     own_endpoint: str
-    """Of this object gateway: "127.0.0.1:8902"."""
+    """Host and port of this object gateway: "127.0.0.1:8902"."""
     region: str
     allow_private: bool = False
     resolve: Resolve = resolve

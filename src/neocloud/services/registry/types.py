@@ -83,7 +83,7 @@ class Removal:
     artifact_id: str
     requested_at: datetime
     generation: int
-    """Of the registry: the gateway has removed the image once it has applied it."""
+    """The generation of the registry; once the gateway has applied it, the image is removed."""
 
 
 def read_removals(tx: Transaction, registry_id: str) -> tuple[Removal, ...]:

@@ -50,7 +50,7 @@ class BucketBoard:
         self._reports: dict[str, BucketReport] = {}
         self._reported_at: datetime | None = None
         self.endpoint = ""
-        """Where the gateway serves S3, as it says: "127.0.0.1:8902"."""
+        """Host and port at which the gateway reports that it serves S3: "127.0.0.1:8902"."""
         self.tls_port = 0
         """Its port over TLS for other machines; 0: there is none."""
         self.scrub: ScrubReport | None = None

@@ -30,13 +30,13 @@ class BucketSource:
 
     kind: str
     permissions: Sequence[str]
-    """That the gateway checks on them."""
+    """The permissions that the gateway checks on them."""
     bucket: Callable[[Transaction, Resource], GatewayBucket]
     """Returns the bucket as it is wished."""
 
 
 class BucketSources(tuple[BucketSource, ...]):
-    """Of all other services."""
+    """The bucket sources of all other services."""
 
 
 class GatewayNotifier(Protocol):
@@ -50,7 +50,7 @@ class GatewayReports(Protocol):
     """What the object gateway reported last."""
 
     endpoint: str
-    """Where it serves: "127.0.0.1:8902"."""
+    """Host and port at which it serves: "127.0.0.1:8902"."""
 
     @property
     def is_reporting(self) -> bool: ...
@@ -67,7 +67,7 @@ class ObjectPlace:
 
     bucket: str
     key: str
-    """Of a folder: the prefix that its objects have, with its slash; "" is the whole bucket."""
+    """The key; for a folder the prefix of its objects, with its slash; "" is the whole bucket."""
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.bucket}/{self.key}"
@@ -89,7 +89,7 @@ class ReadProblem(StrEnum):
     FORBIDDEN = "forbidden"
     TOO_LARGE = "too large"
     UNANSWERED = "unanswered"
-    """By a gateway that does not run, or cut off on the way: worth another try."""
+    """The gateway does not run, or the answer was cut off; another try may succeed."""
 
 
 class Unreadable(Exception):

@@ -25,7 +25,7 @@ DEFAULT_TTL = timedelta(days=7)
 """How long a deleted bucket is kept where the request does not say; an empty one is not kept."""
 _DELETION = "deletion"
 ITERATIONS_KEPT = 1000
-"""Of each transfer: the last ones."""
+"""How many of the last iterations of each transfer are kept."""
 _RUN, _LAST_ITERATION = "run", "last-iteration"
 
 
@@ -44,7 +44,7 @@ class TransferState(StrEnum):
     ACTIVE = "ACTIVE"
     STOPPING = "STOPPING"
     STOPPED = "STOPPED"
-    """By Stop, or since its stop condition is met."""
+    """It was stopped by Stop, or its stop condition is met."""
     FAILING = "FAILING"
     """The last iteration failed; the next one will try again."""
     FAILED = "FAILED"

@@ -26,7 +26,7 @@ MANIFEST, ACCOUNTING, FILES, SUMS = "manifest.json", "accounting.zst", "shared-r
 FORMAT = 1
 CHUNK_BYTES = 1024**2
 MAX_TEXT_BYTES = 4 * 1024**2
-"""Of the manifest and the sums, which are read into memory."""
+"""Limit of the manifest and of the sums, which are read into memory."""
 _BLOCK = tarfile.BLOCKSIZE
 
 

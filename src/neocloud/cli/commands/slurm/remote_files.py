@@ -19,7 +19,7 @@ from neocloud.client.errors import ClientError
 PROGRAM = "/opt/slurm/libexec/archive"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 KEPT_BYTES = 2000
-"""Of what the program says on stderr."""
+"""How much of the program's stderr is kept."""
 PROGRESS_SECONDS = 5.0
 NO_SIGN_IN, NOT_THERE = 255, 127
 

@@ -21,7 +21,7 @@ _BIND, _MOUNT_RECURSIVE, _PRIVATE, _SHARED = 0x1000, 0x4000, 1 << 18, 1 << 20  #
 _DETACH, _NOFOLLOW = 0x2, 0x8
 _CLONE, _RECURSIVE, _EMPTY_PATH = 0x1, 0x8000, 0x1000  # open_tree(2)
 _FROM_DESCRIPTOR, _ATTRIBUTE_IDMAP, _ATTRIBUTE_READ_ONLY = 0x4, 0x100000, 0x1
-"""Of move_mount(2) and mount_setattr(2)."""
+"""Flags of move_mount(2) and mount_setattr(2)."""
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
 _WORKING_FOLDER = -100  # AT_FDCWD
 

@@ -195,7 +195,7 @@ async def _frozen(engine: Engine, instance_id: str) -> AsyncIterator[None]:
 EMULATED_FAMILIES = ("ubuntu24.04-driverless", "ubuntu24.04-cuda13.0", "ubuntu22.04-cuda12")
 EMULATED_BYTES = 4 << 30
 _BLOCK_BYTES = 512
-"""Of st_blocks, whatever the file system."""
+"""The unit of st_blocks on every file system."""
 ARCHITECTURES = {"amd64": "AMD64", "x86_64": "AMD64", "arm64": "ARM64", "aarch64": "ARM64"}
 
 

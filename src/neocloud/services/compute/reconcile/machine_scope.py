@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 PROGRAM = "machine-control"
 TIMEOUT_SECONDS = 45.0
 ATTACH_SECONDS = 600.0
-"""For a disk that is a plain copy of an image or snapshot and is encrypted first."""
+"""How long a disk may take that is a plain copy of an image or snapshot and is encrypted first."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class MachineScope:
     """The disks that the instance holds and its spec no longer has; True where it only reads one."""
     detaching_names: dict[str, str] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)
-    """Those of them that this run has released."""
+    """The disks that this run has released."""
     addresses: Addresses | None = None
     view: MachineView | None = None
     guest: GuestStatus = GuestStatus("unknown")

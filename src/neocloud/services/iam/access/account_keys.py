@@ -51,7 +51,7 @@ SCOPES: Mapping[int, tuple[str, ...]] = {
 ACCESS_KEY_SCOPES = ("storage.*",)
 """The permissions that tokens of access keys can use."""
 DATA_PLANE_SCOPES = (*ACCESS_KEY_SCOPES, "registry.images.*")
-"""Those that access keys can use at the object gateway."""
+"""The scopes that access keys have at the object gateway."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ BAD_FOLDER_RESYNC_SECONDS = 30.0
 MAX_OBJECTS = 1000
 """Below the prefix of a model in a bucket."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-"""Of the objects that are copied: a model has no folders in its folder."""
+"""Names of the objects that are copied: a model has no folders in its folder."""
 FREE_BYTES = 2 * 1024**3
 """Room on the disk that copies leave for the rest of the cloud."""
 

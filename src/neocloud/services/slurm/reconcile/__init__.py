@@ -250,14 +250,14 @@ class ClusterReconciler:
 
 
 async def _require_controller(scope: Scope) -> None:
-    """Of two controllers one is enough: the status has both."""
+    """Raise RetryLater until a controller is ready. One of two is enough; the status shows both."""
     pods = [scope.observation.pod(name) for name in scope.controllers]
     if not any(pod is not None and pod.ready for pod in pods):
         await _require_ready(CONTROLLER_POD, scope)
 
 
 async def _require_login(scope: Scope) -> None:
-    """Of several login nodes one is enough: the status has the others."""
+    """Raise RetryLater until a login node is ready. One of several is enough; the status shows the others."""
     if scope.has_balancer:
         await _require_ready(scope.ssh_pod, scope)
     pods = [scope.observation.pod(name) for name in scope.login_pods if name != BALANCER_POD]

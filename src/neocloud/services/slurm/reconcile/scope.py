@@ -56,7 +56,7 @@ class Scope:
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
     """By name, as Slurm last reported them in this run."""
     power: dict[str, PowerState] = field(default_factory=dict)
-    """Of nodes of elastic sets, by name, when the run began; those of the status until `set_power`."""
+    """Power states of nodes of elastic sets, by name, as the run began; from the status until `set_power`."""
     start_failure: str = ""
     """Why a worker of an elastic set did not start in this run."""
     slurm_version: str = ""
@@ -75,7 +75,7 @@ class Scope:
     left_out: int = 0
     """People in groups beyond those that a cluster may have."""
     users: dict[str, UserStatus] | None = None
-    """By name; set by the step that changes them. None: they are those of the status."""
+    """Users by name, set by the step that changes them. None: those of the status."""
     former_users: dict[str, UserStatus] = field(default_factory=dict)
     """Set with the users."""
     users_left: int = 0
@@ -84,7 +84,7 @@ class Scope:
     in_control: str = ""
     """The controller in control, where there are two; "" while none is known."""
     sessions: dict[str, int] = field(default_factory=dict)
-    """On drained login nodes; set by the step that counts them."""
+    """Sessions on drained login nodes, set by the step that counts them."""
     reported: set[str] = field(default_factory=set)
     """Lost workers that Slurm knows of by now. The status remembers the start of the others, so that a worker
     that was restarted during this run, or while Slurm did not answer, is reported by a later run."""

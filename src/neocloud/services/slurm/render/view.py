@@ -19,7 +19,7 @@ CLUSTER_LABEL = "neocloud.dev/cluster"
 ROLE_LABEL = "neocloud.dev/role"
 NODE_SET_LABEL = "neocloud.dev/node-set"
 BOOTS_LABEL = "neocloud.dev/reports-boots"
-"""On worker pods that tell Slurm when they were started."""
+"""Label of worker pods that tell Slurm when they were started."""
 MODELS_LABEL = "neocloud.dev/shows-models"
 """On worker pods that mount the folder for models."""
 
@@ -52,9 +52,9 @@ class NodeSetView:
     gpu_type: str = ""
     """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"; "" for GPUs of any type."""
     idle_seconds: int | None = None
-    """Of an elastic set: how long a worker is idle before Slurm powers it down."""
+    """How long a worker of an elastic set is idle before Slurm powers it down."""
     min_count: int = 0
-    """Of an elastic set: so many, with the lowest numbers, stay."""
+    """How many workers of an elastic set stay; they have the lowest numbers."""
 
     def pod_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}-{index}" for index in range(self.count))
@@ -70,7 +70,7 @@ class MountView:
 
 @dataclass(frozen=True)
 class PlaceView:
-    """Where the nodes `<node_set>-<first>` to `<node_set>-<last>` are."""
+    """The place of the nodes `<node_set>-<first>` to `<node_set>-<last>`."""
 
     node_set: str
     first: int
@@ -137,7 +137,7 @@ class ClusterView:
     has_blocks: bool = False
     """The topology is one of blocks, not a tree."""
     block_sizes: tuple[int, ...] = ()
-    """Of blocks: the nodes of one and of several beside each other; empty: from the nodes that there are."""
+    """Nodes of one block and of several adjacent blocks; empty: derived from the nodes that exist."""
     absent: frozenset[str] = frozenset()
     """Workers of elastic sets without a pod: powered down."""
     reports_boots: frozenset[str] = frozenset()

@@ -31,4 +31,4 @@ async def issue(call: Call, request: IssueTemporaryKeyRequest) -> TemporaryKey:
 
 
 METHODS = (Method(f"{SERVICE}/Issue", issue, permission=""),)
-"""For any signed-in account: what the key may do is decided where it is used."""
+"""The methods, open to any signed-in account: what a key may do is decided where it is used."""

@@ -10,7 +10,7 @@ from neocloud.services.iam.types import GROUP, tenant_of
 
 ROLES = ("storage.editor", "storage.viewer", "storage.objects.editor")
 ANONYMOUS_ROLES = ("storage.viewer",)
-"""Those that only read."""
+"""The roles that only read."""
 MAX_PATH_BYTES = 1024
 
 

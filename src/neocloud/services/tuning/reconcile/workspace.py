@@ -30,7 +30,7 @@ from neocloud.services.tuning.types import Files, Reason, model_name
 
 LEAST_CONTEXT = 128
 LARGEST_FILE_BYTES = 5 * 10**9
-"""Of an object; the gateway takes files as large."""
+"""The largest object; the gateway takes files of the same size."""
 _REASONS = {
     ReadProblem.MISSING: Reason.FILE_MISSING,
     ReadProblem.FORBIDDEN: Reason.FILE_FORBIDDEN,

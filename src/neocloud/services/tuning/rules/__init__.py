@@ -23,7 +23,7 @@ from neocloud.services.tuning.rules.memory import Nodes, choose_shape, fit_on, n
 from neocloud.services.tuning.types import JOB, WORKING, Files, State
 
 MAX_URL_BYTES = 1100
-"""Of an object: the longest name of a bucket, and of a key."""
+"""The longest URL of an object: the longest names of a bucket and of a key."""
 LARGEST_SERVED_RANK = 64
 """The largest rank of an adapter that deployments serve; see services/inference."""
 
