@@ -80,6 +80,22 @@ async def test_a_right_that_was_taken_away_is_not_used(cloud: Cloud) -> None:
     assert not list((cloud.home / "models").glob(f"*{model_id}*"))
 
 
+@pytest.mark.parametrize(
+    "name", ["../../stolen", "..", ".hidden", "a\nb", "x" * 201, "-rf", "sub/../../stolen"]
+)
+async def test_names_of_objects_lead_nowhere_else(cloud: Cloud, name: str) -> None:
+    before = {path for path in cloud.home.rglob("*") if path.parent.name != "objects"}
+    async with cloud.serving():
+        await cloud.put(cloud.owner, "models", f"base/{name}", b"hostile")
+        model_id = await cloud.add("base", "base")
+        await cloud.until(model_id, "READY")
+    copy = cloud.home / "models" / model_id
+    assert (copy / "config.json").is_file()
+    assert not [path for path in copy.rglob("*") if path.is_file() and path.read_bytes() == b"hostile"]
+    elsewhere = {path.name for path in cloud.home.rglob("*")} - {path.name for path in before}
+    assert not {"stolen", ".hidden", "-rf"} & elsewhere
+
+
 async def test_a_folder_without_objects_is_told(cloud: Cloud) -> None:
     async with cloud.serving():
         model = await cloud.until(await cloud.add("none", "absent"), "ERROR")
