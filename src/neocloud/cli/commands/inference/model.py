@@ -1,5 +1,7 @@
 """`neo model`: add, list, show, delete."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
+from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.lazy import command_group
 from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import (
@@ -21,9 +24,10 @@ from neocloud.cli.output import (
     size_text,
     table,
 )
-from neocloud.cli.progress import finish
+from neocloud.cli.progress import finish, stage
 from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
+    DEPLOYMENTS,
     MODELS,
     ProjectClient,
     ProjectOption,
@@ -36,9 +40,11 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
-    from neocloud.messages.neocloud.inference.v1 import Model
+    from neocloud.messages.neocloud.inference.v1 import Deployment, Model
 
 READ_TIMEOUT_SECONDS = 1800.0
+SERVED_SECONDS = 60.0
+POLL_SECONDS = 0.5
 
 app = command_group(
     """Models and adapters that can be served.
@@ -96,7 +102,8 @@ def add(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Add a model, or an adapter on one, and wait until it has been inspected.
+    """Add a model, or an adapter on one, and wait until it has been inspected, and until a deployment of its
+    base that runs already serves the adapter.
 
     A folder, also one of a bucket, is copied into the cloud, and the copy is deleted with the model. A
     model's folder holds config.json, *.safetensors and tokenizer files; an adapter's holds
@@ -132,8 +139,34 @@ def add(
         spec["source"] = {"hub": {"id": source, "revision": revision}}
     model = _create(cloud, name, spec)
     text = f"Model {name} is READY: {_summary(model)}."
+    deployment = _wait_until_served(cloud, model) if base else ""
     next_step = f"Serve it: neo deploy {quote(base or name)}" + (" --max-adapters 4" if base else "")
-    _show(model, output, f"{text}\n{next_step}")
+    _show(model, output, f"{text}\n" + (f"Deployment {deployment} serves it." if deployment else next_step))
+
+
+def _wait_until_served(cloud: ProjectClient, adapter: "Model") -> str:
+    """Return the name of a deployment that serves the adapter beside its base; "" if none does.
+
+    A deployment that is ready loads a new adapter within seconds. One that has no room for another adapter
+    never does, so the wait ends without an error.
+    """
+    if not any(state_of(each) == "READY" for each in _that_take(cloud, adapter)):
+        return ""
+    with stage("Wait until a deployment of its base serves it"):
+        deadline = time.monotonic() + SERVED_SECONDS
+        while time.monotonic() < deadline:
+            for each in _that_take(cloud, adapter):
+                if callable_name(adapter.metadata.name, [each]):
+                    return each.metadata.name
+            time.sleep(POLL_SECONDS)
+    return ""
+
+
+def _that_take(cloud: ProjectClient, adapter: "Model") -> Sequence["Deployment"]:
+    """Return the deployments of its base that take adapters; none if the caller may not list them."""
+    base_id = adapter.spec.base_model_id
+    deployments = optional_list(cloud, DEPLOYMENTS)
+    return [each for each in deployments if each.spec.max_adapters and each.spec.model_id == base_id]
 
 
 @app.command("list")

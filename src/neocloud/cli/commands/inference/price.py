@@ -1,13 +1,13 @@
 """Token prices of deployments, and a warning where a budget cuts off those without a price."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neocloud.cli.output import warn
-from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectClient
+from neocloud.cli.resources.lookup import DEPLOYMENTS, MODELS, ProjectClient, state_of
 from neocloud.client.errors import ClientError
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 
@@ -46,14 +46,14 @@ def is_cut_off(cloud: ProjectClient, model: str) -> bool:
     """Return whether calls of this model are refused: it has no price, and its project has a budget."""
     if model in _listed(cloud) or not has_budget(cloud):
         return False
-    names = {item.metadata.id: item.metadata.name for item in _optional(cloud, MODELS)}
-    own = [item for item in _optional(cloud, DEPLOYMENTS) if _called(item, names) == model]
+    names = {item.metadata.id: item.metadata.name for item in optional_list(cloud, MODELS)}
+    own = [item for item in optional_list(cloud, DEPLOYMENTS) if _called(item, names) == model]
     return not any(_has_own_price(item) for item in own)
 
 
 def has_budget(cloud: ProjectClient) -> bool:
     """Return whether the project has a budget, so that calls of models without a price are refused."""
-    return bool(list(_optional(cloud, BUDGETS)))
+    return bool(list(optional_list(cloud, BUDGETS)))
 
 
 def is_priced(cloud: ProjectClient, deployment: "Deployment", model: str) -> bool:
@@ -66,6 +66,16 @@ def called_name(model: str, deployment: "Deployment") -> str:
     return f"{model}-fast" if FLAVOUR.Name(deployment.spec.flavour) == "FAST" else model
 
 
+def callable_name(model: str, deployments: "Sequence[Deployment]") -> str:
+    """Return the name by which one of the deployments answers for the model; a call wakes one asleep."""
+    for each in deployments:
+        name, status = called_name(model, each), each.status
+        is_ready = any(replica.state == replica.READY for replica in status.replicas)
+        if name in status.served_names and (is_ready or state_of(each) == "ASLEEP"):
+            return name
+    return ""
+
+
 def warn_if_cut_off(cloud: ProjectClient, model: str) -> None:
     if is_cut_off(cloud, model):
         warn(f"{model} has no price, and this project has a budget, so calls of it are refused. {HINT}.")
@@ -73,8 +83,8 @@ def warn_if_cut_off(cloud: ProjectClient, model: str) -> None:
 
 def warn_of_unpriced(cloud: ProjectClient) -> None:
     """Warn of the deployments that the project's budget cuts off."""
-    deployments = _optional(cloud, DEPLOYMENTS)
-    models = {model.metadata.id: model.metadata.name for model in _optional(cloud, MODELS)}
+    deployments = optional_list(cloud, DEPLOYMENTS)
+    models = {model.metadata.id: model.metadata.name for model in optional_list(cloud, MODELS)}
     listed = _listed(cloud)
     names = sorted(
         item.metadata.name
@@ -102,8 +112,8 @@ def _listed(cloud: ProjectClient) -> set[str]:
         return set()
 
 
-def _optional(cloud: ProjectClient, service: str) -> Iterable["Deployment"]:
-    """Return the resources, or none if the caller may not list them: a warning is no reason to fail."""
+def optional_list(cloud: ProjectClient, service: str) -> Iterable["Deployment"]:
+    """Return the resources, or none if the caller may not list them: what needs them is an extra."""
     try:
         return cloud.list_all(service)
     except ClientError:

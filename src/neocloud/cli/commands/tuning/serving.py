@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from neocloud.cli.commands.inference.deploy import deploy
-from neocloud.cli.commands.inference.price import called_name, has_budget, is_cut_off, is_priced
+from neocloud.cli.commands.inference.price import (
+    callable_name,
+    called_name,
+    has_budget,
+    is_cut_off,
+    is_priced,
+)
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import DEPLOYMENTS, ProjectClient, state_of
@@ -66,7 +72,7 @@ def serve(
         deadline = time.monotonic() + SERVED_TIMEOUT_SECONDS
         while True:
             serving = list(zip(models, _serving(cloud, base, job), strict=True))
-            base_name, new_name = (_callable_name(model, served_by) for model, served_by in serving)
+            base_name, new_name = (callable_name(model, served_by) for model, served_by in serving)
             if base_name and new_name:
                 return base_name, new_name
             missing = [each for each, name in zip(serving, (base_name, new_name), strict=True) if not name]
@@ -150,13 +156,3 @@ def _refuse_failed(model: str, deployments: "Sequence[Deployment]") -> None:
         f"The cloud goes on trying. See its log: neo deployment logs {known_as}; and its state:"
         f" neo deployment get {known_as}",
     )
-
-
-def _callable_name(model: str, deployments: "Sequence[Deployment]") -> str:
-    """Return the name by which one of the deployments answers for the model; a call wakes one asleep."""
-    for each in deployments:
-        name, status = called_name(model, each), each.status
-        is_ready = any(replica.state == replica.READY for replica in status.replicas)
-        if name in status.served_names and (is_ready or state_of(each) == "ASLEEP"):
-            return name
-    return ""
