@@ -132,7 +132,7 @@ class Cloud:
             row = tx.get(resource_id)
             assert row is not None
             version = row.resource_version
-            tx.update(replace(row, observed_version=version))
+            tx.update(replace(row, status=b"", observed_version=version))
             operations.finish_for(tx, resource_id, datetime.now(UTC), observed_version=version)
 
         await self.store.write(work)

@@ -80,6 +80,21 @@ async def test_a_later_update_replaces_an_unfinished_one(cloud: Cloud) -> None:
     assert found["metadata"]["resourceVersion"] == "3"
 
 
+async def test_a_resource_is_reconciling_from_the_moment_its_spec_changes(cloud: Cloud) -> None:
+    pending = await create(cloud)
+    await cloud.settle(pending["resourceId"])
+
+    async def is_reconciling() -> bool:
+        found = (await cloud.call(f"{SERVICE}/Get", {"id": pending["resourceId"]})).json()
+        return found.get("status", {}).get("reconciling", False)
+
+    labels = {"metadata": {"id": pending["resourceId"], "labels": {"a": "b"}}}
+    assert (await cloud.call(f"{SERVICE}/Update", labels)).status_code == 200
+    assert not await is_reconciling()
+    assert (await scale(cloud, pending["resourceId"], 3)).status_code == 200
+    assert await is_reconciling()
+
+
 async def test_a_repeated_wish_waits_until_it_is_true(cloud: Cloud) -> None:
     pending = await create(cloud)
     await cloud.settle(pending["resourceId"])

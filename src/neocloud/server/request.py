@@ -128,15 +128,19 @@ class KindDescriptor:
     def new_status(self) -> tuple[bytes, str]:
         """Status and state of a resource that was just accepted."""
         state = self.kind.initial_state
-        status = wire.with_state(self.kind.message, b"", state)
-        if self.kind.is_reconciled and self.has("status"):
-            empty: Any = self.resource()
-            message: Message = type(empty.status)()
-            message.ParseFromString(status)
-            if "reconciling" in message.DESCRIPTOR.fields_by_name:
-                setattr(message, "reconciling", True)  # noqa: B010  a field that only some statuses have
-            status = message.SerializeToString()
-        return status, state
+        return self.reconciling_status(wire.with_state(self.kind.message, b"", state)), state
+
+    def reconciling_status(self, status: bytes) -> bytes:
+        """Return the status of a resource whose spec has just changed: reconciling, if its kind says so."""
+        if not self.kind.is_reconciled or not self.has("status"):
+            return status
+        empty: Any = self.resource()
+        message: Message = type(empty.status)()
+        message.ParseFromString(status)
+        if "reconciling" not in message.DESCRIPTOR.fields_by_name:
+            return status
+        setattr(message, "reconciling", True)  # noqa: B010  a field that only some statuses have
+        return message.SerializeToString()
 
     def state_of(self, resource: Any) -> str:
         """The state's name in a resource's status."""

@@ -165,7 +165,8 @@ class Update:
             resource_version=row.resource_version + is_new_spec,
         )
         if is_new_spec:
-            changed = replace(changed, spec=new.spec.SerializeToString())
+            status = self._descriptor.reconciling_status(row.status)
+            changed = replace(changed, spec=new.spec.SerializeToString(), status=status)
         if not self._kind.is_reconciled and self._descriptor.has("status"):
             changed = replace(
                 changed, status=new.status.SerializeToString(), state=self._descriptor.state_of(new)
