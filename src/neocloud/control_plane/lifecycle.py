@@ -137,18 +137,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         dependencies = Dependencies(store, clock, engine, settings, composition.provided.copy())
         register_services(composition.services, dependencies)
         dependencies.provided.build()
-        worker = Worker(
-            store,
-            clock,
-            [
-                composition.reconciler(each)
-                for service in composition.services
-                for each in service.reconcilers(dependencies)
-            ],
-            kinds=[kind for service in composition.services for kind in service.kinds],
-            new_id=contract.new_id,
-            after_run=composition.after_run,
-        )
+        worker = _worker(composition, dependencies)
         authorizer = composition.authorizer(store)
         has_public_name = settings.acme_domains and settings.tls_port is not None
         public = PublicCertificate(settings, clock) if has_public_name else None
@@ -186,15 +175,9 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         server.gateway_port = gateway.public_port if gateway else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
-            watching = [
-                tasks.create_task(_watch(engine, worker)),
-                tasks.create_task(_forget_history(composition, store)),
-            ]
-            if settings.tls_port is not None:
-                watching.append(tasks.create_task(_renew_certificate(composition, server, public)))
-            if composition.background_task is not None:
-                watching.append(tasks.create_task(composition.background_task(store)))
-            watching += [tasks.create_task(each.watch()) for each in companions]
+            to_watch = _background(composition, store, server, worker, public)
+            to_watch += [each.watch() for each in companions]
+            watching = [tasks.create_task(each) for each in to_watch]
             yield ControlPlane(
                 server,
                 store,
@@ -207,6 +190,38 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             for task in watching:
                 task.cancel()
             await worker.stop()
+
+
+def _worker(composition: Composition, dependencies: Dependencies) -> Worker:
+    services = composition.services
+    reconcilers = [each for service in services for each in service.reconcilers(dependencies)]
+    return Worker(
+        dependencies.store,
+        dependencies.clock,
+        [composition.reconciler(each) for each in reconcilers],
+        kinds=[kind for service in services for kind in service.kinds],
+        new_id=contract.new_id,
+        after_run=composition.after_run,
+    )
+
+
+def _background(
+    composition: Composition,
+    store: Store,
+    server: ApiServer,
+    worker: Worker,
+    public: PublicCertificate | None,
+) -> list[Coroutine[Any, Any, None]]:
+    """Return what runs beside the server until it stops."""
+    running: list[Coroutine[Any, Any, None]] = [
+        _watch(composition.engine, worker),
+        _forget_history(composition, store),
+    ]
+    if composition.settings.tls_port is not None:
+        running.append(_renew_certificate(composition, server, public))
+    if composition.background_task is not None:
+        running.append(composition.background_task(store))
+    return running
 
 
 async def serve(composition: AbstractAsyncContextManager[Composition], settings: Settings) -> None:

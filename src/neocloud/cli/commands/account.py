@@ -100,24 +100,8 @@ def login(
       neo login --credentials /var/lib/neocloud/credentials.json
     """
     url, email = _url_and_email(where or ())
-    if url and endpoint:
-        raise ClientError("INVALID_ARGUMENT", "--endpoint cannot be combined with a URL", "Drop one")
-    if fingerprint and not url:
-        raise ClientError(
-            "INVALID_ARGUMENT", "--fingerprint needs the cloud's URL", "Add it: neo login https://HOST:PORT"
-        )
-    if sum(map(bool, (email, credentials, oidc, invitation))) != 1:
-        raise ClientError(
-            "INVALID_ARGUMENT",
-            "The way to sign in is not clear",
-            "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
-        )
-    if tenant and (oidc or invitation):
-        raise ClientError(
-            "INVALID_ARGUMENT",
-            f"--tenant cannot be combined with {'--oidc' if oidc else '--invitation'}",
-            "Drop it: that belongs to one tenant",
-        )
+    _refuse_with_url(url, endpoint, fingerprint)
+    _refuse_unclear_way(email, credentials, oidc, invitation, tenant)
     ca_file = str(Path(ca_file).absolute()) if ca_file else ""
     remote = sign_in.remote_target(url, ca_file, fingerprint) if url else None
     session = None
@@ -145,6 +129,37 @@ def login(
     if session:
         write_session(Path(profile.session_file), session)
     write_profiles(profiles, config_file())
+    _welcome(profile, sign_in.format_account(answer))
+
+
+def _refuse_with_url(url: str, endpoint: str, fingerprint: str) -> None:
+    if url and endpoint:
+        raise ClientError("INVALID_ARGUMENT", "--endpoint cannot be combined with a URL", "Drop one")
+    if fingerprint and not url:
+        raise ClientError(
+            "INVALID_ARGUMENT", "--fingerprint needs the cloud's URL", "Add it: neo login https://HOST:PORT"
+        )
+
+
+def _refuse_unclear_way(
+    email: str, credentials: Path | None, oidc: str, invitation: str, tenant: str
+) -> None:
+    """Raise ClientError unless exactly one way to sign in is given, and the tenant belongs to it."""
+    if sum(map(bool, (email, credentials, oidc, invitation))) != 1:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            "The way to sign in is not clear",
+            "Give exactly one of: an e-mail address, --oidc, --invitation, --credentials",
+        )
+    if tenant and (oidc or invitation):
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"--tenant cannot be combined with {'--oidc' if oidc else '--invitation'}",
+            "Drop it: that belongs to one tenant",
+        )
+
+
+def _welcome(profile: Profile, account: str) -> None:
     echo(f"Signed in. {profile.name} is now the current profile.")
     if os.environ.get("NEOCLOUD_HOME"):
         instead = f"neo --profile {quote(profile.name)}"
@@ -152,7 +167,7 @@ def login(
     print_view(
         fields_table(
             [
-                ("  Account", sign_in.format_account(answer)),
+                ("  Account", account),
                 ("  API", profile.endpoint),
                 ("  Project", profile.project_id),
             ]
