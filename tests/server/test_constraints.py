@@ -40,6 +40,8 @@ CHECKED_BY_THEIR_HANDLER = {
     "neocloud.storage.v1.ObjectGatewayService/ListBuckets",
     "neocloud.storage.v1.ObjectGatewayService/ListTransfers",
     "neocloud.storage.v1.ObjectGatewayService/ReportTransfers",
+    "neocloud.storage.v1.ObjectGatewayService/ListInventories",
+    "neocloud.storage.v1.ObjectGatewayService/ReportInventories",
 }
 """What a price is asked for need not be complete, an update of a quota says only what changes, and who lacks
 the gateway's key learns nothing of what it may ask."""

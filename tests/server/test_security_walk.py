@@ -42,6 +42,8 @@ FOR_THE_GATEWAY = {
     "neocloud.storage.v1.ObjectGatewayService/ListBuckets",
     "neocloud.storage.v1.ObjectGatewayService/ListTransfers",
     "neocloud.storage.v1.ObjectGatewayService/ReportTransfers",
+    "neocloud.storage.v1.ObjectGatewayService/ListInventories",
+    "neocloud.storage.v1.ObjectGatewayService/ReportInventories",
     "neocloud.storage.v1.ObjectGatewayService/ReportBuckets",
     "neocloud.storage.v1.ObjectGatewayService/Sign",
 }

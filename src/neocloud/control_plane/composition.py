@@ -88,7 +88,7 @@ def compose(
     tokens, found_quotas = ledger_reader(settings.home), quotas.load_quotas(settings.quota_file)
     ledger, routes = quotas.ledger(SERVICES, found_quotas), inference.RouteChanges(clock)
     buckets, access = storage.BucketChanges(clock, (registry.REGISTRY,)), storage.AccessChanges(clock)
-    transfers = storage.TransferChanges(clock)
+    transfers, inventories = storage.TransferChanges(clock), storage.InventoryChanges(clock)
     provided = (
         ServiceRegistry()
         .add(billing.PriceList, billing.load_price_list(settings.price_file))
@@ -98,6 +98,7 @@ def compose(
         .add(storage.BucketChanges, buckets)
         .add(storage.AccessChanges, access)
         .add(storage.TransferChanges, transfers)
+        .add(storage.InventoryChanges, inventories)
         .add(registry.Artifacts, ArtifactReader(settings.home))
         .add(registry.VulnerabilityReports, ReportReader(settings.home))
         .add(tuning.Files, FileStore(settings.home))
@@ -125,7 +126,11 @@ def compose(
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),
         provided=provided,
-        watch=watched_by(ledger.watch, routes.watch, buckets.watch, access.watch, transfers.watch),
+        watch=watched_by(
+            ledger.watch,
+            routes.watch,
+            *(each.watch for each in (buckets, access, transfers, inventories)),
+        ),
         history_removed=ledger.forgotten,
         after_run=routes.after_run,
     )

@@ -10,8 +10,10 @@ from typing import Protocol
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec
 from neocloud.messages.neocloud.storage.v1 import (
     ListGatewayBucketsResponse,
+    ListGatewayInventoriesResponse,
     ListGatewayTransfersResponse,
     ReportBucketsRequest,
+    ReportInventoriesRequest,
     ReportTransfersRequest,
 )
 
@@ -118,6 +120,12 @@ class ControlPlane(Protocol):
         ...
 
     async def report_transfers(self, request: ReportTransfersRequest) -> None: ...
+
+    async def list_inventories(self, version: str, wait_seconds: int) -> ListGatewayInventoriesResponse:
+        """Return all inventories as soon as the version is another, at the latest after `wait_seconds`."""
+        ...
+
+    async def report_inventories(self, request: ReportInventoriesRequest) -> None: ...
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

@@ -14,6 +14,7 @@ from neocloud.objects.access import ControlPlane
 from neocloud.objects.errors import StoreUnavailable
 from neocloud.objects.follower import BucketFollower, Whereabouts
 from neocloud.objects.gateway import Gateway
+from neocloud.objects.inventories.follower import InventoryFollower
 from neocloud.objects.oci.app import RegistryApp
 from neocloud.objects.oci.exchange import RegistryFront
 from neocloud.objects.oci.tokens import TokenSigner
@@ -89,6 +90,7 @@ async def running_objects(
             asyncio.create_task(follower.run()),
             asyncio.create_task(run_workers(store, clock)),
             asyncio.create_task(TransferFollower(store, control_plane, clock, network).run()),
+            asyncio.create_task(InventoryFollower(store, control_plane, clock).run()),
         ]
         if scrub_bytes_per_second:
             loops.append(asyncio.create_task(scrubber.run()))

@@ -31,9 +31,12 @@ from neocloud.messages.neocloud.storage.v1 import (
     IssueTokenResponse,
     ListGatewayBucketsRequest,
     ListGatewayBucketsResponse,
+    ListGatewayInventoriesRequest,
+    ListGatewayInventoriesResponse,
     ListGatewayTransfersRequest,
     ListGatewayTransfersResponse,
     ReportBucketsRequest,
+    ReportInventoriesRequest,
     ReportTransfersRequest,
     SignRequest,
     SignResponse,
@@ -137,6 +140,13 @@ class GrpcControlPlane:
 
     async def report_transfers(self, request: ReportTransfersRequest) -> None:
         await self._ask("ReportTransfers", request, CALL_SECONDS)
+
+    async def list_inventories(self, version: str, wait_seconds: int) -> ListGatewayInventoriesResponse:
+        request = ListGatewayInventoriesRequest(version=version, wait_seconds=wait_seconds)
+        return await self._ask("ListInventories", request, wait_seconds + CALL_SECONDS)
+
+    async def report_inventories(self, request: ReportInventoriesRequest) -> None:
+        await self._ask("ReportInventories", request, CALL_SECONDS)
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

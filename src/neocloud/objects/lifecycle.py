@@ -145,9 +145,30 @@ def _is_over(since_ms: int | None, days: int | None, now: datetime) -> bool:
     """Return whether so many days are over, and the midnight (UTC) after them."""
     if since_ms is None or days is None:
         return False
+    return now >= _end(since_ms, days)
+
+
+def _end(since_ms: int, days: int) -> datetime:
+    """Return the midnight (UTC) after so many days."""
     end = rows.to_time(since_ms) + timedelta(days=days)
     midnight = end.replace(hour=0, minute=0, second=0, microsecond=0)
-    return now >= (midnight if midnight == end else midnight + timedelta(days=1))
+    return midnight if midnight == end else midnight + timedelta(days=1)
+
+
+def expiration(bucket: BucketRow, row: VersionRow) -> datetime | None:
+    """Return when the rules let a version go, as far as that is known now: noncurrent versions of which some
+    are kept, and delete markers, depend on what comes."""
+    ends: list[datetime] = []
+    for rule in bucket.bucket.lifecycle:
+        if row.is_marker or not rule.is_enabled or not _matches(rule.filter, bucket, row):
+            continue
+        if row.is_latest and rule.expire_at is not None:
+            ends.append(rule.expire_at)
+        days = rule.expire_days if row.is_latest else rule.noncurrent_days
+        since_ms = row.modified_ms if row.is_latest else row.noncurrent_ms
+        if days is not None and since_ms is not None and (row.is_latest or not rule.noncurrent_kept):
+            ends.append(_end(since_ms, days))
+    return min(ends, default=None)
 
 
 def _act(tx: Transaction, bucket_id: str, due: Sequence[_Due]) -> Counter[Action]:

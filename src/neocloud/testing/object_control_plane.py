@@ -14,11 +14,15 @@ from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec, TransferIter
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,
     GatewayBucket,
+    GatewayInventory,
     GatewayTransfer,
+    InventoryReport,
     ListGatewayBucketsResponse,
+    ListGatewayInventoriesResponse,
     ListGatewayTransfersResponse,
     PolicyRule,
     ReportBucketsRequest,
+    ReportInventoriesRequest,
     ReportTransfersRequest,
     TransferReport,
 )
@@ -91,6 +95,10 @@ class FakeControlPlane:
         self.transfer_reports: dict[str, TransferReport] = {}
         self.iterations: dict[tuple[str, int], TransferIteration] = {}
         """The ended iterations, by transfer and number."""
+        self._inventories: dict[str, GatewayInventory] = {}
+        self._inventories_version = 1
+        self._inventories_changed = asyncio.Event()
+        self.inventory_reports: dict[str, InventoryReport] = {}
 
     def add(self, account: Account) -> Account:
         self.accounts[account.aws_access_key_id] = account
@@ -189,6 +197,33 @@ class FakeControlPlane:
         self._transfers[transfer.id] = transfer
         self._transfers_version += 1
         self._transfers_changed.set()
+
+    async def list_inventories(self, version: str, wait_seconds: int) -> ListGatewayInventoriesResponse:
+        self._require()
+        if version == str(self._inventories_version):
+            self._inventories_changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._inventories_changed.wait()
+        self._require()
+        return ListGatewayInventoriesResponse(
+            version=str(self._inventories_version), inventories=self._inventories.values()
+        )
+
+    async def report_inventories(self, request: ReportInventoriesRequest) -> None:
+        self._require()
+        self.inventory_reports.update({each.id: each for each in request.inventories})
+
+    def inventory(self, inventory_id: str) -> GatewayInventory:
+        return self._inventories[inventory_id]
+
+    def put_inventory(self, inventory: GatewayInventory) -> None:
+        """List a new or changed inventory."""
+        before = self._inventories.get(inventory.id)
+        inventory.generation = before.generation + 1 if before is not None else 1
+        self._inventories[inventory.id] = inventory
+        self._inventories_version += 1
+        self._inventories_changed.set()
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

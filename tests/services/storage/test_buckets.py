@@ -227,10 +227,7 @@ async def test_a_gateway_that_is_newer_than_the_database_is_overtaken(cloud: Sto
     await cloud.when(bucket_id, lambda bucket: bucket.metadata.resource_version == 8, "ACTIVE")
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["nebius.storage.v1.InventoryService/List", "nebius.storage.v1alpha1.TransferService/List"],
-)
-async def test_what_is_not_served_yet_says_so(cloud: StorageCloud, method: str) -> None:
+async def test_what_is_not_served_yet_says_so(cloud: StorageCloud) -> None:
+    method = "nebius.storage.v1alpha1.TransferService/List"
     refused = await cloud.refusal(method, parent_id=cloud.project_id)
     assert refused.code is Code.UNIMPLEMENTED

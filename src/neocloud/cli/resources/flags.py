@@ -8,6 +8,7 @@ field is enough: `--cidr 10.1.0.0/24` is `{"cidr": "10.1.0.0/24"}`.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -56,6 +57,8 @@ class Flag:
             return [item for text in given for item in self._items(text)]
         if self.is_json:
             return _parsed(given, self.option)
+        if isinstance(given, list):  # of an enum, perhaps
+            return [str(item) if isinstance(item, StrEnum) else item for item in given]
         return given
 
     def _items(self, text: str) -> list[object]:
@@ -119,6 +122,9 @@ def _flag(field: FieldDescriptor, path: tuple[str, ...], name: str) -> Flag:
         return Flag(path, name, str | None, f"{_shape(field)} as JSON.", is_json=True)
     if field.enum_type is not None:
         names = tuple(value.name for value in field.enum_type.values if value.number != 0)
+        if field.is_repeated:  # Typer takes lists of an Enum alone
+            kind = StrEnum(field.enum_type.name, {each: each for each in names})
+            return Flag(path, name, list[kind] | None, "Repeatable.")
         return Flag(path, name, _many(field, Literal[names]), _alternatives(field))
     kinds: Mapping[int, type] = {
         field.CPPTYPE_BOOL: bool,

@@ -37,6 +37,7 @@ BY_FIELD: Mapping[str, str] = {
     "service_account_id": SERVICE_ACCOUNTS,
     "member_id": SERVICE_ACCOUNTS,
     "subject_id": SERVICE_ACCOUNTS,
+    "destination_bucket_id": "nebius.storage.v1.BucketService",
     "group_ids": GROUPS,
     "resource_id": PROJECTS,
     "project_id": PROJECTS,

@@ -332,7 +332,7 @@ PRODUCTS: Mapping[str, Product] = {
         ),
     ),
     "storage": Product(
-        "Buckets for objects, which S3 clients read and write, and transfers between buckets.",
+        "Buckets for objects, which S3 clients read and write, and transfers and lists of objects.",
         (
             "neo storage bucket create data-sets",
             "neo storage bucket list",
@@ -349,6 +349,14 @@ PRODUCTS: Mapping[str, Product] = {
                 "nebius.storage.v1.TransferService",
                 "Transfers: copy objects from a bucket here or at another S3 endpoint, once or repeatedly.",
                 "move --file transfer.yaml",
+            ),
+            Noun(
+                "nebius.storage.v1.InventoryService",
+                "Inventories: lists of the objects of a bucket, written into a bucket every day or week.",
+                "all --bucket data-sets --enabled --destination-bucket-id reports"
+                " --destination-prefix inventories --output-format CSV_GZIP --schedule DAILY",
+                parent=Parent.GIVEN,
+                parent_service="nebius.storage.v1.BucketService",
             ),
         ),
     ),

@@ -247,4 +247,32 @@ CREATE TABLE transfer_upload (
 """Tables of transfers: the progress of each, without any secret. `position` is the last key of the source,
 without the prefix, up to which an iteration has done all; `transfer_upload` has unfinished uploads in the
 destination."""
-MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS)
+INVENTORIES = """
+CREATE TABLE inventory (
+    id TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    error TEXT NOT NULL,
+    retry_ms INTEGER NOT NULL,
+    last_start_ms INTEGER,
+    last_success_ms INTEGER,
+    run TEXT NOT NULL,
+    settings BLOB NOT NULL,
+    start_ms INTEGER NOT NULL,
+    is_listed INTEGER NOT NULL,
+    position_key BLOB NOT NULL,
+    position_seq INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE inventory_file (
+    inventory TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    bucket_id TEXT NOT NULL,
+    key BLOB NOT NULL,
+    version_id TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    md5 TEXT NOT NULL,
+    PRIMARY KEY (inventory, number)
+) WITHOUT ROWID
+"""
+"""Tables of inventories. `run` is the run in progress, or empty; it goes on after the position, the last
+version in the files that are written."""
+MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES)

@@ -1,4 +1,4 @@
-"""Object storage: buckets and transfers, and what the object gateway, which serves S3, asks and tells."""
+"""Object storage: buckets, transfers, inventories, and what the object gateway asks and tells."""
 
 from neocloud.core.callers import ObjectGatewayKey, load_or_make_object_gateway_key
 from neocloud.core.service import Service
@@ -7,6 +7,8 @@ from neocloud.services.storage.gateway_link import (
     AccessChanges,
     BucketBoard,
     BucketChanges,
+    InventoryBoard,
+    InventoryChanges,
     TransferBoard,
     TransferChanges,
 )
@@ -24,6 +26,7 @@ SERVICE = Service(
     provides={
         BucketBoard: lambda dependencies: BucketBoard(dependencies.clock),
         TransferBoard: lambda dependencies: TransferBoard(),
+        InventoryBoard: lambda dependencies: InventoryBoard(),
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
         ObjectReads: StoreObjectReads,
@@ -31,4 +34,4 @@ SERVICE = Service(
     },
 )
 
-__all__ = ["SERVICE", "AccessChanges", "BucketChanges", "TransferChanges"]
+__all__ = ["SERVICE", "AccessChanges", "BucketChanges", "InventoryChanges", "TransferChanges"]

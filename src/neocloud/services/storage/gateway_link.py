@@ -12,13 +12,15 @@ from neocloud.core.clock import Clock
 from neocloud.core.resource_changes import ResourceChanges
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,
+    InventoryReport,
     ReportBucketsRequest,
+    ReportInventoriesRequest,
     ReportTransfersRequest,
     ScrubReport,
     TransferReport,
 )
 from neocloud.services.iam.types import ACCESS_KINDS
-from neocloud.services.storage.types import BUCKET, TRANSFER
+from neocloud.services.storage.types import BUCKET, INVENTORY, TRANSFER
 
 REPORT_TIMEOUT = timedelta(seconds=30)
 """A gateway that has not reported for this long counts as gone."""
@@ -33,6 +35,11 @@ class BucketChanges(ResourceChanges):
 class TransferChanges(ResourceChanges):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, (TRANSFER,))
+
+
+class InventoryChanges(ResourceChanges):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, (INVENTORY,))
 
 
 class AccessChanges(ResourceChanges):
@@ -112,3 +119,24 @@ class TransferBoard:
 
     def find(self, transfer_id: str) -> TransferReport | None:
         return self._reports.get(transfer_id)
+
+
+class InventoryBoard:
+    """The latest report on each inventory; one for the whole control plane."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, InventoryReport] = {}
+
+    def report(self, request: ReportInventoriesRequest) -> set[str]:
+        """Store a report; return the ids of the inventories of which something is new."""
+        changed = {each.id for each in request.inventories if self._reports.get(each.id) != each}
+        self._reports.update({each.id: each for each in request.inventories})
+        return changed
+
+    def forget(self, inventory_ids: Iterable[str]) -> None:
+        """Forget the reports on inventories that are gone."""
+        for each in inventory_ids:
+            self._reports.pop(each, None)
+
+    def find(self, inventory_id: str) -> InventoryReport | None:
+        return self._reports.get(inventory_id)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Buckets: the kind, states, permissions, and what is stored beside a bucket. Pure."""
+"""Buckets, transfers and inventories: kinds, states, permissions, and what is stored beside them. Pure."""
 
 import json
 from dataclasses import dataclass, replace
@@ -21,12 +21,17 @@ TRANSFER = "nebius.storage.v1.Transfer"
 TRANSFER_ID_PREFIX = "storagetransfer"
 TRANSFER_SERVICE = "nebius.storage.v1.TransferService"
 
+INVENTORY = "nebius.storage.v1.Inventory"
+INVENTORY_ID_PREFIX = "storagebucketinventory"
+INVENTORY_SERVICE = "nebius.storage.v1.InventoryService"
+
 DEFAULT_TTL = timedelta(days=7)
 """How long a deleted bucket is kept where the request does not say; an empty one is not kept."""
 _DELETION = "deletion"
 ITERATIONS_KEPT = 1000
 """How many of the last iterations of each transfer are kept."""
 _RUN, _LAST_ITERATION = "run", "last-iteration"
+_ACTOR = "actor"
 
 
 class State(StrEnum):
@@ -151,3 +156,12 @@ def read_iteration(tx: Transaction, transfer_id: str, number: int) -> TransferIt
 
 def _slot(number: int) -> str:
     return f"iteration-{number % ITERATIONS_KEPT}"
+
+
+def read_actor(tx: Transaction, inventory_id: str) -> str:
+    """Return the id of the account that an inventory runs for; "" where it is not known."""
+    return (tx.secret(inventory_id, _ACTOR) or b"").decode()
+
+
+def write_actor(tx: Transaction, inventory_id: str, subject_id: str) -> None:
+    tx.put_secret(inventory_id, _ACTOR, subject_id.encode())

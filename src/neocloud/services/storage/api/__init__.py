@@ -1,14 +1,18 @@
 # pyright: strict
-"""The kinds of buckets and transfers, their other verbs, and what the object gateway calls."""
+"""The kinds of buckets, transfers and inventories, their other verbs, and what the object gateway calls."""
 
 from neocloud.core.kind import Kind
-from neocloud.services.storage.api import buckets, gateway, temporary_keys, transfers
+from neocloud.services.storage.api import buckets, gateway, gateway_inventories, temporary_keys, transfers
 from neocloud.services.storage.rules import BucketRules
+from neocloud.services.storage.rules.inventories import InventoryRules
 from neocloud.services.storage.rules.transfers import TransferRules
 from neocloud.services.storage.types import (
     BUCKET,
     BUCKET_ID_PREFIX,
     BUCKET_SERVICE,
+    INVENTORY,
+    INVENTORY_ID_PREFIX,
+    INVENTORY_SERVICE,
     TRANSFER,
     TRANSFER_ID_PREFIX,
     TRANSFER_SERVICE,
@@ -40,6 +44,21 @@ KINDS = (
         initial_state=TransferState.ACTIVE,
         is_reconciled=True,
     ),
+    Kind(
+        message=INVENTORY,
+        rpc=INVENTORY_SERVICE,
+        id_prefix=INVENTORY_ID_PREFIX,
+        permission="storage.inventories",
+        parent_kinds=(BUCKET,),
+        rules=InventoryRules(),
+        is_reconciled=True,
+    ),
 )
 
-METHODS = (*buckets.METHODS, *gateway.METHODS, *temporary_keys.METHODS, *transfers.METHODS)
+METHODS = (
+    *buckets.METHODS,
+    *gateway.METHODS,
+    *gateway_inventories.METHODS,
+    *temporary_keys.METHODS,
+    *transfers.METHODS,
+)

@@ -54,7 +54,7 @@ from neocloud.services.storage.types import (
 
 SERVICE = "neocloud.storage.v1.ObjectGatewayService"
 LONGEST_WAIT_SECONDS = 60
-_VERSION_CHARS = 32
+VERSION_CHARS = 32
 
 
 def require_object_gateway(call: Call) -> None:
@@ -160,15 +160,15 @@ def read_buckets(
 ) -> ListGatewayBucketsResponse:
     """Return all buckets, also of other services; the version is a digest of them."""
     answer = ListGatewayBucketsResponse()
-    answer.buckets.extend(_bucket(tx, row, requests) for row in _rows(tx, BUCKET))
+    answer.buckets.extend(_bucket(tx, row, requests) for row in all_rows(tx, BUCKET))
     for source in sources:
-        answer.buckets.extend(source.bucket(tx, row) for row in _rows(tx, source.kind))
+        answer.buckets.extend(source.bucket(tx, row) for row in all_rows(tx, source.kind))
     content = answer.SerializeToString(deterministic=True)
-    answer.version = sha256(content).hexdigest()[:_VERSION_CHARS]
+    answer.version = sha256(content).hexdigest()[:VERSION_CHARS]
     return answer
 
 
-def _rows(tx: Transaction, kind: str) -> list[Resource]:
+def all_rows(tx: Transaction, kind: str) -> list[Resource]:
     return sorted(tx.list(kind)[0], key=lambda row: row.id)
 
 
@@ -239,9 +239,9 @@ async def list_transfers(call: Call, request: ListGatewayTransfersRequest) -> Li
 
 def read_transfers(tx: Transaction) -> ListGatewayTransfersResponse:
     answer = ListGatewayTransfersResponse()
-    answer.transfers.extend(_transfer(tx, row) for row in _rows(tx, TRANSFER))
+    answer.transfers.extend(_transfer(tx, row) for row in all_rows(tx, TRANSFER))
     content = answer.SerializeToString(deterministic=True)
-    answer.version = sha256(content).hexdigest()[:_VERSION_CHARS]
+    answer.version = sha256(content).hexdigest()[:VERSION_CHARS]
     return answer
 
 

@@ -7,8 +7,13 @@ from typing import Any
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.storage.reconcile.buckets import BucketReconciler
+from neocloud.services.storage.reconcile.inventories import InventoryReconciler
 from neocloud.services.storage.reconcile.transfers import TransferReconciler
 
 
 def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Any]]:
-    return (BucketReconciler(dependencies), TransferReconciler(dependencies))
+    return (
+        BucketReconciler(dependencies),
+        TransferReconciler(dependencies),
+        InventoryReconciler(dependencies),
+    )

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocloud.core import operations
-from neocloud.core.reconcile.reconciler import Context, ReconcileResult, Step
+from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.storage.v1 import BucketSpec, BucketStatus, InsecureEndpoint
 from neocloud.services.storage.gateway_link import BucketBoard, BucketChanges
-from neocloud.services.storage.public import GatewayWait
+from neocloud.services.storage.public import GatewayWait, poll_seconds
+from neocloud.services.storage.reconcile.inventories import mark_inventories
 from neocloud.services.storage.types import (
     BUCKET,
     Deletion,
@@ -69,7 +70,10 @@ class BucketReconciler:
         return (Step("Apply it to the gateway", self._apply),)
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
-        return (Step("Remove its objects", self._purge),)
+        return (
+            Step("Delete its inventories", self._delete_inventories),
+            Step("Remove its objects", self._purge),
+        )
 
     def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
         row, status, state = scope.row, scope.status, State(scope.row.state)
@@ -118,6 +122,12 @@ class BucketReconciler:
 
         await self._store.write(work)
         self._changes.notify()
+
+    async def _delete_inventories(self, scope: Scope) -> None:
+        bucket_id, now = scope.row.id, scope.context.now
+        if await self._store.write(lambda tx: mark_inventories(tx, bucket_id, now)):
+            why = "the object gateway stops its inventories"
+            raise RetryLater(why, delay_seconds=poll_seconds(scope.context))
 
     async def _purge(self, scope: Scope) -> None:
         self._wait.until_purged(scope.context, "objects")

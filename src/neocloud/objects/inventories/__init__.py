@@ -1,0 +1,1 @@
+"""Inventories: lists of the objects of buckets, which the object gateway writes for InventoryService."""
