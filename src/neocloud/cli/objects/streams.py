@@ -30,12 +30,18 @@ def upload_stream(s3: Any, stream: BinaryIO, to: BucketPlace, count: Count) -> i
             raise ClientError("OUT_OF_RANGE", f"{to}: {error}", "Split the stream") from error
 
 
-def download_stream(s3: Any, source: BucketPlace, stream: BinaryIO) -> int:
+def download_stream(s3: Any, source: BucketPlace, stream: BinaryIO, largest_bytes: int | None = None) -> int:
     """Write an object to a stream, and return the number of its bytes. Raises ClientError, also where the
     bytes that were written turn out not to be those of the object; OSError of the stream."""
     facts = facts_of(s3, source)
     if facts is None:
         raise ClientError("NOT_FOUND", f"There is no object {source}")
+    if largest_bytes is not None and facts.size > largest_bytes:
+        raise ClientError(
+            "OUT_OF_RANGE",
+            f"{source} has {facts.size:,} bytes; at most {largest_bytes:,} are read",
+            "Divide it",
+        )
     value, written, etag, failures = facts.new_value(), 0, "", 0
     while True:
         body, etag = _open(s3, source, written, etag)
