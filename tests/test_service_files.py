@@ -49,7 +49,9 @@ OTHERS = {
     },
     "storage": {
         "gateway_link.py": "what the object gateway and control plane tell each other",
+        "object_clients.py": "the rights and keys of the two files below",
         "object_reads.py": "reads objects for other services, as the account that asked",
+        "object_writes.py": "writes objects for other services, as the account that asked",
         "report.py": "what the operator is told in neo status",
     },
     "tuning": {"work_folder.py": "the folder that a job shares with its recipe"},

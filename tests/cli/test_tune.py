@@ -166,6 +166,14 @@ def test_an_object_of_a_bucket_is_named_and_not_uploaded(
     assert request.spec.validation_file == "file-1"
 
 
+def test_the_folder_of_a_bucket_to_write_to_is_named(signed_in: Neo, cloud_with_jobs: Cloud) -> None:
+    options = ("--base", "bank", "--save-to", "s3://data-sets/models")
+    ran = signed_in("tune", "s3://data-sets/chats.jsonl", *options)
+    assert ran.code == 0, ran.err
+    [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
+    assert request.spec.output == "s3://data-sets/models"
+
+
 @pytest.mark.parametrize(("options", "count"), [((), 1), (("--merge",), 2)])
 def test_the_models_are_served_in_the_project_of_the_job(
     tuned: Tuned, cloud_with_jobs: Cloud, options: tuple[str, ...], count: int

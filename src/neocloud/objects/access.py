@@ -55,11 +55,13 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class ReadLimit:
+class KeyLimit:
     """What a key is limited to: reading and listing the objects of one bucket below a prefix."""
 
     bucket_id: str
     prefix: str
+    writes: bool = False
+    """It creates objects instead, and neither reads nor lists."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class SigningKey:
     """The project in which this subject makes and lists buckets."""
     group_ids: frozenset[str] = frozenset()
     expires_at: datetime | None = None
-    reads: ReadLimit | None = None
+    limit: KeyLimit | None = None
     """None: all that the account may do."""
 
 

@@ -43,7 +43,7 @@ from neocloud.messages.neocloud.storage.v1 import (
 )
 from neocloud.objects.access import (
     ControlPlaneUnavailable,
-    ReadLimit,
+    KeyLimit,
     RefusalCode,
     Refused,
     SigningKey,
@@ -104,7 +104,7 @@ class GrpcControlPlane:
             project_id=found.project_id,
             group_ids=frozenset(found.group_ids),
             expires_at=contract.to_datetime(found.expires_at) if found.HasField("expires_at") else None,
-            reads=ReadLimit(found.reads.bucket_id, found.reads.prefix) if found.HasField("reads") else None,
+            limit=_limit(found),
         )
 
     async def authenticate(self, token: str) -> TokenOwner:
@@ -302,3 +302,8 @@ def _is_rate(error: grpc.aio.AioRpcError) -> bool:
         return False
     details = contract.from_status(raw).details
     return any(detail.WhichOneof("details") == "too_many_requests" for detail in details)
+
+
+def _limit(found: SignResponse) -> KeyLimit | None:
+    limit = found.limit
+    return KeyLimit(limit.bucket_id, limit.prefix, limit.writes) if found.HasField("limit") else None

@@ -15,10 +15,10 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.service import Dependencies
 from neocloud.services.iam.access.signed_requests import StoreSignedRequests
-from neocloud.services.iam.types import ReadLimit, SignedRequests
+from neocloud.services.iam.types import KeyLimit, SignedRequests
 from neocloud.services.storage.gateway_link import BucketBoard
 from neocloud.services.storage.object_reads import StoreObjectReads
-from neocloud.services.storage.public import ObjectPlace, ReadProblem, Unreadable
+from neocloud.services.storage.public import AccessProblem, ObjectPlace, Unreadable
 from tests import control_plane
 from tests.objects.s3.served import error_of
 from tests.services.storage.cloud import AccessKey
@@ -56,8 +56,8 @@ class Cloud(ServedCloud):
 
     async def reading(self, prefix: str) -> Any:
         """Return an S3 client with a reading key."""
-        limit = ReadLimit(self.bucket_id, prefix)
-        made = await self.requests.reading_key(self.account_id, self.project_id, limit, timedelta(minutes=5))
+        limit = KeyLimit(self.bucket_id, prefix)
+        made = await self.requests.limited_key(self.account_id, self.project_id, limit, timedelta(minutes=5))
         return self.s3(made.aws_access_key_id, made.secret)
 
 
@@ -84,7 +84,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
         yield found
 
 
-async def problem_of(call: Any) -> ReadProblem:
+async def problem_of(call: Any) -> AccessProblem:
     with pytest.raises(Unreadable) as found:
         await call
     return found.value.problem
@@ -96,13 +96,13 @@ async def test_objects_and_folders_that_were_allowed_are_read(cloud: Cloud) -> N
     folder = ObjectPlace("data-sets", "chats/")
     await cloud.allow(folder)
     assert await cloud.reads.names(JOB.id, folder, 2) == ["bank.jsonl", "shop.jsonl"]
-    assert await problem_of(cloud.reads.names(JOB.id, folder, 1)) is ReadProblem.TOO_LARGE
+    assert await problem_of(cloud.reads.names(JOB.id, folder, 1)) is AccessProblem.TOO_LARGE
     absent = ObjectPlace("data-sets", "none/")
-    assert await problem_of(cloud.reads.names(JOB.id, absent, 1)) is ReadProblem.MISSING
+    assert await problem_of(cloud.reads.names(JOB.id, absent, 1)) is AccessProblem.MISSING
 
 
 async def test_a_resource_that_was_allowed_nothing_reads_nothing(cloud: Cloud) -> None:
-    assert await problem_of(cloud.fetch()) is ReadProblem.MISSING
+    assert await problem_of(cloud.fetch()) is AccessProblem.MISSING
 
 
 async def test_a_person_reads_until_they_are_blocked(cloud: Cloud) -> None:
@@ -110,7 +110,7 @@ async def test_a_person_reads_until_they_are_blocked(cloud: Cloud) -> None:
     await cloud.allow(subject=Subject(person, "user", "ann", cloud.tenant_id))
     assert await cloud.fetch() == b"chats/bank.jsonl"
     await cloud.call("nebius.iam.v1.TenantUserAccountService/Block", id=person)
-    assert await problem_of(cloud.fetch()) is ReadProblem.FORBIDDEN
+    assert await problem_of(cloud.fetch()) is AccessProblem.FORBIDDEN
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_what_arrives_damaged_is_not_taken(cloud: Cloud, answer: bytes) ->
     await cloud.allow()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         cloud.board.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
-        assert await problem_of(cloud.fetch()) is ReadProblem.UNANSWERED
+        assert await problem_of(cloud.fetch()) is AccessProblem.UNANSWERED
 
 
 async def test_a_sign_in_for_other_services_is_not_allowed_to_read(cloud: Cloud) -> None:
@@ -152,7 +152,7 @@ async def test_another_bucket_that_took_the_name_is_not_read(cloud: Cloud) -> No
     await cloud.gone(cloud.bucket_id)
     await cloud.bucket("data-sets")
     await cloud.put(cloud.key, "data-sets", PLACE.key, b"poison")
-    assert await problem_of(cloud.fetch()) is ReadProblem.MISSING
+    assert await problem_of(cloud.fetch()) is AccessProblem.MISSING
 
 
 async def test_a_reading_key_reads_below_its_prefix_and_does_nothing_else(cloud: Cloud) -> None:
@@ -187,11 +187,11 @@ async def test_a_reading_key_reads_below_its_prefix_and_does_nothing_else(cloud:
 
 
 async def test_a_reading_key_gets_no_token_and_ends_with_its_account(cloud: Cloud) -> None:
-    limit = ReadLimit(cloud.bucket_id, "ä" * 600)  # its id stays short
-    made = await cloud.requests.reading_key(cloud.account_id, cloud.project_id, limit, timedelta(minutes=5))
+    limit = KeyLimit(cloud.bucket_id, "ä" * 600)  # its id stays short
+    made = await cloud.requests.limited_key(cloud.account_id, cloud.project_id, limit, timedelta(minutes=5))
     day = f"{SystemClock().now():%Y%m%d}"
     signer = await cloud.requests.signer(made.aws_access_key_id, day, "eu-north1")
-    assert signer is not None and signer.reads == ReadLimit(cloud.bucket_id, "ä" * 50)
+    assert signer is not None and signer.limit == KeyLimit(cloud.bucket_id, "ä" * 50)
     assert await cloud.requests.token(made.aws_access_key_id) is None
     await cloud.call("nebius.iam.v1.ServiceAccountService/Delete", id=cloud.account_id)
     assert await cloud.requests.signer(made.aws_access_key_id, day, "eu-north1") is None

@@ -7,6 +7,7 @@ import typer
 
 from neocloud.cli.evaluation.client import Model
 from neocloud.cli.evaluation.conversations import choose_questions, last_questions, read_conversations
+from neocloud.cli.evaluation.data_source import data_file
 from neocloud.cli.evaluation.metrics import Measured, Metric, Plan, measure
 from neocloud.cli.evaluation.report import report, report_view
 from neocloud.cli.evaluation.tasks import Tasks, run_tasks
@@ -24,7 +25,10 @@ app = command_group()
 BaseOption = Annotated[str, typer.Option(help="Model to compare with.")]
 CandidateOption = Annotated[str, typer.Option(help="Model to evaluate, e.g. the fine-tuned one.")]
 DataOption = Annotated[
-    Path | None, typer.Option(help="Test conversations as JSONL, used in the training of neither model.")
+    str,
+    typer.Option(
+        help="Test conversations as JSONL, a path or s3://BUCKET/KEY, used in the training of neither model."
+    ),
 ]
 LimitOption = Annotated[
     int, typer.Option(min=0, help="Number of conversations to use, drawn at random; 0: all.")
@@ -63,7 +67,7 @@ def evaluate(
     context: typer.Context,
     base: BaseOption,
     candidate: CandidateOption,
-    data: DataOption = None,
+    data: DataOption = "",
     limit: LimitOption = 0,
     metrics: MetricsOption = None,
     samples: SamplesOption = 32,
@@ -86,6 +90,7 @@ def evaluate(
     Examples:
 
       neo evaluate --base tiny --candidate assistant --data chats_test.jsonl
+      neo evaluate --base tiny --candidate assistant --data s3://data-sets/chats_test.jsonl
       neo evaluate --base tiny --candidate assistant --data chats_test.jsonl -o json | jq .comparison
       neo evaluate --base tiny --candidate assistant --tasks replies --task-folder ./tasks
     """
@@ -95,9 +100,10 @@ def evaluate(
             chosen = Tasks(tasks, task_folder, tokenizer, limit)
             run_tasks(Model(one, base), Model(other, candidate), chosen, output)
         return
-    if data is None:
+    if not data:
         raise ClientError("INVALID_ARGUMENT", "No test data was given", "Give --data, or --tasks")
-    conversations = read_conversations(data, limit, seed)
+    with data_file(context, data) as path:
+        conversations = read_conversations(path, limit, seed, data)
     plan = Plan(
         conversations=conversations,
         questions=choose_questions(conversations, samples, seed),
@@ -110,7 +116,7 @@ def evaluate(
     )
     with gateway_of(context, places[0]) as one, gateway_of(context, places[1]) as other:
         models = (Model(one, base), Model(other, candidate))
-        facts: JsonObject = {"base": base, "candidate": candidate, "data": str(data)}
+        facts: JsonObject = {"base": base, "candidate": candidate, "data": data}
         found, is_complete = _measured(models, plan)
     _print(report(plan, *found, show_samples, {**facts, "is_complete": is_complete}), found, models, output)
     if not is_complete:

@@ -33,18 +33,20 @@ class Question:
         return self.messages[-1]["content"]
 
 
-def read_conversations(path: Path, limit: int, seed: int) -> list[Conversation]:
-    """Read all conversations, or `limit` drawn at random. Raises ClientError that names the invalid line."""
+def read_conversations(path: Path, limit: int, seed: int, name: str = "") -> list[Conversation]:
+    """Read all conversations, or `limit` drawn at random. Raises ClientError that names the invalid line, and
+    the file; `name` is that of what the file is a copy of."""
+    shown = name or str(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ClientError("INVALID_ARGUMENT", f"{path} cannot be read: {error}") from error
+        raise ClientError("INVALID_ARGUMENT", f"{shown} cannot be read: {error}") from error
     found = [
-        _conversation(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
+        _conversation(line, f"{shown}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
     ]
     if not found:
         raise ClientError(
-            "INVALID_ARGUMENT", f"{path} contains no conversation", "Give the test part of your data"
+            "INVALID_ARGUMENT", f"{shown} contains no conversation", "Give the test part of your data"
         )
     return random.Random(seed).sample(found, len(found))[:limit] if limit else found  # a sample, no secret  # nosec B311
 

@@ -185,10 +185,7 @@ class Copier:
 
     def upload_file(self, file: BinaryIO, to: BucketPlace) -> None:
         """Upload an open file or stream. The object gateway checks each part by its checksum."""
-        kind, encoding = mimetypes.guess_type(to.key)
-        extra = {"ChecksumAlgorithm": CHECKSUM}
-        if kind is not None and encoding is None:
-            extra["ContentType"] = kind
+        extra = upload_headers(to.key)
         with s3_errors(to):
             counting = [_Counting(self._count)]
             self._finish(lambda: self._transfers.upload(file, to.bucket, to.key, extra, counting), to)
@@ -235,16 +232,29 @@ def remove(s3: Any, root: Root, name: str) -> None:
         folder.unlink(path.name)
 
 
+def upload_headers(key: str) -> dict[str, str]:
+    """Return what an upload to this key says of its content."""
+    kind, encoding = mimetypes.guess_type(key)
+    extra = {"ChecksumAlgorithm": CHECKSUM}
+    if kind is not None and encoding is None:
+        extra["ContentType"] = kind
+    return extra
+
+
+def damaged(source: BucketPlace) -> ClientError:
+    return ClientError(
+        "DATA_LOSS",
+        f"{source} arrived with other bytes than were stored, or was replaced meanwhile",
+        "Run the command again",
+    )
+
+
 def _check(facts: Facts, file: BinaryIO, source: BucketPlace) -> None:
     """Raise ClientError unless the file holds the bytes of the object."""
     file.seek(0)
     size = os.fstat(file.fileno()).st_size
     if size != facts.size or not facts.is_intact(file):
-        raise ClientError(
-            "DATA_LOSS",
-            f"{source} arrived with other bytes than were stored, or was replaced meanwhile",
-            "Run the command again",
-        )
+        raise damaged(source)
 
 
 @contextmanager

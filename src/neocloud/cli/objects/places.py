@@ -12,6 +12,8 @@ from pathlib import Path
 from neocloud.client.errors import ClientError
 
 SCHEME = "s3://"
+STREAM = "-"
+"""Standard input or output."""
 PARTIAL_SUFFIX = ".neo-partial"
 """Ends the names of files that are being downloaded. They are not uploaded."""
 LONGEST_KEY_BYTES = 1024
@@ -64,6 +66,12 @@ class UnsafeKey(ValueError):
 def place_of(text: str) -> Place:
     """Read an argument. Raises ClientError."""
     if not text.startswith(SCHEME):
+        if text == STREAM:
+            raise ClientError(
+                "INVALID_ARGUMENT",
+                "- is a stream, not a place of files",
+                "`neo storage cp` copies one stream; a file of this name is written ./-",
+            )
         if not text or "\0" in text or "://" in text:
             raise ClientError(
                 "INVALID_ARGUMENT",

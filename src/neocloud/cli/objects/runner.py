@@ -55,7 +55,8 @@ def _said(error: Exception) -> str:
 class Meter:
     """Counts bytes from all threads, and shows them on a terminal."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, total: int | None) -> None:
+        """A total that is not known is None."""
         self._lock = threading.Lock()
         self._title, self._total = title, total
         self._shown: tuple[Progress, TaskID] | None = None

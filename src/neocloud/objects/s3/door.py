@@ -12,7 +12,7 @@ from neocloud.core.callers import Buckets, Rate, source_network
 from neocloud.core.clock import Clock
 from neocloud.objects.access import (
     ControlPlane,
-    ReadLimit,
+    KeyLimit,
     SigningKey,
     TokenOwner,
     UnknownAccessKey,
@@ -22,7 +22,7 @@ from neocloud.objects.s3 import signature
 from neocloud.objects.s3.body import Body
 from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.errors import S3Error, denied
-from neocloud.objects.s3.operations import GET, LIST, Scope
+from neocloud.objects.s3.operations import CREATE, GET, LIST, Scope
 from neocloud.objects.s3.remembered import Contact, Remembered
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.s3.settings import S3Settings
@@ -47,8 +47,8 @@ class Caller:
     is_presigned: bool = False
     proof: str = ""
     """The proof of the token that was shown; "": a key signed."""
-    reads: ReadLimit | None = None
-    """The limit of a key that only reads; None: the key may do all that the subject may do."""
+    limit: KeyLimit | None = None
+    """The limit of a key for one piece of work; None: the key may do all that the subject may do."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -114,7 +114,7 @@ class Door:
 
     async def permissions(self, caller: Caller, target_id: str) -> frozenset[str]:
         """Return what the roles of a caller allow on a bucket or project. Raises S3Error."""
-        if caller.is_anonymous or caller.reads is not None:
+        if caller.is_anonymous or caller.limit is not None:
             return frozenset()
         return await self._roles(caller, target_id)
 
@@ -143,7 +143,7 @@ class Door:
         self, caller: Caller, bucket: Bucket, permission: str, path: str, scope: Scope
     ) -> bool:
         """Return whether a role or the policy of the bucket allows this. Raises S3Error."""
-        if caller.reads is not None and not _is_within(caller.reads, bucket, permission, path):
+        if caller.limit is not None and not _is_within(caller.limit, bucket, permission, path):
             return False
         for rule in view(bucket).rules:
             concerned = not rule.group_id or rule.group_id in caller.group_ids
@@ -168,12 +168,13 @@ def caller_of(key: SigningKey, signed: Signed | None = None) -> Caller:
         key.project_id,
         key.group_ids,
         is_presigned=signed is not None and signed.is_presigned,
-        reads=key.reads,
+        limit=key.limit,
     )
 
 
-def _is_within(limit: ReadLimit, bucket: Bucket, permission: str, path: str) -> bool:
-    return bucket.id == limit.bucket_id and permission in (GET, LIST) and path.startswith(limit.prefix)
+def _is_within(limit: KeyLimit, bucket: Bucket, permission: str, path: str) -> bool:
+    allowed = (CREATE,) if limit.writes else (GET, LIST)
+    return bucket.id == limit.bucket_id and permission in allowed and path.startswith(limit.prefix)
 
 
 def _names(request: S3Request) -> list[tuple[str, str]]:

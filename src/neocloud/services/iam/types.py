@@ -139,11 +139,13 @@ class TemporaryKey:
 
 
 @dataclass(frozen=True)
-class ReadLimit:
+class KeyLimit:
     """What a key is limited to: reading and listing the objects of one bucket below a prefix."""
 
     bucket_id: str
     prefix: str
+    writes: bool = False
+    """It creates objects instead, and neither reads nor lists."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Signer:
     project_id: str
     group_ids: tuple[str, ...]
     expires_at: datetime | None
-    reads: ReadLimit | None = None
+    limit: KeyLimit | None = None
     """None: all that the account may do."""
 
 
@@ -189,11 +191,11 @@ class SignedRequests(Protocol):
         it ends at the latest. None unless the key is active."""
         ...
 
-    async def reading_key(
-        self, account_id: str, project_id: str, reads: ReadLimit, lifetime: timedelta
+    async def limited_key(
+        self, account_id: str, project_id: str, limit: KeyLimit, lifetime: timedelta
     ) -> TemporaryKey:
-        """Return a key for work that an account started and that outlives its sign-in. It may read what the
-        account may read at the time of use, within the limit, and ends with the account."""
+        """Return a key for work that an account started and that outlives its sign-in. It may do what the
+        account may do at the time of use, within the limit, and ends with the account."""
         ...
 
     def refusal(self, tx: Transaction, subject: Subject, permission: str, target_id: str) -> ApiError | None:

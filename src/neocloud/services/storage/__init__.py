@@ -13,7 +13,8 @@ from neocloud.services.storage.gateway_link import (
     TransferChanges,
 )
 from neocloud.services.storage.object_reads import StoreObjectReads
-from neocloud.services.storage.public import GatewayNotifier, GatewayReports, ObjectReads
+from neocloud.services.storage.object_writes import StoreObjectWrites
+from neocloud.services.storage.public import GatewayNotifier, GatewayReports, ObjectReads, ObjectWrites
 from neocloud.services.storage.reconcile import reconcilers
 from neocloud.services.storage.report import report
 
@@ -30,6 +31,7 @@ SERVICE = Service(
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
         ObjectReads: StoreObjectReads,
+        ObjectWrites: StoreObjectWrites,
         ObjectGatewayKey: lambda dependencies: load_or_make_object_gateway_key(dependencies.settings.home),
     },
 )

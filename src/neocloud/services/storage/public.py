@@ -84,20 +84,30 @@ def place_in(url: str) -> ObjectPlace | None:
     return ObjectPlace(bucket, key) if url.startswith(SCHEME) and bucket and key else None
 
 
-class ReadProblem(StrEnum):
+class AccessProblem(StrEnum):
     MISSING = "missing"
     FORBIDDEN = "forbidden"
     TOO_LARGE = "too large"
     UNANSWERED = "unanswered"
     """The gateway does not run, or the answer was cut off; another try may succeed."""
+    FULL = "full"
+    """The bucket holds all that it may."""
 
 
-class Unreadable(Exception):
-    """An object cannot be read; the message says why, and what to do."""
+class ObjectAccessError(Exception):
+    """An object cannot be read or written; the message says why, and what to do."""
 
-    def __init__(self, problem: ReadProblem, message: str) -> None:
+    def __init__(self, problem: AccessProblem, message: str) -> None:
         super().__init__(message)
         self.problem = problem
+
+
+class Unreadable(ObjectAccessError):
+    """An object cannot be read."""
+
+
+class Unwritable(ObjectAccessError):
+    """An object cannot be written."""
 
 
 class ObjectReads(Protocol):
@@ -120,6 +130,23 @@ class ObjectReads(Protocol):
 
     async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:
         """Return the names below a folder. Raises Unreadable, also where there are more than `most`."""
+        ...
+
+
+class ObjectWrites(Protocol):
+    """Writes objects for the resources of other services, as the account that made the resource. The right is
+    checked twice, as by ObjectReads; of a resource that overwrites, the right to create objects is enough."""
+
+    def allow(
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectPlace
+    ) -> None:
+        """Let a new resource write below this folder, as the subject. Raises ApiError unless the subject may,
+        and where the project has no such bucket."""
+        ...
+
+    async def put(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO, size: int) -> None:
+        """Write an object of the folder that was allowed: the first `size` bytes of a file. It is visible
+        once it is whole. Raises Unwritable."""
         ...
 
 

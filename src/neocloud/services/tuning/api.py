@@ -35,6 +35,7 @@ from neocloud.services.tuning.rules import FineTuningJobRules, shape_of
 from neocloud.services.tuning.types import (
     JOB,
     JOB_ID_PREFIX,
+    OUTPUT_REASONS,
     WORKING,
     Desired,
     RuntimeState,
@@ -93,7 +94,10 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
             now, provided = call.dependencies.clock.now(), call.dependencies.provided
             reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
             check_capacity(reader, row, [(shape, 1)], [], may_wait=True, may_preempt=True)
-        fresh = RuntimeState(attempt=runtime.attempt + 1)
+        error = FineTuningJobStatus.FromString(row.status).error.code
+        if row.state == State.FAILED and error in OUTPUT_REASONS:  # it is trained already
+            return _change(tx, call, row, replace(runtime, desired=Desired.RUN), State.QUEUED)
+        fresh = RuntimeState(attempt=runtime.attempt + 1, saved_step=runtime.saved_step)
         return _change(tx, call, row, fresh, State.QUEUED)
 
     return Write(work)

@@ -51,6 +51,13 @@ class Reason(StrEnum):
     WORKER_LOST = "worker_lost"
     TRAINING_FAILED = "training_failed"
     BAD_RESULT = "bad_result"
+    OUTPUT_MISSING = "output_missing"
+    OUTPUT_FORBIDDEN = "output_forbidden"
+    OUTPUT_FULL = "output_full"
+
+
+OUTPUT_REASONS = frozenset({Reason.OUTPUT_MISSING, Reason.OUTPUT_FORBIDDEN, Reason.OUTPUT_FULL})
+"""The new model exists, and only its copy in a bucket is missing."""
 
 
 def namespace(job_id: str) -> str:
@@ -76,6 +83,7 @@ def result_file_id(job_id: str, name: str) -> str:
 
 _SECRET_NAME = "tuning"
 _DESIRED, _ATTEMPT, _LOST, _LOST_STEP, _SLURM_JOBS = "wish", "attempt", "lost", "lost_step", "slurm_jobs"
+_SAVED_STEP = "saved_step"
 
 
 class Desired(StrEnum):
@@ -97,6 +105,8 @@ class RuntimeState:
     """The step that the last of these reached."""
     slurm_jobs: tuple[int, ...] = ()
     """The Slurm jobs of this attempt, in order."""
+    saved_step: int = 0
+    """The step of the last checkpoint that was written to a bucket."""
 
 
 def read_runtime_state(tx: Transaction, job_id: str) -> RuntimeState:
@@ -110,6 +120,7 @@ def read_runtime_state(tx: Transaction, job_id: str) -> RuntimeState:
         lost=content[_LOST],
         lost_step=content[_LOST_STEP],
         slurm_jobs=tuple(content[_SLURM_JOBS]),
+        saved_step=content.get(_SAVED_STEP, 0),
     )
 
 
@@ -120,6 +131,7 @@ def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> No
         _LOST: state.lost,
         _LOST_STEP: state.lost_step,
         _SLURM_JOBS: state.slurm_jobs,
+        _SAVED_STEP: state.saved_step,
     }
     tx.put_secret(job_id, _SECRET_NAME, json.dumps(content).encode())
 

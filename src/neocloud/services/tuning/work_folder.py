@@ -74,6 +74,8 @@ class Checkpoint:
     time: float
     train_loss: float
     valid_loss: float | None
+    name: str
+    """Of its folder, below `finetune`."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class WorkFolder:
     def checkpoints(self) -> list[Checkpoint]:
         """Return the complete checkpoints, newest first; an incomplete one has another name."""
         found: list[Checkpoint] = []
-        for step, saved_at in sorted(self._saved(), reverse=True):
+        for step, saved_at, name in sorted(self._saved(), reverse=True):
             train = [
                 row.train_loss for row in self.metrics if row.train_loss is not None and row.step <= step
             ]
@@ -197,7 +199,7 @@ class WorkFolder:
                 row.valid_loss for row in self.metrics if row.valid_loss is not None and row.step == step
             ]
             found.append(
-                Checkpoint(step, saved_at, train[-1] if train else 0.0, valid[-1] if valid else None)
+                Checkpoint(step, saved_at, train[-1] if train else 0.0, valid[-1] if valid else None, name)
             )
         return found
 
@@ -273,8 +275,8 @@ class WorkFolder:
             if _is_number(time) and 0 <= time <= LATEST_SECONDS:
                 yield number, float(time), row
 
-    def _saved(self) -> Iterator[tuple[int, float]]:
-        """Yield step and time of each checkpoint."""
+    def _saved(self) -> Iterator[tuple[int, float, str]]:
+        """Yield step, time and name of each checkpoint."""
         with self._opened() as folder:
             if folder is None or folder.state("finetune") is None:
                 return
@@ -282,7 +284,7 @@ class WorkFolder:
                 for name in inner.names():
                     step, state = _CHECKPOINT.fullmatch(name), inner.state(name)
                     if step and state is not None and _is_step(int(step[1])):
-                        yield int(step[1]), min(max(0.0, state.st_mtime), LATEST_SECONDS)
+                        yield int(step[1]), min(max(0.0, state.st_mtime), LATEST_SECONDS), name
 
 
 def _head(folder: Folder, name: str) -> bytes:

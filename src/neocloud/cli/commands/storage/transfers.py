@@ -7,6 +7,7 @@ import typer
 
 from neocloud.cli.commands.storage.objects import DryRunOption
 from neocloud.cli.commands.storage.session import EnvKeyOption, s3_session
+from neocloud.cli.commands.storage.streams import STREAM, copy_stream
 from neocloud.cli.objects.places import Place, place_of
 from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, size_text
 from neocloud.cli.resources.lookup import ProjectOption
@@ -22,6 +23,12 @@ KIB = 1024
 FEW_NAMES = 5
 SourceArgument = Annotated[str, typer.Argument(help="A path, or s3://BUCKET/KEY.", metavar="SOURCE")]
 TargetArgument = Annotated[str, typer.Argument(help="A path, or s3://BUCKET/KEY.", metavar="TARGET")]
+StreamSourceArgument = Annotated[
+    str, typer.Argument(help="A path, s3://BUCKET/KEY, or - for stdin.", metavar="SOURCE")
+]
+StreamTargetArgument = Annotated[
+    str, typer.Argument(help="A path, s3://BUCKET/KEY, or - for stdout.", metavar="TARGET")
+]
 RecursiveOption = Annotated[
     bool, typer.Option("--recursive", "-r", help="Copy all that is in a folder; links are left out.")
 ]
@@ -29,8 +36,8 @@ RecursiveOption = Annotated[
 
 def cp(
     context: typer.Context,
-    source: SourceArgument,
-    target: TargetArgument,
+    source: StreamSourceArgument,
+    target: StreamTargetArgument,
     recursive: RecursiveOption = False,
     dry_run: DryRunOption = False,
     project: ProjectOption = "",
@@ -42,12 +49,25 @@ def cp(
     Checksums are verified. With --recursive, what is at the target already, with the same size and checksum,
     is not copied again: after an interruption run the same command once more.
 
+    A place that is - is standard input or output. What comes in is an object once it has ended; so use
+    `set -o pipefail`, and delete the object where the program before the pipe failed.
+
     Examples:
 
       neo storage cp train.jsonl s3://data-sets/train/
       neo storage cp s3://data-sets/train/ ./train --recursive
       neo storage cp s3://data-sets/model.bin s3://archive/model.bin
+      tar c ./run1 | neo storage cp - s3://archive/run1.tar
+      neo storage cp s3://archive/run1.tar - | tar x
     """
+    if STREAM in (source, target):
+        if recursive or dry_run:
+            raise ClientError(
+                "INVALID_ARGUMENT", "- is one stream of bytes", "Leave out --recursive and --dry-run"
+            )
+        with s3_session(context, project, env_key=env_key) as s3:
+            copy_stream(s3, source, target, output)
+        return
     with s3_session(context, project, env_key=env_key) as s3:
         _run(s3, place_of(source), place_of(target), output, recursive=recursive, is_dry=dry_run)
 

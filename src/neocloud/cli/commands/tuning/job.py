@@ -125,6 +125,7 @@ def _rows(job: "FineTuningJob") -> list[tuple[str, object]]:
         ("Step", f"{status.step} of {status.total_steps}" if status.total_steps else ""),
         ("Trained tokens", status.trained_tokens or ""),
         ("New model", status.fine_tuned_model),
+        ("Written to", status.output),
         ("Result files", ", ".join(status.result_files)),
         ("Error", f"{status.error.code}: {status.error.message}" if status.HasField("error") else ""),
     ]

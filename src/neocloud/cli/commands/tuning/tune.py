@@ -74,6 +74,12 @@ PlatformOption = Annotated[
 PresetOption = Annotated[str, typer.Option(help="CPUs, memory and GPUs. Default: the smallest that fits.")]
 OnSlurmOption = Annotated[str, typer.Option(metavar="CLUSTER", help="Train as a job of this Slurm cluster.")]
 NodesOption = Annotated[int, typer.Option(min=1, help="Number of the cluster's nodes to train on together.")]
+SaveToOption = Annotated[
+    str,
+    typer.Option(
+        metavar="s3://BUCKET/PREFIX", help="Also write the new model and the checkpoints to this folder."
+    ),
+]
 ServeItOption = Annotated[
     bool, typer.Option("--serve", help="Serve base and new model, and send both a question.")
 ]
@@ -101,6 +107,7 @@ def tune(
     preset: PresetOption = "",
     on_slurm: OnSlurmOption = "",
     nodes: NodesOption = 1,
+    save_to: SaveToOption = "",
     serve_it: ServeItOption = False,
     question: QuestionOption = "",
     price: PriceOption = "",
@@ -119,7 +126,7 @@ def tune(
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
-      neo tune s3://data-sets/chats.jsonl --base tiny
+      neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
     if price and not serve_it:
         raise typer.BadParameter(
@@ -145,6 +152,7 @@ def tune(
         "suffix": suffix,
         "seed": seed,
         "merge": merge,
+        "output": save_to,
         "hyperparameters": {name: value for name, value in settings.items() if value},
     }
     with gateway_of(context, project=cloud.project) as gateway:
@@ -232,4 +240,6 @@ def _print_result(job: "FineTuningJob", output: Format) -> None:
         echo(f"Follow it: neo tuning job events {job.metadata.id} --follow")
         return
     echo(f"New model: {job.status.fine_tuned_model}")
+    if job.status.output:
+        echo(f"In the bucket: {job.status.output}")
     print_view(evaluation_view(job))

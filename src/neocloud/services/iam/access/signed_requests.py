@@ -29,11 +29,11 @@ from neocloud.services.iam.access.temporary_keys import (
     find_key,
     is_temporary,
     issue_key,
-    issue_reading_key,
+    issue_limited_key,
 )
 from neocloud.services.iam.access.tokens import issue, issue_for
 from neocloud.services.iam.rules.roles import ROLES, allows
-from neocloud.services.iam.types import GROUP_MEMBERSHIP, ReadLimit, Signer, TemporaryKey
+from neocloud.services.iam.types import GROUP_MEMBERSHIP, KeyLimit, Signer, TemporaryKey
 
 TOKEN_LIFETIME = timedelta(minutes=5)
 MAX_SKEW = timedelta(days=8)
@@ -113,12 +113,12 @@ class StoreSignedRequests:
             expires_at = min(expires_at, claims.expires_at)
         return await self._store.write(lambda tx: issue_key(tx, claims, project_id, expires_at))
 
-    async def reading_key(
-        self, account_id: str, project_id: str, reads: ReadLimit, lifetime: timedelta
+    async def limited_key(
+        self, account_id: str, project_id: str, limit: KeyLimit, lifetime: timedelta
     ) -> TemporaryKey:
         now = self._clock.now()
         return await self._store.write(
-            lambda tx: issue_reading_key(tx, account_id, project_id, reads, now, now + lifetime)
+            lambda tx: issue_limited_key(tx, account_id, project_id, limit, now, now + lifetime)
         )
 
     def refusal(
@@ -157,7 +157,7 @@ def _temporary_signer(tx: Transaction, found: FoundKey, aws_id: str, day: str, r
         project_id=found.project_id,
         group_ids=_groups(tx, found.subject.id),
         expires_at=found.expires_at,
-        reads=found.reads,
+        limit=found.limit,
     )
 
 

@@ -5,8 +5,8 @@ Nothing of a key is stored. Its id holds, encrypted, whose it is, the credential
 when it ends; its secret is derived from the id. Each use looks at the account and the credential again, so a
 key ends with the session that was revoked or the key that was deactivated, whatever its time.
 
-A reading key is for work that an account started and that outlives the sign-in. It has no credential, ends
-with the account, and reads one bucket below a prefix.
+A limited key is for work that an account started and that outlives the sign-in. It has no credential, ends
+with the account, and either reads one bucket below a prefix or writes there.
 """
 
 import base64
@@ -27,7 +27,7 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
 from neocloud.services.iam.access.authentication import find_account, find_subject
 from neocloud.services.iam.access.tokens import AccessClaims, Actor
-from neocloud.services.iam.types import SECRETS_ID, ReadLimit, TemporaryKey, is_project, tenant_of
+from neocloud.services.iam.types import SECRETS_ID, KeyLimit, TemporaryKey, is_project, tenant_of
 
 LONGEST_LIFETIME = timedelta(days=7)
 _ROOT = "temporary-key-root"
@@ -43,11 +43,11 @@ class FoundKey:
 
     subject: Subject
     claims: AccessClaims | None
-    """None of a reading key, which has no credential to issue tokens for."""
+    """None of a limited key, which has no credential to issue tokens for."""
     secret: str = field(repr=False)
     project_id: str
     expires_at: datetime
-    reads: ReadLimit | None = None
+    limit: KeyLimit | None = None
 
 
 def is_temporary(aws_access_key_id: str) -> bool:
@@ -75,14 +75,14 @@ def issue_key(tx: Transaction, claims: AccessClaims, project_id: str, expires_at
     return _sealed(tx, content, expires_at)
 
 
-def issue_reading_key(
-    tx: Transaction, account_id: str, project_id: str, reads: ReadLimit, now: datetime, expires_at: datetime
+def issue_limited_key(
+    tx: Transaction, account_id: str, project_id: str, limit: KeyLimit, now: datetime, expires_at: datetime
 ) -> TemporaryKey:
-    """Return a new key that reads for an account, as long as the account may be used."""
-    prefix = reads.prefix.encode()[:_PREFIX_BYTES].decode(errors="ignore")
+    """Return a new key for work of an account, as long as the account may be used."""
+    prefix = limit.prefix.encode()[:_PREFIX_BYTES].decode(errors="ignore")
     content = [
         *(account_id, "", now.timestamp(), None, project_id, int(expires_at.timestamp())),
-        *(reads.bucket_id, prefix),
+        *(limit.bucket_id, prefix, limit.writes),
     ]
     return _sealed(tx, content, expires_at)
 
@@ -116,7 +116,7 @@ def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
         account = find_account(tx, subject_id)
         if account is None or now >= expires_at or tenant_of(project_id, tx.get) != account.tenant_id:
             return None
-        return FoundKey(account, None, _secret(root, aws_id), project_id, expires_at, ReadLimit(*limit))
+        return FoundKey(account, None, _secret(root, aws_id), project_id, expires_at, KeyLimit(*limit))
     claims = AccessClaims(
         subject_id, credential_id, issued, expires_at, Actor(*actor) if actor else None, ACCESS_KEY_SCOPES
     )

@@ -43,9 +43,9 @@ from neocloud.services.inference.types import (
     users_namespace,
 )
 from neocloud.services.storage.public import (
+    AccessProblem,
     ObjectPlace,
     ObjectReads,
-    ReadProblem,
     Unreadable,
     folder_place,
 )
@@ -169,7 +169,7 @@ class ModelReconciler:
                         each = ObjectPlace(place.bucket, place.key + name)
                         await self._reads.fetch(scope.model_id, each, file, room)
         except Unreadable as error:
-            if error.problem is ReadProblem.UNANSWERED:
+            if error.problem is AccessProblem.UNANSWERED:
                 raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
             raise Failed(ModelReason.FETCH_FAILED, str(error)) from error
 

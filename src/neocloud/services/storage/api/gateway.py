@@ -22,6 +22,7 @@ from neocloud.messages.neocloud.storage.v1 import (
     GatewayTransfer,
     IssueTokenRequest,
     IssueTokenResponse,
+    KeyLimit,
     ListGatewayBucketsRequest,
     ListGatewayBucketsResponse,
     ListGatewayTransfersRequest,
@@ -82,9 +83,9 @@ async def sign(call: Call, request: SignRequest) -> SignResponse:
     )
     if found.expires_at is not None:
         answer.expires_at.CopyFrom(contract.timestamp(found.expires_at))
-    if found.reads is not None:
-        answer.reads.bucket_id, answer.reads.prefix = found.reads.bucket_id, found.reads.prefix
-        answer.reads.SetInParent()
+    if found.limit is not None:
+        limit = found.limit
+        answer.limit.CopyFrom(KeyLimit(bucket_id=limit.bucket_id, prefix=limit.prefix, writes=limit.writes))
     return answer
 
 

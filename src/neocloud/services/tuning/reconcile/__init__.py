@@ -20,6 +20,7 @@ from neocloud.services.compute.public import wait_for_capacity
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
+from neocloud.services.tuning.reconcile.output import OutputWriter
 from neocloud.services.tuning.reconcile.scope import Scope, job_status, read_scope
 from neocloud.services.tuning.reconcile.workspace import base_model, stage_workspace
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
@@ -63,6 +64,7 @@ class FineTuningJobReconciler:
         self._dependencies = dependencies
         self._pod = PodBackend(dependencies)
         self._slurm = SlurmBackend(dependencies)
+        self._output = OutputWriter(dependencies)
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._dependencies)
@@ -75,9 +77,11 @@ class FineTuningJobReconciler:
             return (Step("Stop after a checkpoint", backend.stop), Step("Remove workloads", backend.remove))
         return (
             Step("Stage the data", self._stage),
-            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
+            Step("Wait for capacity", self._wait),
             Step("Train", self._train),
+            Step("Write checkpoints", self._output.write_checkpoint),
             Step("Register the model", self._register),
+            Step("Write the output", self._output.write_model),
             Step("Remove workloads", self._remove_if_ended),
         )
 
@@ -92,13 +96,25 @@ class FineTuningJobReconciler:
         model_path = str(mounted_path(scope.job_id) / "model") if on_slurm else MODEL
         await stage_workspace(self._dependencies, scope, base, model_path)
 
+    async def _wait(self, scope: Scope) -> None:
+        if not _is_registered(scope):
+            await wait_for_capacity(scope.context)
+
     async def _train(self, scope: Scope) -> None:
+        if _is_registered(scope):
+            return
         base = await base_model(scope.context, scope.job.spec.model_id)
         await self._backend(scope).ensure(scope, base)
         scope.is_training = not scope.outcome
 
     async def _register(self, scope: Scope) -> None:
         if not isinstance(scope.outcome, Success):
+            return
+        if _is_registered(scope):
+            scope.model_id, scope.model_name = (
+                scope.job.status.fine_tuned_model_id,
+                scope.job.status.fine_tuned_model,
+            )
             return
         await add_result_files(self._dependencies, scope)
         base = await base_model(scope.context, scope.job.spec.model_id)
@@ -109,6 +125,7 @@ class FineTuningJobReconciler:
             await self._remove(scope)
 
     async def _remove(self, scope: Scope) -> None:
+        self._output.cancel(scope.job_id)
         if scope.job.spec.slurm_cluster_id and not await self._slurm.has_cluster(scope):
             return  # the cluster was deleted with all that ran there
         await self._backend(scope).remove(scope)
@@ -120,6 +137,11 @@ class FineTuningJobReconciler:
 
     def _backend(self, scope: Scope) -> Backend:
         return self._slurm if scope.job.spec.slurm_cluster_id else self._pod
+
+
+def _is_registered(scope: Scope) -> bool:
+    """Return whether the new model exists, and only its copy in a bucket is missing."""
+    return isinstance(scope.outcome, Success) and bool(scope.job.status.fine_tuned_model_id)
 
 
 async def add_result_files(dependencies: Dependencies, scope: Scope) -> None:

@@ -63,6 +63,8 @@ class Scope:
     model_id: str = ""
     model_name: str = ""
     result_files: tuple[str, ...] = ()
+    output: str = ""
+    """The folder of a bucket that the result was written to in this run."""
 
     @property
     def job_id(self) -> str:
@@ -153,7 +155,7 @@ def job_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     if scope.warnings is not None:
         status.warnings[:] = scope.warnings
     _set_progress(status, scope, state)
-    if state is State.SUCCEEDED and isinstance(scope.outcome, Success):
+    if isinstance(scope.outcome, Success) and (state is State.SUCCEEDED or scope.model_id):
         _set_results(status, scope, scope.outcome)
     if state is State.FAILED and state is not scope.state:
         _set_error(status, scope, result)
@@ -200,6 +202,7 @@ def _set_progress(status: FineTuningJobStatus, scope: Scope, state: State) -> No
 def _set_results(status: FineTuningJobStatus, scope: Scope, outcome: Success) -> None:
     status.fine_tuned_model_id = scope.model_id or status.fine_tuned_model_id
     status.fine_tuned_model = scope.model_name or status.fine_tuned_model
+    status.output = scope.output or status.output
     if scope.result_files:
         status.result_files[:] = scope.result_files
     status.trained_tokens = outcome.trained_tokens

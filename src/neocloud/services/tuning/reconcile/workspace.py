@@ -15,7 +15,7 @@ from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
-from neocloud.services.storage.public import SCHEME, ObjectReads, ReadProblem, Unreadable, place_in
+from neocloud.services.storage.public import SCHEME, AccessProblem, ObjectReads, Unreadable, place_in
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.rules import hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
@@ -32,9 +32,9 @@ LEAST_CONTEXT = 128
 LARGEST_FILE_BYTES = 5 * 10**9
 """The largest object; the gateway takes files of the same size."""
 _REASONS = {
-    ReadProblem.MISSING: Reason.FILE_MISSING,
-    ReadProblem.FORBIDDEN: Reason.FILE_FORBIDDEN,
-    ReadProblem.TOO_LARGE: Reason.FILE_TOO_LARGE,
+    AccessProblem.MISSING: Reason.FILE_MISSING,
+    AccessProblem.FORBIDDEN: Reason.FILE_FORBIDDEN,
+    AccessProblem.TOO_LARGE: Reason.FILE_TOO_LARGE,
 }
 SAMPLES = 16
 """How many answers of both models the report has."""
@@ -187,7 +187,7 @@ async def _stage_object(dependencies: Dependencies, scope: Scope, name: str, url
         with scope.folder.new_file(f"{name}.jsonl") as file:
             await reads.fetch(scope.job_id, place, file, LARGEST_FILE_BYTES)
     except Unreadable as error:
-        if error.problem is ReadProblem.UNANSWERED:
+        if error.problem is AccessProblem.UNANSWERED:
             raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
         raise Failed(_REASONS[error.problem], str(error)) from error
 

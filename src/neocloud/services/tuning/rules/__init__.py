@@ -18,8 +18,9 @@ from neocloud.messages.neocloud.tuning.v1 import (
 from neocloud.services.compute.public import Demand, Preset, check_capacity, preset, preset_violations
 from neocloud.services.inference.types import MODEL, ModelState
 from neocloud.services.slurm.types import CLUSTER
-from neocloud.services.storage.public import SCHEME, ObjectReads, place_in
+from neocloud.services.storage.public import SCHEME, ObjectReads, ObjectWrites, place_in
 from neocloud.services.tuning.rules.memory import Nodes, choose_shape, fit_on, nodes_of
+from neocloud.services.tuning.rules.output import output_folder
 from neocloud.services.tuning.types import JOB, WORKING, Files, State
 
 MAX_URL_BYTES = 1100
@@ -59,6 +60,7 @@ class FineTuningJobRules(Rules[FineTuningJob]):
             *where,
             *_model_violations(new, shape or node, reader),
             *_file_violations(new, reader),
+            *_output_violations(new, reader),
         ]
         if shape and not found:
             check_capacity(reader, new.metadata, [(shape, 1)], [], may_wait=True, may_preempt=True)
@@ -219,6 +221,20 @@ def _object_violations(
         return
     reads = reader.provided.get(ObjectReads)
     reader.write(lambda tx: reads.allow(tx, reader.subject, new.metadata, place))
+
+
+def _output_violations(new: FineTuningJob, reader: ResourceReader) -> Iterable[Violation]:
+    """Raises ApiError unless the caller may write there."""
+    if not new.spec.output:
+        return
+    folder = output_folder(new.spec.output, new.metadata.id)
+    if folder is None:
+        yield Violation(
+            "spec.output", f'"{new.spec.output[:80]}" is not the URL of a folder: s3://BUCKET[/PREFIX]'
+        )
+        return
+    writes = reader.provided.get(ObjectWrites)
+    reader.write(lambda tx: writes.allow(tx, reader.subject, new.metadata, folder))
 
 
 def _same_tenant(model: Resource, new: FineTuningJob, reader: ResourceReader) -> bool:

@@ -1,0 +1,137 @@
+"""Uploads a file or stream of any length, in parts, with memory that does not depend on its length.
+
+It becomes an object only when the stream has ended and the object gateway has compared the checksum of the
+whole; else nothing of it is left, unless this process is killed. It is slow to import.
+"""
+
+import base64
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from awscrt import checksums as crt
+from botocore.exceptions import BotoCoreError, ClientError
+
+MIB = 1024**2
+PART_BYTES = 16 * MIB
+MOST_PARTS = 10_000
+"""Of an upload, in S3."""
+PARTS_OF_A_SIZE = 3_334
+"""After so many parts they get four times as large, so that a stream may have a tebibyte."""
+MOST_BYTES_UNDERWAY = 64 * MIB
+ALGORITHM = "CRC64NVME"
+Count = Callable[[int], None]
+
+
+class TooLong(Exception):
+    """The stream has more bytes than an object may have."""
+
+
+def part_bytes(index: int) -> int:
+    """Return the size of a part, by its place among the parts of its upload."""
+    return PART_BYTES * 4 ** (index // PARTS_OF_A_SIZE)
+
+
+def upload(
+    s3: Any, stream: BinaryIO, bucket: str, key: str, headers: Mapping[str, str], count: Count | None = None
+) -> int:
+    """Upload all bytes of a stream, and return their number. `headers` are those that PutObject takes.
+
+    Raises the errors of botocore and of the stream, and TooLong.
+    """
+    fields = {**headers, "ChecksumAlgorithm": ALGORITHM}
+    block = _read(stream, part_bytes(0))
+    if len(block) < part_bytes(0):
+        s3.put_object(Bucket=bucket, Key=key, Body=block, **fields)
+        if count is not None:
+            count(len(block))
+        return len(block)
+    with _upload(s3, {"Bucket": bucket, "Key": key}, fields) as parts:
+        while block:
+            parts.add(block)
+            if count is not None:
+                count(len(block))
+            block = _read(stream, part_bytes(parts.number))
+        return parts.complete()
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """Return so many bytes; fewer at the end of the stream."""
+    found = bytearray()
+    while len(found) < size and (chunk := stream.read(size - len(found))):
+        found += chunk
+    return bytes(found)
+
+
+def _encoded(value: int) -> str:
+    return base64.b64encode(value.to_bytes(8, "big")).decode()
+
+
+class _Upload:
+    """An upload in parts. Requests run in threads, so that a signal interrupts none of them half."""
+
+    def __init__(self, s3: Any, where: dict[str, str], fields: Mapping[str, str], pool: ThreadPoolExecutor):
+        self._s3, self._where, self._pool = s3, where, pool
+        self._value = self._size = 0
+        self._done: list[Any] = []
+        self._running = dict[Future[Any], int]()
+        self.number = 0
+        """Of the parts that were begun."""
+        self._creation: Future[Any] = pool.submit(
+            s3.create_multipart_upload, **where, ChecksumType="FULL_OBJECT", **fields
+        )
+
+    def add(self, block: bytes) -> None:
+        """Begin to upload the next part; wait until there is room for it."""
+        where = {**self._where, "UploadId": self._creation.result()["UploadId"]}
+        if self.number == MOST_PARTS:
+            raise TooLong(f"an object holds no more than the {self._size:,} bytes that were read")
+        while self._running and sum(self._running.values()) + len(block) > MOST_BYTES_UNDERWAY:
+            self._take(wait(self._running, return_when=FIRST_COMPLETED).done)
+        self.number += 1
+        self._value = crt.crc64nvme(block, self._value)
+        self._size += len(block)
+        self._running[self._pool.submit(self._put, where, self.number, block)] = len(block)
+
+    def _put(self, where: dict[str, Any], number: int, block: bytes) -> Any:
+        answer = self._s3.upload_part(**where, PartNumber=number, Body=block, ChecksumAlgorithm=ALGORITHM)
+        names = ("ETag", f"Checksum{ALGORITHM}")
+        return {"PartNumber": number, **{name: answer[name] for name in names if name in answer}}
+
+    def _take(self, futures: Any) -> None:
+        for each in futures:
+            self._running.pop(each)
+            self._done.append(each.result())
+
+    def complete(self) -> int:
+        """Make it an object, and return its size."""
+        self._take(wait(self._running).done)
+        self._pool.submit(
+            self._s3.complete_multipart_upload,
+            **self._where,
+            UploadId=self._creation.result()["UploadId"],
+            MultipartUpload={"Parts": sorted(self._done, key=lambda part: part["PartNumber"])},
+            ChecksumType="FULL_OBJECT",
+            **{f"Checksum{ALGORITHM}": _encoded(self._value)},
+        ).result()
+        return self._size
+
+    def abort(self) -> None:
+        """Remove what was uploaded, once no request runs any more."""
+        for each in self._running:
+            each.cancel()
+        wait(self._running)
+        with suppress(BotoCoreError, ClientError):
+            self._s3.abort_multipart_upload(**self._where, UploadId=self._creation.result()["UploadId"])
+
+
+@contextmanager
+def _upload(s3: Any, where: dict[str, str], fields: Mapping[str, str]) -> Generator[_Upload]:
+    with ThreadPoolExecutor(MOST_BYTES_UNDERWAY // PART_BYTES, "upload") as pool:
+        found = _Upload(s3, where, fields, pool)
+        try:
+            yield found
+        except BaseException:
+            found.abort()
+            raise

@@ -1,0 +1,231 @@
+"""Writes the new model, its evaluation and the checkpoints to the bucket that the caller named.
+
+A folder is whole once its manifest is there, which is written last. Each job has a folder of its own, so
+nothing of another job is overwritten; whatever is interrupted is written again. A container writes the
+checkpoints and may run a tenant's code: its files are opened as `untrusted_files` opens them, only those with
+plain names count, and no more is read than there was when the file was opened.
+"""
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
+from neocloud.core.service import Dependencies
+from neocloud.core.untrusted_files import Folder, UnsafePath
+from neocloud.services.inference.public import ModelFolders
+from neocloud.services.storage.public import AccessProblem, ObjectPlace, ObjectWrites, Unwritable
+from neocloud.services.tuning.reconcile.scope import Scope, save_runtime_state
+from neocloud.services.tuning.rules.output import FILE_NAME, MANIFEST, below, output_folder
+from neocloud.services.tuning.types import Reason
+from neocloud.services.tuning.work_folder import Success
+
+MOST_FILES = 1000
+MOST_AT_A_TIME = 2
+"""Jobs whose files are written at the same time; each takes a thread of the control plane."""
+LARGEST_MODEL_BYTES = 1024**4
+LARGEST_CHECKPOINT_BYTES = 64 * 1024**3
+"""An adapter and the state of its optimiser have far less."""
+_REASONS = {
+    AccessProblem.FORBIDDEN: Reason.OUTPUT_FORBIDDEN,
+    AccessProblem.MISSING: Reason.OUTPUT_MISSING,
+    AccessProblem.FULL: Reason.OUTPUT_FULL,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, and its name in the bucket."""
+
+    folder: Path
+    path: str
+    name: str
+
+
+class BadFiles(ValueError):
+    """The files are not those that recipes write; the message names the first."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    name: str
+    """Of a checkpoint; "": the result of the job."""
+    step: int
+    task: asyncio.Task[None]
+
+
+class OutputWriter:
+    """Writes beside the runs of the reconciler, which only look whether it is done: a model takes minutes."""
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._running: dict[str, _Running] = {}
+        """By job."""
+        self._room = asyncio.Semaphore(MOST_AT_A_TIME)
+
+    async def write_model(self, scope: Scope) -> None:
+        """Write model and evaluation of a job that succeeded, where its spec names a place; may be repeated.
+        Raises RetryLater until that is done."""
+        folder = output_folder(scope.job.spec.output, scope.job_id)
+        if folder is None or scope.job.status.output or not isinstance(scope.outcome, Success):
+            return
+        running = self._running.get(scope.job_id)
+        if running is None:
+            self._start(scope, folder, "", 0, lambda: _result_files(self._dependencies, scope))
+        elif running.task.done() and running.name:
+            await self._end_checkpoint(scope, folder, running)
+        elif running.task.done():
+            del self._running[scope.job_id]
+            _require_written(scope, folder, running.task)
+            scope.output = str(folder)
+            scope.add_event(f"The new model was written to {below(folder, 'model')}.")
+            return
+        raise RetryLater("the new model is being written to its bucket", delay_seconds=POLL_SECONDS)
+
+    async def write_checkpoint(self, scope: Scope) -> None:
+        """Write the newest checkpoint of a job in a pod, unless that was done. What cannot be written is said
+        in the events, and the training goes on."""
+        folder = output_folder(scope.job.spec.output, scope.job_id)
+        if folder is None or scope.job.spec.slurm_cluster_id or scope.outcome:
+            return
+        running = self._running.get(scope.job_id)
+        if running is not None:
+            if running.task.done():
+                await self._end_checkpoint(scope, folder, running)
+            return
+        found = await asyncio.to_thread(scope.folder.checkpoints)
+        if not found or found[0].step <= scope.runtime.saved_step:
+            return
+        top, name = scope.folder.path, found[0].name
+        self._start(
+            scope,
+            folder,
+            name,
+            found[0].step,
+            lambda: [
+                _Group(f"checkpoints/{name}", _files(top, f"finetune/{name}"), LARGEST_CHECKPOINT_BYTES)
+            ],
+        )
+
+    def cancel(self, job_id: str) -> None:
+        running = self._running.pop(job_id, None)
+        if running is not None:
+            running.task.cancel()
+
+    def _start(
+        self,
+        scope: Scope,
+        folder: ObjectPlace,
+        name: str,
+        step: int,
+        find: Callable[[], Sequence["_Group"]],
+    ) -> None:
+        writes = self._dependencies.provided.get(ObjectWrites)
+        facts = {"job": scope.job_id, "model": scope.model_name}
+
+        async def write() -> None:
+            async with self._room:
+                for group in await asyncio.to_thread(find):
+                    await _write(writes, folder, group, facts)
+
+        self._running[scope.job_id] = _Running(name, step, asyncio.create_task(write()))
+
+    async def _end_checkpoint(self, scope: Scope, folder: ObjectPlace, running: _Running) -> None:
+        """Say how it ended, and remember that it was tried."""
+        del self._running[scope.job_id]
+        try:
+            running.task.result()
+            scope.add_event(f"{running.name} was written to {folder}.")
+        except FileNotFoundError:
+            return  # newer ones took its place
+        except (BadFiles, OSError) as error:
+            scope.add_event(f"{running.name} was not written to {folder}: {error}.", "warn")
+        except Unwritable as error:
+            if error.problem not in _REASONS:
+                return  # tried again by the next run
+            scope.add_event(f"{running.name} was not written: {error}", "warn")
+        runtime = replace(scope.runtime, saved_step=running.step)
+        await save_runtime_state(self._dependencies.store, scope, runtime)
+        scope.runtime = runtime
+
+
+def _require_written(scope: Scope, folder: ObjectPlace, task: asyncio.Task[None]) -> None:
+    try:
+        task.result()
+    except (BadFiles, UnsafePath, FileNotFoundError) as error:
+        raise Failed(Reason.BAD_RESULT, f"The result was not written to {folder}: {error}.") from error
+    except Unwritable as error:
+        if error.problem not in _REASONS:
+            raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
+        raise Failed(
+            _REASONS[error.problem],
+            f"{error} The new model {scope.model_name} is whole in this cloud; once that is mended, `neo"
+            f" tuning job resume {scope.job_id}` writes it without training again.",
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The files of a folder of the job's folder."""
+
+    name: str
+    files: Sequence[Source]
+    most_bytes: int
+
+
+def _result_files(dependencies: Dependencies, scope: Scope) -> list[_Group]:
+    model = dependencies.provided.get(ModelFolders).of_project(scope.job.metadata.parent_id) / scope.job_id
+    reports = [
+        Source(scope.folder.path, "metrics.csv", "step_metrics.csv"),
+        Source(scope.folder.path, "report.json", "evaluation.json"),
+    ]
+    return [
+        _Group("results", reports, LARGEST_CHECKPOINT_BYTES),
+        _Group("model", _files(model, ""), LARGEST_MODEL_BYTES),
+    ]
+
+
+async def _write(writes: ObjectWrites, folder: ObjectPlace, group: _Group, facts: Mapping[str, str]) -> None:
+    """Write files, and then their manifest."""
+    written: list[dict[str, object]] = []
+    rest, job_id = group.most_bytes, facts["job"]
+    for each in group.files:
+        with _opened(each) as (file, size):
+            rest -= size
+            if rest < 0:
+                raise BadFiles(f"{each.name} and the files before it are too large")
+            await writes.put(job_id, folder, f"{group.name}/{each.name}", file, size)
+        written.append({"name": each.name, "size_bytes": size})
+    manifest = json.dumps({**facts, "files": written}, indent=1).encode()
+    name = f"{group.name}/{MANIFEST}"
+    await writes.put(job_id, folder, name, io.BytesIO(manifest), len(manifest))
+
+
+@contextmanager
+def _opened(source: Source) -> Iterator[tuple[BinaryIO, int]]:
+    with Folder.open(source.folder) as folder, folder.file(source.path) as file:
+        yield file, os.fstat(file.fileno()).st_size
+
+
+def _files(top: Path, relative: str) -> list[Source]:
+    """Return the files of a folder. Raises BadFiles for any that recipes do not write; UnsafePath;
+    FileNotFoundError."""
+    with Folder.open(top) as opened, opened.folder(relative or ".") as folder:
+        names = list(_first(folder.each_name(), MOST_FILES))
+    for name in names:
+        if not FILE_NAME.fullmatch(name) or name == MANIFEST:
+            raise BadFiles(f"{name[:80]!r} is not the name of a file that recipes write")
+    return [Source(top, f"{relative}/{name}" if relative else name, name) for name in sorted(names)]
+
+
+def _first(names: Iterable[str], most: int) -> Iterator[str]:
+    for number, name in enumerate(names):
+        if number == most:
+            raise BadFiles(f"there are more than {most:,} files")
+        yield name
