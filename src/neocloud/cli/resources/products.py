@@ -15,13 +15,11 @@ PRODUCTS: Mapping[str, Product] = {
             "neo iam role list",
             "neo iam service-account create pipeline",
             "neo iam group-membership create --parent-id group-e00abc --member-id serviceaccount-e00abc",
-            "neo iam access-permit create --parent-id group-e00abc --resource-id project-e00abc"
-            " --role editor",
+            "neo iam access-permit create --parent-id group-e00abc --resource-id project-e00abc --role admin",
         ),
         (
-            Noun(
-                "nebius.iam.v1.ProfileService", "The signed-in account.", parent=Parent.NOTHING
-            ),  # A caller has one tenant.
+            # A caller has one tenant.
+            Noun("nebius.iam.v1.ProfileService", "The signed-in account.", parent=Parent.NOTHING),
             Noun(
                 "nebius.iam.v2.TenantService",
                 "Tenants: a company or a team.",
@@ -308,8 +306,7 @@ PRODUCTS: Mapping[str, Product] = {
         overrides="tuning.job",
     ),
     "ai": Product(
-        "Container images run as endpoints and jobs. Endpoints run until they are stopped, jobs"
-        " until they end.",
+        "Container images run as endpoints, until they are stopped, and as jobs, until they end.",
         (
             "neo ai endpoint list",
             "neo ai endpoint create --file endpoint.yaml",
@@ -325,9 +322,8 @@ PRODUCTS: Mapping[str, Product] = {
             Noun(
                 "nebius.ai.v1.JobService",
                 "Container images that run until they end.",
-                "nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset"
-                " 2vcpu-4gb --disk-type NETWORK_SSD --container-command 'python3 train.py'"
-                " --restart-attempts 2",
+                "nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
+                " --disk-type NETWORK_SSD --container-command 'python3 train.py' --restart-attempts 2",
             ),
         ),
     ),
