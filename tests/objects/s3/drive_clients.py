@@ -160,6 +160,33 @@ def drive_torch(endpoint: str, bucket: str, folder: Path) -> None:
     assert len(mapped) == 1 and mapped[0].read() == streamed.read()
 
 
+def drive_pyarrow(endpoint: str, bucket: str, folder: Path) -> None:
+    """AWS's SDK for C++, in Arrow's file system."""
+    import pyarrow
+    from pyarrow import dataset, parquet
+    from pyarrow.fs import FileSelector, S3FileSystem
+
+    files = S3FileSystem(endpoint_override=endpoint.removeprefix("http://"), scheme="http", region=REGION)
+    big = (folder / "big").read_bytes()
+    with files.open_output_stream(f"{bucket}/big") as written:
+        written.write(big)
+    with files.open_input_file(f"{bucket}/big") as found:
+        assert found.read_at(1000, 12_000_000) == big[12_000_000:12_001_000]
+        assert found.read() == big
+    table = pyarrow.table({"i": range(30_000), "p": [each % 3 for each in range(30_000)]})
+    parquet.write_table(table, f"{bucket}/one.parquet", filesystem=files)
+    assert parquet.read_table(f"{bucket}/one.parquet", filesystem=files).equals(table)
+    where = {"format": "parquet", "partitioning": ["p"], "filesystem": files}
+    dataset.write_dataset(table, f"{bucket}/parts", partitioning_flavor="hive", **where)
+    parts = dataset.dataset(f"{bucket}/parts", format="parquet", partitioning="hive", filesystem=files)
+    assert parts.count_rows(filter=dataset.field("p") == 1) == 10_000
+    files.move(f"{bucket}/big", f"{bucket}/moved ä+")
+    found = files.get_file_info(FileSelector(bucket))
+    assert sorted(each.base_name for each in found) == ["moved ä+", "one.parquet", "parts"], found
+    files.delete_dir_contents(bucket)
+    assert not files.get_file_info(FileSelector(bucket))
+
+
 CLIENTS: dict[str, Callable[[str, str, Path], None]] = {
     "s3fs": drive_s3fs,
     "crt": drive_crt,
@@ -167,6 +194,7 @@ CLIENTS: dict[str, Callable[[str, str, Path], None]] = {
     "obstore": drive_obstore,
     "minio": drive_minio,
     "torch": drive_torch,
+    "pyarrow": drive_pyarrow,
 }
 
 if __name__ == "__main__":

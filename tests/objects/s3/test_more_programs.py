@@ -19,13 +19,14 @@ DRIVER = Path(__file__).with_name("drive_clients.py")
 def installed(client: str) -> Path:
     folder = CLIENTS / client
     if not (folder / "installed.txt").exists():
-        pytest.skip(f"{client} is not installed; `make clients-long` installs it")
+        pytest.skip(f"{client} is not installed; `make clients clients-long` installs it")
     return folder
 
 
-@pytest.mark.parametrize("client", ["s3fs", "crt", "duckdb", "obstore", "minio", "torch"])
+@pytest.mark.parametrize("client", ["s3fs", "crt", "duckdb", "obstore", "minio", "torch", "pyarrow"])
 def test_a_client_in_python(s3: Served, bucket: str, home: Path, client: str) -> None:
-    folder = installed("s3-python")
+    # PyArrow is large, and there already.
+    folder = installed("lm-eval" if client == "pyarrow" else "s3-python")
     environment, python = {}, str(folder / "bin" / "python")
     if client == "torch":  # PyTorch is large, and here already.
         environment = {"PYTHONPATH": str(next(folder.glob("lib/python*/site-packages")))}
