@@ -9,10 +9,10 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-long check bench docs lock fuzz clients try-debian debian-run debian-test
+.PHONY: help setup demo serve test test-fast test-long check bench docs lock fuzz clients clients-long try-debian debian-run debian-test
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: debian-run $(SERVER) ## install what running Neocloud needs (Debian packages, .venv)
 
@@ -28,7 +28,7 @@ test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parall
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
 	@$(BIN)/pytest -n logical -m "not real and not e2e"
 
-test-long: debian-test $(TOOLS) clients ## run the tests that take a minute or more each, in half an hour
+test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each, in half an hour
 	@$(BIN)/pytest -n logical -r fE -m long
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
@@ -59,6 +59,9 @@ fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up reques
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+
+clients-long: ## install the clients of `make test-long` beside them, which take minutes (s3fs, DuckDB, MinIO's, AWS CLI v2 ...)
+	@for client in s3-python trixie; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 try-debian: ## install and try Neocloud in a fresh system of SUITE (trixie); needs the network
 	@scripts/try-debian "$(or $(SUITE),trixie)"

@@ -27,6 +27,8 @@ E2E = (
     "tests/conformance/test_dstack.py",
     "tests/conformance/test_skypilot.py",
     "tests/images/machines",
+    "tests/objects/oci/test_more_programs.py",
+    "tests/objects/s3/test_more_programs.py",
     "tests/security/test_machine_sandbox.py",
     "tests/security/test_slurm_escape.py",
 )
@@ -83,6 +85,8 @@ LONG = (
     "tests/e2e/test_topology.py::test_a_job_that_fits_into_one_block",
     "tests/e2e/test_two_clouds.py",
     "tests/images/machines/test_boot.py::test_a_full_machine",
+    "tests/objects/oci/test_more_programs.py",
+    "tests/objects/s3/test_more_programs.py",
 )
 """What the ids of these tests begin with. They are of the tier `e2e`, too (decision 0028)."""
 GROUPS = {

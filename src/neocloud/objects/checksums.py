@@ -121,3 +121,14 @@ def of_parts(type: ChecksumType, parts: Sequence[tuple[Checksum, int]]) -> Check
     for digest, (_, length) in zip(digests, parts, strict=True):
         value = combine(value, int.from_bytes(digest, "big"), length)
     return Checksum(algorithm, encode(value.to_bytes(size, "big")), type)
+
+
+def is_of_object(asked: Checksum, found: Checksum) -> bool:
+    """Return whether a client that completes an upload names the checksum of its object.
+
+    That of a COMPOSITE one may come without the number of parts, as MinIO's clients send it.
+    """
+    values = {found.value}
+    if found.type is ChecksumType.COMPOSITE:
+        values.add(found.value.rpartition("-")[0])
+    return asked.algorithm == found.algorithm and asked.value in values

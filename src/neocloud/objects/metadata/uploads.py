@@ -186,7 +186,7 @@ def complete(
         ChecksumType(upload.checksum_type), [(each, length) for each, length in found if each is not None]
     )
     asked = expected.checksum
-    if asked is not None and (asked.algorithm, asked.value) != (checksum.algorithm, checksum.value):
+    if asked is not None and not checksums.is_of_object(asked, checksum):
         raise ChecksumMismatch(f"The object of these parts has another {asked.algorithm} checksum.")
     content = _composed(tx, used)
     for number in uploaded.keys() - {part.number for part in used}:

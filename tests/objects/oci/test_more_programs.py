@@ -1,0 +1,74 @@
+"""oras and cosign as people run them; `make clients-long` installs them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.objects.oci.client import Registry
+from tests.objects.s3.test_more_programs import installed
+
+
+class Programs:
+    """oras and cosign with files of their own, signed in at the registry."""
+
+    def __init__(self, registry: Registry, folder: Path) -> None:
+        self._programs = installed("trixie") / "usr" / "bin"
+        self._folder = folder
+        host = registry.served.url.removeprefix("http://")
+        self.address = f"{host}/{registry.name('models')}"
+        user = registry.served.owner.aws_access_key_id
+        options = ("--plain-http", "--username", user, "--password-stdin", host)
+        self("oras", "login", *options, given=registry.served.owner.secret)
+
+    def __call__(self, program: str, *arguments: str, given: str = "") -> str:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._folder),
+            "DOCKER_CONFIG": str(self._folder / "docker"),
+            "COSIGN_PASSWORD": "only here",
+        }
+        done = subprocess.run(
+            [str(self._programs / program), *arguments],
+            env=environment,
+            cwd=self._folder,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def programs(registry: Registry, tmp_path: Path) -> Programs:
+    (tmp_path / "weights").write_bytes(os.urandom(7_000_000))
+    (tmp_path / "note").write_text("made by hand")
+    return Programs(registry, tmp_path)
+
+
+def test_oras_and_cosign(programs: Programs, tmp_path: Path) -> None:
+    model, plain = f"{programs.address}:v1", "--plain-http"
+    programs("oras", "push", plain, model, "note", "weights:application/vnd.test.weights")
+    programs("oras", "attach", plain, "--artifact-type", "test/note", model, "note")
+    assert "test/note" in programs("oras", "discover", plain, model)
+    programs("oras", "pull", plain, "--output", "back", model)
+    assert (tmp_path / "back" / "weights").read_bytes() == (tmp_path / "weights").read_bytes()
+    copy = f"{programs.address}-copy:v2"
+    programs("oras", "cp", "--from-plain-http", "--to-plain-http", "--recursive", model, copy)
+    assert "test/note" in programs("oras", "discover", plain, copy)
+    programs("oras", "manifest", "delete", plain, "--force", copy)
+    assert programs("oras", "repo", "tags", plain, copy.removesuffix(":v2")) == ""
+
+    programs("cosign", "generate-key-pair")
+    unlogged = ("--tlog-upload=false", "--allow-http-registry", "--yes")
+    programs("cosign", "sign", "--key=cosign.key", *unlogged, model)
+    programs("cosign", "attest", "--key=cosign.key", *unlogged, "--predicate=note", "--type=custom", model)
+    check = ("--insecure-ignore-tlog", "--private-infrastructure", "--allow-http-registry")
+    programs("cosign", "verify", "--key=cosign.pub", *check, model)
+    programs("cosign", "verify-attestation", "--key=cosign.pub", "--type=custom", *check, model)
+    tags = programs("oras", "repo", "tags", plain, programs.address).split()
+    assert sorted(tag.rpartition(".")[2] for tag in tags) == ["att", "sig", "v1"]
