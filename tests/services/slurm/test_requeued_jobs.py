@@ -13,7 +13,7 @@ import pytest
 
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.reconcile.nodes import lost_under_jobs, restart_requeued_jobs
+from neocloud.services.slurm.reconcile.nodes import has_settled, lost_under_jobs, restart_requeued_jobs
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.slurmrestd import SlurmJob
 
@@ -123,3 +123,27 @@ def test_a_worker_that_started_after_its_job_was_lost_with_it(changes: dict[str,
     scope = cast(Scope, SimpleNamespace(workers=pods, observation=SimpleNamespace(pod=pods.get)))
     running = {"state": "RUNNING", "nodes": ("worker-0",), "started_at": NOW - timedelta(seconds=1)}
     assert bool(lost_under_jobs(scope, [job(7, **running | changes)])) is is_lost
+
+
+@pytest.mark.parametrize(
+    ("minutes", "is_settled"),
+    [
+        ({"controller-0": 6, "worker-0": 60}, True),
+        ({"controller-0": 6, "worker-0": 4}, False),
+        ({"controller-0": 4, "worker-0": 60}, False),
+        ({"controller-0": 6}, False),
+    ],
+)
+def test_jobs_are_not_read_once_all_nodes_have_run_for_minutes(
+    minutes: dict[str, int], is_settled: bool
+) -> None:
+    pods = {
+        name: SimpleNamespace(started_at=NOW - timedelta(minutes=since)) for name, since in minutes.items()
+    }
+    scope = SimpleNamespace(
+        controllers=("controller-0",),
+        workers={"worker-0": "cpu"},
+        observation=SimpleNamespace(pod=pods.get),
+        context=SimpleNamespace(now=NOW),
+    )
+    assert has_settled(cast(Scope, scope)) is is_settled

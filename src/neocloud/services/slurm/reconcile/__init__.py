@@ -227,6 +227,8 @@ class ClusterReconciler:
             raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
+        if nodes.has_settled(scope):
+            return  # thousands of jobs are not read every ten seconds for nothing
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             jobs = await slurm.jobs()
             lost = nodes.lost_under_jobs(scope, jobs)

@@ -98,6 +98,8 @@ DUPLICATE_JOB_REASON = "Duplicate jobid"
 before it had saved the start of a job starts the job again. Nothing in Slurm resumes the node."""
 REQUEUE_DELAY = timedelta(seconds=20)
 """Slurm holds a requeued job back for cred_expire seconds; a later begin time was set by the user."""
+SETTLED_AFTER = timedelta(minutes=5)
+"""Long after the last job of a lost node or controller has been requeued and started."""
 RETIRE_POLL_SECONDS = 1.0
 _ON_NODES = frozenset({"RUNNING", "SUSPENDED"})
 """States of jobs that have processes on their nodes."""
@@ -200,6 +202,13 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
             f"{', '.join(busy)}: draining, a job still runs (cancel it to continue)",
             delay_seconds=RETIRE_POLL_SECONDS,
         )
+
+
+def has_settled(scope: Scope) -> bool:
+    """Return whether all pods have run for so long that no job waits because one of them was lost."""
+    pods = [scope.observation.pod(name) for name in (*scope.controllers, *scope.workers)]
+    since = scope.context.now - SETTLED_AFTER
+    return all(pod is not None and pod.started_at is not None and pod.started_at < since for pod in pods)
 
 
 def lost_under_jobs(scope: Scope, jobs: Iterable[SlurmJob]) -> dict[str, str]:
