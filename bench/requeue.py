@@ -10,6 +10,7 @@ in it, so that a long measurement can be done in parts.
 
 `--controller` kills slurmctld instead, within the five seconds after a job's start in which it may not have
 saved that the job runs; the time until the job runs as far as slurmctld knows counts. Nothing may be held.
+The job begins seconds after it was submitted, once slurmctld has saved it: one that it has not saved is lost.
 """
 
 import argparse
@@ -40,6 +41,8 @@ LONGEST_PAUSE_SECONDS = 5.0
 RUNS = f"{SHARED}/runs"
 """Each line is the moment when the job began, and the worker."""
 UNTIL = "until [ $(wc -l < {file}) -ge {lines} ]; do sleep 0.05; done; tail -n 1 {file}"
+MARK = "/tmp/not-submitted-yet"
+UNTIL_SAVED = f"until [ /var/lib/slurm/slurmctld/job_state -nt {MARK} ]; do sleep 0.1; done"
 
 
 def main() -> None:
@@ -123,10 +126,12 @@ def controller_kills(cluster: Cluster, kills: int) -> Iterator[float]:
     go = f"{SHARED}/go"
     for _ in range(kills):
         cluster.ssh(f"rm -f {go}")
-        job = cluster.sbatch(f"until [ -e {go} ]; do sleep 0.1; done")
+        controller = next(name for name in cluster.containers("controller-0") if name.endswith(".controller"))
+        cluster.cloud.podman("exec", controller, "touch", MARK)
+        job = cluster.sbatch(f"until [ -e {go} ]; do sleep 0.1; done", "--begin=now+7")
+        cluster.cloud.podman("exec", controller, "timeout", "60", "sh", "-c", UNTIL_SAVED)
         wait_until(lambda job=job: state_of(cluster, job) == "RUNNING", "the job runs")
         time.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))
-        controller = next(name for name in cluster.containers("controller-0") if name.endswith(".controller"))
         began = time.time()
         kill_first_process(cluster, controller)
         reach(cluster, job, "RUNNING")
