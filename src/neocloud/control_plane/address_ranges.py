@@ -73,6 +73,10 @@ class HostRegistry:
             self._write([*others, settings.home])
         return ranges
 
+    def others(self, home: Path) -> list[Path]:
+        """Return the homes of other clouds on this host, running or not."""
+        return list(self._others(home))
+
     def remove(self, home: Path) -> None:
         """Remove a home that is being destroyed from the list."""
         with self._locked():

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
         settings.home,
         opened_ranges=settings.opened_ranges,
         public_interface=settings.public_interface,
+        other_homes=partial(HostRegistry().others, settings.home),
     )
     try:
         await load_images(settings.home, engine)

@@ -2,9 +2,10 @@
 """The parts of one engine, and what each kind of object other than a Pod means to them."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from pathlib import Path
 
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import (
@@ -50,11 +51,14 @@ class Components:
         pool: IPv4Network,
         opened: Sequence[IPv4Network],
         public_interface: str,
+        other_homes: Callable[[], Iterable[Path]],
     ) -> "Components":
         objects, ports = Objects(layout), BridgePorts(layout)
         virtual = VirtualNetworks(layout, libpod, objects, ports.find)
         announcer = PublicInterface(layout, public_interface)
-        networks = NamespaceNetworks(layout, libpod, pool, virtual, objects, opened, announcer)
+        networks = NamespaceNetworks(
+            *(layout, libpod, pool, virtual, objects, opened, announcer, other_homes)
+        )
         hosts_files = HostsFiles(layout, networks, virtual, objects)
         volumes = Volumes(layout)
         config_mounts = {

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -68,13 +68,16 @@ class PodmanEngine:
         pool: IPv4Network = DEFAULT_POOL,
         opened_ranges: Sequence[IPv4Network] = (),
         public_interface: str = "",
+        other_homes: Callable[[], Iterable[Path]] = tuple,
     ) -> None:
         """`opened_ranges`: private ranges that pods may reach. `public_interface`: where other machines find
-        public addresses by ARP."""
+        public addresses by ARP. `other_homes`: of other clouds on this host, whose subnets stay theirs."""
         self.layout = Layout.of(home)
         """Paths and names of the engine, for builders of images and for status."""
         self._libpod = Libpod(self.layout.socket, self._start_service)
-        self._components = Components.of(self.layout, self._libpod, pool, opened_ranges, public_interface)
+        self._components = Components.of(
+            *(self.layout, self._libpod, pool, opened_ranges, public_interface, other_homes)
+        )
         self._prober = Prober(self._run_probe, self.restart)
         self._observer = Observer(self._components, self._libpod, self._prober)
         self._images = Images(self._libpod)

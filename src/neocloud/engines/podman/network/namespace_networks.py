@@ -51,6 +51,7 @@ class NamespaceNetworks:
         objects: Objects,
         opened: Sequence[IPv4Network],
         public_interface: PublicInterface,
+        other_homes: Callable[[], Iterable[Path]] = tuple,
     ) -> None:
         self.layout = layout
         self.public_interface = public_interface
@@ -59,6 +60,7 @@ class NamespaceNetworks:
         self._virtual = virtual
         self._objects = objects
         self._opened = tuple(opened)
+        self._other_homes = other_homes
         self._lock = asyncio.Lock()
         self._rules = ""
         self._synced = SingleFlight(self._sync)
@@ -155,10 +157,19 @@ class NamespaceNetworks:
     def _proposals(self) -> Iterable[NamespaceNetwork]:
         ours = [self.find(namespace) for namespace in self.namespaces()]
         taken = [*host_subnets(), *self._virtual.ranges(), *(network.subnet for network in ours if network)]
+        taken += self._subnets_of_others()
         # State folders on one machine start at different numbers, because bridges without pods show no route.
         start = int(self.layout.id, 16)
         for number, subnet in candidate_subnets(self._pool, taken, start):
             yield NamespaceNetwork(subnet, f"{self.layout.interface_prefix}{number}")
+
+    def _subnets_of_others(self) -> Iterable[IPv4Network]:
+        """Yield the subnets of other clouds on this host: one that is down has no routes, and comes back."""
+        for home in self._other_homes():
+            for path in Layout.of(home).namespaces.glob("*/network.json"):
+                record = read_record(path)
+                if record:
+                    yield NamespaceNetwork.from_record(cast(NetworkRecord, record)).subnet
 
     async def _create_in_podman(self, namespace: str, network: NamespaceNetwork) -> bool:
         body = {
