@@ -28,7 +28,7 @@ test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parall
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
 	@$(BIN)/pytest -n logical -m "not real and not e2e"
 
-test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each, in half an hour
+test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each
 	@$(BIN)/pytest -n logical -r fE -m long
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules

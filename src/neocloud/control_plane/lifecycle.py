@@ -33,8 +33,9 @@ from neocloud.core.service import (
     register_services,
 )
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
-from neocloud.engines.base import Engine
+from neocloud.engines.base import Capabilities, Engine
 from neocloud.server import ApiServer, CertificateState, Middleware, ServerCertificate, no_middleware
+from neocloud.server.http_server import StatusReport
 from neocloud.server.retention import forget_old_history
 
 logger = logging.getLogger(__name__)
@@ -148,21 +149,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             tenant_id = first.tenant_id
             return await _status(composition, tenant_id, authorizer, subject, certificate, dependencies)
 
-        server = ApiServer(
-            services=composition.services,
-            authenticator=composition.authenticator(store),
-            authorizer=authorizer,
-            dependencies=dependencies,
-            grpc_port=settings.grpc_port,
-            http_port=settings.http_port,
-            tls=tls_of(settings, clock.now()),
-            last=state_dir.last_addresses(settings),
-            host_names=host_names(settings),
-            notify=worker.notify,
-            inventory=lambda: inventory,
-            status=status,
-            middleware=composition.middleware(store),
-        )
+        server = _api_server(composition, dependencies, authorizer, worker, inventory, status)
         await server.start()
         stack.push_async_callback(server.stop)
         gateway = composition.gateway(server.addresses.grpc) if composition.gateway else None
@@ -190,6 +177,32 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             for task in watching:
                 task.cancel()
             await worker.stop()
+
+
+def _api_server(
+    composition: Composition,
+    dependencies: Dependencies,
+    authorizer: Authorizer,
+    worker: Worker,
+    inventory: Capabilities,
+    status: StatusReport,
+) -> ApiServer:
+    settings, store = composition.settings, dependencies.store
+    return ApiServer(
+        services=composition.services,
+        authenticator=composition.authenticator(store),
+        authorizer=authorizer,
+        dependencies=dependencies,
+        grpc_port=settings.grpc_port,
+        http_port=settings.http_port,
+        tls=tls_of(settings, composition.clock.now()),
+        last=state_dir.last_addresses(settings),
+        host_names=host_names(settings),
+        notify=worker.notify,
+        inventory=lambda: inventory,
+        status=status,
+        middleware=composition.middleware(store),
+    )
 
 
 def _worker(composition: Composition, dependencies: Dependencies) -> Worker:

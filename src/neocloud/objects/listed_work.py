@@ -29,7 +29,7 @@ _Work = TypeVar("_Work", bound=Listed)
 
 
 class WorkFollower(ABC, Generic[_Work]):
-    """What is in progress when it is cancelled goes on at the next start: the subclass has records of it."""
+    """Runs one kind of work. The next start continues what was cancelled, from the subclass's records."""
 
     def __init__(self, clock: Clock, *, noun: str, reported_together: int) -> None:
         """`noun` is a plural, for the log. A report is bounded as a request is, so it has so many at most."""

@@ -1,12 +1,14 @@
 """Users of a cluster with a fake engine: who gets which number, and what a script that fails holds up."""
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 
 import pytest
 
 from neocloud.core import contract
-from neocloud.emulator.fakes import respond_as_login_node
+from neocloud.emulator.fakes import FakeSlurmApi, respond_as_login_node
 from neocloud.engines.base import ExecResult, Reference
+from neocloud.services.slurm.reconcile import nodes
 from neocloud.services.slurm.types import ADD_USER, REMOVE_USER
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
@@ -91,3 +93,19 @@ async def test_a_number_that_no_user_can_have_is_not_believed(cloud, number):
     cluster = await set_users(cloud, cluster, "ann")
     assert numbers(cluster) == {"ann": 0}
     assert cluster.status.last_uid == 0
+
+
+@pytest.mark.parametrize(("days", "are_read"), [(0, False), (20_000, True)])
+async def test_jobs_are_read_only_while_a_node_is_new(cloud, monkeypatch, days: int, are_read: bool):
+    """A change of users reconciles the cluster and starts no pod. The fake engine has a clock of the past."""
+    reads, known = [], FakeSlurmApi.jobs
+
+    async def jobs(self):
+        reads.append(self)
+        return await known(self)
+
+    cluster = await cloud.create_cluster(count=1)
+    monkeypatch.setattr(nodes, "SETTLED_AFTER", timedelta(days=days))
+    monkeypatch.setattr(FakeSlurmApi, "jobs", jobs)
+    await set_users(cloud, cluster, "ann")
+    assert bool(reads) is are_read

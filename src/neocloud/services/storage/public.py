@@ -203,6 +203,13 @@ class GatewayWait:
         raise RetryLater("the object gateway has a newer version; this one replaces it", delay_seconds=0.0)
 
 
+def require_applied(context: Context, generation: int | None) -> None:
+    """Raise RetryLater until the gateway has reported the current generation; None: it has reported none."""
+    if generation is None or generation < context.resource.resource_version:
+        why = "the object gateway has not applied it yet; see `neo status` if this lasts"
+        raise RetryLater(why, delay_seconds=poll_seconds(context))
+
+
 def poll_seconds(context: Context) -> float:
     """Return how long to wait before the gateway's report is looked at again."""
     age = (context.now - context.resource.updated_at).total_seconds()

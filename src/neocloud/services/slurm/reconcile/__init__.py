@@ -228,7 +228,7 @@ class ClusterReconciler:
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
         if nodes.has_settled(scope):
-            return  # thousands of jobs are not read every ten seconds for nothing
+            return  # a cluster may have thousands of jobs, too many to read at each resync
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             jobs = await slurm.jobs()
             lost = nodes.lost_under_jobs(scope, jobs)

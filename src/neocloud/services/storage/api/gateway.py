@@ -5,11 +5,13 @@ there are, reports.
 Each requires the key of the object gateway, and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
+from typing import Protocol, TypeVar
 
 from neocloud.core import contract, wire
 from neocloud.core.callers import ObjectGatewayKey
+from neocloud.core.resource_changes import ResourceChanges
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.storage.v1 import Bucket, TransferSpec
@@ -56,6 +58,17 @@ from neocloud.services.storage.types import (
 SERVICE = "neocloud.storage.v1.ObjectGatewayService"
 LONGEST_WAIT_SECONDS = 60
 VERSION_CHARS = 32
+
+
+class VersionedList(Protocol):
+    """A response with a digest of its content, which the gateway shows in its next request."""
+
+    version: str
+
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes: ...
+
+
+_List = TypeVar("_List", bound=VersionedList)
 
 
 def require_object_gateway(call: Call) -> None:
@@ -164,6 +177,30 @@ def read_buckets(
     answer.buckets.extend(_bucket(tx, row, requests) for row in all_rows(tx, BUCKET))
     for source in sources:
         answer.buckets.extend(source.bucket(tx, row) for row in all_rows(tx, source.kind))
+    return with_version(answer)
+
+
+async def newer_list(
+    call: Call,
+    changes: ResourceChanges,
+    version: str,
+    wait_seconds: int,
+    read: Callable[[Transaction], _List],
+) -> _List:
+    """Return the list once its version differs, or as it is after the wait."""
+    store, clock = call.dependencies.store, call.dependencies.clock
+    until = clock.monotonic() + min(max(wait_seconds, 0), LONGEST_WAIT_SECONDS)
+    while True:
+        changed = changes.listen()
+        answer = await store.write(read)  # as a write: see list_buckets
+        remaining = until - clock.monotonic()
+        if answer.version != version or remaining <= 0:
+            return answer
+        await changes.wait(changed, remaining)
+
+
+def with_version(answer: _List) -> _List:
+    """Return the list with a digest of its content as its version."""
     content = answer.SerializeToString(deterministic=True)
     answer.version = sha256(content).hexdigest()[:VERSION_CHARS]
     return answer
@@ -226,24 +263,14 @@ def _enqueue(tx: Transaction, bucket_ids: set[str], call: Call) -> None:
 
 async def list_transfers(call: Call, request: ListGatewayTransfersRequest) -> ListGatewayTransfersResponse:
     require_object_gateway(call)
-    store, clock = call.dependencies.store, call.dependencies.clock
     changes = call.dependencies.provided.get(TransferChanges)
-    until = clock.monotonic() + min(max(request.wait_seconds, 0), LONGEST_WAIT_SECONDS)
-    while True:
-        changed = changes.listen()
-        answer = await store.write(read_transfers)  # as a write: see list_buckets
-        remaining = until - clock.monotonic()
-        if answer.version != request.version or remaining <= 0:
-            return answer
-        await changes.wait(changed, remaining)
+    return await newer_list(call, changes, request.version, request.wait_seconds, read_transfers)
 
 
 def read_transfers(tx: Transaction) -> ListGatewayTransfersResponse:
     answer = ListGatewayTransfersResponse()
     answer.transfers.extend(_transfer(tx, row) for row in all_rows(tx, TRANSFER))
-    content = answer.SerializeToString(deterministic=True)
-    answer.version = sha256(content).hexdigest()[:VERSION_CHARS]
-    return answer
+    return with_version(answer)
 
 
 def _transfer(tx: Transaction, row: Resource) -> GatewayTransfer:

@@ -1,8 +1,6 @@
 # pyright: strict
 """The methods by which the object gateway learns of inventories and reports them. They require its key."""
 
-from hashlib import sha256
-
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.storage.v1 import InventorySpec
@@ -15,11 +13,11 @@ from neocloud.messages.neocloud.storage.v1 import (
 )
 from neocloud.services.iam.types import tenant_of
 from neocloud.services.storage.api.gateway import (
-    LONGEST_WAIT_SECONDS,
     SERVICE,
-    VERSION_CHARS,
     all_rows,
+    newer_list,
     require_object_gateway,
+    with_version,
 )
 from neocloud.services.storage.gateway_link import InventoryBoard, InventoryChanges
 from neocloud.services.storage.types import INVENTORY, read_actor
@@ -29,24 +27,14 @@ async def list_inventories(
     call: Call, request: ListGatewayInventoriesRequest
 ) -> ListGatewayInventoriesResponse:
     require_object_gateway(call)
-    store, clock = call.dependencies.store, call.dependencies.clock
     changes = call.dependencies.provided.get(InventoryChanges)
-    until = clock.monotonic() + min(max(request.wait_seconds, 0), LONGEST_WAIT_SECONDS)
-    while True:
-        changed = changes.listen()
-        answer = await store.write(read_inventories)  # as a write: see list_buckets
-        remaining = until - clock.monotonic()
-        if answer.version != request.version or remaining <= 0:
-            return answer
-        await changes.wait(changed, remaining)
+    return await newer_list(call, changes, request.version, request.wait_seconds, read_inventories)
 
 
 def read_inventories(tx: Transaction) -> ListGatewayInventoriesResponse:
     answer = ListGatewayInventoriesResponse()
     answer.inventories.extend(_inventory(tx, row) for row in all_rows(tx, INVENTORY))
-    content = answer.SerializeToString(deterministic=True)
-    answer.version = sha256(content).hexdigest()[:VERSION_CHARS]
-    return answer
+    return with_version(answer)
 
 
 def _inventory(tx: Transaction, row: Resource) -> GatewayInventory:

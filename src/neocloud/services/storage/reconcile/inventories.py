@@ -15,7 +15,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.storage.v1 import InventoryStatus
 from neocloud.messages.neocloud.storage.v1 import InventoryReport
 from neocloud.services.storage.gateway_link import InventoryBoard
-from neocloud.services.storage.public import poll_seconds
+from neocloud.services.storage.public import poll_seconds, require_applied
 from neocloud.services.storage.types import INVENTORY
 
 DELETING = "DELETING"
@@ -69,10 +69,7 @@ class InventoryReconciler:
         return result.with_status(status, scope.row.state)
 
     async def _apply(self, scope: Scope) -> None:
-        report = scope.report
-        if report is None or report.applied_generation < scope.row.resource_version:
-            why = "the object gateway has not applied it yet; see `neo status` if this lasts"
-            raise RetryLater(why, delay_seconds=scope.poll_seconds)
+        require_applied(scope.context, scope.report.applied_generation if scope.report else None)
 
     async def _remove(self, scope: Scope) -> None:
         if scope.report is None or not scope.report.is_removed:

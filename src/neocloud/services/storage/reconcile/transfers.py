@@ -13,7 +13,7 @@ from neocloud.core.store.protocol import Resource
 from neocloud.messages.nebius.storage.v1 import TransferStatus
 from neocloud.messages.neocloud.storage.v1 import TransferReport
 from neocloud.services.storage.gateway_link import TransferBoard
-from neocloud.services.storage.public import poll_seconds
+from neocloud.services.storage.public import poll_seconds, require_applied
 from neocloud.services.storage.types import TRANSFER, Run, TransferState, read_run
 
 _Phase = TransferReport.Phase
@@ -71,10 +71,7 @@ class TransferReconciler:
         return result.with_status(status, state)
 
     async def _apply(self, scope: Scope) -> None:
-        report = scope.report
-        if report is None or report.applied_generation < scope.row.resource_version:
-            why = "the object gateway has not applied it yet; see `neo status` if this lasts"
-            raise RetryLater(why, delay_seconds=scope.poll_seconds)
+        require_applied(scope.context, scope.report.applied_generation if scope.report else None)
 
     async def _stop(self, scope: Scope) -> None:
         if scope.report is not None and scope.report.phase == RUNNING:
