@@ -13,6 +13,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv6Network, ip_address
 from pathlib import Path
 
@@ -77,6 +78,7 @@ class Buckets:
         return 0.0
 
 
+@lru_cache(maxsize=4096)
 def is_private(address: str) -> bool:
     """Return whether an address is of this machine or a private network, so that nothing leaves to others."""
     try:

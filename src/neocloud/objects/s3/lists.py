@@ -9,7 +9,7 @@ from neocloud.objects.s3.errors import denied, invalid
 from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.multipart import encoding_type
 from neocloud.objects.s3.operations import BUCKET_LIST
-from neocloud.objects.s3.xml_out import Markup, document, element, encoded, joined, optional, time
+from neocloud.objects.s3.xml_out import Markup, document, element, encoded, escaped, joined, optional, time
 from neocloud.objects.types import MAX_PAGE, BucketKind, BucketState, ObjectVersion
 
 
@@ -147,43 +147,39 @@ def owner(project_id: str) -> Markup:
 
 
 def _content(version: ObjectVersion, kind: str, owner_id: str) -> Markup:
-    return element(
-        "Contents",
-        element("Key", encoded(version.key, kind)),
-        element("LastModified", time(version.modified_at)),
-        element("ETag", f'"{version.etag}"'),
-        _checksum(version),
-        element("Size", version.size),
-        owner(owner_id) if owner_id else Markup(""),
-        element("StorageClass", version.storage_class),
+    """Written as one text: it is most of what a page of 1,000 keys costs."""
+    return Markup(
+        f"<Contents><Key>{escaped(encoded(version.key, kind))}</Key>{_properties(version)}"
+        f"{owner(owner_id) if owner_id else ''}"
+        f"<StorageClass>{version.storage_class}</StorageClass></Contents>"
     )
 
 
 def _version(version: ObjectVersion, kind: str, owner_id: str) -> Markup:
-    start = (
-        element("Key", encoded(version.key, kind)),
-        element("VersionId", version.version_id),
-        element("IsLatest", version.is_latest),
-        element("LastModified", time(version.modified_at)),
+    identity = (
+        f"<Key>{escaped(encoded(version.key, kind))}</Key><VersionId>{version.version_id}</VersionId>"
+        f"<IsLatest>{'true' if version.is_latest else 'false'}</IsLatest>"
     )
     if version.is_delete_marker:
-        return element("DeleteMarker", *start, owner(owner_id))
-    return element(
-        "Version",
-        *start,
-        element("ETag", f'"{version.etag}"'),
-        _checksum(version),
-        element("Size", version.size),
-        owner(owner_id),
-        element("StorageClass", version.storage_class),
+        modified = element("LastModified", time(version.modified_at))
+        return Markup(f"<DeleteMarker>{identity}{modified}{owner(owner_id)}</DeleteMarker>")
+    return Markup(
+        f"<Version>{identity}{_properties(version)}{owner(owner_id)}"
+        f"<StorageClass>{version.storage_class}</StorageClass></Version>"
     )
 
 
-def _checksum(version: ObjectVersion) -> Markup:
-    found = version.checksum
-    if found is None:
-        return Markup("")
-    return joined((element("ChecksumAlgorithm", found.algorithm), element("ChecksumType", found.type)))
+def _properties(version: ObjectVersion) -> str:
+    checksum = version.checksum
+    algorithm = (
+        f"<ChecksumAlgorithm>{checksum.algorithm}</ChecksumAlgorithm><ChecksumType>{checksum.type}</ChecksumType>"
+        if checksum
+        else ""
+    )
+    return (
+        f"<LastModified>{time(version.modified_at)}</LastModified><ETag>&quot;{version.etag}&quot;</ETag>"
+        f"{algorithm}<Size>{version.size}</Size>"
+    )
 
 
 def _prefixes(prefixes: Iterable[str], kind: str) -> Markup:
