@@ -9,8 +9,8 @@ servers; figures are medians. Processor time is that of the whole server, all it
 Small: put, get and head of 4 KiB from 16 connections, signed, to SeaweedFS (one process with its defaults: it
 answers before the body is on the disk) and to bare uvicorn with the same parser; puts a second to `fdatasync`
 one at a time. Large: 64 MiB, put to MD5 of the same bytes and to `dd` with fsync, get to nginx from the same
-disk (plain, where ours is decrypted and verified), eight parts, four at a time, to one stream. Lists: a page of
-1,000 keys of a bucket with many keys, to one with 1,000. Then memory and the start to the first answer.
+disk (plain, where ours is decrypted and verified), eight parts, four at a time, to one stream. Lists: a page
+of 1,000 keys of a bucket with many keys, to one with 1,000. Then memory and the start to the first answer.
 """
 
 import argparse
@@ -63,6 +63,7 @@ class Server:
     process: psutil.Process
     port: int
     start_seconds: float
+    registry: str = ""
     bucket: str = ""
 
     def s3(self) -> Served:
@@ -82,7 +83,7 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve(kind: str) -> None:
-    """Serve until the standard input ends; print the port."""
+    """Serve until the standard input ends; print the port, and the name of a registry."""
     if kind == "bare":
         listener = socket.create_server(("127.0.0.1", 0))
         print(listener.getsockname()[1], flush=True)
@@ -92,7 +93,8 @@ def serve(kind: str) -> None:
         asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
         return
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as s3:
-        print(s3.address[1], flush=True)
+        registry = s3.call(s3.control_plane.make_registry())
+        print(s3.address[1], registry.id.partition("-")[2], flush=True)
         sys.stdin.read()
 
 
@@ -112,15 +114,16 @@ def running(command: Sequence[str | Path], port: int = 0) -> Iterator[Server]:
     begin, pipe = time.monotonic(), subprocess.PIPE
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, stdin=pipe, stdout=quiet if port else pipe, stderr=quiet) as started:
-        process = psutil.Process(started.pid)
+        process, registry = psutil.Process(started.pid), ""
         try:
             if (os.cpu_count() or 1) > 1:
                 process.cpu_affinity([0])
             if not port:
                 assert started.stdout is not None
-                port = int(started.stdout.readline())
+                said = started.stdout.readline().decode().split()
+                port, registry = int(said[0]), "".join(said[1:])
             wait_for_answer(port, started)
-            yield Server(process, port, time.monotonic() - begin)
+            yield Server(process, port, time.monotonic() - begin, registry)
         finally:
             if started.stdin is not None:
                 started.stdin.close()
