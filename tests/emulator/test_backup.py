@@ -67,6 +67,7 @@ def test_a_cloud_goes_on_on_another_machine(neo: Neo, folder: Path) -> None:  # 
         }
         machine = create(cloud, "Instance", "web", instance)
         before = names_of(cloud, "Disk")
+        store_object(neo, folder, on_old)
         is_over, written = threading.Event(), list[str]()
 
         def write_on() -> None:
@@ -88,6 +89,8 @@ def test_a_cloud_goes_on_on_another_machine(neo: Neo, folder: Path) -> None:  # 
         assert made["size_bytes"] == file.stat().st_size
         at_backup = datetime.fromisoformat(made["made_at"])
         billed = bill(cloud, began, at_backup)
+    objects = str(folder / "objects")
+    assert done(neo("storage", "backup", objects, "--output", "json", **on_old))["copied"] == 1
     done(neo("destroy", "--yes", **on_old))
     assert not old.exists()
 
@@ -96,6 +99,7 @@ def test_a_cloud_goes_on_on_another_machine(neo: Neo, folder: Path) -> None:  # 
     done(neo("restore", str(file), *key, **on_new))
     again = neo("restore", str(file), *key, **on_new)
     assert again.returncode == 1 and "holds a cloud already" in again.stderr
+    assert done(neo("storage", "restore", objects, "--output", "json", **on_new))["versions"] == 1
     up = done(neo("up", **on_new))
     assert "nothing real runs" in up, "an emulator stays one"
     again = neo("restore", str(file), *key, **on_new)
@@ -116,9 +120,17 @@ def test_a_cloud_goes_on_on_another_machine(neo: Neo, folder: Path) -> None:  # 
         cloud.client.call("nebius.compute.v1.InstanceService/Delete", {"id": machine})
         cloud.client.call("nebius.compute.v1.DiskService/Delete", {"id": lost})
         wait_until(lambda: names_of(cloud, "Disk"), holds=lambda names: "data" not in names)
+    done(neo("storage", "cp", "s3://data/one.bin", str(folder / "back.bin"), **on_new))
+    assert (folder / "back.bin").read_bytes() == (folder / "one.bin").read_bytes()
     users = done(neo("user", "list", "--output", "json", **on_new))
     assert "alice@bank.example" in json.dumps(users)
     done(neo("destroy", "--yes", **on_new))
+
+
+def store_object(neo: Neo, folder: Path, variables: dict[str, str]) -> None:  # noqa: F811
+    (folder / "one.bin").write_bytes(b"an object of 100 kB " * 5000)
+    done(neo("storage", "bucket", "create", "data", **variables))
+    done(neo("storage", "cp", str(folder / "one.bin"), "s3://data/one.bin", **variables))
 
 
 def subnet(cloud: Emulator) -> str:

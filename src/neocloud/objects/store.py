@@ -49,7 +49,7 @@ __all__ = ["BodyWriter", "ObjectReader", "ObjectStore", "open_store"]
 logger = logging.getLogger(__name__)
 _FLUSH_SECONDS = 1.0
 _MAX_THREADS = 8
-_KEY_CHECK = "key-check"
+KEY_CHECK = "key-check"
 
 
 class ObjectStore(
@@ -169,12 +169,12 @@ def _open(
 async def _check_key(engine: Engine) -> None:
     """Remember a sealed value, and refuse a key that cannot open it."""
     expected = b"the key of this object store"
-    row = engine.database.reading.execute("SELECT value FROM fact WHERE name = ?", (_KEY_CHECK,)).fetchone()
+    row = engine.database.reading.execute("SELECT value FROM fact WHERE name = ?", (KEY_CHECK,)).fetchone()
     if row is None:
         sealed = engine.sealer.seal(expected)
 
         def remember(tx: Transaction) -> None:
-            tx.connection.execute("INSERT INTO fact VALUES (?, ?)", (_KEY_CHECK, sealed))
+            tx.connection.execute("INSERT INTO fact VALUES (?, ?)", (KEY_CHECK, sealed))
 
         await engine.database.write(remember)
         return

@@ -9,8 +9,9 @@ from typing import Any
 from neocloud.control_plane.backup.archive import BackupError
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
 
-FORMAT = 1
-"""Of the files in the archive and of the manifest. A release reads its own format and earlier ones."""
+FORMAT = 2
+"""Of the files in the archive and of the manifest. A release reads its own format and earlier ones. From 2 on
+the key of the objects is in it."""
 MANIFEST = "manifest.json"
 STATE, LEDGER = "state.db", "gateway/ledger.db"
 DATABASES = (STATE, LEDGER)
@@ -19,11 +20,12 @@ FILES = (
     *("store.key", "credentials.json", "addresses.json", "ranges.json", CONFIG_FILE, EARLIER_FILE),
     *("gateway/key", "tls/ca.pem", "tls/ca.key", "tls/server.pem", "tls/server.key"),
     *("tls/acme-account.json", "tls/acme-certificate.json"),
+    "objects/store.key",
 )
 PUBLIC_FILES = {"tls/ca.pem": 0o644}
 NOT_HELD = (
     "volumes, disks, shared file systems and images",
-    "objects in buckets, and the key that they are encrypted with",
+    "objects in buckets, and images in registries: `neo storage backup`",
     "models, and the results of fine-tuning jobs",
     "files and batches uploaded to the OpenAI-compatible API",
     "logs",

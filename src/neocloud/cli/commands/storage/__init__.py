@@ -1,6 +1,6 @@
 """`neo storage`: buckets, and the objects in them."""
 
-from neocloud.cli.commands.storage import objects, transfers, verify
+from neocloud.cli.commands.storage import backup, objects, transfers, verify
 from neocloud.cli.lazy import command_group
 from neocloud.cli.resources.commands import add_nouns
 
@@ -25,4 +25,6 @@ app.command("sync")(transfers.sync)
 app.command("rm")(objects.rm)
 app.command("presign")(objects.presign)
 app.command("verify")(verify.verify)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 add_nouns(app, "storage")
