@@ -119,6 +119,9 @@ class FakeSlurmApi:
     async def jobs(self) -> Sequence[SlurmJob]:
         return []
 
+    async def job(self, job_id: int) -> SlurmJob | None:
+        return next((job for job in await self.jobs() if job.id == job_id), None)
+
     async def finished_job(self, job_id: int) -> SlurmJob | None:
         return None
 

@@ -132,7 +132,8 @@ class ClusterJobs:
 
     async def cancel(self, cluster_id: str, job_id: int) -> None:
         async with self._access.ready_api(cluster_id) as slurm:
-            if any(job.id == job_id and not job.has_ended for job in await slurm.jobs()):
+            job = await slurm.job(job_id)
+            if job is not None and not job.has_ended:
                 await slurm.cancel_job(job_id)
 
     async def tail(self, cluster_id: str, path: str, lines: int) -> str:
@@ -165,10 +166,7 @@ class ClusterJobs:
 
 async def find_job(slurm: SlurmApi, job_id: int) -> SlurmJob | None:
     """Return a job from the queue, else from the accounting database."""
-    for job in await slurm.jobs():
-        if job.id == job_id:
-            return job
-    return await slurm.finished_job(job_id)
+    return await slurm.job(job_id) or await slurm.finished_job(job_id)
 
 
 def environment_problem(environment: Mapping[str, str]) -> str | None:

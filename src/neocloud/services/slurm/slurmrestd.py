@@ -139,6 +139,10 @@ class SlurmApi(Protocol):
         """Return the jobs in the controller's memory: all that wait or run, and those that ended recently."""
         ...
 
+    async def job(self, job_id: int) -> SlurmJob | None:
+        """Return a job in the controller's memory, whatever their number."""
+        ...
+
     async def finished_job(self, job_id: int) -> SlurmJob | None:
         """Return a job from the accounting database."""
         ...
@@ -203,6 +207,11 @@ class SlurmRest:
     async def jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/jobs/")
         return [_job(row) for row in answer.get("jobs", [])]
+
+    async def job(self, job_id: int) -> SlurmJob | None:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/job/{job_id}", tolerate=_UNKNOWN_JOB_ERRORS)
+        rows = answer.get("jobs") or []  # all tasks of an array, if it is of one
+        return next((_job(row) for row in rows if row["job_id"] == job_id), None)
 
     async def finished_job(self, job_id: int) -> SlurmJob | None:
         answer = await self._call("GET", f"/slurmdb/{API_VERSION}/job/{job_id}", tolerate=_UNKNOWN_JOB_ERRORS)
