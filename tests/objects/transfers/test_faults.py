@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.transfers import copying, http, iteration, runner
+from neocloud.objects.endpoints import http
+from neocloud.objects.transfers import copying, iteration, runner
 from neocloud.objects.transfers.follower import MOST_ITERATIONS
 from neocloud.testing.waiting import wait_until
 from tests.objects.transfers.cloud import Transfers, numbers, outcome, phase

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from neocloud.core.clock import Clock
 from neocloud.objects.checksums import Running
-from neocloud.objects.transfers import answers
-from neocloud.objects.transfers.client import S3Bucket
-from neocloud.objects.transfers.http import Answer
+from neocloud.objects.endpoints import answers
+from neocloud.objects.endpoints.client import S3Bucket
+from neocloud.objects.endpoints.http import Answer
+from neocloud.objects.endpoints.types import EndpointError, Listed
 from neocloud.objects.transfers.records import Records
-from neocloud.objects.transfers.types import MARK, EndpointError, Listed, Origin, Upload
+from neocloud.objects.transfers.types import MARK, Origin, Upload
 
 PART_BYTES = 32 * 1024**2
 """Larger objects go in parts of this size, or of a ten thousandth of theirs."""

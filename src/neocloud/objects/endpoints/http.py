@@ -9,11 +9,11 @@ from urllib.parse import quote, urlsplit
 
 import httpcore
 
-from neocloud.objects.transfers import answers
-from neocloud.objects.transfers.limits import Limits
-from neocloud.objects.transfers.network import DestinationRefused
-from neocloud.objects.transfers.signing import Signer
-from neocloud.objects.transfers.types import Endpoint, EndpointError
+from neocloud.objects.endpoints import answers
+from neocloud.objects.endpoints.limits import Limits
+from neocloud.objects.endpoints.network import DestinationRefused
+from neocloud.objects.endpoints.signing import Signer
+from neocloud.objects.endpoints.types import Endpoint, EndpointError
 
 CONNECT_SECONDS, QUIET_SECONDS = 10.0, 60.0
 SLOW_SECONDS, SLOW_BYTES_PER_SECOND = 60.0, 4096
