@@ -20,7 +20,6 @@ from botocore.exceptions import ClientError
 from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import listen, web_server
-from neocloud.objects.blobs.s3.place import S3Place
 from neocloud.objects.composition import running_objects
 from neocloud.objects.gateway import Gateway
 from neocloud.objects.s3.audit import AuditRecord
@@ -122,7 +121,6 @@ def serving(
     tls: bool = False,
     trusted: ssl.SSLContext | None = None,
     control_plane: FakeControlPlane | None = None,
-    place: S3Place | None = None,
     **changes: Any,
 ) -> Iterator[Served]:
     ready = threading.Event()
@@ -143,7 +141,7 @@ def serving(
         try:
             async with running_objects(
                 *(home / "objects", KEY, known, SystemClock(), settings.s3, endpoint),
-                place=place,
+                place=settings.place,
                 transfers=TransferNetwork(
                     endpoint, settings.region, settings.allow_private_transfers, trusted=trusted
                 ),

@@ -71,8 +71,8 @@ class S3Blobs:
         )
         self._endpoint = place.connection()
         self._bucket = self._connected()
-        self.attempts = Attempts(place.name, self._read_key_again, self._forget_check)
-        self._is_checked = False
+        self.attempts = Attempts(place.name, self._read_key_again, self._note_failure)
+        self._is_checked, self._failed = False, asyncio.Event()
         self._checking = asyncio.Lock()
 
     async def create(self, name: str) -> "_NewObject":
@@ -132,7 +132,12 @@ class S3Blobs:
         while True:
             with suppress(BlobError):
                 await self.check()
-            await asyncio.sleep(AWAY_CHECK_SECONDS if self.attempts.problem else CHECK_SECONDS)
+            if not self.attempts.problem:
+                self._failed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._failed.wait()
+            await asyncio.sleep(AWAY_CHECK_SECONDS)
 
     def key(self, name: str, number: int) -> str:
         assert NAME.fullmatch(name), "only names of ours become keys"
@@ -221,8 +226,9 @@ class S3Blobs:
                 await self.attempts.run(lambda: put({}))
             # Else another store was faster, which the comparison finds.
 
-    def _forget_check(self) -> None:
+    def _note_failure(self) -> None:
         self._is_checked = False
+        self._failed.set()
 
     def _read_key_again(self) -> None:
         """Use the key that the file has now: the old one may have been replaced."""

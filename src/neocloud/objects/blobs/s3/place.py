@@ -97,3 +97,13 @@ def read_key(file: Path) -> tuple[str, str]:
     if not all(each.isascii() and each.isprintable() and each for each in (key_id, secret)):
         raise ValueError(f"{file} has a key that is empty or has letters that no key has")
     return key_id, secret
+
+
+def arguments(place: S3Place) -> list[str]:
+    """Return the options of the object gateway that name a place."""
+    return [
+        f"--blobs={place.name}",
+        f"--blobs-endpoint={place.endpoint}",
+        f"--blobs-region={place.region}",
+        f"--blobs-credentials={place.credentials_file}",
+    ]
