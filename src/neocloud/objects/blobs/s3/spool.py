@@ -15,7 +15,7 @@ from typing import TypeVar
 from neocloud.objects.blobs.driver import FULL, BlobError, BlobsFull
 from neocloud.objects.blobs.files import MIN_FREE_BYTES
 
-MEMORY_BYTES = 2 * 1024**2
+MEMORY_BYTES = 256 * 1024
 _CHUNK_BYTES = 1024**2
 _Result = TypeVar("_Result")
 
