@@ -236,6 +236,20 @@ async def test_other_places_are_refused(behind: Behind, tmp_path: Path) -> None:
     assert other.keys() == []
 
 
+async def test_a_place_may_be_changed_while_it_has_no_bodies(behind: Behind, tmp_path: Path) -> None:
+    async with opened(tmp_path, behind) as store:
+        await put(store, await make_bucket(store), "small", b"inline")
+    other = behind.another()
+    async with opened(tmp_path, other) as store:
+        await put(store, await make_bucket(store), "k", LARGE)
+        await store.delete((await make_bucket(store)).id, "k")
+        await collect(store.engine)
+    store = await open_store(tmp_path / "store", KEY, FakeClock())
+    assert await get(store, await make_bucket(store), "small") == b"inline"
+    await store.close()
+    assert behind.keys() == [] and other.keys() == ["owner"]
+
+
 async def test_blobs_of_another_store_are_not_touched(behind: Behind, tmp_path: Path) -> None:
     async with opened(tmp_path, behind) as store:
         await put(store, await make_bucket(store), "k", LARGE)
