@@ -411,6 +411,17 @@ def test_status_says_what_was_verified_and_what_nobody_owns() -> None:
     assert "1 problem" in str(list(object_rows(damaged)))
 
 
+def test_status_says_whether_the_engine_of_the_bodies_works() -> None:
+    at = "2026-11-25T02:30:00+00:00"
+    place = {"name": "s3://b/p", "endpoint": "http://e:1", "since": at, "problem": ""}
+    assert ("  bodies in", "s3://b/p at http://e:1, which works") in object_rows({"blob_place": place})
+    assert list(object_warnings({"blob_place": place})) == []
+    away = {"blob_place": {**place, "problem": "ConnectionError: refused."}}
+    assert "which does not work" in str(list(object_rows(away)))
+    (warning,) = object_warnings(away)
+    assert "since 2026-11-25 02:30 UTC: ConnectionError: refused." in warning and "SlowDown" in warning
+
+
 def test_other_machines_sign_in_over_tls(neo: Neo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path / "objects", tls=True) as served:
         bucket = served.make_bucket()

@@ -52,6 +52,7 @@ ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py:
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
+OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
 )
@@ -102,7 +103,7 @@ READERS: Mapping[str, Reader] = {
         before=HAS_KEY,
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
-    "docs/guides/object-storage.md": Reader(),
+    "docs/guides/object-storage.md": Reader(not_run={"neo up --object-blobs": OTHER_ENGINE}),
     "docs/guides/moving-data.md": Reader(
         not_run={
             "neo tune": REAL_DATASET,

@@ -10,7 +10,7 @@ import httpcore
 import pytest
 
 from neocloud.core.destinations import METADATA_ADDRESSES
-from neocloud.objects.transfers.network import CheckedBackend, DestinationRefused, checked_pool
+from neocloud.objects.endpoints.network import CheckedBackend, DestinationRefused, checked_pool
 from neocloud.services.storage.rules.transfers import endpoint_problem
 from tests.objects.s3.served import REGION, Served, serving
 from tests.objects.transfers.cloud import Transfers, phase

@@ -29,8 +29,10 @@ from neocloud.control_plane.gateway_supervisor import (
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
+from neocloud.control_plane.settings_file import BadSettings
 from neocloud.control_plane.tls import certificate_files, gateway_names
 from neocloud.core import wire
+from neocloud.core.callers import object_gateway_folder
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry
@@ -45,6 +47,9 @@ from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.objects.artifacts import ArtifactReader
+from neocloud.objects.blob_place import problem_with
+from neocloud.objects.blobs.s3.place import S3Place, s3_place
+from neocloud.objects.blobs.s3.place import arguments as blobs_arguments
 from neocloud.objects.metering import bucket_usage
 from neocloud.objects.scan.reports import ReportReader
 from neocloud.server import expanded
@@ -192,9 +197,12 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
 
 
 def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
-    """Return what makes the object gateway, from the address of the gRPC API."""
+    """Return what makes the object gateway, from the address of the gRPC API. Raises BadSettings."""
 
     port, tls_port = settings.s3_ports
+    place = _blobs_place(settings)
+    if problem := problem_with(object_gateway_folder(settings.home), place):
+        raise BadSettings(problem)
 
     def objects(api: str) -> GatewayProcess:
         return GatewayProcess.of(
@@ -203,6 +211,7 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
                 f"--region={settings.region}",
                 *(f"--domain={host}" for host in gateway_names(settings)),
                 *(["--allow-private-transfers"] if settings.allow_private_transfers else []),
+                *(blobs_arguments(place) if place else []),
             ],
             kind=OBJECT_GATEWAY,
             public=_public_gateway(settings, OBJECT_GATEWAY, tls_port),
@@ -211,6 +220,23 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
         )
 
     return objects
+
+
+def _blobs_place(settings: Settings) -> S3Place | None:
+    """Return where another engine keeps the bodies of objects; None: nowhere. Raises BadSettings."""
+    if not settings.object_blobs:
+        return None
+    endpoint, file = settings.object_blobs_endpoint, settings.object_blobs_credentials
+    if not endpoint or file is None:
+        raise BadSettings("--object-blobs needs --object-blobs-endpoint and --object-blobs-credentials.")
+    try:
+        place = s3_place(settings.object_blobs, endpoint, settings.object_blobs_region, file)
+        place.connection()
+    except ValueError as error:
+        raise BadSettings(f"--object-blobs: {error}.") from error
+    except OSError as error:
+        raise BadSettings(f"--object-blobs-credentials: {file}: {error.strerror}.") from error
+    return place
 
 
 def _public_gateway(settings: Settings, kind: GatewayKind, port: int) -> PublicGateway | None:

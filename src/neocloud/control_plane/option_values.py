@@ -153,6 +153,11 @@ def absolute_path(text: str) -> Path:
     return Path(text).absolute()
 
 
+def none_or(parse: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a parser that takes "none" for nothing."""
+    return lambda text: "" if text in ("", "none") else parse(text)
+
+
 def one_of(*known: str) -> Callable[[str], str]:
     """Return a parser that takes these words alone."""
 

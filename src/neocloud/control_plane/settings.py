@@ -11,6 +11,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from neocloud.control_plane.object_settings import ObjectSettings
 from neocloud.control_plane.option_values import (
     EVERY_ADDRESS,
     Option,
@@ -52,7 +53,7 @@ PUBLISHED_DOMAIN = "api.nebius.cloud"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ObjectSettings):
     home: Path = DEFAULT_HOME
     """All state lives here: database, keys, images, volumes, logs."""
     grpc_port: int = port(DEFAULT_GRPC_PORT, "Port of the gRPC API; 0: any free port. Default: 7370.")
@@ -256,12 +257,6 @@ class Settings:
     allow_private_issuers: bool = option(
         False,
         "Allow federation issuers with private addresses or on this machine. Default: no.",
-        kind=bool,
-    )
-    allow_private_transfers: bool = option(
-        False,
-        "Allow transfers of objects from and to endpoints with private addresses or on this machine."
-        " Default: no.",
         kind=bool,
     )
     issuer_hosts: tuple[str, ...] = option(

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+from pathlib import Path
 
 import uvloop
 
@@ -20,6 +21,7 @@ from neocloud.core.gateway_process import (
     serve_until_signalled,
 )
 from neocloud.core.logs import set_up_logging
+from neocloud.objects.blobs.s3.place import s3_place
 from neocloud.objects.composition import load_or_make_store_key, running_objects
 from neocloud.objects.control_plane import GrpcControlPlane
 from neocloud.objects.errors import ObjectStoreError
@@ -51,6 +53,7 @@ async def serve(settings: ObjectsSettings) -> None:
             tls_port=settings.tls_port if tls_listeners else 0,
             scrub_bytes_per_second=settings.scrub_bytes_per_second,
             advisory_file=provided_file(settings.home),
+            place=settings.place,
             transfers=TransferNetwork(endpoint, settings.region, settings.allow_private_transfers),
         ) as app:
             logger.info("Serving S3 and images on %s, control plane at %s", endpoint, settings.api)
@@ -78,7 +81,14 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
         help="name below which buckets are named by the host, beside localhost; may be repeated",
     )
     parser.add_argument("--allow-private-transfers", action="store_true")
+    for name in ("blobs", "blobs-endpoint", "blobs-region", "blobs-credentials"):
+        parser.add_argument(f"--{name}", default="", help="another S3 engine that has the bodies of objects")
     values = read_options(parser, arguments)
+    url, *where = (values.pop(f"blobs{name}") for name in ("", "_endpoint", "_region", "_credentials"))
+    try:
+        values["place"] = s3_place(url, where[0], where[1], Path(where[2])) if url else None
+    except ValueError as error:
+        parser.error(f"argument --blobs: {error}")
     domains = (*ObjectsSettings.domains, *(each.lower() for each in values.pop("domains")))
     return ObjectsSettings(**values, domains=domains)
 

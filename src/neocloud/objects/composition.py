@@ -11,6 +11,8 @@ from pathlib import Path
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import OTHERS, create_file
 from neocloud.objects.access import ControlPlane
+from neocloud.objects.blobs.s3.driver import S3Blobs
+from neocloud.objects.blobs.s3.place import S3Place
 from neocloud.objects.errors import StoreUnavailable
 from neocloud.objects.follower import BucketFollower, Whereabouts
 from neocloud.objects.gateway import Gateway
@@ -71,13 +73,15 @@ async def running_objects(
     scrub_bytes_per_second: float = 0,
     advisory_file: Path | None = None,
     transfers: TransferNetwork | None = None,
+    place: S3Place | None = None,
 ) -> AsyncGenerator[Gateway]:
     """Open the store, follow the control plane and run the workers; yield the application to serve.
 
     `advisory_file` is where the operator puts advisories; None: images are not read. `transfers` says where
-    transfers may connect to; None: to this gateway and the public internet.
+    transfers may connect to; None: to this gateway and the public internet. `place` is
+    where another engine has the bodies.
     """
-    store = await open_store(folder, key, clock)
+    store = await open_store(folder, key, clock, place=place)
     try:
         s3, door = s3_app(store, control_plane, clock, settings)
         app = Gateway(s3, registry_app(store, door, clock, settings, key), settings.domains)
@@ -92,6 +96,8 @@ async def running_objects(
             asyncio.create_task(TransferFollower(store, control_plane, clock, network).run()),
             asyncio.create_task(InventoryFollower(store, control_plane, clock).run()),
         ]
+        if isinstance(store.engine.blobs, S3Blobs):
+            loops.append(asyncio.create_task(store.engine.blobs.watch()))
         if scrub_bytes_per_second:
             loops.append(asyncio.create_task(scrubber.run()))
         if advisory_file is not None:

@@ -70,6 +70,10 @@ class InvalidRequest(ObjectStoreError):
     """The call contradicts itself or the state of the bucket or upload."""
 
 
+class MalformedXml(ObjectStoreError):
+    """XML that cannot be read, or that is another document than expected."""
+
+
 class ConditionFailed(ObjectStoreError):
     """`condition` is the name of the header: "If-Match", "If-None-Match", "If-Unmodified-Since"..."""
 
@@ -130,6 +134,10 @@ class StoreFull(ObjectStoreError):
 
 class StoreUnavailable(ObjectStoreError):
     """The disk or the database fails; try again later. Nothing was acknowledged."""
+
+
+class StoreBusy(StoreUnavailable):
+    """What keeps the bodies does not answer now. Nothing was acknowledged."""
 
 
 class Damaged(ObjectStoreError):

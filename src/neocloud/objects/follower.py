@@ -16,6 +16,7 @@ from neocloud.messages.neocloud.storage.v1 import (
 )
 from neocloud.objects import wishes
 from neocloud.objects.access import ControlPlane, ControlPlaneUnavailable
+from neocloud.objects.blobs.s3.driver import S3Blobs
 from neocloud.objects.errors import NoSuchBucket, ObjectLocked, ObjectStoreError
 from neocloud.objects.scrub import ScrubResult
 from neocloud.objects.store import ObjectStore
@@ -178,6 +179,8 @@ class BucketFollower:
         )
         if (last := self._own.scrub()) is not None:
             request.scrub.CopyFrom(wishes.scrub_report(last))
+        if isinstance(blobs := self._store.engine.blobs, S3Blobs):
+            request.blob_place.CopyFrom(wishes.blob_place(blobs))
         return request
 
     async def reports(self) -> Sequence[BucketReport]:

@@ -19,15 +19,16 @@ import asyncio
 import hmac
 import logging
 import os
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock, sync_folder
 from neocloud.core.sqlite_file import SqliteFileError, lock_file
 from neocloud.objects import garbage
+from neocloud.objects.blob_place import driver_for
 from neocloud.objects.blobs.driver import BlobDriver, BlobError
-from neocloud.objects.blobs.files import FileBlobs
+from neocloud.objects.blobs.s3.place import S3Place
 from neocloud.objects.blobs.sealing import KeySealer, NotAuthentic
 from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.bodies.reader import Reader as ObjectReader
@@ -48,6 +49,8 @@ __all__ = ["BodyWriter", "ObjectReader", "ObjectStore", "open_store"]
 
 logger = logging.getLogger(__name__)
 _FLUSH_SECONDS = 1.0
+_LONGEST_WAIT_SECONDS = 60.0
+"""Between attempts to delete blobs while that fails."""
 _MAX_THREADS = 8
 KEY_CHECK = "key-check"
 
@@ -86,6 +89,7 @@ class ObjectStore(
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        await self._engine.blobs.close()
         await self._engine.database.close()
         await asyncio.to_thread(self._engine.executor.shutdown)
         self._lock.release()
@@ -105,81 +109,92 @@ class ObjectStore(
                 self._counted.set()
 
     async def _collect(self) -> None:
+        wait = _FLUSH_SECONDS
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 is_some_left = await garbage.collect(self._engine)
-            except (BlobError, StoreFull, StoreUnavailable) as error:
-                logger.warning("Blobs that nobody uses could not be deleted: %s", error)
-                is_some_left = True
-            except Exception:
-                logger.exception("Blobs that nobody uses could not be deleted")
-                is_some_left = True
+                wait = _FLUSH_SECONDS
+            except Exception as error:
+                is_known = isinstance(error, BlobError | StoreFull | StoreUnavailable)
+                what = "Blobs that nobody uses could not be deleted: %s"
+                logger.warning(what, error, exc_info=not is_known)
+                is_some_left, wait = True, min(2 * wait, _LONGEST_WAIT_SECONDS)
             if is_some_left:
-                await self.clock.sleep(_FLUSH_SECONDS)
+                await self.clock.sleep(wait)
                 self._wake.set()
 
 
-async def open_store(home: Path, key: bytes, clock: Clock, *, blobs: BlobDriver | None = None) -> ObjectStore:
+async def open_store(
+    home: Path,
+    key: bytes,
+    clock: Clock,
+    *,
+    blobs: BlobDriver | None = None,
+    place: S3Place | None = None,
+) -> ObjectStore:
     """Open or create the store in a folder of its own.
 
     `key` (32 bytes) seals the data keys of the objects: without it, no object can be read. `blobs` keeps the
-    bodies; None: files in the folder. Raises StoreUnavailable where another process uses the folder, a newer
-    release wrote it, or the key is another.
+    bodies; None: a driver for `place`, and where that is None, too, for files in the folder. Raises
+    StoreUnavailable where another process uses the folder, a newer release wrote it, the key is another, or
+    the bodies are elsewhere.
     """
+    database, lock = await asyncio.to_thread(_open, home, clock)
     executor = ThreadPoolExecutor(min(_MAX_THREADS, 2 + (os.cpu_count() or 1)), thread_name_prefix="objects")
+    sealer = KeySealer(key)
     try:
-        engine, lock = await asyncio.to_thread(_open, home, key, clock, executor, blobs)
-    except BaseException:
+        await _check_key(database, sealer)
+        driver = blobs or await driver_for(database, home, executor, place)
+    except BaseException as error:
+        await database.close()
+        lock.release()
         executor.shutdown(wait=False)
+        if isinstance(error, OSError):
+            raise _unusable(home, error) from error
         raise
-    store = ObjectStore(engine, clock, lock)
-    try:
-        await _check_key(engine)
-    except BaseException:
-        await store.close()
-        raise
-    return store
+    return ObjectStore(Engine(database, driver, sealer, executor, Room(database.total_bytes)), clock, lock)
 
 
-def _open(
-    home: Path, key: bytes, clock: Clock, executor: Executor, blobs: BlobDriver | None
-) -> tuple[Engine, HeldLock]:
+def _open(home: Path, clock: Clock) -> tuple[Database, HeldLock]:
     path = home / "meta.db"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         sync_folder(home.parent)
         lock = lock_file(path)
     except (OSError, SqliteFileError) as error:
-        raise StoreUnavailable(f"The object store in {home} cannot be opened: {error}") from error
+        raise _unusable(home, error) from error
     try:
-        driver = blobs or FileBlobs(home / "blobs", executor)
         database = Database(path, clock)
         sync_folder(home)
     except OSError as error:
         lock.release()
-        raise StoreUnavailable(f"The object store in {home} cannot be opened: {error}") from error
+        raise _unusable(home, error) from error
     except BaseException:
         lock.release()
         raise
-    return Engine(database, driver, KeySealer(key), executor, Room(database.total_bytes)), lock
+    return database, lock
 
 
-async def _check_key(engine: Engine) -> None:
+def _unusable(home: Path, error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"The object store in {home} cannot be opened: {error}")
+
+
+async def _check_key(database: Database, sealer: KeySealer) -> None:
     """Remember a sealed value, and refuse a key that cannot open it."""
     expected = b"the key of this object store"
-    row = engine.database.reading.execute("SELECT value FROM fact WHERE name = ?", (KEY_CHECK,)).fetchone()
+    row = database.reading.execute("SELECT value FROM fact WHERE name = ?", (KEY_CHECK,)).fetchone()
     if row is None:
-        sealed = engine.sealer.seal(expected)
+        sealed = sealer.seal(expected)
 
         def remember(tx: Transaction) -> None:
             tx.connection.execute("INSERT INTO fact VALUES (?, ?)", (KEY_CHECK, sealed))
 
-        await engine.database.write(remember)
+        await database.write(remember)
         return
     try:
-        is_right = hmac.compare_digest(engine.sealer.open(row[0]), expected)
+        is_right = hmac.compare_digest(sealer.open(row[0]), expected)
     except NotAuthentic:
         is_right = False
     if not is_right:

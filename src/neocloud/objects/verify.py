@@ -15,8 +15,8 @@ from pathlib import Path
 
 from neocloud.core.callers import object_gateway_folder
 from neocloud.core.clock import SystemClock
+from neocloud.objects.blob_place import known_driver
 from neocloud.objects.blobs.driver import BlobError
-from neocloud.objects.blobs.files import FileBlobs
 from neocloud.objects.blobs.sealing import KeySealer
 from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.bodies.room import Room
@@ -36,12 +36,13 @@ async def verify(folder: Path) -> int:
     key = load_or_make_store_key(folder / "store.key")
     database = ReadingDatabase(folder / "meta.db", clock)
     with ThreadPoolExecutor(THREADS) as executor:
-        blobs = FileBlobs(folder / "blobs", executor)
+        blobs = known_driver(database, folder, executor)
         engine = Engine(database, blobs, KeySealer(key), executor, Room(lambda bucket: 0))
         async for finding in verify_store(engine, clock.now(), checked):
             problem, count = finding.problem, count + 1
             where = {"bucket": finding.bucket, "key": problem.key, "version_id": problem.version_id}
             _write({**where, "what": problem.what})
+        await blobs.close()
     await database.close()
     _write({"versions": checked.versions, "bytes": checked.bytes, "problems": count})
     return count

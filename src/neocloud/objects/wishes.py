@@ -10,11 +10,13 @@ from neocloud.messages.nebius.storage.v1 import BucketCounters, VersioningPolicy
 from neocloud.messages.nebius.storage.v1 import LifecycleRule as RuleMessage
 from neocloud.messages.nebius.storage.v1 import StorageClass as ClassMessage
 from neocloud.messages.neocloud.storage.v1 import (
+    BlobPlace,
     BucketReport,
     GatewayBucket,
     ReportBucketsRequest,
     ScrubReport,
 )
+from neocloud.objects.blobs.s3.driver import S3Blobs
 from neocloud.objects.image_types import RemovedImage, RemovedImages
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.scrub import ScrubResult
@@ -133,10 +135,21 @@ def in_parts(whole: ReportBucketsRequest) -> Iterator[ReportBucketsRequest]:
             buckets=whole.buckets[start : start + REPORTED_TOGETHER],
             endpoint=whole.endpoint,
             tls_port=whole.tls_port,
+            blob_place=whole.blob_place if whole.HasField("blob_place") else None,
         )
         if not start and whole.HasField("scrub"):
             part.scrub.CopyFrom(whole.scrub)
         yield part
+
+
+def blob_place(blobs: S3Blobs) -> BlobPlace:
+    place, attempts = blobs.place, blobs.attempts
+    return BlobPlace(
+        name=place.name,
+        endpoint=place.endpoint,
+        problem=attempts.problem,
+        since=contract.timestamp(attempts.since),
+    )
 
 
 def scrub_report(last: ScrubResult) -> ScrubReport:

@@ -141,6 +141,7 @@ def serving(
         try:
             async with running_objects(
                 *(home / "objects", KEY, known, SystemClock(), settings.s3, endpoint),
+                place=settings.place,
                 transfers=TransferNetwork(
                     endpoint, settings.region, settings.allow_private_transfers, trusted=trusted
                 ),

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neocloud.objects.transfers import copying, http, iteration, runner
+from neocloud.objects.endpoints import http
+from neocloud.objects.transfers import copying, iteration, runner
 from neocloud.objects.transfers.follower import MOST_ITERATIONS
 from neocloud.testing.waiting import wait_until
 from tests.objects.transfers.cloud import Transfers, numbers, outcome, phase
@@ -88,7 +90,7 @@ def test_an_object_that_goes_meanwhile_is_left_out(faulty: tuple[Transfers, Fake
 def test_a_slow_source_is_given_up(
     faulty: tuple[Transfers, FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(http._TIMEOUTS, "read", 0.2)
+    monkeypatch.setattr(http, "Patience", partial(http.Patience, quiet=0.2))
     monkeypatch.setattr(runner, "MOST_FAILURES", 1)
     transfers, endpoint = faulty
     endpoint.failing = {"b": ["slow"] * 1000}

@@ -202,7 +202,8 @@ async def test_the_operator_hears_of_scrubs_and_of_buckets_that_nobody_has(cloud
         "what": "the stored bytes are missing",
     }
     scrub: Any = {"versions": 7, "bytes": 70, "problem_count": 1, "problems": [problem]}
-    request = ReportBucketsRequest(scrub=scrub)
+    request = ReportBucketsRequest(scrub=scrub, endpoint="127.0.0.1:8902")
+    request.blob_place.name, request.blob_place.problem = "s3://engine/blobs", "ConnectionError: refused"
     request.scrub.started_at.FromDatetime(datetime(2026, 1, 1, 2, tzinfo=UTC))
     request.scrub.finished_at.FromDatetime(datetime(2026, 1, 1, 3, tzinfo=UTC))
     stray: Any = {"id": "storagebucket-e00stray", "name": "stray", "applied": "SERVE"}
@@ -213,6 +214,9 @@ async def test_the_operator_hears_of_scrubs_and_of_buckets_that_nobody_has(cloud
     async with httpx.AsyncClient(headers={"authorization": f"Bearer {cloud.token}"}) as http:
         told = (await http.get(address)).json()["reports"]["storage"]
     assert told["orphan_buckets"] == [{"id": "storagebucket-e00stray", "name": "stray"}], bucket_id
+    assert (told["blob_place"]["name"], told["blob_place"]["problem"]) == (
+        *("s3://engine/blobs", "ConnectionError: refused"),
+    )
     assert told["scrub"] == {
         "started_at": "2026-01-01T02:00:00+00:00",
         "finished_at": "2026-01-01T03:00:00+00:00",

@@ -1,4 +1,5 @@
-"""What `neo status` says of the objects of the cloud: the last scrub, and buckets that nobody owns."""
+"""What `neo status` says of the objects of the cloud: the last scrub, where their bodies are, and
+buckets that nobody owns."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,9 +19,19 @@ def object_rows(storage: JsonObject) -> Iterator[tuple[str, object]]:
         yield "  verified", f"{at}: {what}, {found}"
     elif storage:
         yield "  verified", "not yet; every night at 02:00 UTC"
+    if place := storage.get("blob_place"):
+        state = "does not work" if place["problem"] else "works"
+        yield "  bodies in", f"{place['name']} at {place['endpoint']}, which {state}"
 
 
 def object_warnings(storage: JsonObject) -> Iterator[str]:
+    place = storage.get("blob_place") or {}
+    if place.get("problem"):
+        since = f"{datetime.fromisoformat(place['since']):%Y-%m-%d %H:%M} UTC"
+        yield (
+            f"The engine that has the bodies of objects cannot be used since {since}: {place['problem']}"
+            " Clients are answered 503 SlowDown; it goes on by itself when the engine does."
+        )
     scrub = storage.get("scrub") or {}
     if scrub.get("problem_count"):
         first = "; ".join(_place(each) for each in scrub["problems"][:FEW])

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.core.osfiles import Locked, sync_folder, take_lock
+from neocloud.objects.blob_place import engine_of
 from neocloud.objects.blobs.driver import NAME
 from neocloud.objects.store import KEY_CHECK
 
@@ -90,8 +91,13 @@ class Copied:
 
 
 def copy_blobs(source: Path, target: Path, metadata: sqlite3.Connection, show: Show) -> Copied:
-    """Copy the blobs that the metadata name and that the target does not have; durably, each whole or not."""
+    """Copy the blobs that the metadata name and that the target does not have; durably, each whole or not.
+
+    Blobs in another engine stay there.
+    """
     done, seen = Copied(), 0
+    if engine_of(metadata):
+        return done
     (total,) = metadata.execute(f"SELECT COUNT(*) FROM ({NAMED})").fetchone()  # nosec B608
     names = (name for (name,) in metadata.execute(NAMED))
     folders: set[Path] = set()

@@ -29,6 +29,7 @@ from neocloud.objects.backups.place import (
     snapshots_of,
     store_id,
 )
+from neocloud.objects.blob_place import engine_of
 from neocloud.objects.blobs.driver import NAME
 
 _MOST_ROUNDS = 20
@@ -47,6 +48,8 @@ class BackedUp:
     """Blobs that no snapshot needs any more."""
     snapshots: tuple[str, ...]
     """All that there are now, oldest first."""
+    elsewhere: str
+    """The place in another engine that has the bodies; they were not copied. "": they are here."""
 
 
 def back_up(store: Path, target: Path, now: datetime, keep: int, show: Show) -> BackedUp:
@@ -71,6 +74,7 @@ def back_up(store: Path, target: Path, now: datetime, keep: int, show: Show) -> 
         draft = target / SNAPSHOTS / DRAFT
         copied, copied_bytes = _copy_store(store, target, draft, show)
         with closing(reading(draft)) as connection:
+            elsewhere = engine_of(connection)
             (blobs,) = connection.execute(f"SELECT COUNT(*) FROM ({NAMED})").fetchone()  # nosec B608
         draft.rename(path)
         sync_folder(path.parent)
@@ -79,7 +83,7 @@ def back_up(store: Path, target: Path, now: datetime, keep: int, show: Show) -> 
             (target / SNAPSHOTS / f"{old}.db").unlink()
         sync_folder(path.parent)
         removed = _remove_unused(target)
-        return BackedUp(snapshot, blobs, copied, copied_bytes, removed, snapshots_of(target))
+        return BackedUp(snapshot, blobs, copied, copied_bytes, removed, snapshots_of(target), elsewhere)
 
 
 def _copy_store(store: Path, target: Path, draft: Path, show: Show) -> tuple[int, int]:

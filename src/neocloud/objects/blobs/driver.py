@@ -4,6 +4,7 @@
 A blob is written once, under a new random name, and never changed. Its bytes are sealed already.
 """
 
+import errno
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -12,6 +13,8 @@ from datetime import datetime
 from typing import Protocol
 
 NAME = re.compile(r"[0-9a-f]{32}")
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without room."""
 
 
 def new_name() -> str:
@@ -31,6 +34,10 @@ class BlobError(Exception):
 
 class BlobsFull(BlobError):
     """There is no room."""
+
+
+class BlobsAway(BlobError):
+    """What keeps the blobs does not answer, or not as it should. Later it may."""
 
 
 class NoSuchBlob(BlobError):
@@ -70,4 +77,8 @@ class BlobDriver(Protocol):
         """Return finished blobs and what writes left unfinished, in any order. Raises BlobError."""
         ...
 
-    async def stat(self, name: str) -> BlobStat | None: ...
+    async def stat(self, name: str) -> BlobStat | None:
+        """Raises BlobError."""
+        ...
+
+    async def close(self) -> None: ...

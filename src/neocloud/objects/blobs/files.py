@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from neocloud.core.osfiles import sync_folder
-from neocloud.objects.blobs.driver import NAME, BlobError, BlobsFull, BlobStat, NoSuchBlob
+from neocloud.objects.blobs.driver import FULL, NAME, BlobError, BlobsFull, BlobStat, NoSuchBlob
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 MIN_FREE_BYTES = 64 * 1024**2
 """Blobs are refused while the disk has less, so that the metadata has room for deletes."""
 
@@ -55,6 +54,9 @@ class FileBlobs:
         except NoSuchBlob:
             return None
 
+    async def close(self) -> None:
+        pass  # no file stays open
+
     async def run(self, call: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         """Call in a thread; an OSError becomes a BlobError."""
         try:
@@ -64,7 +66,7 @@ class FileBlobs:
         except FileNotFoundError as error:
             raise NoSuchBlob("The blob does not exist.") from error
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise BlobsFull("The disk of the object store is full.") from error
             raise BlobError(f"The disk of the object store fails: {error.strerror}.") from error
 

@@ -8,10 +8,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from neocloud.objects.blobs.driver import BlobDriver, BlobError, BlobsFull
+from neocloud.objects.blobs.driver import BlobDriver, BlobError, BlobsAway, BlobsFull
 from neocloud.objects.blobs.sealing import KEY_BYTES, KeySealer
 from neocloud.objects.bodies.room import Room
-from neocloud.objects.errors import InvalidRequest, StoreFull, StoreUnavailable
+from neocloud.objects.errors import InvalidRequest, StoreBusy, StoreFull, StoreUnavailable
 from neocloud.objects.metadata.database import Database
 from neocloud.objects.metadata.transaction import BucketRow, no_such_bucket
 from neocloud.objects.types import BucketState
@@ -81,4 +81,6 @@ class Engine:
 def explained(error: BlobError) -> StoreFull | StoreUnavailable:
     if isinstance(error, BlobsFull):
         return StoreFull("The disk of the object store is full. Nothing was stored or lost. Free some space.")
+    if isinstance(error, BlobsAway):
+        return StoreBusy(f"{error} Nothing was acknowledged. Try again later.")
     return StoreUnavailable(f"{error} Nothing was acknowledged. Try again.")

@@ -11,9 +11,9 @@ from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.lifecycle_xml import read_lifecycle, write_lifecycle
 from neocloud.objects.s3.object_settings import read_tags, tagging
 from neocloud.objects.s3.writes import read_xml
-from neocloud.objects.s3.xml_in import Element, malformed
 from neocloud.objects.s3.xml_out import Markup, document, element, joined, optional
 from neocloud.objects.types import Versioning
+from neocloud.objects.xml_elements import Element, malformed
 
 MAX_CORS_RULES = 100
 MAX_BUCKET_TAGS = 50

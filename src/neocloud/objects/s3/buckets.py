@@ -2,8 +2,8 @@
 """Buckets: make, remove, and answer what is fixed. Changes go through the control plane, as its caller."""
 
 from neocloud.messages.nebius.storage.v1 import BucketSpec, VersioningPolicy
+from neocloud.objects import xml_elements
 from neocloud.objects.access import RefusalCode, Refused
-from neocloud.objects.s3 import xml_in
 from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.errors import S3Error, denied, not_served
 from neocloud.objects.s3.exchange import XML, Exchange, Handler, Response, xml
@@ -31,7 +31,7 @@ async def create_bucket(exchange: Exchange) -> Response:
             raise S3Error("BucketAlreadyOwnedByYou", "The bucket is there already, and yours.")
         raise S3Error("BucketAlreadyExists", "The name is taken. Choose another.")
     if body:
-        _check_location(xml_in.parse(body, "CreateBucketConfiguration"), front.settings.region)
+        _check_location(xml_elements.parse(body, "CreateBucketConfiguration"), front.settings.region)
     spec = BucketSpec(versioning_policy=_ENABLED) if has_lock else BucketSpec()
     try:
         await front.control_plane.create_bucket(
@@ -46,7 +46,7 @@ async def create_bucket(exchange: Exchange) -> Response:
     return Response(200, {"Location": f"/{request.bucket}"})
 
 
-def _check_location(root: xml_in.Element, region: str) -> None:
+def _check_location(root: xml_elements.Element, region: str) -> None:
     wanted = root.get("LocationConstraint").strip()
     if wanted not in ("", region):
         raise S3Error(
@@ -81,7 +81,7 @@ def check_ownership(given: str) -> None:
 async def put_ownership_controls(exchange: Exchange) -> Response:
     rules = (await read_xml(exchange, "OwnershipControls")).all("Rule")
     if len(rules) != 1:
-        raise xml_in.malformed("OwnershipControls needs one Rule.")
+        raise xml_elements.malformed("OwnershipControls needs one Rule.")
     check_ownership(rules[0].require("ObjectOwnership"))
     return Response(200)
 
@@ -90,7 +90,7 @@ async def put_encryption(exchange: Exchange) -> Response:
     """Take what is true anyway: everything is encrypted with AES-256, by keys of the store."""
     rules = (await read_xml(exchange, "ServerSideEncryptionConfiguration")).all("Rule")
     if len(rules) != 1:
-        raise xml_in.malformed("ServerSideEncryptionConfiguration needs one Rule.")
+        raise xml_elements.malformed("ServerSideEncryptionConfiguration needs one Rule.")
     default = rules[0].find("ApplyServerSideEncryptionByDefault")
     if default is not None and default.require("SSEAlgorithm") != "AES256":
         raise not_served("Encryption by a key of a key management service")

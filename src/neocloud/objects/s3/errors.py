@@ -129,6 +129,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (store.PartTooSmall, "EntityTooSmall"),
     (store.KeyTooLong, "KeyTooLongError"),
     (store.InvalidKey, "InvalidURI"),
+    (store.MalformedXml, "MalformedXML"),
     (store.InvalidRequest, "InvalidRequest"),
     (store.QuotaExceeded, "QuotaExceeded"),
     (store.TooLarge, "EntityTooLarge"),
@@ -139,6 +140,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (store.ObjectLocked, "AccessDenied"),
     (store.WrongCustomerKey, "InvalidRequest"),
     (store.StoreFull, "ServiceUnavailable"),
+    (store.StoreBusy, "SlowDown"),
     (store.StoreUnavailable, "ServiceUnavailable"),
     (store.Damaged, "InternalError"),
 )
@@ -175,7 +177,7 @@ def from_store(error: store.ObjectStoreError) -> S3Error:
         )
     for kind, code in _CODES:
         if isinstance(error, kind):
-            headers = {"Retry-After": RETRY_SECONDS} if code == "ServiceUnavailable" else {}
+            headers = {"Retry-After": RETRY_SECONDS} if STATUS[code] == 503 else {}
             return S3Error(code, message, headers=headers)
     return S3Error("InternalError", "The object store failed to process this request.")
 

@@ -19,9 +19,9 @@ from neocloud.objects.s3.errors import S3Error, invalid
 from neocloud.objects.s3.exchange import Exchange, Response
 from neocloud.objects.s3.object_settings import read_tags
 from neocloud.objects.s3.post_policy import check_policy
-from neocloud.objects.s3.xml_in import parse
 from neocloud.objects.s3.xml_out import document, element
 from neocloud.objects.types import Attributes, Expected, ObjectVersion
+from neocloud.objects.xml_elements import parse
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

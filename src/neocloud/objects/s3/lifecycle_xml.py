@@ -8,8 +8,8 @@ from neocloud.core import contract
 from neocloud.messages.nebius.storage.v1 import LifecycleFilter, LifecycleRule, StorageClass
 from neocloud.objects.s3.errors import S3Error, invalid, not_served
 from neocloud.objects.s3.headers import iso_time
-from neocloud.objects.s3.xml_in import Element, malformed
 from neocloud.objects.s3.xml_out import Markup, document, element, joined, optional, time
+from neocloud.objects.xml_elements import Element, malformed
 
 MAX_RULES = 1000
 _STATUS = {"Enabled": "ENABLED", "Disabled": "DISABLED"}

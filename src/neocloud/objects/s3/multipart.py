@@ -13,7 +13,6 @@ from neocloud.objects.s3.errors import S3Error, invalid
 from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.s3.writes import checked_attributes, parsed, readable_source
-from neocloud.objects.s3.xml_in import Element, malformed
 from neocloud.objects.s3.xml_out import Markup, document, element, encoded, joined, optional, time
 from neocloud.objects.types import (
     MAX_PAGE,
@@ -25,6 +24,7 @@ from neocloud.objects.types import (
     Part,
     Upload,
 )
+from neocloud.objects.xml_elements import Element, malformed
 
 
 async def create_upload(exchange: Exchange) -> Response:

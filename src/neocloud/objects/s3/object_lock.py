@@ -8,9 +8,9 @@ from neocloud.objects.s3.errors import S3Error
 from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.headers import lock_mode
 from neocloud.objects.s3.writes import read_xml
-from neocloud.objects.s3.xml_in import Element, malformed
 from neocloud.objects.s3.xml_out import Markup, document, element
 from neocloud.objects.types import DefaultRetention, Versioning
+from neocloud.objects.xml_elements import Element, malformed
 
 MAX_DAYS, MAX_YEARS = 36_500, 100
 

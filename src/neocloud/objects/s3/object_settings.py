@@ -11,9 +11,9 @@ from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.lists import owner
 from neocloud.objects.s3.operations import GET, LIST, Scope
 from neocloud.objects.s3.writes import bypasses, read_xml
-from neocloud.objects.s3.xml_in import Element, malformed
 from neocloud.objects.s3.xml_out import Markup, document, element, joined, time
 from neocloud.objects.types import ObjectVersion, Retention
+from neocloud.objects.xml_elements import Element, malformed
 
 _XSI = ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 _ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"

@@ -4,10 +4,11 @@
 import asyncio
 from dataclasses import replace
 
+from neocloud.objects import xml_elements
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, key_md5, too_large
 from neocloud.objects.errors import ObjectStoreError
 from neocloud.objects.s3 import headers as fields
-from neocloud.objects.s3 import operations, version_headers, xml_in
+from neocloud.objects.s3 import operations, version_headers
 from neocloud.objects.s3.errors import S3Error, from_store, invalid
 from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.operations import Scope
@@ -162,7 +163,7 @@ async def delete_objects(exchange: Exchange) -> Response:
     is_quiet = root.get("Quiet").strip().lower() == "true"
     given = root.all("Object")
     if not 1 <= len(given) <= MAX_DELETES:
-        raise xml_in.malformed(f"Delete needs 1 to {MAX_DELETES} objects.")
+        raise xml_elements.malformed(f"Delete needs 1 to {MAX_DELETES} objects.")
     wanted = [_item(each) for each in given]
     outcomes: list[Deleted | S3Error | None] = [None] * len(wanted)
     allowed: list[tuple[int, DeleteItem]] = []
@@ -183,7 +184,7 @@ async def delete_objects(exchange: Exchange) -> Response:
     return replace(xml(document("DeleteResult", joined(parts))), is_counted=True)
 
 
-def _item(given: xml_in.Element) -> DeleteItem:
+def _item(given: xml_elements.Element) -> DeleteItem:
     etag, at = given.get("ETag"), given.get("LastModifiedTime")
     conditions = ALWAYS
     if etag or at or given.find("Size"):
@@ -212,16 +213,16 @@ def _outcome(item: DeleteItem, found: Deleted | S3Error | None, is_quiet: bool) 
     )
 
 
-async def read_xml(exchange: Exchange, root: str) -> xml_in.Element:
-    """Return the body as XML with this root. Raises S3Error."""
+async def read_xml(exchange: Exchange, root: str) -> xml_elements.Element:
+    """Return the body as XML with this root. Raises S3Error, MalformedXml."""
     body = await exchange.body.document()
     if not body:
         raise S3Error("MissingRequestBodyError", f"The request needs a body: {root}.")
     return await parsed(body, root)
 
 
-async def parsed(body: bytes, root: str) -> xml_in.Element:
-    """Raises S3Error unless this is XML with this root."""
+async def parsed(body: bytes, root: str) -> xml_elements.Element:
+    """Raises MalformedXml unless this is XML with this root."""
     if len(body) <= _SHORT_DOCUMENT:
-        return xml_in.parse(body, root)
-    return await asyncio.to_thread(xml_in.parse, body, root)
+        return xml_elements.parse(body, root)
+    return await asyncio.to_thread(xml_elements.parse, body, root)

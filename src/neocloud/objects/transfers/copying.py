@@ -5,17 +5,19 @@ The last bytes of a body are sent when all that the source says of it is found t
 is never stored. Large objects go in parts; a killed process goes on after the last part that was stored.
 """
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neocloud.core.clock import Clock
 from neocloud.objects.checksums import Running
-from neocloud.objects.transfers import answers
-from neocloud.objects.transfers.client import S3Bucket
-from neocloud.objects.transfers.http import Answer
+from neocloud.objects.endpoints import answers
+from neocloud.objects.endpoints.client import S3Bucket
+from neocloud.objects.endpoints.http import Answer
+from neocloud.objects.endpoints.types import EndpointError, Listed
 from neocloud.objects.transfers.records import Records
-from neocloud.objects.transfers.types import MARK, EndpointError, Listed, Origin, Upload
+from neocloud.objects.transfers.types import MARK, Origin, Upload
 
 PART_BYTES = 32 * 1024**2
 """Larger objects go in parts of this size, or of a ten thousandth of theirs."""
@@ -24,6 +26,8 @@ MAX_KEY_BYTES = 1024
 ATTEMPTS = 5
 FIRST_WAIT_SECONDS = 0.5
 _CHUNK_BYTES = 256 * 1024
+_CREATION_SECONDS = 10.0
+"""How long a stop waits for an upload that is being created."""
 
 
 class ObjectGone(Exception):
@@ -157,11 +161,21 @@ class Copier:
                     return known, stored
         if known is not None:
             await self._abort(known)
+        creation = asyncio.create_task(self._create_upload(copy.key, etag, size, head))
+        try:
+            return await asyncio.shield(creation), []
+        except asyncio.CancelledError:  # an upload that is not remembered would never be aborted
+            await asyncio.wait([creation], timeout=_CREATION_SECONDS)
+            creation.cancel()
+            raise
+
+    async def _create_upload(self, key: str, etag: str, size: int, head: Mapping[str, str]) -> Upload:
+        """Begin an upload, and remember it."""
         kept = {**answers.kept_headers(head), MARK: self._id}
-        upload_id = await self._destination.create_upload(copy.key, kept)
-        upload = Upload(copy.key, etag, upload_id, max(PART_BYTES, -(-size // MAX_PARTS)))
+        upload_id = await self._destination.create_upload(key, kept)
+        upload = Upload(key, etag, upload_id, max(PART_BYTES, -(-size // MAX_PARTS)))
         await self._records.put_upload(self._id, upload)
-        return upload, []
+        return upload
 
     async def _abort(self, upload: Upload) -> None:
         await self._destination.abort_upload(upload.key, upload.upload_id)

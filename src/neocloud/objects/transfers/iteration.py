@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from neocloud.core.clock import Clock
+from neocloud.objects.endpoints.client import S3Bucket
+from neocloud.objects.endpoints.types import EndpointError
 from neocloud.objects.errors import ObjectStoreError
-from neocloud.objects.transfers.client import S3Bucket
 from neocloud.objects.transfers.copying import ATTEMPTS, FIRST_WAIT_SECONDS, Copier, Copy
 from neocloud.objects.transfers.plan import Action, Pair, Strategy, listed, pairs
 from neocloud.objects.transfers.records import Records
-from neocloud.objects.transfers.types import MARK, EndpointError
+from neocloud.objects.transfers.types import MARK
 
 PARALLEL = 8
 """Objects at a time, of one transfer."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from neocloud.objects.transfers.answers import Page
-from neocloud.objects.transfers.client import S3Bucket
-from neocloud.objects.transfers.types import EndpointError, Listed, Origin
+from neocloud.objects.endpoints.answers import Page
+from neocloud.objects.endpoints.client import S3Bucket
+from neocloud.objects.endpoints.types import EndpointError, Listed
 
 _MOST_EMPTY_PAGES = 1000
 """One after the other, of an endpoint that never ends its list."""
@@ -77,7 +77,7 @@ async def listed(bucket: S3Bucket, prefix: str, after: str, retry: Retry) -> Asy
             raise _out_of_order(bucket.endpoint.origin)
 
 
-def _out_of_order(origin: Origin) -> EndpointError:
+def _out_of_order(origin: str) -> EndpointError:
     return EndpointError(
         origin, "InvalidResponse", "The endpoint does not list objects in the order of their keys."
     )

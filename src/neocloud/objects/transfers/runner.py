@@ -11,17 +11,18 @@ from datetime import timedelta
 from neocloud.core.clock import Clock
 from neocloud.messages.nebius.storage.v1 import TransferDestination, TransferSource, TransferSpec
 from neocloud.messages.neocloud.storage.v1 import GatewayTransfer
+from neocloud.objects.endpoints.client import S3Bucket
+from neocloud.objects.endpoints.http import HttpEndpoint
+from neocloud.objects.endpoints.limits import Limits
+from neocloud.objects.endpoints.network import Resolve, checked_pool, own_pool, resolve
+from neocloud.objects.endpoints.types import Endpoint, EndpointError
 from neocloud.objects.errors import ObjectStoreError
 from neocloud.objects.metadata import rows
-from neocloud.objects.transfers.client import S3Bucket
 from neocloud.objects.transfers.copying import Copier
-from neocloud.objects.transfers.http import HttpEndpoint
 from neocloud.objects.transfers.iteration import Iteration, Places
-from neocloud.objects.transfers.limits import Limits
-from neocloud.objects.transfers.network import Resolve, checked_pool, own_pool, resolve
 from neocloud.objects.transfers.plan import Strategy
 from neocloud.objects.transfers.records import AfterIteration, IterationRow, Outcome, Phase, Records
-from neocloud.objects.transfers.types import Endpoint, EndpointError, Origin
+from neocloud.objects.transfers.types import Origin, message
 
 MOST_FAILURES = 3
 """Iterations that fail one after the other, until the transfer has failed."""
@@ -125,7 +126,7 @@ class TransferRunner:
             failures = row.failures + 1
             is_final = not error.is_transient or failures >= MOST_FAILURES
             phase = Phase.FAILED if is_final else Phase.RUNNING
-            return AfterIteration(Outcome.FAILED, phase, 0, failures, error.message(), pause)
+            return AfterIteration(Outcome.FAILED, phase, 0, failures, message(error), pause)
         empty = 0 if last.objects else row.empty_iterations + 1
         condition = spec.WhichOneof("stop_condition")
         most = spec.after_n_empty_iterations.empty_iterations_threshold

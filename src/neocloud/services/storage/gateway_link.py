@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from neocloud.core.clock import Clock
 from neocloud.core.resource_changes import ResourceChanges
 from neocloud.messages.neocloud.storage.v1 import (
+    BlobPlace,
     BucketReport,
     InventoryReport,
     ReportBucketsRequest,
@@ -62,6 +63,8 @@ class BucketBoard:
         """Its port over TLS for other machines; 0: there is none."""
         self.scrub: ScrubReport | None = None
         """The last time that it verified all objects."""
+        self.blob_place: BlobPlace | None = None
+        """The other S3 engine that has the bodies of objects."""
 
     def report(self, request: ReportBucketsRequest) -> set[str]:
         """Store a report; return the ids of the buckets to reconcile: those of which something is new."""
@@ -70,6 +73,8 @@ class BucketBoard:
         self.tls_port = request.tls_port if request.endpoint else self.tls_port
         if request.HasField("scrub"):
             self.scrub = request.scrub
+        if request.endpoint:
+            self.blob_place = request.blob_place if request.HasField("blob_place") else None
         reports = {each.id: each for each in request.buckets}
         changed = {each for each, report in reports.items() if self._reports.get(each) != report}
         if request.is_complete:

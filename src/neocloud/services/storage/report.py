@@ -1,5 +1,6 @@
 # pyright: strict
-"""What the operator is told of object storage: buckets that only the gateway has, and its last scrub."""
+"""What the operator is told of object storage: buckets that only the gateway has, its last scrub, and
+the engine that has the bodies."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import AuditEvent, Transaction
-from neocloud.messages.neocloud.storage.v1 import ScrubReport
+from neocloud.messages.neocloud.storage.v1 import BlobPlace, ScrubReport
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.storage.gateway_link import BucketBoard
 from neocloud.services.storage.types import BUCKET
@@ -26,6 +27,16 @@ async def report(dependencies: Dependencies) -> Mapping[str, object]:
         "orphan_buckets": [{"id": each.id, "name": each.name} for each in orphans[:MOST_ORPHANS]],
         "orphan_bucket_count": len(orphans),
         "scrub": _scrub(board.scrub) if board.scrub is not None else None,
+        "blob_place": _blob_place(board.blob_place) if board.blob_place is not None else None,
+    }
+
+
+def _blob_place(found: BlobPlace) -> Mapping[str, object]:
+    return {
+        "name": found.name,
+        "endpoint": found.endpoint,
+        "problem": found.problem,
+        "since": contract.to_datetime(found.since).isoformat(),
     }
 
 

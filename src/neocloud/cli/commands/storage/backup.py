@@ -58,6 +58,8 @@ def backup(
             ]
         ),
     )
+    if done["elsewhere"]:
+        say(f"The bodies are in {done['elsewhere']} and were not copied: protect them there.")
 
 
 def restore(

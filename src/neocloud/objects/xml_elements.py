@@ -1,10 +1,11 @@
 # pyright: strict
-"""Reads the XML of requests, which is hostile: bounded in size, depth and elements, without entities."""
+"""Reads XML of clients and of other endpoints, which is hostile: bounded in depth and elements, without
+entities."""
 
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from neocloud.objects.s3.errors import S3Error
+from neocloud.objects.errors import MalformedXml
 
 MAX_DEPTH = 10
 MAX_ELEMENTS = 70_000
@@ -21,7 +22,7 @@ class Element:
     """The attribute xsi:type."""
 
     def find(self, name: str) -> "Element | None":
-        """Return the only child of this name. Raises S3Error where there are several."""
+        """Return the only child of this name. Raises MalformedXml where there are several."""
         found = self.all(name)
         if len(found) > 1:
             raise malformed(f"{self.name} has more than one {name}.")
@@ -53,15 +54,15 @@ class Element:
 
 
 def parse(body: bytes, root: str) -> Element:
-    """Return the root element. Raises S3Error (MalformedXML) unless it has this name."""
+    """Return the root element. Raises MalformedXml unless it has this name."""
     found = _Builder().build(body)
     if found is None or found.name != root:
         raise malformed(f"The body must be a {root} element.")
     return found
 
 
-def malformed(message: str) -> S3Error:
-    return S3Error("MalformedXML", message)
+def malformed(message: str) -> MalformedXml:
+    return MalformedXml(message)
 
 
 class _Builder:

@@ -5,21 +5,34 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 import httpcore
 
-from neocloud.objects.transfers import answers
-from neocloud.objects.transfers.limits import Limits
-from neocloud.objects.transfers.network import DestinationRefused
-from neocloud.objects.transfers.signing import Signer
-from neocloud.objects.transfers.types import Endpoint, EndpointError
+from neocloud.objects.endpoints import answers
+from neocloud.objects.endpoints.limits import Limits
+from neocloud.objects.endpoints.network import DestinationRefused
+from neocloud.objects.endpoints.signing import Signer
+from neocloud.objects.endpoints.types import Endpoint, EndpointError
 
-CONNECT_SECONDS, QUIET_SECONDS = 10.0, 60.0
+CONNECT_SECONDS, QUIET_SECONDS, POOL_SECONDS = 10.0, 60.0, 600.0
 SLOW_SECONDS, SLOW_BYTES_PER_SECOND = 60.0, 4096
 """A body may take so many seconds, and one more for each so many bytes."""
-_TIMEOUTS = {"connect": CONNECT_SECONDS, "read": QUIET_SECONDS, "write": QUIET_SECONDS, "pool": 600.0}
 Body = bytes | AsyncIterator[bytes]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How many seconds one client of an endpoint waits."""
+
+    quiet: float = QUIET_SECONDS
+    """For the next bytes, in either direction."""
+    pool: float = POOL_SECONDS
+    """For a free connection."""
+
+    def timeouts(self) -> dict[str, float]:
+        return {"connect": CONNECT_SECONDS, "read": self.quiet, "write": self.quiet, "pool": self.pool}
 
 
 class Answer:
@@ -68,10 +81,17 @@ class Answer:
 
 class HttpEndpoint:
     def __init__(
-        self, endpoint: Endpoint, pool: httpcore.AsyncConnectionPool, limits: Limits | None = None
+        self,
+        endpoint: Endpoint,
+        pool: httpcore.AsyncConnectionPool,
+        limits: Limits | None = None,
+        *,
+        patience: Patience | None = None,
+        agent: str = "neocloud-transfer",
     ) -> None:
-        """`limits` are those of a source."""
+        """`limits` are those of a source; `agent` is what the endpoint is told as User-Agent."""
         self.endpoint, self.limits = endpoint, limits
+        self._timeouts, self._agent = (patience or Patience()).timeouts(), agent
         self._pool = pool
         parts = urlsplit(endpoint.url)
         self._scheme, self._port = parts.scheme, parts.port
@@ -116,7 +136,7 @@ class HttpEndpoint:
                 url,
                 headers=list(sent.items()),
                 content=body,
-                extensions={"timeout": _TIMEOUTS},
+                extensions={"timeout": self._timeouts},
             ) as response:
                 answer = Answer(response, self)
                 if not 200 <= answer.status < 300:
@@ -133,7 +153,7 @@ class HttpEndpoint:
     def _headers(self, method: str, target: str, headers: Mapping[str, str]) -> dict[str, str]:
         url = f"{self._scheme}://{self._netloc}{target}"
         found = self._signer.sign(method, url, {**headers, "Host": self._netloc})
-        return {**found, "Accept-Encoding": "identity", "User-Agent": "neocloud-transfer"}
+        return {**found, "Accept-Encoding": "identity", "User-Agent": self._agent}
 
 
 async def _start_of(answer: Answer) -> bytes:

@@ -1,14 +1,14 @@
 # pyright: strict
-"""The operations of S3 that transfers need, on one bucket. Each raises EndpointError."""
+"""The operations of S3 that the object gateway asks for, on one bucket. Each raises EndpointError."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from neocloud.objects.transfers import answers
-from neocloud.objects.transfers.answers import ListedPart, Page
-from neocloud.objects.transfers.http import Answer, Body, HttpEndpoint
-from neocloud.objects.transfers.types import EndpointError
+from neocloud.objects.endpoints import answers
+from neocloud.objects.endpoints.answers import ListedPart, Page
+from neocloud.objects.endpoints.http import Answer, Body, HttpEndpoint
+from neocloud.objects.endpoints.types import EndpointError
 
 _MOST_PART_PAGES = 20
 
@@ -54,9 +54,10 @@ class S3Bucket:
             await answer.read()
             return answer.headers
 
-    async def delete(self, key: str, etag: str) -> None:
-        """Delete an object if it has this ETag still."""
-        async with self._http.request("DELETE", key, headers={"If-Match": f'"{etag}"'}) as answer:
+    async def delete(self, key: str, etag: str = "") -> None:
+        """Delete an object; with an ETag, only if it still has that."""
+        headers = {"If-Match": f'"{etag}"'} if etag else {}
+        async with self._http.request("DELETE", key, headers=headers) as answer:
             await answer.read()
 
     async def create_upload(self, key: str, headers: Mapping[str, str]) -> str:

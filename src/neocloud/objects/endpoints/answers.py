@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from email.header import Header
 from urllib.parse import unquote_plus
 
-from neocloud.objects.s3.errors import S3Error
-from neocloud.objects.s3.xml_in import Element, parse
-from neocloud.objects.transfers.types import EndpointError, Listed, Origin
+from neocloud.objects.endpoints.types import EndpointError, Listed
+from neocloud.objects.errors import MalformedXml
+from neocloud.objects.xml_elements import Element, parse
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 MOST_LISTED = 1000
@@ -43,7 +43,7 @@ class ListedPart:
     etag: str
 
 
-def page(body: bytes, prefix: str, origin: Origin) -> Page:
+def page(body: bytes, prefix: str, origin: str) -> Page:
     """Read the answer to ListObjectsV2. Raises EndpointError."""
     try:
         root = parse(body, "ListBucketResult")
@@ -51,7 +51,7 @@ def page(body: bytes, prefix: str, origin: Origin) -> Page:
         found = [_listed(each, prefix, is_encoded=is_encoded) for each in root.all("Contents")]
         is_truncated = root.get("IsTruncated").strip() == "true"
         token = root.get("NextContinuationToken") if is_truncated else ""
-    except (S3Error, ValueError) as error:
+    except (MalformedXml, ValueError) as error:
         raise unreadable(origin, "a list of objects") from error
     if (is_truncated and not token) or len(found) > MOST_LISTED:
         raise unreadable(origin, "a list of objects")
@@ -70,13 +70,13 @@ def _listed(element: Element, prefix: str, *, is_encoded: bool) -> Listed:
     return Listed(key.removeprefix(prefix), size, etag, modified)
 
 
-def parts(body: bytes, origin: Origin) -> tuple[Sequence[ListedPart], int]:
+def parts(body: bytes, origin: str) -> tuple[Sequence[ListedPart], int]:
     """Read the answer to ListParts: the parts, and the marker of the next page (0: there is none)."""
     try:
         root = parse(body, "ListPartsResult")
         found = [_part(each) for each in root.all("Part")]
         marker = root.number("NextPartNumberMarker") if root.get("IsTruncated").strip() == "true" else 0
-    except S3Error as error:
+    except MalformedXml as error:
         raise unreadable(origin, "a list of parts") from error
     return found, marker or 0
 
@@ -86,37 +86,37 @@ def _part(element: Element) -> ListedPart:
     return ListedPart(number, size, element.require("ETag").strip('"'))
 
 
-def upload_id(body: bytes, origin: Origin) -> str:
+def upload_id(body: bytes, origin: str) -> str:
     try:
         found = parse(body, "InitiateMultipartUploadResult").require("UploadId")
-    except S3Error as error:
+    except MalformedXml as error:
         raise unreadable(origin, "the start of an upload") from error
     if not found or len(found) > 2048:
         raise unreadable(origin, "the start of an upload")
     return found
 
 
-def error_of(status: int, body: bytes, origin: Origin) -> EndpointError:
+def error_of(status: int, body: bytes, origin: str) -> EndpointError:
     """Return the error of an answer that is none of success."""
     code, message = _MEANINGS.get(status, (f"HTTP{status}", f"The endpoint answered with status {status}."))
     try:
         root = parse(body, "Error")
         code, message = root.get("Code") or code, root.get("Message") or message
-    except S3Error:
+    except MalformedXml:
         pass  # HEAD has no body, and a proxy answers with HTML
     return EndpointError(origin, code, message, status=status, is_transient=status in _RETRIED)
 
 
-def completion_error(body: bytes, origin: Origin) -> EndpointError | None:
+def completion_error(body: bytes, origin: str) -> EndpointError | None:
     """Return the error in the body of an answer of CompleteMultipartUpload with status 200, if it is one."""
     try:
         parse(body, "Error")
-    except S3Error:
+    except MalformedXml:
         return None
     return error_of(500, body, origin)
 
 
-def unreadable(origin: Origin, what: str) -> EndpointError:
+def unreadable(origin: str, what: str) -> EndpointError:
     message = f"The endpoint answered with {what} that cannot be read."
     return EndpointError(origin, "InvalidResponse", message, is_transient=True)
 

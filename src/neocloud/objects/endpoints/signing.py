@@ -6,7 +6,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 
-from neocloud.objects.transfers.types import Endpoint
+from neocloud.objects.endpoints.types import Endpoint
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
