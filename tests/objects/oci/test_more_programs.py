@@ -1,11 +1,17 @@
-"""oras and cosign as people run them; `make clients-long` installs them."""
+"""oras, cosign and containerd as people run them; `make clients-long` installs them."""
 
+import json
 import os
 import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
+from tests.e2e.container_images import busybox_layer, write_layout
 from tests.objects.oci.client import Registry
 from tests.objects.s3.test_more_programs import installed
 
@@ -72,3 +78,58 @@ def test_oras_and_cosign(programs: Programs, tmp_path: Path) -> None:
     programs("cosign", "verify-attestation", "--key=cosign.pub", "--type=custom", *check, model)
     tags = programs("oras", "repo", "tags", plain, programs.address).split()
     assert sorted(tag.rpartition(".")[2] for tag in tags) == ["att", "sig", "v1"]
+
+
+CONTAINERD = """\
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+  address = "{folder}/socket"
+[ttrpc]
+  address = "{folder}/ttrpc"
+"""
+
+
+@pytest.fixture
+def ctr(registry: Registry) -> Iterator[Callable[..., str]]:
+    """The command line of a containerd of its own, signed in at the registry."""
+    programs, owner = installed("bookworm") / "usr" / "bin", registry.served.owner
+    # The path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="containerd-") as folder:
+        (Path(folder) / "config.toml").write_text(CONTAINERD.format(folder=folder))
+        command = [str(programs / "containerd"), "--config", f"{folder}/config.toml"]
+        with (Path(folder) / "log").open("wb") as log:
+            daemon = subprocess.Popen(command, stdout=log, stderr=log)
+
+        def run(*arguments: str) -> str:
+            ctr = [str(programs / "ctr"), "--address", f"{folder}/socket", "images", *arguments]
+            done = subprocess.run(ctr, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        try:
+            wait_until(lambda: (Path(folder) / "socket").exists(), "containerd listens")
+            sign_in = ("--plain-http", "--user", f"{owner.aws_access_key_id}:{owner.secret}")
+            yield lambda verb, *more: run(verb, *(sign_in if verb in ("pull", "push") else ()), *more)
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+
+
+def test_containerd(registry: Registry, ctr: Callable[..., str], tmp_path: Path) -> None:
+    """It pushes an image that was loaded, and pulls it again by its tag and by its digest."""
+    layout = write_layout(tmp_path / "image", [busybox_layer(), busybox_layer({"etc/made-by": "ctr"})])
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(layout, ".")
+    host = registry.served.url.removeprefix("http://")
+    name = f"{host}/{registry.name('containerd')}"
+    [listed] = json.loads((layout / "index.json").read_text())["manifests"]
+    ctr("import", "--no-unpack", "--index-name", f"{name}:v1", str(tmp_path / "image.tar"))
+    ctr("push", f"{name}:v2", f"{name}:v1")
+    ctr("remove", f"{name}:v1")
+    for reference in (f"{name}:v2", f"{name}@{listed['digest']}"):
+        ctr("pull", "--snapshotter", "native", reference)
+        assert reference in ctr("list", "--quiet")
+    assert "complete (3/3)" in ctr("check")
