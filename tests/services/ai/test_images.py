@@ -124,6 +124,13 @@ async def test_a_name_that_cannot_be_read_is_refused_with_words(cloud: RegistryC
     assert "cannot be read" in await refusal(cloud.call(f"{JOBS}/Create", metadata=metadata, spec=spec))
 
 
+async def test_a_push_mends_what_was_missing(cloud: RegistryCloud) -> None:
+    job = await cloud.job(":late")
+    assert (await cloud.details(job, "ERROR"))[0] == "ImageMissing"
+    await cloud.push_image("late")
+    await cloud.until(job, "COMPLETED")
+
+
 async def test_what_cannot_be_run_ends_with_words_and_a_retry_where_it_helps(cloud: RegistryCloud) -> None:
     missing = await cloud.job(":none")
     code, message = await cloud.details(missing, "ERROR")

@@ -168,14 +168,17 @@ class PulledImages:
                 *("--signature-policy", str(place.folder / "policy.json")),
                 *("--authfile", f"/proc/self/fd/{credentials}", f"docker://{pull.source}"),
             ]
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=_environment(place),
-                pass_fds=(credentials,),
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=_environment(place),
+                    pass_fds=(credentials,),
+                )
+            except OSError as error:
+                raise EngineError(f"Podman could not be started to pull the image: {error}.") from error
             try:
                 async with asyncio.timeout(pull.timeout_seconds):
                     said, why = await process.communicate()
