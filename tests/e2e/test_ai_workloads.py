@@ -160,7 +160,7 @@ async def test_images_of_a_registry_run_and_are_removed(cloud: RegistryCloud, tm
     assert len(await cloud.engine.pulled_images()) == 1
     await EndpointServiceClient(cloud.sdk).stop(StopEndpointRequest(id=endpoint_id))
     await cloud.until(endpoint_id, "STOPPED")
-    assert await cloud.engine.pulled_images() == frozenset()
+    await until(cloud.engine.pulled_images, holds=lambda found: not found, seconds=20)
 
 
 async def log_of(cloud: AiCloud, job_id: str) -> list[str]:

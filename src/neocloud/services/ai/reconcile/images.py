@@ -93,23 +93,24 @@ class WorkloadImages:
             work.task.cancel()
 
     async def release(self, scope: WorkloadScope) -> None:
-        """Let its image go, and remove those that no workload needs any more."""
+        """Let its image go first, and then remove those that no workload needs: of two that end together, the
+        later one finds that nobody needs it."""
         held = await scope.context.reservations(_NAMESPACE)
         mine = [value for value, holder in held.items() if holder == scope.id]
-        if not mine:
+        if not mine and not scope.runtime.image_digest:
             return
-        images = {value.partition(" ")[2] for value in held if value not in mine}
-        for image in await self._engine.pulled_images() - images:
+        for value in mine:
+            await scope.context.release(_NAMESPACE, value)
+        own = {scope.image, *map(_image_in, mine)}
+        needed = set(map(_image_in, await scope.context.reservations(_NAMESPACE)))
+        for image in await self._engine.pulled_images() - needed:
             try:
                 await self._engine.remove_image(image)
             except EngineError as error:
-                if image == scope.image:
-                    raise RetryLater(
-                        f"its image is not removed yet: {error}", delay_seconds=RETRY_SECONDS
-                    ) from error
+                if image in own:
+                    why = f"its image is not removed yet: {error}"
+                    raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error
                 logger.warning("Image %s is not removed yet: %s", image, error)
-        for value in mine:
-            await scope.context.release(_NAMESPACE, value)
 
     async def _pull(self, scope: WorkloadScope, tenant: str) -> str:
         pulls = self._provided.get(ImagePulls)
@@ -173,6 +174,11 @@ class WorkloadImages:
 
 async def _awaited(work: Callable[[], Awaitable[str]]) -> str:
     return await work()
+
+
+def _image_in(value: str) -> str:
+    """Return the image that a reservation names."""
+    return value.partition(" ")[2]
 
 
 async def _reserve(context: Context, value: str) -> None:
