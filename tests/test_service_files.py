@@ -41,6 +41,10 @@ OTHERS = {
         "gateway_link.py": "what gateway and control plane tell each other",
     },
     "quotas": {"quotas.yaml": "the usual limits", "ledger.py": "counters, in the creating transaction"},
+    "registry": {
+        "image_documents.py": "what manifests and configurations of images say",
+        "image_pulls.py": "finds images for other services, as the account that asked",
+    },
     "slurm": {
         "access.py": "the client of a cluster's login node",
         "batch_jobs.py": "how jobs are submitted and read",

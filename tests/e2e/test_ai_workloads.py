@@ -1,6 +1,9 @@
 """An endpoint and jobs in real containers: a root file system of one static program, reached where its status
-says. CMP-01, VPC-01."""
+says; images that skopeo pushed to a registry. CMP-01, VPC-01."""
 
+import asyncio
+import base64
+import json
 import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -23,7 +26,10 @@ from neocloud.control_plane.settings import Settings
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.testing.waiting import until
-from tests.services.ai.cloud import AiCloud, cloud_in_process
+from tests.e2e.cloud import run
+from tests.e2e.container_images import busybox_layer, write_layout
+from tests.services.ai.cloud import AiCloud
+from tests.services.ai.registry import RegistryCloud, registry_cloud
 from tests.services.ai.test_endpoints import create as create_endpoint
 from tests.services.ai.test_endpoints import port
 from tests.services.ai.test_endpoints import spec as endpoint
@@ -38,7 +44,7 @@ SMALL = {"platform": "cpu-local", "preset": "1vcpu-1gb"}
 
 
 @pytest.fixture
-async def cloud(tmp_path: Path) -> AsyncIterator[AiCloud]:
+async def cloud(tmp_path: Path) -> AsyncIterator[RegistryCloud]:
     root = tmp_path / "images" / "tool" / "1" / "rootfs"
     for folder in ("bin", "etc", "dev", "proc", "sys", "tmp", "run", "srv"):
         (root / folder).mkdir(parents=True)
@@ -49,7 +55,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[AiCloud]:
     own = with_own_ranges(Settings(home=tmp_path), host_subnets())
     ranges = {"private_range": own.private_range, "public_pool": own.public_pool}
     try:
-        async with cloud_in_process(tmp_path, engine, **ranges, cloud_number=own.cloud_number) as ready:
+        async with registry_cloud(tmp_path, engine, **ranges, cloud_number=own.cloud_number) as ready:
             yield ready
     finally:
         await engine.destroy()
@@ -115,3 +121,48 @@ async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
     assert "28" in (await cloud.until(full, "FAILED")).status.state_details.message
     for job_id in (done, failed, late, full):
         assert (await cloud.engine.observe(job_id)).pods == ()
+
+
+async def push(cloud: RegistryCloud, tag: str, folder: Path, **image: Any) -> str:
+    """Push an image to the registry of the cloud as people do; return its name."""
+    layout = write_layout(folder / tag, [busybox_layer()], **image)
+    name, key = f"{cloud.fqdn}/tool:{tag}", folder / "auth.json"
+    host = cloud.fqdn.partition("/")[0]
+    owner = base64.b64encode(f"iam:{cloud.token}".encode()).decode()
+    key.write_text(json.dumps({"auths": {host: {"auth": owner}}}))
+    options = ("--dest-authfile", str(key), "--dest-tls-verify=false")
+    await asyncio.to_thread(run, ["skopeo", "copy", *options, f"oci:{layout}", f"docker://{name}"])
+    return name
+
+
+async def test_images_of_a_registry_run_and_are_removed(cloud: RegistryCloud, tmp_path: Path) -> None:
+    await cloud.registry()
+    page = "busybox mkdir -p /srv; echo $WORD > /srv/index.html; exec busybox httpd -f -p 8000 -h /srv"
+    config = {"Entrypoint": ["sh", "-c"], "Cmd": [page], "Env": ["PATH=/bin", f"WORD={PAGE}"]}
+    serve = await push(cloud, "serve", tmp_path, settings=config)
+    other = await push(cloud, "other", tmp_path, settings=config, architecture="s390x")
+    endpoint_id = await create_endpoint(cloud, endpoint(image=serve, ports=[port(8000)]))
+    shown = await cloud.until(endpoint_id, "RUNNING")
+    assert f"The image {serve} is sha256:" in shown.status.state_details.message
+    assert (await answer(shown.status.private_endpoints[0])).strip() == PAGE
+    said = await create_job(
+        cloud, "said", image=serve, container_command="sh -c 'echo hello; id -u; sleep 5'", **SMALL
+    )
+    await cloud.until(said, "RUNNING")
+    lines = lambda: log_of(cloud, said)  # noqa: E731
+    assert await until(lines, holds=lambda lines: len(lines) == 2, seconds=20) == ["hello", "0"]
+    await cloud.until(said, "COMPLETED")
+    refused = await create_job(cloud, "other", image=other, **SMALL)
+    details = (await cloud.until(refused, "ERROR")).status.state_details
+    assert details.code == "ImageUnusable" and "linux/s390x" in details.message
+    gone = await create_job(cloud, "gone", image=serve.replace(":serve", ":gone"), **SMALL)
+    assert (await cloud.until(gone, "ERROR")).status.state_details.code == "ImageMissing"
+    assert len(await cloud.engine.pulled_images()) == 1
+    await EndpointServiceClient(cloud.sdk).stop(StopEndpointRequest(id=endpoint_id))
+    await cloud.until(endpoint_id, "STOPPED")
+    await until(cloud.engine.pulled_images, holds=lambda found: not found, seconds=20)
+
+
+async def log_of(cloud: AiCloud, job_id: str) -> list[str]:
+    """What a job has said."""
+    return [line async for line in cloud.engine.logs(cloud.reference(job_id))]

@@ -56,6 +56,10 @@ OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
 )
+IMAGE_JOBS = (
+    "needs an image that was pushed:"
+    " tests/e2e/test_ai_workloads.py::test_images_of_a_registry_run_and_are_removed"
+)
 IMAGE_REPORT = (
     "needs an image and advisories:"
     " tests/emulator/test_registry.py::test_buildah_pushes_an_index_and_the_cloud_reports_on_its_image"
@@ -117,6 +121,7 @@ READERS: Mapping[str, Reader] = {
             "podman": IMAGE_CLIENTS,
             "skopeo": IMAGE_CLIENTS,
             "neo registry vulnerability-report": IMAGE_REPORT,
+            "neo ai job": IMAGE_JOBS,
         }
     ),
     "docs/guides/maintenance.md": Reader(not_run={"neo down": MAINTAINED}),

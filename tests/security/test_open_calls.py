@@ -50,6 +50,7 @@ ALLOWED = {
     "engines/podman/network/public_interface.py": "/proc/sys",
     "engines/podman/execution.py": "what Podman writes of a container's output",
     "engines/podman/storage/container_disks.py": "the top of file systems; containers see a folder below it",
+    "engines/podman/storage/pulled_images.py": "the engine's own folder; the top of file systems, as above",
     "engines/podman/storage/pod_storage.py": "a file of the engine's own, which pods have read-only",
     "engines/podman/storage/mounts.py": "/proc, and mount points of root's own",
     "engines/podman/network/namespace_networks.py": "records in the engine's own folder, /proc",

@@ -55,6 +55,7 @@ OUTSIDE = {
 FILES_AND_OUTPUT = {
     "services/inference/public.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
+    "services/registry/image_documents.py": {"json.loads"},
     "services/slurm/api/findings.py": {"json.loads"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
@@ -81,6 +82,7 @@ OWN = {
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
     "services/quotas/rules.py": {"yaml.safe_load"},
+    "services/registry/image_pulls.py": {"json.loads"},
     "services/registry/types.py": {"json.loads"},
     "services/storage/types.py": {"json.loads"},
     "services/tuning/types.py": {"json.loads"},

@@ -8,6 +8,7 @@ The control plane makes a file with a key for its gateway, which calls on behalf
 read the key can look up the owner of any token, so only the owner of the file may read it.
 """
 
+import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
@@ -76,6 +77,12 @@ class Buckets:
             return (1 - bucket.tokens) / self.per_second
         bucket.tokens -= 1
         return 0.0
+
+
+def repository_limit(repository: str) -> str:
+    """Return what a key that pulls one repository of a registry is limited to: names can be longer than the
+    limit that the id of a key holds."""
+    return hashlib.sha256(repository.encode()).hexdigest()
 
 
 @lru_cache(maxsize=4096)

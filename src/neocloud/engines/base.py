@@ -19,6 +19,9 @@ What an engine promises:
 - Where `Capabilities.enforces_container_disk` is set, a container whose image is a root file system holds no
   more than its limit `ephemeral-storage`, beside its volumes: programs that write more get ENOSPC, and only
   they. What was written stays when the container is started again, and is removed with it.
+- A pulled image takes no more of the disk than its pull allows, has the name that its pull gives it, and
+  replaces no other. Pods run it as its settings say, and under their own limits. What a pull that failed or
+  was cancelled has left is removed.
 - An engine never decides that a pod should exist; its caller does, by applying it.
 """
 
@@ -29,6 +32,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from neocloud.engines.images import ImagePull
     from neocloud.engines.manifest import Manifest
 
 KubernetesObject = dict[str, Any]
@@ -260,6 +264,21 @@ class Engine(Protocol):
 
     def events(self) -> AsyncIterator[EngineEvent]:
         """Yield starts, ends and removals of pods from now on, until the caller stops reading."""
+        ...
+
+    async def pull_image(self, pull: "ImagePull") -> None:
+        """Have a registry's image under its local name; do nothing where it is there. May take minutes.
+
+        Raises ImageTooLarge.
+        """
+        ...
+
+    async def pulled_images(self) -> frozenset[str]:
+        """Return the local names of the images that were pulled."""
+        ...
+
+    async def remove_image(self, image: str) -> None:
+        """Remove a pulled image, unless it is gone. Raises EngineError while a pod uses it."""
         ...
 
     async def stored_bytes(self, claim: Reference) -> int:

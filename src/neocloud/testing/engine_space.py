@@ -15,6 +15,7 @@ from neocloud.engines.base import (
     ObservedPod,
     Reference,
 )
+from neocloud.engines.images import ImagePull, ImageSettings
 from neocloud.engines.manifest import read_manifest
 from neocloud.testing.waiting import until
 
@@ -157,3 +158,12 @@ class Bench(Protocol):
     def reopened(self) -> Engine:
         """A new engine object on the same state, as after a restart of the server."""
         ...
+
+    def pull(self, word: str) -> ImagePull:
+        """What pulls an image of busybox, which is told to run `echo WORD`. Each word has another image."""
+        ...
+
+
+def image_settings(word: str) -> ImageSettings:
+    """Return what the image of `Bench.pull` says."""
+    return ImageSettings(("echo",), (word,), ("PATH=/bin", f"WORD={word}"), "root", "/tmp")  # nosec B108

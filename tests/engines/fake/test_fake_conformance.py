@@ -1,9 +1,13 @@
 """The fake engine keeps every promise of the border, so that tests on it mean something."""
 
+from hashlib import sha256
+
 import pytest
 
 from neocloud.engines.fake import FakeEngine
+from neocloud.engines.images import ImagePull, pulled_name
 from neocloud.testing.engine_conformance import EngineConformance
+from neocloud.testing.engine_space import image_settings
 
 
 class FakeBench:
@@ -15,6 +19,10 @@ class FakeBench:
 
     def reopened(self) -> FakeEngine:
         return FakeEngine(self.engine.world)
+
+    def pull(self, word: str) -> ImagePull:
+        image = pulled_name("project-e00test", sha256(word.encode()).hexdigest())
+        return ImagePull(image, f"registry/{word}", "puller", "secret", image_settings(word), 2**20, 60)
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,20 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from neocloud.engines.images import ImagePull, ImageSettings, pulled_name
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.storage.mounts import mounts_below
+from neocloud.testing.engine_space import image_settings
 from tests import leftovers
+from tests.e2e.container_images import busybox_layer, write_layout
+from tests.engines.podman.registry import PASSWORD, USER, Registry
 from tests.engines.podman.wire import WORLD
 
 BUSYBOX = Path("/bin/busybox")
@@ -28,9 +33,22 @@ class PodmanBench:
     image = "busybox"
     root_filesystem = "localhost/neocloud/root:1-2"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, registry: Registry) -> None:
         self.home = home
+        self.registry = registry
         self.engine = self.reopened()
+
+    def pull(self, word: str) -> ImagePull:
+        folder = self.registry.folder / word
+        if not folder.exists():
+            write_layout(folder, [busybox_layer({"etc/word": word})], {})
+        return self.pull_of(word, image_settings(word))
+
+    def pull_of(self, name: str, settings: ImageSettings, size_bytes: int = 64 * 2**20) -> ImagePull:
+        """Return what pulls an image of the registry."""
+        source = self.registry.source(name)
+        image = pulled_name("project-e00test", source.partition("@")[2])
+        return ImagePull(image, source, USER, PASSWORD, settings, size_bytes, timeout_seconds=60)
 
     def reopened(self) -> PodmanEngine:
         return PodmanEngine(self.home, opened_ranges=[WORLD])
@@ -53,13 +71,17 @@ def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) -> AsyncIterator[PodmanBench]:
     home = tmp_path_factory.mktemp("home")
     leftovers.record(home)
-    bench = PodmanBench(home)
+    registry = Registry(tmp_path_factory.mktemp("registry"))
+    stack = ExitStack()
+    stack.enter_context(registry.serving())
+    bench = PodmanBench(home, registry)
     mask = os.umask(0o077)  # as the server has it
     try:
         await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
         shutil.copytree(busybox_root, bench.home / "images/root/1-2/rootfs", symlinks=True)
         yield bench
     finally:
+        stack.close()
         os.umask(mask)
         await bench.engine.close()  # first: a probe of it would start Podman's service again
         await PodmanEngine(bench.home).destroy()

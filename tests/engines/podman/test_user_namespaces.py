@@ -17,6 +17,7 @@ from neocloud.engines.podman.storage.pod_mounts import SIZE, missing_support
 from neocloud.testing.engine_space import Space, mounted
 from neocloud.testing.waiting import until
 from tests.engines.podman.conftest import PodmanBench
+from tests.engines.podman.registry import Registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -185,7 +186,7 @@ async def test_a_home_of_an_earlier_version_goes_on_without(tmp_path: Path, busy
     for name, content in render_configuration(layout, find_host(), is_in_home=True).items():
         (layout.podman / name).write_text(content)
     tmp_path.chmod(0o700)
-    bench = PodmanBench(tmp_path)
+    bench = PodmanBench(tmp_path, Registry(tmp_path / "none"))
     space = Space(bench.engine, bench.image)
     try:
         await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})

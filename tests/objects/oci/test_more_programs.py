@@ -1,26 +1,32 @@
-"""oras and cosign as people run them; `make clients-long` installs them."""
+"""oras, cosign, crane and containerd as people run them; `make clients-long` installs them."""
 
+import json
 import os
 import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
+from tests.e2e.container_images import busybox_layer, write_layout
 from tests.objects.oci.client import Registry
 from tests.objects.s3.test_more_programs import installed
 
 
 class Programs:
-    """oras and cosign with files of their own, signed in at the registry."""
+    """Programs of a Debian suite with files of their own, signed in at the registry."""
 
-    def __init__(self, registry: Registry, folder: Path) -> None:
-        self._programs = installed("trixie") / "usr" / "bin"
+    def __init__(self, registry: Registry, folder: Path, suite: str, sign_in: Sequence[str]) -> None:
+        self._programs = installed(suite) / "usr" / "bin"
         self._folder = folder
         host = registry.served.url.removeprefix("http://")
         self.address = f"{host}/{registry.name('models')}"
         user = registry.served.owner.aws_access_key_id
-        options = ("--plain-http", "--username", user, "--password-stdin", host)
-        self("oras", "login", *options, given=registry.served.owner.secret)
+        options = ("--username", user, "--password-stdin", host)
+        self(*sign_in, *options, given=registry.served.owner.secret)
 
     def __call__(self, program: str, *arguments: str, given: str = "") -> str:
         environment = {
@@ -47,7 +53,7 @@ class Programs:
 def programs(registry: Registry, tmp_path: Path) -> Programs:
     (tmp_path / "weights").write_bytes(os.urandom(7_000_000))
     (tmp_path / "note").write_text("made by hand")
-    return Programs(registry, tmp_path)
+    return Programs(registry, tmp_path, "trixie", ("oras", "login", "--plain-http"))
 
 
 def test_oras_and_cosign(programs: Programs, tmp_path: Path) -> None:
@@ -72,3 +78,82 @@ def test_oras_and_cosign(programs: Programs, tmp_path: Path) -> None:
     programs("cosign", "verify-attestation", "--key=cosign.pub", "--type=custom", *check, model)
     tags = programs("oras", "repo", "tags", plain, programs.address).split()
     assert sorted(tag.rpartition(".")[2] for tag in tags) == ["att", "sig", "v1"]
+
+
+def test_crane(registry: Registry, tmp_path: Path) -> None:
+    crane = Programs(registry, tmp_path, "sid", ("crane", "auth", "login"))
+    layout = write_layout(tmp_path / "image", [busybox_layer()], {"Cmd": ["true"]})
+    name = f"{crane.address}-crane"
+    crane("crane", "push", str(layout), f"{name}:v1")
+    digest = crane("crane", "digest", f"{name}:v1").strip()
+    assert digest == json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
+    with tarfile.open(tmp_path / "more.tar", "w") as archive:
+        archive.add(tmp_path / "image" / "oci-layout", "opt/more")
+    crane("crane", "append", "--base", f"{name}:v1", "--new_layer", "more.tar", "--new_tag", f"{name}:v2")
+    crane("crane", "copy", f"{name}@{digest}", f"{name}-copy:v1")
+    crane("crane", "mutate", f"{name}:v2", "--cmd", "false", "--tag", f"{name}:v3")
+    assert json.loads(crane("crane", "config", f"{name}:v3"))["config"]["Cmd"] == ["false"]
+    assert crane("crane", "ls", name).split() == ["v1", "v2", "v3"]
+    crane("crane", "pull", "--format", "oci", f"{name}:v2", "back")
+    [listed] = json.loads((tmp_path / "back" / "index.json").read_text())["manifests"]
+    assert listed["digest"] == crane("crane", "digest", f"{name}:v2").strip()
+    crane("crane", "export", f"{name}:v2", "files.tar")
+    with tarfile.open(tmp_path / "files.tar") as files:
+        assert {"bin/busybox", "opt/more"} <= set(files.getnames())
+    crane("crane", "delete", f"{name}@{digest}")
+    assert crane("crane", "ls", name).split() == ["v2", "v3"]
+
+
+CONTAINERD = """\
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+  address = "{folder}/socket"
+[ttrpc]
+  address = "{folder}/ttrpc"
+"""
+
+
+@pytest.fixture
+def ctr(registry: Registry) -> Iterator[Callable[..., str]]:
+    """The command line of a containerd of its own, signed in at the registry."""
+    programs, owner = installed("bookworm") / "usr" / "bin", registry.served.owner
+    # The path of a socket has 107 characters at most.
+    with tempfile.TemporaryDirectory(prefix="containerd-") as folder:
+        (Path(folder) / "config.toml").write_text(CONTAINERD.format(folder=folder))
+        command = [str(programs / "containerd"), "--config", f"{folder}/config.toml"]
+        with (Path(folder) / "log").open("wb") as log:
+            daemon = subprocess.Popen(command, stdout=log, stderr=log)
+
+        def run(*arguments: str) -> str:
+            ctr = [str(programs / "ctr"), "--address", f"{folder}/socket", "images", *arguments]
+            done = subprocess.run(ctr, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        try:
+            wait_until(lambda: (Path(folder) / "socket").exists(), "containerd listens")
+            sign_in = ("--plain-http", "--user", f"{owner.aws_access_key_id}:{owner.secret}")
+            yield lambda verb, *more: run(verb, *(sign_in if verb in ("pull", "push") else ()), *more)
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+
+
+def test_containerd(registry: Registry, ctr: Callable[..., str], tmp_path: Path) -> None:
+    """It pushes an image that was loaded, and pulls it again by its tag and by its digest."""
+    layout = write_layout(tmp_path / "image", [busybox_layer(), busybox_layer({"etc/made-by": "ctr"})])
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.add(layout, ".")
+    host = registry.served.url.removeprefix("http://")
+    name = f"{host}/{registry.name('containerd')}"
+    [listed] = json.loads((layout / "index.json").read_text())["manifests"]
+    ctr("import", "--no-unpack", "--index-name", f"{name}:v1", str(tmp_path / "image.tar"))
+    ctr("push", f"{name}:v2", f"{name}:v1")
+    ctr("remove", f"{name}:v1")
+    for reference in (f"{name}:v2", f"{name}@{listed['digest']}"):
+        ctr("pull", "--snapshotter", "native", reference)
+        assert reference in ctr("list", "--quiet")
+    assert "complete (3/3)" in ctr("check")

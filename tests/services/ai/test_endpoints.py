@@ -175,7 +175,8 @@ async def test_deletion_leaves_nothing(cloud: AiCloud) -> None:
     [
         (
             {"image": "docker.io/library/nginx"},
-            f"is not on this machine, and images are not pulled; there are: {IMAGE}",
+            f"and other registries are not asked. Push it to a registry (`neo registry registry create`), or"
+            f" name one of: {IMAGE}",
         ),
         ({"preset": "900vcpu"}, "is not a preset of cpu-local"),
         ({"auth_token": "abc"}, "nothing in front of the port checks a token"),

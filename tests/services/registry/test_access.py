@@ -1,7 +1,14 @@
 """Who signs in at the registry with real credentials of the cloud, and what their roles allow."""
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 
+from neocloud.core.callers import repository_limit
+from neocloud.core.clock import SystemClock
+from neocloud.services.iam.access.signed_requests import StoreSignedRequests
+from neocloud.services.iam.types import KeyLimit
 from tests.objects.oci.client import digest_of
 from tests.services.registry.cloud import Credentials, RegistryCloud, short
 
@@ -99,6 +106,40 @@ async def test_a_member_who_left_the_group_is_denied(cloud: RegistryCloud) -> No
 async def test_what_is_no_token_does_not_sign_in(cloud: RegistryCloud, password: str) -> None:
     answer = await cloud.access("e00nothing/app", ("iam", password))
     assert answer.status_code == 401 and answer.headers["WWW-Authenticate"].startswith("Basic ")
+
+
+async def test_a_pulling_key_pulls_one_repository_and_does_nothing_else(cloud: RegistryCloud) -> None:
+    """Not another one with its beginning, not with the limit of a bucket; and it ends with the role."""
+    registry_id = await cloud.registry()
+    name = f"{short(registry_id)}/app"
+    for each in (name, f"{name}-2", f"{name}/more"):
+        await cloud.push(each, "v1")
+    puller, group = await cloud.account("puller"), await cloud.group("pullers")
+    await cloud.join(puller, group)
+    permit = await cloud.permit(group, registry_id, "editor")
+    requests = StoreSignedRequests(cloud.running.store, SystemClock())
+
+    async def limited(limit: KeyLimit) -> Credentials:
+        made = await requests.limited_key(puller, cloud.project_id, limit, timedelta(minutes=5))
+        return made.aws_access_key_id, made.secret
+
+    key = await limited(KeyLimit(registry_id, repository_limit("app")))
+    assert (await cloud.ask("GET", name, "manifests/v1", key)).status_code == 200
+    for method, path, rest in (
+        ("GET", f"{name}-2", "manifests/v1"),
+        ("GET", f"{name}/more", "manifests/v1"),
+        ("PUT", name, "manifests/v2"),
+        ("DELETE", name, "manifests/v1"),
+        ("POST", name, "blobs/uploads/"),
+    ):
+        assert (await cloud.ask(method, path, rest, key)).status_code in (401, 403), (method, path)
+    writing = KeyLimit(registry_id, repository_limit("app"), writes=True)
+    for limit in (KeyLimit(registry_id, ""), KeyLimit(registry_id, "app"), writing):
+        assert (await cloud.ask("GET", name, "manifests/v1", await limited(limit))).status_code in (401, 403)
+    await cloud.call("nebius.iam.v1.AccessPermitService/Delete", id=permit)
+    async with asyncio.timeout(20):
+        while (await cloud.ask("GET", name, "manifests/v1", key)).status_code == 200:
+            await asyncio.sleep(0.05)
 
 
 async def test_a_temporary_key_does_not_sign_in(cloud: RegistryCloud) -> None:

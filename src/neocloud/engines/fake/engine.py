@@ -27,6 +27,7 @@ from neocloud.engines.base import (
     Reference,
 )
 from neocloud.engines.fake.faults import Faults
+from neocloud.engines.fake.images import FakeImages, program_of, require_images
 from neocloud.engines.fake.shell import Process, StillRunning, log_lines, run
 from neocloud.engines.fake.world import (
     ContainerState,
@@ -58,7 +59,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class FakeEngine:
+class FakeEngine(FakeImages):
     """Implements `neocloud.engines.base.Engine`."""
 
     def __init__(
@@ -311,15 +312,14 @@ class FakeEngine:
         for needed in manifest.required_objects:
             if needed not in self.world.objects:
                 raise EngineError(f"{needed.kind} {needed.name} does not exist; apply it before the pod.")
-        for image in manifest.images & set(self.faults.unknown_images):
-            raise EngineError(f"Image {image} is not known; build or import it first.")
+        require_images(self.world, self.faults, manifest)
 
     def _start(self, pod: FakePod, container: FakeContainer) -> None:
         container.state = ContainerState.RUNNING
         container.started_at = self._now()
         container.ports.clear()
         self._notify(EventKind.POD_STARTED, pod.reference)
-        command = [*container.manifest.command, *container.manifest.args]
+        command = program_of(self.world, container)
         seconds = self.faults.die_after_seconds.get(pod.reference.name)
         if self._clock and seconds is not None:
             task = asyncio.create_task(self._die_later(pod, container, seconds))

@@ -27,6 +27,10 @@ class Faults:
     taken_addresses: set[str] = field(default_factory=set[str])
     """No pod starts that publishes a port on one of these addresses of the host."""
     unknown_images: set[str] = field(default_factory=set[str])
+    pull_gate: asyncio.Event | None = None
+    """Pulls of images take until this is set."""
+    pull_error: EngineError | None = None
+    """What every pull of an image raises."""
 
     def check_available(self) -> None:
         if self.unavailable:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from neocloud.engines.base import EngineError, ObservedPod, PodPhase, Reference
 from neocloud.engines.fake.faults import Faults
+from neocloud.engines.images import ImageSettings
 from neocloud.engines.manifest import (
     CLAIM,
     DISK,
@@ -151,6 +152,8 @@ class FakeWorld:
     addresses: ByNamespace[str] = field(default_factory=ByNamespace[str])
     holders: dict[str, Reference] = field(default_factory=dict[str, Reference])
     """Which pod has which address, card and public address of a virtual network."""
+    images: dict[str, ImageSettings] = field(default_factory=dict[str, ImageSettings])
+    """The images that were pulled, by their local names."""
     ticks: int = 0
     numbered: int = 0
     """So many namespaces have got a number."""

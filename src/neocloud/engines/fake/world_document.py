@@ -6,6 +6,7 @@ Reading it builds only what is listed here; a file that somebody else has writte
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from neocloud.engines.fake.world import (
     Files,
     Value,
 )
+from neocloud.engines.images import ImageSettings
 from neocloud.engines.manifest import Container, Pod, read_manifest
 
 Document = dict[str, Any]
@@ -32,6 +34,7 @@ def document_of(world: FakeWorld) -> Document:
         "volumes": [[_key(reference), _files(files)] for reference, files in world.volumes.items()],
         "addresses": [[_key(reference), address] for reference, address in world.addresses.items()],
         "holders": {what: _key(reference) for what, reference in world.holders.items()},
+        "images": {name: asdict(settings) for name, settings in world.images.items()},
         "ticks": world.ticks,
         "numbered": world.numbered,
     }
@@ -46,6 +49,8 @@ def fill_world(world: FakeWorld, document: Document) -> None:
     _fill(world.volumes, [(key, _files_from(files)) for key, files in document["volumes"]])
     _fill(world.addresses, document["addresses"])
     world.holders.update({what: Reference(*key) for what, key in document["holders"].items()})
+    images: dict[str, Any] = document.get("images", {})  # worlds of earlier versions have none
+    world.images.update({name: ImageSettings(**settings) for name, settings in images.items()})
     world.ticks, world.numbered = int(document["ticks"]), int(document["numbered"])
 
 

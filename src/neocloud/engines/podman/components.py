@@ -28,6 +28,7 @@ from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.pods import Pods
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.mounts import remove_tree
+from neocloud.engines.podman.storage.pulled_images import PulledImages
 from neocloud.engines.podman.storage.volumes import Volumes
 
 
@@ -41,6 +42,7 @@ class Components:
     volumes: Volumes
     config_mounts: dict[str, ConfigMounts]
     pods: Pods
+    images: PulledImages
     gpus: GpuAllocator
 
     @classmethod
@@ -67,10 +69,12 @@ class Components:
         }
         attachments = Attachments(libpod, networks, virtual, ports, hosts_files)
         gpus = GpuAllocator.of(layout.engine / "gpus.json", layout.home)
-        pods = Pods(
-            *(layout, libpod, networks, attachments, hosts_files, objects, volumes, config_mounts, gpus)
+        images = PulledImages(layout)
+        stored = (objects, volumes, config_mounts, gpus, images)
+        pods = Pods(*(layout, libpod, networks, attachments, hosts_files), *stored)
+        return cls(
+            layout, networks, virtual, hosts_files, objects, volumes, config_mounts, pods, images, gpus
         )
-        return cls(layout, networks, virtual, hosts_files, objects, volumes, config_mounts, pods, gpus)
 
     async def apply_object(self, manifest: Manifest) -> None:
         """Anything but a Pod."""
@@ -92,6 +96,12 @@ class Components:
         else:
             self.objects.put(manifest)
             await self._follow_change(reference)
+
+    async def remove_image(self, image: str) -> None:
+        user = next((pod for pod in self.objects.all(Pod) if image in pod.images), None)
+        if user is not None:
+            raise EngineError(f"Image {image} is in use by pod {user.name}; remove that pod first.")
+        await self.images.remove(image)
 
     async def announce(self, pod: Pod) -> None:
         """Give a pod its address and its line in the hosts file before any of its peers starts."""

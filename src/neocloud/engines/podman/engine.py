@@ -26,6 +26,7 @@ from neocloud.engines.base import (
     Reference,
 )
 from neocloud.engines.gpu_ledger import GpuLedger
+from neocloud.engines.images import ImagePull
 from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
@@ -161,6 +162,20 @@ class PodmanEngine:
                 await self._remove_namespace(reference.name)
             else:
                 await self._components.remove_object(reference)
+
+    async def pull_image(self, pull: ImagePull) -> None:
+        await self._prepare()
+        if not self._components.volumes.enforces_sizes:
+            raise EngineError(
+                f"Images cannot be pulled: this host does not hold them to a size ({self._filesystem_sizes})."
+            )
+        await self._components.images.pull(pull)
+
+    async def pulled_images(self) -> frozenset[str]:
+        return await asyncio.to_thread(self._components.images.names)
+
+    async def remove_image(self, image: str) -> None:
+        await self._components.remove_image(image)
 
     async def stored_bytes(self, claim: Reference) -> int:
         check_reference(claim)

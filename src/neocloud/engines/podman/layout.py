@@ -111,6 +111,16 @@ class Layout:
         return self.home / "images"
 
     @property
+    def pulled(self) -> Path:
+        """Images of registries, each in a file system of its own."""
+        return self.engine / "images"
+
+    @property
+    def pulled_mounts(self) -> Path:
+        """Mount points of pulled images; shared as `filesystems`."""
+        return self.run / "images"
+
+    @property
     def resolv_conf(self) -> Path:
         return self.engine / "resolv.conf"
 

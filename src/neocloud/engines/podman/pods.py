@@ -37,6 +37,7 @@ from neocloud.engines.podman.storage.attached_claims import show_attached
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.pod_mounts import MountedPaths, first_id
 from neocloud.engines.podman.storage.pod_storage import PodStorage
+from neocloud.engines.podman.storage.pulled_images import PulledImages
 from neocloud.engines.podman.storage.volumes import Volumes
 from neocloud.engines.podman.translate import (
     SANDBOX,
@@ -69,8 +70,10 @@ class Pods:
         volumes: Volumes,
         config_mounts: Mapping[str, ConfigMounts],
         gpus: GpuAllocator,
+        images: PulledImages,
     ) -> None:
         self._layout = layout
+        self._images = images
         self._libpod = libpod
         self._networks = networks
         self._attachments = attachments
@@ -233,7 +236,7 @@ class Pods:
     async def _require_images(self, pod: Pod) -> None:
         """Raise EngineError for a missing image, before anything of the old pod is removed."""
         for image in pod.images:
-            if root_filesystem(self._layout, image):
+            if root_filesystem(self._layout, image) or self._images.has(image):
                 continue
             if not await self._libpod.exists(f"/images/{full_image_name(image)}"):
                 raise EngineError(
@@ -242,7 +245,7 @@ class Pods:
 
     async def _create(self, pod: Pod) -> None:
         await self._gpus.bind(pod)
-        await asyncio.to_thread(self.disks.create, pod, self._roots(pod))
+        await asyncio.to_thread(lambda: self.disks.create(pod, self._roots(pod)))
         async with (
             self._gpus.reserve(pod, self.rows) as devices,
             self._cpus.reserve(pod, self.rows) as cpus,
@@ -308,6 +311,7 @@ class Pods:
             network=pod_address.network,
             mac=pod_address.mac,
             **vars(shown),
+            image_settings=self._images.settings(pod.images),
             first_id=self._first_id(pod),
             config_maps=contents["ConfigMap"],
             secrets=contents["Secret"],
@@ -331,8 +335,10 @@ class Pods:
         return self._storage.mount(pod, roots, first)
 
     def _roots(self, pod: Pod) -> dict[str, Path]:
-        """Return the folder by image, of the pod's images that are root file systems."""
-        roots = {image: root_filesystem(self._layout, image) for image in pod.images}
+        """Return the folder by image, of the pod's images that are root file systems. Blocking."""
+        roots = {
+            image: root_filesystem(self._layout, image) or self._images.root(image) for image in pod.images
+        }
         return {image: folder for image, folder in roots.items() if folder}
 
     async def _delete(self, reference: Reference, rows: Sequence[Row]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.engines.base import EngineError
+from neocloud.engines.images import ImageSettings
 from neocloud.engines.manifest import (
     Container,
     LinuxCapabilities,
@@ -83,6 +84,8 @@ class Resolved:
     """Folder by image name, of images that are one; that of SANDBOX, for a pod with a user namespace."""
     disks: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Root by container name, of containers whose disk has a size; see container_disks.py."""
+    image_settings: Mapping[str, ImageSettings] = field(default_factory=dict[str, ImageSettings])
+    """By image name, of images that were pulled."""
     first_id: int = 0
     """The id of this machine that root of the pod has in its user namespace; 0 for a pod without one."""
 
@@ -190,10 +193,11 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
     values = container_environment(pod, container, resolved.address, resolved.config_maps, resolved.secrets)
     devices = resolved.devices.get(container.name, ())
     cpus = resolved.cpus.get(container.name, "")
+    settings = resolved.image_settings.get(container.image, ImageSettings())
     body: Spec = {
         **_identity(pod, container.name, resolved, layout),
         **_root(container, values, resolved),
-        "command": expand_all(container.args, values),
+        "command": _arguments(container, settings, values),
         "init": True,
         "systemd": "false",
         "image_volume_mode": "ignore",
@@ -212,11 +216,19 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
     body["labels"][CPUS_LABEL] = cpus
     if any(device["path"].startswith(_VFIO) for device in body["devices"]):
         body["r_limits"] = [{"type": "memlock", "soft": _UNLIMITED, "hard": _UNLIMITED}]
-    if container.command:
-        body["entrypoint"] = expand_all(container.command, values)
-    if container.working_dir:
-        body["work_dir"] = container.working_dir
+    if container.command or settings.entrypoint:
+        body["entrypoint"] = expand_all(container.command, values) or list(settings.entrypoint)
+    if container.working_dir or settings.working_dir:
+        body |= {"work_dir": container.working_dir or settings.working_dir, "create_working_dir": True}
+    if settings.user:
+        body.setdefault("user", settings.user)
     return body
+
+
+def _arguments(container: Container, settings: ImageSettings, values: Mapping[str, str]) -> list[str]:
+    """Return what follows the entry point; an image's own arguments are for its own entry point."""
+    own = () if container.command else settings.command
+    return expand_all(container.args, values) or list(own)
 
 
 def _root(container: Container, values: Mapping[str, str], resolved: Resolved) -> Spec:
@@ -225,7 +237,9 @@ def _root(container: Container, values: Mapping[str, str], resolved: Resolved) -
     folder = disk or resolved.root_filesystems.get(container.image)
     if folder is None:
         return {"image": full_image_name(container.image), "env": values}
-    return {"rootfs": str(folder), "rootfs_overlay": disk is None, "env": {**ENVIRONMENT, **values}}
+    settings = resolved.image_settings.get(container.image, ImageSettings())
+    own = dict(each.split("=", 1) for each in settings.variables)
+    return {"rootfs": str(folder), "rootfs_overlay": disk is None, "env": {**ENVIRONMENT, **own, **values}}
 
 
 def _mounts(pod: Pod, container: Container, resolved: Resolved, layout: Layout) -> list[Spec]:

@@ -2,18 +2,20 @@
 """Who sends a request, and what they may do. Nothing is open to everybody.
 
 Clients sign in at the token endpoint, with a token of the cloud (user `iam`) or an access key and its secret,
-and get a token of the registry for the names and actions that they ask for.
+and get a token of the registry for the names and actions that they ask for. The control plane pulls images
+for endpoints and jobs with keys that are limited to one repository.
 """
 
 import base64
 import binascii
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 
 import orjson
 
-from neocloud.core.callers import TEMPORARY_KEY_PREFIX
+from neocloud.core.callers import TEMPORARY_KEY_PREFIX, repository_limit
+from neocloud.objects.access import KeyLimit
 from neocloud.objects.errors import NoSuchBucket
 from neocloud.objects.oci import paths
 from neocloud.objects.oci.errors import RegistryError, denied
@@ -34,7 +36,7 @@ PERMISSIONS = {
 }
 """Permissions by the action that scopes name."""
 MAX_FORM_BYTES = 64 * 1024
-_MAX_USER, _MAX_PASSWORD = 128, 16 * 1024
+_MAX_USER, _MAX_PASSWORD = 640, 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,6 @@ class RegistryAccess:
         return Response(200, {"Content-Type": JSON, "Cache-Control": "no-store"}, orjson.dumps(answer))
 
     async def _signed_in(self, given: Credentials, request: RegistryRequest) -> Caller | None:
-        if given.user.startswith(TEMPORARY_KEY_PREFIX):
-            raise RegistryError(401, "UNAUTHORIZED", f"Temporary keys are for S3 alone. {_HOW_TO_SIGN_IN}")
         if len(given.user) > _MAX_USER or len(given.password) > _MAX_PASSWORD:
             return None
         if given.user == IAM_USER:
@@ -89,7 +89,10 @@ class RegistryAccess:
             if owner is None:
                 return None
             return Caller(owner.subject_id, owner.subject_name, tenant_id=owner.tenant_id, proof=owner.proof)
-        return await self._key_owner(given, request.client)
+        caller = await self._key_owner(given, request.client)
+        if caller is not None and caller.limit is None and given.user.startswith(TEMPORARY_KEY_PREFIX):
+            raise RegistryError(401, "UNAUTHORIZED", f"Temporary keys are for S3 alone. {_HOW_TO_SIGN_IN}")
+        return caller
 
     async def _key_owner(self, given: Credentials, client: str) -> Caller | None:
         """Compare what is derived from the secrets: the control plane keeps the secret to itself."""
@@ -130,18 +133,20 @@ class RegistryAccess:
         """Return the registry that a request names. Raises RegistryError."""
         if not token.allows(request.path.name, action):
             raise unauthorized(request, action, "insufficient_scope")
-        found = await self.find(caller, request.path.registry, action)
+        found = await self.find(caller, request.path.registry, request.path.repository, action)
         if found is None:
             raise denied()
         return found
 
-    async def find(self, caller: Caller, registry: str, action: str) -> Bucket | None:
-        """Return a registry in which the caller may do this."""
+    async def find(self, caller: Caller, registry: str, repository: str, action: str) -> Bucket | None:
+        """Return a registry in which the caller may do this to a repository."""
         try:
             found = self._front.store.bucket(f"v2/{registry}", BucketKind.REGISTRY)
         except NoSuchBucket:
             return None
-        permissions = await self._front.door.permissions(caller, found.id)
+        if caller.limit is not None and not _is_within(caller.limit, found, repository, action):
+            return None
+        permissions = await self._front.door.permissions(replace(caller, limit=None), found.id)
         return found if PERMISSIONS[action] in permissions else None
 
 
@@ -159,6 +164,12 @@ def unauthorized(request: RegistryRequest, action: str, why: str = "") -> Regist
     parts += [f'error="{why}"'] if why else []
     headers = {"WWW-Authenticate": f"Bearer {','.join(parts)}"}
     return RegistryError(401, "UNAUTHORIZED", _HOW_TO_SIGN_IN, headers=headers)
+
+
+def _is_within(limit: KeyLimit, registry: Bucket, repository: str, action: str) -> bool:
+    """Return whether a limited key is for this: it pulls one repository, and does nothing else."""
+    is_same = limit.bucket_id == registry.id and limit.prefix == repository_limit(repository)
+    return action == "pull" and is_same and not limit.writes
 
 
 async def _read_form(body: Body) -> bytes:

@@ -68,7 +68,7 @@ async def _mount(exchange: Exchange, digest: str) -> bool:
         except RegistryError:
             return False
         access = RegistryAccess(exchange.front)
-        registry = await access.find(exchange.caller, name.registry, "pull")
+        registry = await access.find(exchange.caller, name.registry, name.repository, "pull")
         if registry is None or not exchange.token.allows(name.name, "pull"):
             return False
         if registry.project_id != exchange.registry.project_id:

@@ -29,6 +29,7 @@ from neocloud.services.compute.public import (
     preset_violations,
 )
 from neocloud.services.compute.types import GIB, attachment_namespace
+from neocloud.services.registry.public import ImagePulls
 from neocloud.services.vpc.types import NETWORK, SUBNET
 
 MOST_ATTEMPTS = 100
@@ -42,10 +43,10 @@ FILE_REQUEST_BYTES = MOST_FILE_BYTES * 3 // 2
 """What a request with files may hold beyond others: in JSON they are Base64, a third longer."""
 _SYSTEM = (PurePosixPath("/proc"), PurePosixPath("/sys"), PurePosixPath("/dev"))
 _AT_REST = frozenset({"STOPPED", "COMPLETED", "FAILED", "CANCELLED"})
-_NO_REGISTRY = "images come from this machine, not from a registry; leave it out"
+_NO_CREDENTIALS = "images of this cloud's registries are pulled with your own rights; leave it out"
 _NO_VAULT = "there is no MysteryBox here; give the value itself"
 _NOT_OFFERED = {
-    "registry_credentials": _NO_REGISTRY,
+    "registry_credentials": _NO_CREDENTIALS,
     "auth_token": "nothing in front of the port checks a token; let your program check it",
     "auth_token_mysterybox_secret": _NO_VAULT,
     "ssh_authorized_keys": "there is no machine around the container to sign in to; leave it out",
@@ -67,7 +68,8 @@ class WorkloadRules(Rules[WorkloadT]):
         found = [
             *preset_violations(new.spec.platform, new.spec.preset, "spec"),
             *_not_offered(new.spec),
-            *container_violations(new.spec, reader),
+            *image_violations(new, reader),
+            *container_violations(new.spec),
             *attachment_violations(new, reader),
             *_sizes(new.spec),
         ]
@@ -153,8 +155,7 @@ def word_violations(spec: WorkloadSpec) -> Iterable[Violation]:
             yield Violation(f"spec.{field}", f"cannot be split into words: {error}; close every quote")
 
 
-def container_violations(spec: WorkloadSpec, reader: ResourceReader) -> Iterable[Violation]:
-    yield from _image(spec.image, reader)
+def container_violations(spec: WorkloadSpec) -> Iterable[Violation]:
     if spec.working_dir and not spec.working_dir.startswith("/"):
         yield Violation("spec.working_dir", "must be an absolute path")
     yield from _variables(spec)
@@ -162,15 +163,26 @@ def container_violations(spec: WorkloadSpec, reader: ResourceReader) -> Iterable
     yield from _paths(spec)
 
 
-def _image(image: str, reader: ResourceReader) -> Iterable[Violation]:
+def image_violations(new: Workload, reader: ResourceReader) -> Iterable[Violation]:
+    """Raises ApiError unless the caller may pull the image of a registry."""
+    image = new.spec.image
+    pulls = reader.provided.find(ImagePulls)
+    try:
+        name = pulls.name_of(image) if pulls else None
+    except ValueError as error:
+        yield Violation("spec.image", str(error))
+        return
+    if pulls and name:
+        reader.write(lambda tx: pulls.allow(tx, reader.subject, new.metadata, name))
+        return
     known = reader.provided.find(KnownImages)
     names = known() if known else None
     if names is not None and image not in names:
         there = ", ".join(names) or "none yet"
         yield Violation(
             "spec.image",
-            f"{image!r} is not on this machine, and images are not pulled; there are: {there}. "
-            "`neo image build` builds those of this cloud",
+            f"{image!r} is neither in a registry of this cloud nor on this machine, and other registries are "
+            f"not asked. Push it to a registry (`neo registry registry create`), or name one of: {there}",
         )
 
 

@@ -71,6 +71,10 @@ class Reason(StrEnum):
 
     SUBNET_GONE = "SubnetGone"
     FILESYSTEM_FAILED = "FilesystemFailed"
+    IMAGE_MISSING = "ImageMissing"
+    IMAGE_FORBIDDEN = "ImageForbidden"
+    IMAGE_UNUSABLE = "ImageUnusable"
+    IMAGE_TOO_LARGE = "ImageTooLarge"
     PATH_REFUSED = "PathRefused"
     """The source_path of a volume leads over a link, or to something other than a folder or file."""
     EXITED = "Exited"
@@ -103,6 +107,8 @@ class RuntimeState:
     started_at: float = 0.0
     """Seconds since 1970; 0 until it first runs in this round."""
     finished_at: float = 0.0
+    image_digest: str = ""
+    """What the tag of a registry's image was for when this round began; "" for other images."""
     outcome: str = ""
     """The state that a job ended in; "" until then."""
     code: str = ""

@@ -140,7 +140,8 @@ class TemporaryKey:
 
 @dataclass(frozen=True)
 class KeyLimit:
-    """What a key is limited to: reading and listing the objects of one bucket below a prefix."""
+    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
+    pulling the repository that the prefix stands for."""
 
     bucket_id: str
     prefix: str

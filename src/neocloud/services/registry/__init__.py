@@ -2,6 +2,8 @@
 
 from neocloud.core.service import Service
 from neocloud.services.registry.api import KINDS, METHODS
+from neocloud.services.registry.image_pulls import StoreImagePulls
+from neocloud.services.registry.public import ImagePulls
 from neocloud.services.registry.reconcile import reconcilers
 from neocloud.services.registry.types import (
     IMAGE_PERMISSIONS,
@@ -21,6 +23,7 @@ SERVICE = Service(
         BucketSources: lambda dependencies: BucketSources(
             (BucketSource(REGISTRY, IMAGE_PERMISSIONS, gateway_bucket),)
         ),
+        ImagePulls: StoreImagePulls,
     },
 )
 

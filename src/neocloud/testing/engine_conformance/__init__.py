@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.base import Reference
+from neocloud.testing.engine_conformance.images import ImageConformance
 from neocloud.testing.engine_conformance.networks import NetworkConformance
 from neocloud.testing.engine_conformance.pods import PodConformance
 from neocloud.testing.engine_conformance.processes import ProcessConformance
@@ -19,7 +20,9 @@ from neocloud.testing.engine_space import OPEN_RULES, SERVE, Bench, Space
 
 
 @pytest.mark.asyncio(loop_scope="module")
-class EngineConformance(PodConformance, ProcessConformance, VolumeConformance, NetworkConformance):
+class EngineConformance(
+    PodConformance, ProcessConformance, VolumeConformance, NetworkConformance, ImageConformance
+):
     """All tests of an engine."""
 
     @pytest_asyncio.fixture(loop_scope="module")

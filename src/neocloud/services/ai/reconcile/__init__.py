@@ -12,7 +12,13 @@ from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, Context, Reconcil
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import ObservedPod, PodPhase
 from neocloud.messages.nebius.ai.v1 import JobSpec, JobStatus
-from neocloud.services.ai.reconcile.scope import WorkloadScope, read_scope, set_addresses, set_details
+from neocloud.services.ai.reconcile.scope import (
+    WorkloadScope,
+    image_note,
+    read_scope,
+    set_addresses,
+    set_details,
+)
 from neocloud.services.ai.reconcile.workload import EndpointReconciler, WorkloadReconciler
 from neocloud.services.ai.types import ENDED, JOB, JobState, JobStateEnum, Reason
 
@@ -93,7 +99,8 @@ class JobReconciler(WorkloadReconciler):
         if result.error is not None:
             set_details(status, result.error.reason, str(result.error))
         else:
-            set_details(status, runtime.code, runtime.message or (result.waiting if scope.should_run else ""))
+            waiting = result.waiting if scope.should_run else ""
+            set_details(status, runtime.code, runtime.message or waiting or image_note(scope))
         for field, seconds in (("started_at", runtime.started_at), ("finished_at", runtime.finished_at)):
             status.ClearField(field)
             if seconds:

@@ -12,6 +12,7 @@ from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import CHILD_POLL_SECONDS, Context, Failed, RetryLater
 from neocloud.core.store.protocol import Store
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase
+from neocloud.engines.images import pulled_name
 from neocloud.engines.manifest import Interface
 from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.messages.nebius.ai.v1 import EndpointStatus, JobStatus
@@ -80,6 +81,12 @@ class WorkloadScope:
         return f"{self.runtime.round}-{self.runtime.attempt}"
 
     @property
+    def image(self) -> str:
+        """What its pod runs: the local name of a registry's image, once its digest is known."""
+        digest = self.runtime.image_digest
+        return pulled_name(self.message.metadata.parent_id, digest) if digest else self.spec.image
+
+    @property
     def pod(self) -> ObservedPod | None:
         return self.observation.pod(POD)
 
@@ -134,6 +141,12 @@ def set_details(status: WorkloadStatus, code: str, message: str) -> None:
     status.ClearField("state_details")
     if code or message:
         status.state_details.code, status.state_details.message = code, message
+
+
+def image_note(scope: WorkloadScope) -> str:
+    """Say what a tag stood for when this round began; the API has no other place for it."""
+    digest, image = scope.runtime.image_digest, scope.spec.image
+    return "" if not digest or digest in image else f"The image {image} is {digest}."
 
 
 _USABLE = frozenset({FilesystemState.READY, FilesystemState.UPDATING})

@@ -23,10 +23,12 @@ from neocloud.engines.base import PathRefused, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Interface
 from neocloud.messages.nebius.ai.v1 import EndpointStatus
+from neocloud.services.ai.reconcile.images import WorkloadImages
 from neocloud.services.ai.reconcile.scope import (
     WorkloadScope,
     find_filesystems,
     find_interface,
+    image_note,
     read_scope,
     set_addresses,
     set_details,
@@ -57,14 +59,16 @@ class WorkloadReconciler(ABC):
     def __init__(self, dependencies: Dependencies) -> None:
         self._engine = dependencies.engine
         self._store = dependencies.store
+        self._images = WorkloadImages(dependencies)
 
     async def scope(self, context: Context) -> WorkloadScope:
         return await read_scope(context, self._engine, self._store, 0)
 
     def steps(self, scope: WorkloadScope) -> Sequence[Step[WorkloadScope]]:
         if not scope.should_run:
-            return (Step("Stop it", self._stop),)
+            return (Step("Stop it", self._stop), Step("Remove its image", self._images.release))
         return (
+            Step("Pull its image", self._pull),
             Step("Find addresses", find_interface),
             Step("Find filesystems", find_filesystems),
             Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
@@ -76,10 +80,22 @@ class WorkloadReconciler(ABC):
         return (
             Step("Stop it", self._stop),
             Step("Remove its namespace", self._remove_namespace),
+            Step("Remove its image", self._images.release),
         )
 
     @abstractmethod
     def status(self, scope: WorkloadScope, result: ReconcileResult) -> ReconcileResult: ...
+
+    async def _pull(self, scope: WorkloadScope) -> None:
+        """Have the image of a registry; a pod that runs has it already."""
+        if scope.current_pod is not None or not await self._images.is_of_registry(scope):
+            return
+        if scope.pod is not None:
+            await self._stop(scope)  # the pod of an earlier attempt
+        digest = await self._images.digest(scope)
+        if digest != scope.runtime.image_digest:
+            await self.store_runtime(scope, lambda runtime: replace(runtime, image_digest=digest))
+        await self._images.require(scope)
 
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:
@@ -97,6 +113,7 @@ class WorkloadReconciler(ABC):
             await self.store_runtime(scope, lambda runtime: replace(runtime, started_at=now))
 
     async def _stop(self, scope: WorkloadScope) -> None:
+        self._images.cancel(scope.id)
         if scope.pod is not None:
             await engine_call(self._engine.remove([Reference("Pod", namespace(scope.id), POD)]))
             scope.observation = await self._engine.observe(namespace(scope.id))
@@ -128,7 +145,7 @@ class WorkloadReconciler(ABC):
         return WorkloadView(
             id=scope.id,
             run=scope.run,
-            image=spec.image,
+            image=scope.image,
             command=command_words(spec.container_command),
             args=command_words(spec.args),
             working_dir=spec.working_dir,
@@ -180,4 +197,4 @@ def _details(scope: WorkloadScope, result: ReconcileResult) -> tuple[str, str]:
     if scope.should_run and pod is not None and pod.restart_count:
         times = "once" if pod.restart_count == 1 else f"{pod.restart_count} times"
         return Reason.RESTARTED, f"Its program ended {times} and was restarted. {pod.message}".strip()
-    return "", result.waiting if scope.should_run else ""
+    return "", (result.waiting or image_note(scope)) if scope.should_run else ""

@@ -6,7 +6,7 @@ when it ends; its secret is derived from the id. Each use looks at the account a
 key ends with the session that was revoked or the key that was deactivated, whatever its time.
 
 A limited key is for work that an account started and that outlives the sign-in. It has no credential, ends
-with the account, and either reads one bucket below a prefix or writes there.
+with the account, and either reads one bucket below a prefix or writes there, or pulls one repository.
 """
 
 import base64
