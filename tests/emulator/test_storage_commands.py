@@ -60,13 +60,13 @@ def test_a_person_copies_with_their_own_sign_in_until_they_sign_out(
     assert answer.status_code == 403 and "InvalidAccessKeyId" in answer.text
 
 
-def test_audit_events_become_an_object(
+def test_audit_events_and_bills_become_objects(
     neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str]
 ) -> None:
     cloud, bucket = neocloud_emulator, new_name()
     assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=cloud).returncode == 0
     export = ("audit", "export", "--since", "2020-01-01", "--until", "2999-01-01")
-    which = ("--filter", f"resource.metadata.name = '{bucket}'", "--to")
+    which = ("--filter", f"resource.metadata.name = '{bucket}'", "--to-bucket")
     for to, key in ((f"s3://{bucket}/all", "all"), (f"s3://{bucket}/logs/", "logs/audit-20200101T000000Z-*")):
         ran = neo(tmp_path, *export, *which, to, cloud=cloud)
         assert ran.returncode == 0 and not ran.stdout, ran.stderr
@@ -75,7 +75,11 @@ def test_audit_events_become_an_object(
         lines = neo(tmp_path, "storage", "cp", written, "-", cloud=cloud).stdout.splitlines()
         assert [json.loads(line)["resource"]["metadata"]["name"] for line in lines] == [bucket] * len(lines)
         assert f"{len(lines)} events." in ran.stderr and lines
-    refused = neo(tmp_path, *export, "--to", f"s3://{new_name()}-none/", cloud=cloud)
+    days = ("--from", "2026-11-01", "--to", "2026-11-02", "--to-bucket", f"s3://{bucket}/bills/")
+    assert neo(tmp_path, "billing", "report", *days, cloud=cloud).returncode == 0
+    written = f"s3://{bucket}/bills/billing-20261101T000000Z-20261102T000000Z.json"
+    assert json.loads(neo(tmp_path, "storage", "cp", written, "-", cloud=cloud).stdout)["currency"]
+    refused = neo(tmp_path, *export, "--to-bucket", f"s3://{new_name()}-none/", cloud=cloud)
     assert refused.returncode == 3 and "There is no bucket" in refused.stderr
     refused = neo(tmp_path, *export, *which, f"s3://{bucket}/", "--cursor", "x", cloud=cloud)
     assert refused.returncode == 2 and "written whole" in refused.stderr

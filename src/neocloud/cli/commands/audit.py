@@ -100,25 +100,25 @@ def export(
     cursor: Annotated[
         str, typer.Option(help="Continue where an earlier export stopped, with the same options.")
     ] = "",
-    to: ToBucketOption = "",
+    to_bucket: ToBucketOption = "",
 ) -> None:
     """Write events to stdout as JSON lines, newest first. If interrupted, it prints how to continue.
 
-    With --to they become an object of a bucket, which appears once it is whole. In a folder it is named after
-    the time that it covers, such as audit-20261101T000000Z-20261201T000000Z.jsonl.
+    With --to-bucket they become an object of a bucket, which appears once it is whole. In a folder it is
+    named after the time that it covers, such as audit-20261101T000000Z-20261201T000000Z.jsonl.
 
     Examples:
 
       neo audit export --since 2026-11-01 --until 2026-12-01 > november.jsonl
-      neo audit export --since 2026-11-01 --until 2026-12-01 --to s3://bank-logs/audit/
+      neo audit export --since 2026-11-01 --until 2026-12-01 --to-bucket s3://bank-logs/audit/
     """
-    if to and cursor:
+    if to_bucket and cursor:
         raise ClientError("INVALID_ARGUMENT", "--cursor continues a file, and an object is written whole")
     profile, token, number = profile_of(context), cursor, 0
     try:
         with connect(profile) as client:
             request = _request(client, profile, since, until, which, parent_id)
-            with exported(context, to, _object_name(request)) as out:
+            with exported(context, to_bucket, _object_name(request)) as out:
                 while True:
                     page = client.call(LIST, {**request, "page_size": PAGE_SIZE, "page_token": token})
                     lines = (json.dumps(contract.to_dict(item), ensure_ascii=False) for item in page.items)
@@ -127,7 +127,7 @@ def export(
                     if not token:
                         break
     except BaseException:
-        if token and not to:
+        if token and not to_bucket:
             say(f"Stopped after {number} events. Continue with the same options and --cursor {token}")
         raise
     say(f"{number} events.")

@@ -16,7 +16,7 @@ from neocloud.cli.terminal import write
 ToBucketOption = Annotated[
     str,
     typer.Option(
-        "--to",
+        "--to-bucket",
         metavar="S3-URL",
         help="Write an object, s3://BUCKET/KEY, or one in s3://BUCKET/FOLDER/, instead of standard output.",
     ),
@@ -24,7 +24,9 @@ ToBucketOption = Annotated[
 
 
 @contextmanager
-def exported(context: typer.Context, to: str, name: str) -> Iterator[Callable[[str], None]]:
+def exported(
+    context: typer.Context, to: str, name: str, project: str = ""
+) -> Iterator[Callable[[str], None]]:
     """Yield what writes text. An object appears when the body has ended, whole or not at all; in a folder it
     is called `name`. Raises ClientError."""
     if not to:
@@ -36,16 +38,16 @@ def exported(context: typer.Context, to: str, name: str) -> Iterator[Callable[[s
     with stopped_by_signals(), tempfile.TemporaryFile(prefix="neo-export-") as file:
         yield lambda text: _append(cast(BinaryIO, file), text)
         file.seek(0)
-        _upload(context, cast(BinaryIO, file), place)
+        _upload(context, cast(BinaryIO, file), place, project)
 
 
 def _append(file: BinaryIO, text: str) -> None:
     file.write(text.encode())
 
 
-def _upload(context: typer.Context, file: BinaryIO, place: BucketPlace) -> None:
+def _upload(context: typer.Context, file: BinaryIO, place: BucketPlace, project: str) -> None:
     from neocloud.cli.objects.streams import upload_stream  # noqa: PLC0415  botocore takes a while to load
 
-    with s3_session(context) as s3:
+    with s3_session(context, project) as s3:
         upload_stream(s3, file, place, lambda _: None)
     say(f"Written to {place}.")
