@@ -115,6 +115,32 @@ def test_aws_cli_2(secure: Served, home: Path) -> None:
     aws("s3", "rb", "--force", f"s3://{bucket}")
 
 
+def test_dvc(s3: Served, bucket: str, home: Path) -> None:
+    """Versions of data and models, with the files in a bucket. S3-12."""
+    folder = installed("dvc")
+    settings = {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(home / "site")}
+    dvc = Program(s3, home, str(folder / "bin" / "dvc"), **settings)
+    dvc("init", "--no-scm")
+    dvc("remote", "add", "--default", "cloud", f"s3://{bucket}/dvc")
+    dvc("remote", "modify", "cloud", "endpointurl", s3.url)
+    before = {path: (home / path).read_bytes() for path in ("big", "tree/one", "tree/below/two ä+")}
+    dvc("add", "big", "tree")
+    dvc("push")
+    assert "in sync" in dvc("status", "--cloud")
+    (home / "big").unlink()
+    shutil.rmtree(home / "tree")
+    shutil.rmtree(home / ".dvc" / "cache")
+    dvc("pull")
+    assert {path: (home / path).read_bytes() for path in before} == before
+    (home / "tree" / "one").write_text("11")
+    dvc("commit", "--force", "tree.dvc")
+    dvc("push")
+    dvc("gc", "--workspace", "--cloud", "--force")  # the first version of the tree goes
+    shutil.rmtree(home / ".dvc" / "cache")
+    dvc("fetch")
+    assert (home / "tree" / "one").read_text() == "11"
+
+
 @pytest.mark.parametrize("name", ["s3fs", "rclone"])
 def test_a_mount(s3: Served, bucket: str, home: Path, name: str) -> None:
     """As `neo storage mount`, without it: file systems that write as they like."""
