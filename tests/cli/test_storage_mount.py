@@ -115,10 +115,15 @@ def test_a_key_is_asked_for_again_before_it_ends(mount: Mount) -> None:
         assert mount.issued > before
 
 
-def test_who_has_lost_the_sign_in_reads_nothing(mount: Mount) -> None:
+def test_who_has_lost_the_sign_in_reads_nothing_and_is_told_that_nothing_is_written(mount: Mount) -> None:
     mount.lifetime = timedelta(seconds=1)
-    with mount.running():
+    with mount.running(is_writable=True):
+        assert os.listdir(mount.folder)
+        file = (mount.folder / "new").open("wb", buffering=0)
+        file.write(b"x")
         mount.is_signed_in = False
+        with pytest.raises(OSError, match="error"):
+            file.close()
         with pytest.raises(OSError, match="error"):
             (mount.folder / "one").read_bytes()
 
