@@ -34,6 +34,7 @@ E2E = (
 )
 REAL = (
     "tests/cli/test_machine.py",
+    "tests/cli/test_storage_mount.py",
     "tests/conformance/openai",
     "tests/emulator",
     "tests/engines/podman/test_lan.py",

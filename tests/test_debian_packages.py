@@ -17,7 +17,8 @@ RELEASES = {
     "bookworm": "aardvark-dns=1.4.0-3 buildah=1.28.2+ds1-3+deb12u1+b3"
     " busybox-static=1:1.35.0-4+deb12u1+b1 ca-certificates=20250419~deb12u2"
     " catatonit=0.1.7-1+b2 chromium=156.0.8078.79-1~deb12u1 conntrack=1:1.4.7-1+b2 dosfstools=4.2-1"
-    " debian-archive-keyring=2023.3+deb12u2 e2fsprogs=1.47.0-2+b2 fdisk=2.38.1-5+deb12u3 gcc=4:12.2.0-3"
+    " debian-archive-keyring=2023.3+deb12u2 e2fsprogs=1.47.0-2+b2 fdisk=2.38.1-5+deb12u3 fuse3=3.14.0-4"
+    " gcc=4:12.2.0-3"
     " iperf3=3.12-1+deb12u2 iproute2=6.1.0-3"
     " iptables=1.8.9-2 libc6-dev=2.36-9+deb12u14 mmdebstrap=1.3.5-7"
     " mtools=4.0.33-1+really4.0.32-1 netavark=1.4.0-3"
@@ -25,19 +26,20 @@ RELEASES = {
     " npm=9.2.0~ds1-1 openssh-client=1:9.2p1-2+deb12u10"
     " podman=4.3.1+ds1-8+deb12u1+b3 postgresql=15+248+deb12u2 python3-venv=3.11.2-1+b1"
     " qemu-utils=1:7.2+dfsg-7+deb12u18+b3 rclone=1.60.1+dfsg-2+b5 restic=0.14.0-1+b5"
-    " rsync=3.5.0+ds1-0+deb12u1 runc=1.1.5+ds1-1+deb12u1 s3cmd=2.3.0-1"
+    " rsync=3.5.0+ds1-0+deb12u1 runc=1.1.5+ds1-1+deb12u1 s3cmd=2.3.0-1 s3fs=1.90-1"
     " skopeo=1.9.3+ds1-1+b10 wrk=4.1.0-3+b2",
     "trixie": "aardvark-dns=1.14.0-3 buildah=1.39.3+ds1-1+b7"
     " busybox-static=1:1.37.0-6+b9 ca-certificates=20250419+deb13u1"
     " catatonit=0.2.1-2+b14 chromium=156.0.8078.79-1~deb13u1 conntrack=1:1.4.8-2 dosfstools=4.2-1.2"
-    " debian-archive-keyring=2025.1 e2fsprogs=1.47.2-3+b12 fdisk=2.41.5-0+deb13u1 gcc=4:14.2.0-1"
+    " debian-archive-keyring=2025.1 e2fsprogs=1.47.2-3+b12 fdisk=2.41.5-0+deb13u1 fuse3=3.17.2-3"
+    " gcc=4:14.2.0-1"
     " iperf3=3.18-2+deb13u2 iproute2=6.15.0-1"
     " iptables=1.8.11-2 libc6-dev=2.41-12+deb13u5 mmdebstrap=1.5.7-1+deb13u1"
     " mtools=4.0.48-1 netavark=1.14.0-2 nftables=1.1.3-1"
     " nodejs=20.19.2+dfsg-1+deb13u3 npm=9.2.0~ds1-3 openssh-client=1:10.0p1-7+deb13u4"
     " podman=5.4.2+ds1-2+b2 postgresql=17+278+deb13u1 python3-venv=3.13.5-1"
     " qemu-utils=1:10.0.13+ds-0+deb13u1 rclone=1.60.1+dfsg-4 restic=0.18.0-1+b4"
-    " rsync=3.5.0+ds1-0+deb13u2 runc=1.1.15+ds1-2+b4 s3cmd=2.4.0-3 skopeo=1.18.0+ds1-1+b5"
+    " rsync=3.5.0+ds1-0+deb13u2 runc=1.1.15+ds1-2+b4 s3cmd=2.4.0-3 s3fs=1.95-1 skopeo=1.18.0+ds1-1+b5"
     " wrk=4.1.0-4+b1",
 }
 """What the package lists of Debian's releases offered on 23 November 2026. Whoever adds a package to the

@@ -205,8 +205,7 @@ def test_a_reader_that_goes_away_is_no_error(signed_in: Neo, cloud: FakeServer, 
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    process.wait()
-    assert said == b""
+    assert (process.wait(), said) == (0, b"")
 
 
 def test_every_exit_code_has_a_meaning_in_the_reference() -> None:

@@ -126,7 +126,7 @@ def test_a_reader_that_leaves_ends_the_download_without_words(
     assert down.stdout is not None and down.stderr is not None
     assert len(down.stdout.read(1000)) == 1000
     down.stdout.close()
-    assert (down.wait(), down.stderr.read()) == (1, b"")
+    assert (down.wait(), down.stderr.read()) == (0, b"")
 
 
 def test_terminals_are_refused(start: Start, served: Served, bucket: str) -> None:

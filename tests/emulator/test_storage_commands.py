@@ -2,26 +2,35 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import httpx
+import pytest
 
 from neocloud.testing.emulator import Emulator
+from neocloud.testing.waiting import wait_until
 
 PASSWORD = "correct horse battery staple"
+
+
+def environment_of(home: Path, cloud: Emulator | None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "NEOCLOUD"))}
+    environment = {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home), "NO_COLOR": "1"}
+    return environment | (cloud.environment if cloud else {})
 
 
 def neo(
     home: Path, *arguments: str, cloud: Emulator | None = None, text: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     """Run `neo` as a person of their own, or with `cloud` as its operator."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "NEOCLOUD"))}
-    environment = {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home), "NO_COLOR": "1"}
     command = [sys.executable, "-m", "neocloud.cli.main", *arguments]
-    environment |= cloud.environment if cloud else {}
+    environment = environment_of(home, cloud)
     return subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=False)
 
 
@@ -49,3 +58,54 @@ def test_a_person_copies_with_their_own_sign_in_until_they_sign_out(
     while answer.status_code == 200:
         answer = httpx.get(link)
     assert answer.status_code == 403 and "InvalidAccessKeyId" in answer.text
+
+
+def test_audit_events_and_bills_become_objects(
+    neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str]
+) -> None:
+    cloud, bucket = neocloud_emulator, new_name()
+    assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=cloud).returncode == 0
+    export = ("audit", "export", "--since", "2020-01-01", "--until", "2999-01-01")
+    which = ("--filter", f"resource.metadata.name = '{bucket}'", "--to-bucket")
+    for to, key in ((f"s3://{bucket}/all", "all"), (f"s3://{bucket}/logs/", "logs/audit-20200101T000000Z-*")):
+        ran = neo(tmp_path, *export, *which, to, cloud=cloud)
+        assert ran.returncode == 0 and not ran.stdout, ran.stderr
+        written = ran.stderr.partition("Written to ")[2].split()[0].removesuffix(".")
+        assert fnmatch(written, f"s3://{bucket}/{key}")
+        lines = neo(tmp_path, "storage", "cp", written, "-", cloud=cloud).stdout.splitlines()
+        assert [json.loads(line)["resource"]["metadata"]["name"] for line in lines] == [bucket] * len(lines)
+        assert f"{len(lines)} events." in ran.stderr and lines
+    days = ("--from", "2026-11-01", "--to", "2026-11-02", "--to-bucket", f"s3://{bucket}/bills/")
+    assert neo(tmp_path, "billing", "report", *days, cloud=cloud).returncode == 0
+    written = f"s3://{bucket}/bills/billing-20261101T000000Z-20261102T000000Z.json"
+    assert json.loads(neo(tmp_path, "storage", "cp", written, "-", cloud=cloud).stdout)["currency"]
+    refused = neo(tmp_path, *export, "--to-bucket", f"s3://{new_name()}-none/", cloud=cloud)
+    assert refused.returncode == 3 and "There is no bucket" in refused.stderr
+    refused = neo(tmp_path, *export, *which, f"s3://{bucket}/", "--cursor", "x", cloud=cloud)
+    assert refused.returncode == 2 and "written whole" in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_bucket_is_mounted_until_the_command_ends(
+    neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str], number: signal.Signals
+) -> None:
+    if shutil.which("rclone") is None or shutil.which("fusermount") is None:
+        pytest.skip("rclone or fuse3 is not installed")
+    cloud, bucket, folder = neocloud_emulator, new_name(), tmp_path / "mounted"
+    folder.mkdir()
+    assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=cloud).returncode == 0
+    command = [sys.executable, "-m", "neocloud.cli.main", "storage", "mount", f"s3://{bucket}", str(folder)]
+    environment = environment_of(tmp_path, cloud)
+    absent = [*command[:-2], f"s3://{bucket}-none", str(folder)]
+    refused = subprocess.run(absent, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 3 and "There is no bucket" in refused.stderr
+    mounting = subprocess.Popen([*command, "--write"], env=environment, stderr=subprocess.PIPE, text=True)
+    assert mounting.stderr is not None
+    with mounting.stderr as said:
+        assert "for writing; Ctrl-C unmounts it" in said.readline()
+        (folder / "new").write_text("hello")
+        mounting.send_signal(number)
+        assert mounting.wait() == {signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}[number]
+    mounts = Path("/proc/self/mountinfo")
+    wait_until(lambda: str(folder) not in mounts.read_text(), "the folder to be unmounted")
+    assert neo(tmp_path, "storage", "cp", f"s3://{bucket}/new", "-", cloud=cloud).stdout == "hello"

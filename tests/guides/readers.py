@@ -50,6 +50,10 @@ EVALUATION = (
 )
 ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py::test_a_question_is_asked"
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
+MOUNT = (
+    "lasts until Ctrl-C: tests/emulator/test_storage_commands.py"
+    "::test_a_bucket_is_mounted_until_the_command_ends"
+)
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
 OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
@@ -107,7 +111,9 @@ READERS: Mapping[str, Reader] = {
         before=HAS_KEY,
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
-    "docs/guides/object-storage.md": Reader(not_run={"neo up --object-blobs": OTHER_ENGINE}),
+    "docs/guides/object-storage.md": Reader(
+        not_run={"neo up --object-blobs": OTHER_ENGINE, "neo storage mount": MOUNT},
+    ),
     "docs/guides/moving-data.md": Reader(
         not_run={
             "neo tune": REAL_DATASET,

@@ -4,6 +4,7 @@ It must stay quick to import: anything heavy belongs in the module of the comman
 """
 
 import os
+import select
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -189,14 +190,27 @@ def _report_misuse(error: typer.TyperException) -> int:
 
 def main() -> None:
     sys.excepthook = report_defect
+    output = os.dup(sys.stdout.fileno())  # Rich puts another file there when its reader has gone
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader closed the pipe (`neo ... | head`), which is not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        code = _code_of_broken_pipe(output)
+    except SystemExit as ended:  # Typer and Rich make this of a broken pipe
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        code = _code_of_broken_pipe(output)
     sys.exit(code)
+
+
+def _code_of_broken_pipe(output: int) -> int:
+    """Return 0 where it was the output whose reader has gone (`neo ... | head`), which is not an error."""
+    found = select.poll()
+    found.register(output, 0)
+    if not any(event & select.POLLERR for _, event in found.poll(0)):
+        return 1
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """More programs that people use, unmodified, which take minutes to install: `make clients-long` does that."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.objects.s3.served import Served
+from neocloud.testing.waiting import wait_until
+from tests.objects.s3.served import REGION, Served
 from tests.objects.s3.test_programs import ROOT, Program, home, is_multipart, secure
 
 __all__ = ["home", "secure"]  # fixtures
@@ -111,3 +113,67 @@ def test_aws_cli_2(secure: Served, home: Path) -> None:
     for path in ("big", "below/two ä+", "one"):
         assert (home / "back" / path).read_bytes() == (home / "tree" / path).read_bytes()
     aws("s3", "rb", "--force", f"s3://{bucket}")
+
+
+def test_dvc(s3: Served, bucket: str, home: Path) -> None:
+    """Versions of data and models, with the files in a bucket. S3-12."""
+    folder = installed("dvc")
+    settings = {"DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(home / "site")}
+    dvc = Program(s3, home, str(folder / "bin" / "dvc"), **settings)
+    dvc("init", "--no-scm")
+    dvc("remote", "add", "--default", "cloud", f"s3://{bucket}/dvc")
+    dvc("remote", "modify", "cloud", "endpointurl", s3.url)
+    before = {path: (home / path).read_bytes() for path in ("big", "tree/one", "tree/below/two ä+")}
+    dvc("add", "big", "tree")
+    dvc("push")
+    assert "in sync" in dvc("status", "--cloud")
+    (home / "big").unlink()
+    shutil.rmtree(home / "tree")
+    shutil.rmtree(home / ".dvc" / "cache")
+    dvc("pull")
+    assert {path: (home / path).read_bytes() for path in before} == before
+    (home / "tree" / "one").write_text("11")
+    dvc("commit", "--force", "tree.dvc")
+    dvc("push")
+    dvc("gc", "--workspace", "--cloud", "--force")  # the first version of the tree goes
+    shutil.rmtree(home / ".dvc" / "cache")
+    dvc("fetch")
+    assert (home / "tree" / "one").read_text() == "11"
+
+
+@pytest.mark.parametrize("name", ["s3fs", "rclone"])
+def test_a_mount(s3: Served, bucket: str, home: Path, name: str) -> None:
+    """As `neo storage mount`, without it: file systems that write as they like."""
+    if shutil.which(name) is None or not Path("/dev/fuse").exists():
+        pytest.skip(f"{name} or FUSE is not here; `make debian-test` installs the programs")
+    mounted = home / "mounted"
+    mounted.mkdir()
+    key = {"AWS_ACCESS_KEY_ID": s3.owner.aws_access_key_id, "AWS_SECRET_ACCESS_KEY": s3.owner.secret}
+    remote = f":s3,provider=Other,env_auth,force_path_style,region={REGION},endpoint='{s3.url}':{bucket}"
+    commands = {
+        "s3fs": ["-f", "-o", f"url={s3.url},use_path_request_style,endpoint={REGION}", bucket, str(mounted)],
+        "rclone": ["mount", "--vfs-cache-mode=writes", "--vfs-write-back=0", remote, str(mounted)],
+    }
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), **key}
+
+    def keys() -> set[str]:
+        """Without those that stand for folders."""
+        found = s3.client().list_objects_v2(Bucket=bucket)["Contents"]
+        return {each["Key"] for each in found if not each["Key"].endswith("/")}
+
+    with subprocess.Popen([name, *commands[name]], env=environment) as process:
+        try:
+            wait_until(lambda: os.path.ismount(mounted) or process.poll() is not None, "the mount")
+            shutil.copytree(home / "tree", mounted / "tree")
+            shutil.copyfile(home / "big", mounted / "big")
+            with (mounted / "tree" / "one").open("a") as file:
+                file.write("1")
+            (mounted / "tree" / "one").rename(mounted / "moved")
+            (mounted / "tree" / "below" / "two ä+").unlink()
+            assert (mounted / "moved").read_text() == "11"
+            assert (mounted / "big").read_bytes() == (home / "big").read_bytes()
+            wait_until(lambda: keys() == {"big", "moved"}, "rclone's cache to be in the bucket")
+        finally:
+            process.terminate()
+    wait_until(lambda: not os.path.ismount(mounted), "the end of the mount")
+    assert name == "rclone" or is_multipart(s3, bucket, "big")  # rclone sends less than 200 MiB whole

@@ -114,16 +114,23 @@ async def test_a_person_reads_until_they_are_blocked(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "problem", "tries"),
     [
-        b"Content-Length: 5\r\nx-amz-checksum-crc32: AAAAAA==\r\n\r\nhello",
-        b"Content-Length: 500\r\n\r\nhello",
-        b"",
+        (b"Content-Length: 5\r\nx-amz-checksum-crc32: AAAAAA==\r\n\r\nhello", AccessProblem.DAMAGED, 3),
+        (b"Content-Length: 500\r\n\r\nhello", AccessProblem.DAMAGED, 3),
+        (b"", AccessProblem.UNANSWERED, 2),  # a request is sent twice
     ],
     ids=["wrong checksum", "cut off", "no answer"],
 )
-async def test_what_arrives_damaged_is_not_taken(cloud: Cloud, answer: bytes) -> None:
+async def test_what_arrives_damaged_is_not_taken(
+    cloud: Cloud, answer: bytes, problem: AccessProblem, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neocloud.services.storage.object_reads.WAITS_SECONDS", (0.0, 0.0))
+    tried = 0
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tried
+        tried += 1
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + answer if answer else b"")
         writer.close()
@@ -131,7 +138,8 @@ async def test_what_arrives_damaged_is_not_taken(cloud: Cloud, answer: bytes) ->
     await cloud.allow()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         cloud.board.endpoint = "{}:{}".format(*server.sockets[0].getsockname())
-        assert await problem_of(cloud.fetch()) is AccessProblem.UNANSWERED
+        assert await problem_of(cloud.fetch()) is problem
+    assert tried == tries
 
 
 async def test_a_sign_in_for_other_services_is_not_allowed_to_read(cloud: Cloud) -> None:

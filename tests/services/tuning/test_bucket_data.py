@@ -1,13 +1,18 @@
 """Data of jobs in buckets: read with the rights of whoever made the job, and no others."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from neocloud.services.storage import object_reads
+from neocloud.services.tuning.reconcile.data import MOST_AT_A_TIME
 from neocloud.testing.waiting import until
 from tests.services.storage.cloud import AccessKey
 from tests.services.storage.served import ServedCloud
@@ -152,7 +157,7 @@ async def test_an_account_that_is_gone_reads_nothing(stopped: Cloud) -> None:
 async def test_what_cannot_be_read_ends_the_job_with_its_reason(
     cloud: Cloud, url: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("neocloud.services.tuning.reconcile.workspace.LARGEST_FILE_BYTES", len(DATA) - 1)
+    monkeypatch.setattr("neocloud.services.tuning.reconcile.data.LARGEST_FILE_BYTES", len(DATA) - 1)
     job_id = await create_job(cloud, cloud.model_id, training_file=url)
     job = await cloud.until(job_id, "FAILED")
     assert job.status.error.code == code and url in job.status.error.message
@@ -162,3 +167,83 @@ async def test_what_cannot_be_read_ends_the_job_with_its_reason(
 async def test_what_names_no_object_is_refused(stopped: Cloud, url: str) -> None:
     code, message = await code_of(create_job(stopped, stopped.model_id, training_file=url))
     assert code == "INVALID_ARGUMENT" and "spec.training_file" in message
+
+
+@dataclass
+class Slow:
+    """Reads that have begun, and wait for the test."""
+
+    begun: list[str] = field(default_factory=list)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    """Objects arrive when the test says so."""
+    found, download = Slow(), object_reads._download
+
+    def wait(s3: Any, place: Any, target: Any, largest_bytes: int) -> None:
+        found.begun.append(target.name)
+        target.write(b"half")
+        found.may_go_on.wait(60)
+        target.seek(0)
+        download(s3, place, target, largest_bytes)
+
+    monkeypatch.setattr(object_reads, "_download", wait)
+    yield found
+    found.may_go_on.set()
+
+
+async def test_slow_reads_hold_up_nothing_else(cloud: Cloud, slow: Slow) -> None:
+    """The control plane works on a few resources at a time, and has a few threads."""
+    jobs = [await create_job(cloud, cloud.model_id, training_file=URL) for _ in range(12)]
+    await until(lambda: len(slow.begun) == MOST_AT_A_TIME)
+    another = await create_job(cloud, cloud.model_id)
+    await until(lambda: cloud.pod(another) is not None)
+    assert len(slow.begun) == MOST_AT_A_TIME and not any(cloud.pod(job_id) for job_id in jobs)
+    await cloud.call(f"{JOBS}/Delete", id=jobs[0])
+    await cloud.gone(jobs[0])
+    slow.may_go_on.set()
+    for job_id in jobs[1:]:
+        await until(lambda job_id=job_id: cloud.pod(job_id) is not None)
+        assert (cloud.recipes(job_id).folder / "training_file.jsonl").read_bytes() == DATA
+    assert not cloud.recipes(jobs[0]).folder.exists()
+
+
+async def test_a_read_that_a_restart_cut_off_begins_again(tmp_path: Path, slow: Slow) -> None:
+    others = asyncio.all_tasks()
+    async with fake_cloud(tmp_path) as plain:
+        first = Cloud(**vars(plain))
+        async with first.serving():
+            await first.bucket("data-sets")
+            first.owner = await first.access_key(await first.account("owner", "editors"))
+            await first.put(first.owner, "data-sets", "chats/bank.jsonl", DATA)
+            job_id = await create_job(first, await add_model(first), training_file=URL)
+            await until(lambda: slow.begun)
+    folder = first.recipes(job_id).folder
+    assert not (folder / "training_file.jsonl").exists()
+    for each in asyncio.all_tasks() - others:
+        each.cancel()  # as the end of the process does
+    slow.may_go_on.set()
+    async with fake_cloud(tmp_path, first.world) as plain:
+        again = Cloud(**vars(plain))
+        async with again.serving():
+            await until(lambda: again.pod(job_id) is not None)
+    assert [path.name for path in folder.glob("*training_file*")] == ["training_file.jsonl"]
+    assert (folder / "training_file.jsonl").read_bytes() == DATA
+
+
+async def test_an_object_that_stays_damaged_ends_the_job(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_reads, "WAITS_SECONDS", (0.0, 0.0))
+    await cloud.put(cloud.owner, "data-sets", "chats/bank.jsonl", DATA * 1000)
+    blobs = [path for path in (cloud.home / "objects" / "blobs").rglob("*") if path.is_file()]
+    damaged = max(blobs, key=lambda path: path.stat().st_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    job = await cloud.until(await create_job(cloud, cloud.model_id, training_file=URL), "FAILED")
+    assert job.status.error.code == "file_damaged"
+    assert URL in job.status.error.message and "3 times" in job.status.error.message
+    assert not list(cloud.recipes(job.metadata.id).folder.glob("*training_file*"))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neocloud.cli.commands.billing import parse_date
+from neocloud.cli.commands.storage.exports import ToBucketOption, exported
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.resources.lookup import container_id_of
 from neocloud.cli.target import profile_of
-from neocloud.cli.terminal import write
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
@@ -100,26 +100,34 @@ def export(
     cursor: Annotated[
         str, typer.Option(help="Continue where an earlier export stopped, with the same options.")
     ] = "",
+    to_bucket: ToBucketOption = "",
 ) -> None:
     """Write events to stdout as JSON lines, newest first. If interrupted, it prints how to continue.
+
+    With --to-bucket they become an object of a bucket, which appears once it is whole. In a folder it is
+    named after the time that it covers, such as audit-20261101T000000Z-20261201T000000Z.jsonl.
 
     Examples:
 
       neo audit export --since 2026-11-01 --until 2026-12-01 > november.jsonl
+      neo audit export --since 2026-11-01 --until 2026-12-01 --to-bucket s3://bank-logs/audit/
     """
+    if to_bucket and cursor:
+        raise ClientError("INVALID_ARGUMENT", "--cursor continues a file, and an object is written whole")
     profile, token, number = profile_of(context), cursor, 0
     try:
         with connect(profile) as client:
             request = _request(client, profile, since, until, which, parent_id)
-            while True:
-                page = client.call(LIST, {**request, "page_size": PAGE_SIZE, "page_token": token})
-                lines = (json.dumps(contract.to_dict(item), ensure_ascii=False) for item in page.items)
-                write("".join(f"{line}\n" for line in lines))
-                number, token = number + len(page.items), page.next_page_token
-                if not token:
-                    break
+            with exported(context, to_bucket, _object_name(request)) as out:
+                while True:
+                    page = client.call(LIST, {**request, "page_size": PAGE_SIZE, "page_token": token})
+                    lines = (json.dumps(contract.to_dict(item), ensure_ascii=False) for item in page.items)
+                    out("".join(f"{line}\n" for line in lines))
+                    number, token = number + len(page.items), page.next_page_token
+                    if not token:
+                        break
     except BaseException:
-        if token:
+        if token and not to_bucket:
             say(f"Stopped after {number} events. Continue with the same options and --cursor {token}")
         raise
     say(f"{number} events.")
@@ -136,6 +144,11 @@ def _request(
         "filter": which,
         "region": tenant.status.region or tenant.spec.region,
     }
+
+
+def _object_name(request: JsonObject) -> str:
+    start, end = (str(request[name]).replace("-", "").replace(":", "") for name in ("start", "end"))
+    return f"audit-{start}-{end}.jsonl"
 
 
 def _moment(text: str) -> str:

@@ -1,5 +1,6 @@
 """`neo billing`: usage and cost of a project."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.storage.exports import ToBucketOption, exported
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.progress import duration
@@ -91,17 +93,28 @@ def report(
     end: ToOption = "",
     by: Annotated[By, typer.Option(help="Grouping of the report.")] = By.RESOURCE,
     project: ProjectOption = "",
+    to_bucket: ToBucketOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the cost, by the price list that was valid on each day. Taxes are not included.
+
+    With --to-bucket the lines of each day and resource become an object, JSON, which appears once it is
+    whole. In a folder it is named after the time that it covers, such as
+    billing-20261101T000000Z-20261201T000000Z.json.
 
     Examples:
 
       neo billing report
       neo billing report --by day
       neo billing report --from 2026-11-01 --to 2026-12-01 --output json
+      neo billing report --from 2026-11-01 --to 2026-12-01 --to-bucket s3://bank-logs/bills/
     """
     answer = _report(context, "GetReport", start, end, project)
+    if to_bucket:
+        name = f"billing-{_compact(answer.start)}-{_compact(answer.end)}.json"
+        with exported(context, to_bucket, name, project) as out:
+            out(json.dumps(contract.to_document(answer), indent=2, ensure_ascii=False) + "\n")
+        return
     view = table(
         [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"],
         summed(answer.lines, by),
@@ -279,6 +292,10 @@ def parse_date(text: str) -> str:
 
 def _kind(item: Any) -> str:
     return item.resource_kind.rpartition(".")[2]
+
+
+def _compact(moment: Any) -> str:
+    return f"{contract.to_datetime(moment):%Y%m%dT%H%M%SZ}"
 
 
 def _time(moment: Any) -> str:

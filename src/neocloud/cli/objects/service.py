@@ -104,6 +104,12 @@ def _metadata(key: Any) -> dict[str, str | None]:
     return {**secret, "token": None, "expiry_time": expires_at}
 
 
+def sdk_key(key: Any) -> dict[str, object]:
+    """Return a TemporaryKey in the form that AWS SDKs read from a server."""
+    names = {"AccessKeyId": key.aws_access_key_id, "SecretAccessKey": key.secret, "Token": ""}
+    return {**names, "Expiration": f"{contract.to_datetime(key.expires_at):%Y-%m-%dT%H:%M:%SZ}"}
+
+
 @contextmanager
 def s3_errors(what: object) -> Generator[None, None, None]:
     """Raise errors of S3 in the body as ClientError; `what` is the bucket or object in question."""

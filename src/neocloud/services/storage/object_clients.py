@@ -7,6 +7,7 @@ may at that time. The key stays in memory, so no workload and no log ever has it
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -25,6 +26,8 @@ from neocloud.services.storage.types import BUCKET, State
 
 _FORBIDDEN = frozenset({"AccessDenied", "InvalidAccessKeyId", "403", "SignatureDoesNotMatch"})
 _MISSING = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
+MOST_THREADS = 16
+"""Of each use. They are not those that everything else of the control plane shares."""
 Result = TypeVar("Result")
 
 
@@ -47,6 +50,7 @@ class ObjectClients:
     def __init__(self, dependencies: Dependencies, use: Use) -> None:
         self._dependencies = dependencies
         self._use = use
+        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix=use.secret)
 
     def allow(
         self,
@@ -125,13 +129,13 @@ class ObjectClients:
     async def answered(
         self, place: ObjectPlace, permission: str, doing: str, ask: Callable[[], Result]
     ) -> Result:
-        """Run in a thread. Raises ObjectAccessError for what S3 or the connection says."""
+        """Run in a thread. Raises ObjectAccessError, also for what S3 or the connection says."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         failure = self._use.error
         try:
-            return await asyncio.to_thread(ask)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
         except ClientError as error:
             said = cast("dict[str, Any]", error.response).get("Error", {})
             code, message = str(said.get("Code", "")), str(said.get("Message", ""))

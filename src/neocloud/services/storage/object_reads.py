@@ -15,6 +15,8 @@ GET, LIST = "storage.objects.get", "storage.objects.list"
 KEY_LIFETIME = timedelta(minutes=15)
 """A read that has begun goes on; a new request after this time would be refused."""
 CHUNK_BYTES = 1024**2
+WAITS_SECONDS = (1.0, 4.0, 15.0)
+"""Before each further try of an object that arrived damaged: longer than the gateway needs to start again."""
 _USE = Use(
     "object-reader", writes=False, key_lifetime=KEY_LIFETIME, is_renewed=False, attempts=1, error=Unreadable
 )
@@ -25,6 +27,7 @@ class StoreObjectReads:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._clients = ObjectClients(dependencies, _USE)
+        self._clock = dependencies.clock
 
     def allow(
         self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, place: ObjectPlace
@@ -33,8 +36,19 @@ class StoreObjectReads:
         self._clients.allow(tx, subject, resource, place, needed)
 
     async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
-        s3 = await self._clients.client(resource_id, place)
-        await self._clients.answered(place, GET, "read", lambda: _download(s3, place, target, largest_bytes))
+        for wait in (*WAITS_SECONDS, None):
+            s3 = await self._clients.client(resource_id, place)
+            try:
+                await self._clients.answered(
+                    place, GET, "read", lambda s3=s3: _download(s3, place, target, largest_bytes)
+                )
+                return
+            except Unreadable as error:
+                if error.problem is not AccessProblem.DAMAGED or wait is None:
+                    raise
+            target.seek(0)
+            target.truncate()
+            await self._clock.sleep(wait)
 
     async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:
         s3 = await self._clients.client(resource_id, place)
@@ -42,6 +56,9 @@ class StoreObjectReads:
 
 
 def _download(s3: Any, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+    from botocore.exceptions import BotoCoreError, ReadTimeoutError  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
     answer = s3.get_object(Bucket=place.bucket, Key=place.key, ChecksumMode="ENABLED")
     body = answer["Body"]
     with body:
@@ -50,8 +67,17 @@ def _download(s3: Any, place: ObjectPlace, target: BinaryIO, largest_bytes: int)
                 AccessProblem.TOO_LARGE,
                 f"{place} has {answer['ContentLength']:,} bytes; at most {largest_bytes:,} are read.",
             )
-        for chunk in body.iter_chunks(CHUNK_BYTES):  # checks length and checksum at the end
-            target.write(chunk)
+        try:
+            for chunk in body.iter_chunks(CHUNK_BYTES):  # checks length and checksum at the end
+                target.write(chunk)
+        except ReadTimeoutError:
+            raise
+        except (BotoCoreError, HTTPError) as error:
+            raise Unreadable(
+                AccessProblem.DAMAGED,
+                f"{place} arrived damaged {len(WAITS_SECONDS) + 1} times: {error}. Upload it again; the"
+                " operator finds out more with `neo storage verify`.",
+            ) from error
 
 
 def _list(s3: Any, place: ObjectPlace, most: int) -> list[str]:

@@ -89,7 +89,9 @@ class AccessProblem(StrEnum):
     FORBIDDEN = "forbidden"
     TOO_LARGE = "too large"
     UNANSWERED = "unanswered"
-    """The gateway does not run, or the answer was cut off; another try may succeed."""
+    """The gateway does not run or does not answer; another try may succeed."""
+    DAMAGED = "damaged"
+    """What arrived was cut off or has another checksum, at each of several tries."""
     FULL = "full"
     """The bucket holds all that it may."""
 
@@ -125,7 +127,8 @@ class ObjectReads(Protocol):
         ...
 
     async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
-        """Write an object to a file. Raises Unreadable."""
+        """Write an object to an empty file. It takes as long as the object is large, so a reconciler runs it
+        as BackgroundWork. Raises Unreadable."""
         ...
 
     async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     FILE_MISSING = "file_missing"
     FILE_FORBIDDEN = "file_forbidden"
     FILE_TOO_LARGE = "file_too_large"
+    FILE_DAMAGED = "file_damaged"
     MODEL_GONE = "model_gone"
     CLUSTER_UNUSABLE = "cluster_unusable"
     JOB_REFUSED = "job_refused"

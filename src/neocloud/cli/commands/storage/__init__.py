@@ -1,6 +1,6 @@
 """`neo storage`: buckets, and the objects in them."""
 
-from neocloud.cli.commands.storage import backup, objects, transfers, verify
+from neocloud.cli.commands.storage import backup, mount, objects, transfers, verify
 from neocloud.cli.lazy import command_group
 from neocloud.cli.resources.commands import add_nouns
 
@@ -15,6 +15,7 @@ Examples:
   neo storage cp train.jsonl s3://data-sets/train/
   neo storage sync ./checkpoints s3://data-sets/checkpoints
   neo storage ls s3://data-sets/train/
+  neo storage mount s3://data-sets ./data
   neo storage presign s3://data-sets/train/train.jsonl --expires-in 24h
 """
 )
@@ -23,6 +24,7 @@ app.command("cp")(transfers.cp)
 app.command("mv")(transfers.mv)
 app.command("sync")(transfers.sync)
 app.command("rm")(objects.rm)
+app.command("mount")(mount.mount)
 app.command("presign")(objects.presign)
 app.command("verify")(verify.verify)
 app.command("backup")(backup.backup)

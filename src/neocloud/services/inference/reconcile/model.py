@@ -9,8 +9,10 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from neocloud.core import wire
+from neocloud.core.reconcile.background import BackgroundWork
 from neocloud.core.reconcile.reconciler import (
     POLL_SECONDS,
     RETRY_SECONDS,
@@ -53,6 +55,8 @@ from neocloud.services.storage.public import (
 StateEnum = ModelStatus.State
 
 BAD_FOLDER_RESYNC_SECONDS = 30.0
+MOST_COPIES = 4
+"""Models that are copied from buckets at the same time; each takes a thread of the control plane."""
 MAX_OBJECTS = 1000
 """Below the prefix of a model in a bucket."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -93,6 +97,7 @@ class ModelReconciler:
         self._reader = reader
         self._reads = reads
         self._image = image
+        self._copies = BackgroundWork[None](MOST_COPIES)
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ModelReconciler":
@@ -116,7 +121,7 @@ class ModelReconciler:
         return (*fetch, Step("Inspect the weights", self._inspect))
 
     def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
-        return (Step("Stop fetching", self._remove_namespace), Step("Delete the copy", self._delete_copy))
+        return (Step("Stop fetching", self._stop_fetching), Step("Delete the copy", self._delete_copy))
 
     def status(self, scope: ModelScope, result: ReconcileResult) -> ReconcileResult:
         status = ModelStatus()
@@ -124,7 +129,8 @@ class ModelReconciler:
         state = _state(scope, result)
         status.state = StateEnum.Value(state)
         status.reconciling = not result.is_done
-        status.message = result.message
+        is_tried_again = state is ModelState.ERROR and result.error is None
+        status.message = scope.model.status.message if is_tried_again else result.message
         del status.adapter_ids[:], status.deployment_ids[:]
         status.adapter_ids.extend(each for each, kind in scope.users.items() if kind == MODEL)
         status.deployment_ids.extend(each for each, kind in scope.users.items() if kind == DEPLOYMENT)
@@ -155,23 +161,30 @@ class ModelReconciler:
 
     async def _fetch_objects(self, scope: ModelScope) -> None:
         """Copy the weights from a bucket, as the account that made the model: whole or not at all."""
-        source, target = scope.model.spec.source.object, self._folders.of_model(scope.model_id)
-        place = folder_place(source.bucket, source.prefix)
-        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
-        if await asyncio.to_thread(target.exists):
-            return
         try:
-            names = await self._reads.names(scope.model_id, place, MAX_OBJECTS)
-            with Folder.open(target.parent) as models, models.staged(target.name) as folder:
-                for name in filter(FILE_NAME.fullmatch, names):
-                    room = max(0, shutil.disk_usage(target.parent).free - FREE_BYTES)
-                    with folder.new_file(name) as file:
-                        each = ObjectPlace(place.bucket, place.key + name)
-                        await self._reads.fetch(scope.model_id, each, file, room)
+            is_copied = self._copies.is_going_on(scope.model_id)
         except Unreadable as error:
             if error.problem is AccessProblem.UNANSWERED:
                 raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
             raise Failed(ModelReason.FETCH_FAILED, str(error)) from error
+        target = self._folders.of_model(scope.model_id)
+        if not is_copied:
+            if await asyncio.to_thread(target.exists):
+                return
+            self._copies.start(scope.model_id, None, lambda: self._copy_objects(scope, target))
+        raise RetryLater("copying from its bucket", delay_seconds=POLL_SECONDS)
+
+    async def _copy_objects(self, scope: ModelScope, target: Path) -> None:
+        source = scope.model.spec.source.object
+        place = folder_place(source.bucket, source.prefix)
+        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+        names = await self._reads.names(scope.model_id, place, MAX_OBJECTS)
+        with Folder.open(target.parent) as models, models.staged(target.name) as folder:
+            for name in filter(FILE_NAME.fullmatch, names):
+                room = max(0, shutil.disk_usage(target.parent).free - FREE_BYTES)
+                with folder.new_file(name) as file:
+                    each = ObjectPlace(place.bucket, place.key + name)
+                    await self._reads.fetch(scope.model_id, each, file, room)
 
     async def _inspect(self, scope: ModelScope) -> None:
         folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)
@@ -216,7 +229,8 @@ class ModelReconciler:
         except WeightsGone as error:
             raise Failed(ModelReason.BAD_FOLDER, f"Its base: {error}.") from error
 
-    async def _remove_namespace(self, scope: ModelScope) -> None:
+    async def _stop_fetching(self, scope: ModelScope) -> None:
+        self._copies.cancel(scope.model_id)
         name = namespace(scope.model_id)
         if scope.model.spec.source.HasField("hub"):
             await self._engine.remove([Reference("Namespace", name, name)])
@@ -248,7 +262,9 @@ async def _users_of(context: Context, model_id: str) -> dict[str, str]:
 def _state(scope: ModelScope, result: ReconcileResult) -> ModelState:
     if scope.context.resource.deleted_at:
         return ModelState.DELETING
-    if result.error:
+    # What failed is in error until another try has succeeded.
+    was_in_error = scope.model.status.state == StateEnum.ERROR
+    if result.error or (was_in_error and not result.is_done):
         return ModelState.ERROR
     return ModelState.READY if result.is_done else ModelState.CREATING
 

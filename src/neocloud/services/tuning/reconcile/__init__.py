@@ -20,9 +20,10 @@ from neocloud.services.compute.public import wait_for_capacity
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
+from neocloud.services.tuning.reconcile.data import DataStager
 from neocloud.services.tuning.reconcile.output import OutputWriter
 from neocloud.services.tuning.reconcile.scope import Scope, job_status, read_scope
-from neocloud.services.tuning.reconcile.workspace import base_model, stage_workspace
+from neocloud.services.tuning.reconcile.workspace import base_model, prepare_attempt
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
 from neocloud.services.tuning.types import (
     JOB,
@@ -64,6 +65,7 @@ class FineTuningJobReconciler:
         self._dependencies = dependencies
         self._pod = PodBackend(dependencies)
         self._slurm = SlurmBackend(dependencies)
+        self._data = DataStager(dependencies)
         self._output = OutputWriter(dependencies)
 
     async def scope(self, context: Context) -> Scope:
@@ -94,7 +96,8 @@ class FineTuningJobReconciler:
         base = await base_model(scope.context, scope.job.spec.model_id)
         on_slurm = scope.job.spec.slurm_cluster_id
         model_path = str(mounted_path(scope.job_id) / "model") if on_slurm else MODEL
-        await stage_workspace(self._dependencies, scope, base, model_path)
+        await self._data.stage(scope)
+        await prepare_attempt(scope, base, model_path)
 
     async def _wait(self, scope: Scope) -> None:
         if not _is_registered(scope):
@@ -125,6 +128,7 @@ class FineTuningJobReconciler:
             await self._remove(scope)
 
     async def _remove(self, scope: Scope) -> None:
+        self._data.cancel(scope.job_id)
         self._output.cancel(scope.job_id)
         if scope.job.spec.slurm_cluster_id and not await self._slurm.has_cluster(scope):
             return  # the cluster was deleted with all that ran there

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from neocloud.core.reconcile.background import BackgroundWork, Work
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.untrusted_files import Folder, UnsafePath
@@ -53,21 +54,18 @@ class BadFiles(ValueError):
 
 
 @dataclass(frozen=True)
-class _Running:
+class _Content:
     name: str
     """Of a checkpoint; "": the result of the job."""
     step: int
-    task: asyncio.Task[None]
 
 
 class OutputWriter:
-    """Writes beside the runs of the reconciler, which only look whether it is done: a model takes minutes."""
+    """Writes beside the runs of the reconciler: a model takes minutes."""
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
-        self._running: dict[str, _Running] = {}
-        """By job."""
-        self._room = asyncio.Semaphore(MOST_AT_A_TIME)
+        self._work = BackgroundWork[_Content](MOST_AT_A_TIME)
 
     async def write_model(self, scope: Scope) -> None:
         """Write model and evaluation of a job that succeeded, where its spec names a place; may be repeated.
@@ -75,13 +73,13 @@ class OutputWriter:
         folder = output_folder(scope.job.spec.output, scope.job_id)
         if folder is None or scope.job.status.output or not isinstance(scope.outcome, Success):
             return
-        running = self._running.get(scope.job_id)
+        running = self._work.find(scope.job_id)
         if running is None:
-            self._start(scope, folder, "", 0, lambda: _result_files(self._dependencies, scope))
-        elif running.task.done() and running.name:
+            self._start(scope, folder, _Content("", 0), lambda: _result_files(self._dependencies, scope))
+        elif running.task.done() and running.label.name:
             await self._end_checkpoint(scope, folder, running)
         elif running.task.done():
-            del self._running[scope.job_id]
+            self._work.cancel(scope.job_id)
             _require_written(scope, folder, running.task)
             scope.output = str(folder)
             scope.add_event(f"The new model was written to {below(folder, 'model')}.")
@@ -94,7 +92,7 @@ class OutputWriter:
         folder = output_folder(scope.job.spec.output, scope.job_id)
         if folder is None or scope.job.spec.slurm_cluster_id or scope.outcome:
             return
-        running = self._running.get(scope.job_id)
+        running = self._work.find(scope.job_id)
         if running is not None:
             if running.task.done():
                 await self._end_checkpoint(scope, folder, running)
@@ -106,51 +104,43 @@ class OutputWriter:
         self._start(
             scope,
             folder,
-            name,
-            found[0].step,
+            _Content(name, found[0].step),
             lambda: [
                 _Group(f"checkpoints/{name}", _files(top, f"finetune/{name}"), LARGEST_CHECKPOINT_BYTES)
             ],
         )
 
     def cancel(self, job_id: str) -> None:
-        running = self._running.pop(job_id, None)
-        if running is not None:
-            running.task.cancel()
+        self._work.cancel(job_id)
 
     def _start(
-        self,
-        scope: Scope,
-        folder: ObjectPlace,
-        name: str,
-        step: int,
-        find: Callable[[], Sequence["_Group"]],
+        self, scope: Scope, folder: ObjectPlace, content: _Content, find: Callable[[], Sequence["_Group"]]
     ) -> None:
         writes = self._dependencies.provided.get(ObjectWrites)
         facts = {"job": scope.job_id, "model": scope.model_name}
 
         async def write() -> None:
-            async with self._room:
-                for group in await asyncio.to_thread(find):
-                    await _write(writes, folder, group, facts)
+            for group in await asyncio.to_thread(find):
+                await _write(writes, folder, group, facts)
 
-        self._running[scope.job_id] = _Running(name, step, asyncio.create_task(write()))
+        self._work.start(scope.job_id, content, write)
 
-    async def _end_checkpoint(self, scope: Scope, folder: ObjectPlace, running: _Running) -> None:
+    async def _end_checkpoint(self, scope: Scope, folder: ObjectPlace, running: Work[_Content]) -> None:
         """Say how it ended, and remember that it was tried."""
-        del self._running[scope.job_id]
+        self._work.cancel(scope.job_id)
+        name = running.label.name
         try:
             running.task.result()
-            scope.add_event(f"{running.name} was written to {folder}.")
+            scope.add_event(f"{name} was written to {folder}.")
         except FileNotFoundError:
             return  # newer ones took its place
         except (BadFiles, OSError) as error:
-            scope.add_event(f"{running.name} was not written to {folder}: {error}.", "warn")
+            scope.add_event(f"{name} was not written to {folder}: {error}.", "warn")
         except Unwritable as error:
             if error.problem not in _REASONS:
                 return  # tried again by the next run
-            scope.add_event(f"{running.name} was not written: {error}", "warn")
-        runtime = replace(scope.runtime, saved_step=running.step)
+            scope.add_event(f"{name} was not written: {error}", "warn")
+        runtime = replace(scope.runtime, saved_step=running.label.step)
         await save_runtime_state(self._dependencies.store, scope, runtime)
         scope.runtime = runtime
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import neocloud
 from neocloud.core import wire
-from neocloud.core.reconcile.reconciler import RETRY_SECONDS, Context, Failed, RetryLater
+from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.untrusted_files import UnsafePath
 from neocloud.messages.neocloud.inference.v1 import Model
@@ -15,7 +15,6 @@ from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
-from neocloud.services.storage.public import SCHEME, AccessProblem, ObjectReads, Unreadable, place_in
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.rules import hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
@@ -26,16 +25,9 @@ from neocloud.services.tuning.rules.hyperparameters import (
     training_arguments,
 )
 from neocloud.services.tuning.rules.memory import Training, fit
-from neocloud.services.tuning.types import Files, Reason, model_name
+from neocloud.services.tuning.types import Reason, model_name
 
 LEAST_CONTEXT = 128
-LARGEST_FILE_BYTES = 5 * 10**9
-"""The largest object; the gateway takes files of the same size."""
-_REASONS = {
-    AccessProblem.MISSING: Reason.FILE_MISSING,
-    AccessProblem.FORBIDDEN: Reason.FILE_FORBIDDEN,
-    AccessProblem.TOO_LARGE: Reason.FILE_TOO_LARGE,
-}
 SAMPLES = 16
 """How many answers of both models the report has."""
 _PACKAGE = Path(neocloud.__file__).parent
@@ -70,14 +62,10 @@ def base_weights(dependencies: Dependencies, base: Model) -> Location:
         raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
 
 
-async def stage_workspace(dependencies: Dependencies, scope: Scope, base: Model, model_path: str) -> None:
-    """Fill the folder for this attempt, and the scope's hyperparameters and warnings."""
-    spec, folder = scope.job.spec, scope.folder
-    for name in ("training_file", "validation_file"):
-        file_id: str = getattr(spec, name)
-        if file_id and not await asyncio.to_thread(folder.has_file, f"{name}.jsonl"):
-            stage = _stage_object if file_id.startswith(SCHEME) else _stage_file
-            await stage(dependencies, scope, name, file_id)
+async def prepare_attempt(scope: Scope, base: Model, model_path: str) -> None:
+    """Write the settings of this attempt beside its data, and fill the scope's hyperparameters and
+    warnings."""
+    folder = scope.folder
     try:
         size = await asyncio.to_thread(folder.measure, "training_file.jsonl")
     except (UnsafePath, FileNotFoundError) as error:  # the container of an earlier attempt removed it
@@ -167,29 +155,6 @@ def _settings(
         "processes": max(1, shape.gpus),
         "arguments": training_arguments(used, split, size, seed=seed, parameters=base.status.parameters),
     }
-
-
-async def _stage_file(dependencies: Dependencies, scope: Scope, name: str, file_id: str) -> None:
-    files = dependencies.provided.get(Files)
-    try:
-        source = await asyncio.to_thread(files.path, scope.job.metadata.parent_id, file_id)
-        await asyncio.to_thread(scope.folder.stage, source, f"{name}.jsonl")
-    except (LookupError, FileNotFoundError) as error:
-        raise Failed(Reason.FILE_MISSING, f"The {name} {file_id} was deleted before it was read.") from error
-
-
-async def _stage_object(dependencies: Dependencies, scope: Scope, name: str, url: str) -> None:
-    """Copy an object of a bucket, as the account that made the job."""
-    place = place_in(url)
-    assert place is not None
-    reads = dependencies.provided.get(ObjectReads)
-    try:
-        with scope.folder.new_file(f"{name}.jsonl") as file:
-            await reads.fetch(scope.job_id, place, file, LARGEST_FILE_BYTES)
-    except Unreadable as error:
-        if error.problem is AccessProblem.UNANSWERED:
-            raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
-        raise Failed(_REASONS[error.problem], str(error)) from error
 
 
 def _write_settings(scope: Scope, base: Model, settings: dict[str, object]) -> None:

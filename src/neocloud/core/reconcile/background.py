@@ -1,0 +1,56 @@
+# pyright: strict
+"""Work that takes longer than a run of a reconciler may: it goes on beside the runs, which only look whether
+it has ended. The worker has room for a few runs of the whole cloud at a time.
+
+The work is in this process alone. A run after a restart starts it again, so it has to be repeatable.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+LabelT = TypeVar("LabelT")
+
+
+@dataclass(frozen=True)
+class Work(Generic[LabelT]):
+    label: LabelT
+    """What the caller has to know of it once it has ended."""
+    task: asyncio.Task[None]
+
+
+class BackgroundWork(Generic[LabelT]):
+    """At most one piece of work of each resource."""
+
+    def __init__(self, most_at_a_time: int) -> None:
+        self._room = asyncio.Semaphore(most_at_a_time)
+        self._found: dict[str, Work[LabelT]] = {}
+
+    def start(self, resource_id: str, label: LabelT, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Begin when there is room. The caller has made sure that the resource has no work."""
+
+        async def run() -> None:
+            async with self._room:
+                await work()
+
+        self._found[resource_id] = Work(label, asyncio.create_task(run()))
+
+    def find(self, resource_id: str) -> Work[LabelT] | None:
+        """Return the work of a resource that goes on, or has ended and was not forgotten."""
+        return self._found.get(resource_id)
+
+    def is_going_on(self, resource_id: str) -> bool:
+        """Return whether work goes on. Work that has ended is forgotten, and what it raised is raised."""
+        found = self._found.get(resource_id)
+        if found is None or not found.task.done():
+            return found is not None
+        del self._found[resource_id]
+        found.task.result()
+        return False
+
+    def cancel(self, resource_id: str) -> None:
+        """Forget the work, and end it where it goes on."""
+        found = self._found.pop(resource_id, None)
+        if found is not None:
+            found.task.cancel()

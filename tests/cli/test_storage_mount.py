@@ -1,0 +1,149 @@
+"""`neo storage mount`: real FUSE and rclone on a real S3 front."""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from neocloud.cli.objects import mounts
+from neocloud.cli.objects.key_server import serving_keys
+from neocloud.cli.objects.places import BucketPlace
+from neocloud.client.errors import ClientError
+from tests.objects.s3.served import REGION, Served, serving
+
+NEWLINE, SHOWN = "data/two\nlines", "two\u240alines"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    try:
+        mounts.require_programs()
+    except ClientError as error:
+        pytest.skip(str(error))
+    with serving(tmp_path_factory.mktemp("objects")) as started:
+        yield started
+
+
+@pytest.fixture
+def bucket(served: Served) -> str:
+    made = served.make_bucket()
+    for key in ("data/one", NEWLINE, "data/../../escaped", "data/sub/three"):
+        served.client().put_object(Bucket=made, Key=key, Body=key.encode())
+    return made
+
+
+class Mount:
+    def __init__(self, served: Served, bucket: str, folder: Path) -> None:
+        self.folder, self.issued = folder, 0
+        self.lifetime, self.is_signed_in = timedelta(hours=1), True
+        self._served, self._place = served, BucketPlace(bucket, "data/")
+
+    def issue(self) -> Mapping[str, object]:
+        if not self.is_signed_in:
+            raise ClientError("UNAUTHENTICATED", "sign in again")
+        self.issued += 1
+        owner = self._served.owner
+        ends = datetime.now(UTC) + self.lifetime
+        names = {"AccessKeyId": owner.aws_access_key_id, "SecretAccessKey": owner.secret, "Token": ""}
+        return {**names, "Expiration": f"{ends:%Y-%m-%dT%H:%M:%SZ}"}
+
+    @contextmanager
+    def running(self, *, is_writable: bool = False) -> Iterator[int]:
+        self.folder.mkdir(exist_ok=True)
+        storage = mounts.Storage(self._served.url, REGION, "")
+        with (
+            serving_keys(self.issue) as keys,
+            mounts.mounted(self._place, self.folder, storage, keys, is_writable=is_writable) as process,
+        ):
+            yield process.pid
+
+
+@pytest.fixture
+def mount(served: Served, bucket: str, tmp_path: Path) -> Mount:
+    return Mount(served, bucket, tmp_path / "a folder")
+
+
+def test_objects_are_files_and_nothing_is_written(mount: Mount, served: Served, bucket: str) -> None:
+    with mount.running() as pid:
+        names = sorted(os.listdir(mount.folder))
+        assert names == ["one", "sub", SHOWN, "．．"]
+        assert (mount.folder / "one").read_bytes() == b"data/one"
+        assert (mount.folder / SHOWN).read_bytes() == NEWLINE.encode()
+        assert not (mount.folder.parent / "escaped").exists()
+        with pytest.raises(OSError) as found:
+            (mount.folder / "new").write_bytes(b"x")
+        assert found.value.errno == errno.EROFS
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert served.owner.secret.encode() not in arguments
+        assert served.owner.secret.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert not os.path.ismount(mount.folder) and not os.listdir(mount.folder)
+
+
+def test_a_file_that_was_closed_is_an_object(mount: Mount, served: Served, bucket: str) -> None:
+    with mount.running(is_writable=True):
+        body = os.urandom(40 * 1024**2)  # in parts
+        (mount.folder / "new").write_bytes(body)
+        assert served.client().get_object(Bucket=bucket, Key="data/new")["Body"].read() == body
+        with pytest.raises(OSError, match="not permitted"), (mount.folder / "new").open("ab") as file:
+            file.write(b"x")
+        assert (mount.folder / "new").stat().st_size == len(body)
+        (mount.folder / "one").unlink()
+        (mount.folder / "sub" / "three").rename(mount.folder / "moved")
+    keys = {each["Key"] for each in served.client().list_objects_v2(Bucket=bucket)["Contents"]}
+    assert {"data/new", "data/moved", NEWLINE} <= keys and not {"data/one", "data/sub/three"} & keys
+
+
+def test_a_folder_in_use_is_unmounted(mount: Mount) -> None:
+    with mount.running():
+        held = os.open(mount.folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        assert not os.path.ismount(mount.folder)
+    finally:
+        os.close(held)
+
+
+def test_a_key_is_asked_for_again_before_it_ends(mount: Mount) -> None:
+    mount.lifetime = timedelta(seconds=1)  # so it is old at each request
+    with mount.running():
+        before = mount.issued
+        assert (mount.folder / "one").read_bytes() == b"data/one"
+        assert mount.issued > before
+
+
+def test_who_has_lost_the_sign_in_reads_nothing_and_is_told_that_nothing_is_written(mount: Mount) -> None:
+    mount.lifetime = timedelta(seconds=1)
+    with mount.running(is_writable=True):
+        assert os.listdir(mount.folder)
+        file = (mount.folder / "new").open("wb", buffering=0)
+        file.write(b"x")
+        mount.is_signed_in = False
+        with pytest.raises(OSError, match="error"):
+            file.close()
+        with pytest.raises(OSError, match="error"):
+            (mount.folder / "one").read_bytes()
+
+
+def test_other_programs_get_no_key() -> None:
+    with serving_keys(lambda: {"SecretAccessKey": "secret"}) as keys:
+        url = keys["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
+        token = keys["AWS_CONTAINER_AUTHORIZATION_TOKEN"]
+        with httpx.Client(trust_env=False) as client:
+            for given in ({}, {"Authorization": "x"}, {"Authorization": f"{token}x"}):
+                answer = client.get(url, headers=given)
+                assert answer.status_code == 403 and "secret" not in answer.text
+            assert client.get(url, headers={"Authorization": token}).json() == {"SecretAccessKey": "secret"}
+
+
+def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path, tmp_path / "file", tmp_path / "none"):
+        with pytest.raises(ClientError, match="Name an empty folder"):
+            mounts.require_folder(folder)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClientError, match="apt install rclone fuse3"):
+        mounts.require_programs()
