@@ -177,7 +177,11 @@ async def test_gpus_go_with_a_pod_whose_containers_are_removed_by_hand(
     """As after a forced deletion, which leaves the pod, and to a machine's pod the GPUs of its instance."""
     podman, layout, unused = Podman(), Layout.of(tmp_path), cast(Any, None)
     objects = Objects(layout)
-    pods = Pods(*(layout, cast(Any, podman), unused, unused, unused, objects, unused, unused), gpus=allocator)
+    pods = Pods(
+        *(layout, cast(Any, podman), unused, unused, unused, objects, unused, unused),
+        gpus=allocator,
+        images=unused,
+    )
     worker_pod, machine_pod = worker("h100-0", 2, "h100"), launcher("7")
     for pod in (worker_pod, machine_pod):
         objects.put(pod)

@@ -72,7 +72,7 @@ class Registry:
                 if self.command == "GET":
                     self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         return Handler

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import tarfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,7 +68,12 @@ async def test_what_does_not_fit_or_is_not_whole_leaves_nothing(bench: PodmanBen
     folder, before = bench.registry.folder, await bench.engine.pulled_images()
     zeros = gzip.compress(layer(lambda tar: add_entry(tar, "zeros", bytes(ZEROS))), 1)
     large = write_layout(folder / "large", [zeros])
-    many = write_layout(folder / "many", [layer(lambda tar: [add_entry(tar, f"f{n}") for n in range(9000)])])
+
+    def add_many(tar: tarfile.TarFile) -> None:
+        for number in range(9000):
+            add_entry(tar, f"f{number}")
+
+    many = write_layout(folder / "many", [layer(add_many)])
     damaged = write_layout(folder / "damaged", [busybox_layer({"etc/made-by": "damaged"})])
     for blob in (damaged / "blobs" / "sha256").iterdir():
         if blob.stat().st_size > 100_000:
