@@ -47,7 +47,7 @@ from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.gateway.metering.ledger_tables import ledger_reader
 from neocloud.gateway.openai_files.files import FileStore
 from neocloud.objects.artifacts import ArtifactReader
-from neocloud.objects.blob_place import problem_with
+from neocloud.objects.blobs.record import problem_with
 from neocloud.objects.blobs.s3.place import S3Place, s3_place
 from neocloud.objects.blobs.s3.place import arguments as blobs_arguments
 from neocloud.objects.metering import bucket_usage

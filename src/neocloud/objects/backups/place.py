@@ -22,8 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.core.osfiles import Locked, sync_folder, take_lock
-from neocloud.objects.blob_place import engine_of
 from neocloud.objects.blobs.driver import NAME
+from neocloud.objects.blobs.record import engine_of
 from neocloud.objects.store import KEY_CHECK
 
 MARK, BLOBS, SNAPSHOTS, METADATA = "neocloud-objects.json", "blobs", "snapshots", "meta.db"

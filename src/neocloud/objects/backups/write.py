@@ -29,8 +29,8 @@ from neocloud.objects.backups.place import (
     snapshots_of,
     store_id,
 )
-from neocloud.objects.blob_place import engine_of
 from neocloud.objects.blobs.driver import NAME
+from neocloud.objects.blobs.record import engine_of
 
 _MOST_ROUNDS = 20
 """Of copying what is new, when objects are deleted before their blobs were copied."""
