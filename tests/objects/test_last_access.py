@@ -17,7 +17,7 @@ from neocloud.objects.metadata import accesses, database
 from neocloud.objects.metadata.accesses import Accesses
 from neocloud.objects.metadata.schema import MIGRATIONS
 from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket, StorageClass
+from neocloud.objects.types import Bucket, RequestClass, StorageClass
 from neocloud.objects.usage import UsageReader
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, files, make_bucket, opened, put
@@ -128,6 +128,28 @@ async def test_reads_cost_no_commit_of_their_own(tmp_path: Path) -> None:
         assert found.accessed_ms == int((START + timedelta(days=1)).timestamp() * 1000)
 
 
+async def test_a_flush_ends_while_clients_go_on_reading(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        bucket = await make_bucket(store)
+        await put(store, bucket, "k", b"1")
+        write, commits = store.engine.database.write, 0
+
+        async def read_meanwhile(work: Any) -> Any:
+            nonlocal commits
+            commits += 1
+            assert commits < 10
+            store.count(bucket.id, RequestClass.READ)
+            done = await write(work)
+            await note(store, bucket, "k")
+            store.count(bucket.id, RequestClass.READ)
+            return done
+
+        await note(store, bucket, "k")
+        with mock.patch.object(store.engine.database, "write", read_meanwhile):
+            await store.flush()
+        assert commits == 1
+
+
 async def test_a_full_disk_keeps_reads_and_lets_objects_be_deleted(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store)
@@ -158,12 +180,13 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [waiting.note(seq, None, seq) for seq in range(7)] == [True] * 5 + [False] * 2
     assert waiting.note(3, None, 30), "one that waits already takes no more room"
     first = waiting.take()
-    assert [each[1] for each in first] == [0, 1]
+    assert [each[1] for each in first] == [0, 1] and waiting.commits == 2
     waiting.put_back(first)
+    assert waiting.commits == 4, "one goes without, after the commit that failed"
     assert waiting.take() == ()
     rest = sorted(each[:2] for _ in range(3) for each in waiting.take())
     assert rest == [(0, 0), (1, 1), (2, 2), (4, 4), (30, 3)]
-    assert not waiting.is_any
+    assert waiting.commits == 0
 
 
 async def test_an_old_file_is_upgraded_and_its_objects_count_from_then(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from itertools import islice
 DAY_MS = 86_400_000
 MOST_WAITING = 100_000
 """Versions whose reads wait for a commit. While so many wait, as with a full disk, other reads are lost."""
-MOST_IN_A_COMMIT = 10_000
+MOST_IN_A_COMMIT = 2000
+"""They delay what is written with them, by some tens of milliseconds."""
 _SINCE = "last-access-since"
 Taken = Sequence[tuple[int, int, int]]
 """The time, the number of the version, and the time again."""
@@ -28,8 +29,10 @@ class Accesses:
         self._has_failed = False
 
     @property
-    def is_any(self) -> bool:
-        return bool(self._waiting)
+    def commits(self) -> int:
+        """Return how many commits will have taken what waits now."""
+        waiting = len(self._waiting)
+        return -(-waiting // MOST_IN_A_COMMIT) + int(self._has_failed and waiting > 0)
 
     def note(self, seq: int, accessed_ms: int | None, now_ms: int) -> bool:
         """Remember a read of a version; return whether something waits for a commit now. `accessed_ms` is the

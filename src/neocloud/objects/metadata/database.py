@@ -113,8 +113,8 @@ class Database:
             self.on_count()
 
     async def flush(self) -> None:
-        """Commit what was counted and read."""
-        while self._pending or self._accesses.is_any:
+        """Commit what was counted and read until now."""
+        for _ in range(max(self._accesses.commits, int(bool(self._pending)))):
             await self.write(lambda _: None)
 
     async def write(
