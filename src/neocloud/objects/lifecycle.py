@@ -2,8 +2,8 @@
 """Applies the lifecycle rules of a bucket: what is due is expired, moved to another class or aborted.
 
 The worker looks at pages of versions and then changes what it found in transactions, each of which looks
-again: an object that was rewritten meanwhile, or is locked, stays. A worker that is killed goes on where the
-rules still match.
+again: an object that was rewritten or read meanwhile, or is locked, stays. A worker that is killed goes on
+where the rules still match.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.errors import ObjectLocked
-from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule
-from neocloud.objects.metadata import rows, uploads, versions
+from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
+from neocloud.objects.metadata import accesses, rows, uploads, versions
 from neocloud.objects.metadata.held import kind_of
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
@@ -42,7 +42,16 @@ class Action(StrEnum):
 class _Due:
     action: Action
     row: VersionRow
+    rank: int
+    """Its place among the noncurrent versions of its key."""
     storage_class: StorageClass | None = None
+
+
+@dataclass(frozen=True)
+class _Round:
+    now: datetime
+    tracked_ms: int
+    """Since when reads are known."""
 
 
 async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapping[Action, int]:
@@ -52,6 +61,8 @@ async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapp
     rules = [rule for rule in bucket.bucket.lifecycle if rule.is_enabled]
     if not rules:
         return done
+    await engine.database.flush()  # the reads so far
+    round = _Round(now, accesses.tracked_since_ms(engine.database.reading))
     position, rank = (b"", 2**62), 0
     while True:
         page = _page(engine, bucket, *position)
@@ -59,9 +70,9 @@ async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapp
         for row in page:
             rank = rank + 1 if row.key == position[0] and not row.is_latest else int(not row.is_latest)
             position = (row.key, row.seq)
-            due += _due(rules, bucket, row, rank, now)
+            due += _due(rules, bucket, row, rank, round)
         if due:
-            done += await engine.database.write(lambda tx, due=due: _act(tx, bucket_id, due))
+            done += await engine.database.write(lambda tx, due=due: _act(tx, bucket_id, due, round))
         if len(page) < _PAGE:
             break
         await asyncio.sleep(0)
@@ -85,20 +96,19 @@ def _page(engine: Engine, bucket: BucketRow, key: bytes, seq: int) -> Sequence[V
 
 
 def _due(
-    rules: Sequence[LifecycleRule], bucket: BucketRow, row: VersionRow, rank: int, now: datetime
+    rules: Sequence[LifecycleRule], bucket: BucketRow, row: VersionRow, rank: int, round: _Round
 ) -> Iterator[_Due]:
-    """Return what has to be done with a version: one thing at most, deletion first. `rank` is its place among
-    the noncurrent versions of its key."""
+    """Return what has to be done with a version: one thing at most, deletion first. Of several transitions
+    the one that was due last counts, so that rules do not move an object back and forth."""
     matching = [rule for rule in rules if _matches(rule.filter, bucket, row)]
-    if any(_expires(rule, row, rank, now) for rule in matching):
+    if any(_expires(rule, row, rank, round.now) for rule in matching):
         is_expired = row.is_latest and not row.is_marker
-        yield _Due(Action.EXPIRE if is_expired else Action.REMOVE, row)
+        yield _Due(Action.EXPIRE if is_expired else Action.REMOVE, row, rank)
         return
-    for rule in matching:
-        target = _moves_to(rule, row, rank, now)
-        if target is not None and target != row.storage_class:
-            yield _Due(Action.MOVE, row, target)
-            return
+    moves = [move for rule in matching if (move := _move(rule, row, rank, round.tracked_ms))]
+    moves = [(at, target) for at, target in moves if at <= round.now]
+    if moves and (target := max(moves, key=lambda move: move[0])[1]) != row.storage_class:
+        yield _Due(Action.MOVE, row, rank, target)
 
 
 def _expires(rule: LifecycleRule, row: VersionRow, rank: int, now: datetime) -> bool:
@@ -111,18 +121,28 @@ def _expires(rule: LifecycleRule, row: VersionRow, rank: int, now: datetime) -> 
     return rank > rule.noncurrent_kept and _is_over(row.noncurrent_ms, rule.noncurrent_days or 0, now)
 
 
-def _moves_to(rule: LifecycleRule, row: VersionRow, rank: int, now: datetime) -> StorageClass | None:
+def _move(
+    rule: LifecycleRule, row: VersionRow, rank: int, tracked_ms: int
+) -> tuple[datetime, StorageClass] | None:
+    """Return when the rule moves a version, and into which class; None: never, as things are."""
     if row.is_marker:
         return None
     if row.is_latest:
-        to = rule.transition
-        if to is None or not (_is_reached(to.date, now) or _is_over(row.modified_ms, to.days, now)):
-            return None
-        return to.storage_class
-    days = rule.noncurrent_transition_days
-    if rank <= rule.noncurrent_transition_kept or not _is_over(row.noncurrent_ms, days, now):
+        at = rule.transition and _moves_at(rule.transition, row, tracked_ms)
+        return None if rule.transition is None or at is None else (at, rule.transition.storage_class)
+    days, to = rule.noncurrent_transition_days, rule.noncurrent_transition_class
+    if days is None or to is None or row.noncurrent_ms is None or rank <= rule.noncurrent_transition_kept:
         return None
-    return rule.noncurrent_transition_class
+    return _end(row.noncurrent_ms, days), to
+
+
+def _moves_at(to: Transition, row: VersionRow, tracked_ms: int) -> datetime | None:
+    if to.days is not None:
+        return _end(row.modified_ms, to.days)
+    if to.days_since_last_access is not None:
+        last_ms = max(row.modified_ms, row.accessed_ms or 0, tracked_ms)
+        return _end(last_ms, to.days_since_last_access)
+    return to.date
 
 
 def _matches(filter: LifecycleFilter, bucket: BucketRow, row: VersionRow) -> bool:
@@ -171,18 +191,25 @@ def expiration(bucket: BucketRow, row: VersionRow) -> datetime | None:
     return min(ends, default=None)
 
 
-def _act(tx: Transaction, bucket_id: str, due: Sequence[_Due]) -> Counter[Action]:
+def _act(tx: Transaction, bucket_id: str, due: Sequence[_Due], round: _Round) -> Counter[Action]:
     bucket = tx.bucket(bucket_id)
+    rules = [rule for rule in bucket.bucket.lifecycle if rule.is_enabled]
     done: Counter[Action] = Counter()
     for each in due:
         row = rows.select(tx.connection, "seq = ?", (each.row.seq,))
         if row is None or row.is_latest != each.row.is_latest:
+            continue
+        if not any(_is_same(each, now_due) for now_due in _due(rules, bucket, row, each.rank, round)):
             continue
         try:
             done[each.action] += _do(tx, bucket, row, each)
         except ObjectLocked:
             continue
     return done
+
+
+def _is_same(one: _Due, other: _Due) -> bool:
+    return (one.action, one.storage_class) == (other.action, other.storage_class)
 
 
 def _do(tx: Transaction, bucket: BucketRow, row: VersionRow, due: _Due) -> bool:

@@ -24,6 +24,8 @@ class Transition:
     storage_class: StorageClass
     date: datetime | None = None
     days: int | None = None
+    days_since_last_access: int | None = None
+    """They count from the creation of an object that was never read."""
 
 
 @dataclass(frozen=True)

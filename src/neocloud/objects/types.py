@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from neocloud.objects.last_access import AccessCondition
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleRule
 from neocloud.objects.storage_class import StorageClass
 
@@ -92,6 +93,8 @@ class DesiredBucket:
     force_storage_class: bool = False
     """Objects get the default class whatever the client asks for."""
     lifecycle: tuple[LifecycleRule, ...] = ()
+    access_filter: tuple[AccessCondition, ...] = ()
+    """Which reads count as the last access of an object."""
     image_rules: ImageRules = ImageRules()
     """The rules that remove images from a registry."""
     state: BucketState = BucketState.ACTIVE
@@ -177,6 +180,10 @@ class ObjectVersion:
     """Whether the bucket has or had versioning, so that clients are told the version id."""
     customer_key_md5: str = ""
     """The base64 MD5 of the key of the client that encrypts it; "": the key is ours."""
+    seq: int = field(default=0, compare=False)
+    """The number of the version, which never belongs to another one."""
+    accessed_ms: int | None = field(default=None, compare=False)
+    """The last read that was written, to the day; None: never."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.messages.nebius.storage.v1 import BucketCounters, VersioningPolicy
+from neocloud.messages.nebius.storage.v1 import BucketCounters, BucketSpec, VersioningPolicy
 from neocloud.messages.nebius.storage.v1 import LifecycleRule as RuleMessage
 from neocloud.messages.nebius.storage.v1 import StorageClass as ClassMessage
 from neocloud.messages.neocloud.storage.v1 import (
@@ -18,6 +18,7 @@ from neocloud.messages.neocloud.storage.v1 import (
 )
 from neocloud.objects.blobs.s3.driver import S3Blobs
 from neocloud.objects.image_types import RemovedImage, RemovedImages
+from neocloud.objects.last_access import AccessCondition, AccessMethod
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.scrub import ScrubResult
 from neocloud.objects.storage_class import StorageClass
@@ -46,7 +47,8 @@ def desired(bucket: GatewayBucket) -> DesiredBucket:
         max_size_bytes=spec.max_size_bytes,
         default_storage_class=_storage_class(spec.default_storage_class),
         force_storage_class=spec.force_storage_class,
-        lifecycle=tuple(_rule(rule) for rule in spec.lifecycle_configuration.rules if _is_served(rule)),
+        lifecycle=tuple(_rule(rule) for rule in spec.lifecycle_configuration.rules),
+        access_filter=_access_filter(spec),
         state=_state(bucket),
         document=bucket.SerializeToString(deterministic=True),
     )
@@ -190,10 +192,17 @@ def _storage_class(value: ClassMessage) -> StorageClass:
     return StorageClass(name) if name in StorageClass.__members__ else StorageClass.STANDARD
 
 
-def _is_served(rule: RuleMessage) -> bool:
-    """Return whether the store can apply a rule. The last access of objects is not known, so a rule that asks
-    for it does nothing."""
-    return rule.transition.WhichOneof("transited_with") != "days_since_last_access"
+def _access_filter(spec: BucketSpec) -> tuple[AccessCondition, ...]:
+    """Return the conditions of `last_access`, or where it has none, those of the lifecycle configuration."""
+    given = spec.last_access.conditions or spec.lifecycle_configuration.last_access_filter.conditions
+    return tuple(
+        AccessCondition(
+            is_included=each.type == each.Type.Value("INCLUDE"),
+            methods=tuple(AccessMethod(each.Method.Name(method)) for method in each.methods),
+            user_agents=tuple(each.user_agents),
+        )
+        for each in given
+    )
 
 
 def _rule(rule: RuleMessage) -> LifecycleRule:
@@ -233,6 +242,9 @@ def _transition(rule: RuleMessage) -> Transition | None:
         _storage_class(found.storage_class),
         date=contract.to_datetime(found.date) if _has(found, "transited_with", "date") else None,
         days=found.days if _has(found, "transited_with", "days") else None,
+        days_since_last_access=found.days_since_last_access
+        if _has(found, "transited_with", "days_since_last_access")
+        else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from neocloud.objects.inventories import run
+from neocloud.objects.metadata.transaction import Transaction
 from tests.objects.inventories.cloud import Inventories
 from tests.objects.s3.served import Served
 
@@ -110,6 +111,24 @@ def test_optional_fields(inventories: Inventories, served: Served) -> None:
         "true",
         "",
     )
+
+
+def test_last_accesses_and_tiers(inventories: Inventories, served: Served) -> None:
+    for key, storage_class in (("cold", "INTELLIGENT"), ("read", "INTELLIGENT"), ("standard", "STANDARD")):
+        inventories.put(key, StorageClass=storage_class)
+
+    def make_old(tx: Transaction) -> None:
+        tx.connection.execute("UPDATE version SET modified_ms = modified_ms - 31 * 86400000")
+
+    served.call(served.store.engine.database.write(make_old))
+    served.client().get_object(Bucket=inventories.source, Key="read")["Body"].read()
+    served.call(served.store.flush())
+    cold, read, standard = inventories.written(optional_fields=["LAST_ACCESS", "INTELLIGENT_TIER"]).lines
+    names = ("LastAccessDate", "IntelligentTieringAccessTier")
+    assert [cold[name] for name in names] == ["", "INFREQUENT"]
+    assert [standard[name] for name in names] == ["", ""]
+    assert read["LastAccessDate"] > read["LastModifiedDate"]
+    assert read["IntelligentTieringAccessTier"] == "FREQUENT"
 
 
 def test_an_empty_bucket_has_a_report_without_files(inventories: Inventories) -> None:

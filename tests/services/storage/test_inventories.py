@@ -163,8 +163,7 @@ async def test_who_changes_it_needs_the_rights_and_is_whom_it_runs_for(
     ("changes", "field"),
     [
         ({"output_format": "PARQUET_SNAPPY"}, "spec.output_format"),
-        ({"optional_fields": ["TAGS", "LAST_ACCESS"]}, "spec.optional_fields[1]"),
-        ({"optional_fields": ["INTELLIGENT_TIER"]}, "spec.optional_fields[0]"),
+        ({"optional_fields": ["TAGS", 99]}, "spec.optional_fields[1]"),
         ({"optional_fields": ["TAGS", "TAGS"]}, "spec.optional_fields[1]"),
         ({"source_prefix": "x" * 1025}, "spec.source_prefix"),
         ({"destination_prefix": "ÿ" * 256 + "x"}, "spec.destination_prefix"),

@@ -31,7 +31,23 @@ async def test_names_are_those_of_s3(cloud: StorageCloud) -> None:
         ({"max_size_bytes": -1}, "spec.max_size_bytes"),
         ({"default_storage_class": "FILESYSTEM"}, "spec.default_storage_class"),
         ({"object_audit_logging": "ALL"}, "spec.object_audit_logging"),
-        ({"last_access": {}}, "spec.last_access"),
+        ({"last_access": {"conditions": [{"methods": ["GET_OBJECT"]}]}}, "last_access.conditions[0].type"),
+        ({"last_access": {"conditions": [{"type": "INCLUDE", "methods": [0]}]}}, "conditions[0].methods"),
+        ({"last_access": {"conditions": [{"type": "EXCLUDE", "user_agents": [""]}]}}, "user_agents"),
+        (
+            {"lifecycle_configuration": {"last_access_filter": {"conditions": [{"type": 7}]}}},
+            "last_access_filter.conditions[0].type",
+        ),
+        (
+            {
+                "lifecycle_configuration": {
+                    "rules": [
+                        RULE | {"transition": {"days_since_last_access": 0, "storage_class": "INTELLIGENT"}}
+                    ]
+                }
+            },
+            "days_since_last_access",
+        ),
         ({"cors": {"rules": [{"allowed_origins": ["*"], "allowed_methods": ["TRACE"]}]}}, "allowed_methods"),
         ({"cors": {"rules": [{"allowed_origins": ["**"], "allowed_methods": ["GET"]}]}}, "allowed_origins"),
         ({"cors": {"rules": [{"allowed_methods": ["GET"]}]}}, "allowed_origins"),

@@ -3,7 +3,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from neocloud.messages.nebius.storage.v1 import InventorySpec
@@ -12,21 +13,30 @@ from neocloud.objects.metadata import rows
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow
 from neocloud.objects.metadata.versions import show
+from neocloud.objects.storage_class import StorageClass
 
 Value = str | int | bool | datetime | None
 """None: the version has no such thing, as a delete marker has no size."""
+INFREQUENT_AFTER = timedelta(days=30)
+"""As in S3 Intelligent-Tiering."""
+
+
+class Listed(NamedTuple):
+    bucket: BucketRow
+    row: VersionRow
+    now_ms: int
 
 
 @dataclass(frozen=True)
 class Column:
     name: str
-    value: Callable[[BucketRow, VersionRow], Value]
+    value: Callable[[Listed], Value]
     is_key: bool = False
     """Encode it as a URL where the format is text, as S3 Inventory does: keys hold any character."""
 
 
-def _unless_marker(value: Callable[[VersionRow], Value]) -> Callable[[BucketRow, VersionRow], Value]:
-    return lambda _, row: None if row.is_marker else value(row)
+def _unless_marker(value: Callable[[VersionRow], Value]) -> Callable[[Listed], Value]:
+    return lambda listed: None if listed.row.is_marker else value(listed.row)
 
 
 def _checksum(row: VersionRow) -> Value:
@@ -34,30 +44,47 @@ def _checksum(row: VersionRow) -> Value:
     return None if found is None else str(found.algorithm)
 
 
-def _tags(bucket: BucketRow, row: VersionRow) -> Value:
+def _tags(listed: Listed) -> Value:
     """Return the tags as the header x-amz-tagging has them."""
-    return None if row.is_marker else urlencode(show(row, bucket).attributes.tags)
+    return None if listed.row.is_marker else urlencode(show(listed.row, listed.bucket).attributes.tags)
+
+
+def _last_access(row: VersionRow) -> Value:
+    return None if row.accessed_ms is None else rows.to_time(row.accessed_ms)
+
+
+def _tier(listed: Listed) -> Value:
+    """Return the tier that S3 Intelligent-Tiering would have the object in; here it changes nothing."""
+    row = listed.row
+    if row.is_marker or row.storage_class != StorageClass.INTELLIGENT:
+        return None
+    unread_ms = listed.now_ms - max(row.modified_ms, row.accessed_ms or 0)
+    return "FREQUENT" if unread_ms < INFREQUENT_AFTER // timedelta(milliseconds=1) else "INFREQUENT"
 
 
 _FIRST = (
-    Column("Bucket", lambda bucket, _: bucket.bucket.name),
-    Column("Key", lambda _, row: row.key.decode(), is_key=True),
+    Column("Bucket", lambda listed: listed.bucket.bucket.name),
+    Column("Key", lambda listed: listed.row.key.decode(), is_key=True),
 )
 _OF_VERSIONS = (
-    Column("VersionId", lambda _, row: row.version_id),
-    Column("IsLatest", lambda _, row: bool(row.is_latest)),
-    Column("IsDeleteMarker", lambda _, row: bool(row.is_marker)),
+    Column("VersionId", lambda listed: listed.row.version_id),
+    Column("IsLatest", lambda listed: bool(listed.row.is_latest)),
+    Column("IsDeleteMarker", lambda listed: bool(listed.row.is_marker)),
 )
 _LAST = (
     Column("Size", _unless_marker(lambda row: row.size)),
-    Column("LastModifiedDate", lambda _, row: rows.to_time(row.modified_ms)),
+    Column("LastModifiedDate", lambda listed: rows.to_time(listed.row.modified_ms)),
     Column("ETag", _unless_marker(lambda row: row.etag)),
     Column("StorageClass", _unless_marker(lambda row: row.storage_class)),
 )
 _OPTIONAL = {
     "CHECKSUM_ALGORITHMS": Column("ChecksumAlgorithm", _unless_marker(_checksum)),
     "IS_MULTIPART_UPLOAD": Column("IsMultipartUploaded", _unless_marker(lambda row: row.part_count > 0)),
-    "LIFECYCLE_EXPIRATION": Column("LifecycleExpirationDate", expiration),
+    "LIFECYCLE_EXPIRATION": Column(
+        "LifecycleExpirationDate", lambda listed: expiration(listed.bucket, listed.row)
+    ),
+    "INTELLIGENT_TIER": Column("IntelligentTieringAccessTier", _tier),
+    "LAST_ACCESS": Column("LastAccessDate", _unless_marker(_last_access)),
     "TAGS": Column("Tags", _tags),
 }
 
@@ -70,7 +97,8 @@ def columns_of(spec: InventorySpec) -> Sequence[Column]:
 
 
 def values(
-    columns: Sequence[Column], bucket: BucketRow, found: Sequence[VersionRow]
+    columns: Sequence[Column], bucket: BucketRow, found: Sequence[VersionRow], now_ms: int
 ) -> Sequence[Sequence[Value]]:
     """Return a line for each version."""
-    return [[column.value(bucket, row) for column in columns] for row in found]
+    listed = [Listed(bucket, row, now_ms) for row in found]
+    return [[column.value(each) for column in columns] for each in listed]

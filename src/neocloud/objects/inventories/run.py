@@ -153,7 +153,9 @@ class InventoryRun:
             bucket = engine.bucket(self._wished.source_bucket_id)
             found = page(engine, bucket, selection, position, limit)
             if found:
-                lines = await engine.in_thread(lambda: form.add(values(columns, bucket, found)))  # noqa: B023
+                lines = await engine.in_thread(
+                    lambda: form.add(values(columns, bucket, found, engine.database.now_ms()))  # noqa: B023
+                )
                 await writer.write(lines)
                 position, count = Position(found[-1].key, found[-1].seq), count + len(found)
             if len(found) < limit:

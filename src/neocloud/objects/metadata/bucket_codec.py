@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from neocloud.objects.last_access import AccessCondition, AccessMethod
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.storage_class import StorageClass
 from neocloud.objects.types import (
@@ -35,6 +36,7 @@ def decode(settings: bytes, document: bytes) -> Bucket:
         "versioning": Versioning(found["versioning"]),
         "default_storage_class": StorageClass(found["default_storage_class"]),
         "lifecycle": tuple(_rule(each) for each in found["lifecycle"]),
+        "access_filter": tuple(_condition(each) for each in found.get("access_filter", ())),
         "image_rules": ImageRules(**found.get("image_rules", {})),
         "default_retention": retention
         and DefaultRetention(RetentionMode(retention["mode"]), retention["days"], retention.get("years", 0)),
@@ -62,11 +64,19 @@ def _rule(found: Mapping[str, Any]) -> LifecycleRule:
         "expire_at": _time(found["expire_at"]),
         "transition": transition
         and Transition(
-            StorageClass(transition["storage_class"]), _time(transition["date"]), transition["days"]
+            StorageClass(transition["storage_class"]),
+            _time(transition["date"]),
+            transition["days"],
+            transition.get("days_since_last_access"),
         ),
         "noncurrent_transition_class": noncurrent_class and StorageClass(noncurrent_class),
     }
     return LifecycleRule(**values)
+
+
+def _condition(found: Mapping[str, Any]) -> AccessCondition:
+    methods = tuple(AccessMethod(each) for each in found["methods"])
+    return AccessCondition(found["is_included"], methods, tuple(found["user_agents"]))
 
 
 def _time(text: str | None) -> datetime | None:

@@ -17,7 +17,8 @@ from neocloud.core.clock import Clock
 from neocloud.core.sqlite_file import SqliteFileError, open_file
 from neocloud.core.write_queue import Outcome, WriteQueue
 from neocloud.objects.errors import ObjectStoreError, StoreFull, StoreUnavailable
-from neocloud.objects.metadata import held
+from neocloud.objects.metadata import accesses, held
+from neocloud.objects.metadata.accesses import Accesses, Taken
 from neocloud.objects.metadata.known_buckets import KnownBuckets
 from neocloud.objects.metadata.schema import MIGRATIONS
 from neocloud.objects.metadata.transaction import Transaction
@@ -63,7 +64,8 @@ class Database:
         self.on_garbage: Callable[[], None] = _nothing
         """Called after a commit that made a blob garbage."""
         self.on_count: Callable[[], None] = _nothing
-        """Called when something was counted that waits for a commit."""
+        """Called when something was counted or read that waits for a commit."""
+        self._accesses = Accesses()
         self._totals: dict[int, int] = {}
         self._clock = clock
         self._path = path
@@ -105,9 +107,14 @@ class Database:
             self._pending[place] = self._pending.get(place, 0) + number
         self.on_count()
 
+    def note_access(self, seq: int, accessed_ms: int | None) -> None:
+        """Remember a read of a version, with a later commit; `accessed_ms` is the last one written."""
+        if self._accesses.note(seq, accessed_ms, self.now_ms()):
+            self.on_count()
+
     async def flush(self) -> None:
-        """Commit what was counted."""
-        if self._pending:
+        """Commit what was counted and read until now."""
+        for _ in range(max(self._accesses.commits, int(bool(self._pending)))):
             await self.write(lambda _: None)
 
     async def write(
@@ -142,15 +149,17 @@ class Database:
         """Called in the writer thread."""
         with self._pending_lock:
             counted, self._pending = self._pending, {}
+        taken = self._accesses.take()
         try:
             if self._writing.in_transaction:  # a group before ended with an error that nobody expected
                 self._writing.execute("ROLLBACK")
             self._writing.execute("BEGIN IMMEDIATE")
+            accesses.write(self._writing, taken)  # first, so that lifecycle rules see them
             outcomes = [self._in_savepoint(work) for work in works]
             for (bucket, sku, hour), number in counted.items():
                 held.count(self._writing, bucket, sku, number, hour)
         except sqlite3.Error as error:
-            return self._failed(works, counted, explain(error))
+            return self._failed(works, counted, taken, explain(error))
         self._commit_number += 1
         try:
             self._writing.execute("COMMIT")
@@ -158,17 +167,18 @@ class Database:
             explained = explain(error)
             if not isinstance(explained, StoreFull):
                 explained = CommitUncertain(str(explained))
-            return self._failed(works, counted, explained)
+            return self._failed(works, counted, taken, explained)
         return outcomes
 
     def _failed(
-        self, works: Sequence[_Work], counted: _Counted, error: ObjectStoreError
+        self, works: Sequence[_Work], counted: _Counted, taken: Taken, error: ObjectStoreError
     ) -> Sequence[Outcome]:
         with suppress(sqlite3.Error):
             self._writing.execute("ROLLBACK")
         with self._pending_lock:
             for place, number in counted.items():
                 self._pending[place] = self._pending.get(place, 0) + number
+        self._accesses.put_back(taken)
         return [Outcome(error=error)] * len(works)
 
     def _in_savepoint(self, work: _Work) -> Outcome:

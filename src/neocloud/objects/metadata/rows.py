@@ -46,6 +46,8 @@ class VersionRow(NamedTuple):
     retention_ms: int | None
     legal_hold: int
     customer_key_md5: str
+    accessed_ms: int | None = None
+    """The last read that was written, to the day; None: never."""
 
     def version(self, is_versioned: bool) -> ObjectVersion:
         """Return the version as the callers of the store get it."""
@@ -65,6 +67,8 @@ class VersionRow(NamedTuple):
             part_count=self.part_count,
             is_versioned=is_versioned,
             customer_key_md5=self.customer_key_md5,
+            seq=self.seq,
+            accessed_ms=self.accessed_ms,
         )
 
 

@@ -275,4 +275,12 @@ CREATE TABLE inventory_file (
 """
 """Tables of inventories. `run` is the run in progress, or empty; it goes on after the position, the last
 version in the files that are written."""
-MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES)
+LAST_ACCESS = """
+ALTER TABLE version ADD COLUMN accessed_ms INTEGER;
+INSERT INTO fact
+    SELECT 'last-access-since', CAST(CAST(strftime('%s', 'now') AS INTEGER) * 1000 AS TEXT)
+    WHERE EXISTS (SELECT 1 FROM version)
+"""
+"""`accessed_ms` is the last read of a version that was written, to the day. Of versions that are older than
+this, rules count from this migration: how they were read before is not known."""
+MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES, LAST_ACCESS)

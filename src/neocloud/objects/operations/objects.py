@@ -8,6 +8,7 @@ from neocloud.objects import conditions as rules
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, Writer, too_large
 from neocloud.objects.errors import InvalidRequest, ObjectStoreError
+from neocloud.objects.last_access import AccessMethod, counts
 from neocloud.objects.metadata import rows, versions
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
@@ -59,6 +60,15 @@ class ObjectOperations(Operations):
         bucket = self._engine.bucket(bucket_id)
         row = versions.find(self._engine.database.reading, bucket, rules.key_bytes(key), version_id)
         return versions.show(row, bucket)
+
+    def note_access(
+        self, bucket_id: str, version: ObjectVersion, method: AccessMethod, user_agent: str
+    ) -> None:
+        """Remember that a client read a version, where the filter of its bucket counts such reads. It is
+        written with a later commit; what is pending in memory then is lost with the process."""
+        bucket = self._engine.database.buckets.find(bucket_id)
+        if bucket is not None and counts(bucket.bucket.access_filter, method, user_agent):
+            self._engine.database.note_access(version.seq, version.accessed_ms)
 
     async def open_read(
         self,

@@ -8,6 +8,7 @@ from neocloud.core.clock import Clock
 from neocloud.objects.access import ControlPlane
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.errors import NoSuchBucket
+from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3.body import Body
 from neocloud.objects.s3.door import Caller, Door
 from neocloud.objects.s3.errors import S3Error
@@ -15,7 +16,7 @@ from neocloud.objects.s3.operations import Operation, Scope
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.s3.settings import S3Settings
 from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket
+from neocloud.objects.types import Bucket, ObjectVersion
 
 XML = "application/xml"
 
@@ -88,6 +89,11 @@ class Exchange:
             return self.front.store.bucket(name)
         except NoSuchBucket:
             raise no_such_bucket(name) from None
+
+    def note_access(self, version: ObjectVersion, method: AccessMethod, bucket: Bucket | None = None) -> None:
+        """Remember a read that is answered, of an object of this bucket or of another one."""
+        agent = self.request.header("user-agent")
+        self.store.note_access((bucket or self.served).id, version, method, agent)
 
     async def require(
         self, permission: str, path: str, bucket: Bucket | None = None, scope: Scope = Scope.KEY

@@ -51,6 +51,8 @@ def _when(found: Any, oneof: str) -> Markup:
     given = found.WhichOneof(oneof)
     if given == "date":
         return element("Date", time(contract.to_datetime(found.date)))
+    if given == "days_since_last_access":  # not in S3: clients of S3 see a transition without a time
+        return element("DaysSinceLastAccess", found.days_since_last_access)
     return element("Days", found.days) if given == "days" else Markup("")
 
 
@@ -106,6 +108,10 @@ def _read_rule(given: Element, number: int) -> LifecycleRule:
         rule.abort_incomplete_multipart_upload.days_after_initiation = days
     if found := given.find("Transition"):
         _read_when(found, rule.transition)
+        if found.find("DaysSinceLastAccess"):
+            if rule.transition.WhichOneof("transited_with"):
+                raise malformed("A Transition has one of Date, Days and DaysSinceLastAccess.")
+            rule.transition.days_since_last_access = _positive(found, "DaysSinceLastAccess")
         rule.transition.storage_class = _storage_class(found)
     if found := given.find("NoncurrentVersionTransition"):
         _read_noncurrent(found, rule.noncurrent_version_transition)

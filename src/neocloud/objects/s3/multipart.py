@@ -7,6 +7,7 @@ from dataclasses import replace
 from neocloud.objects import checksums
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, key_md5
 from neocloud.objects.errors import NoSuchUpload
+from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3 import headers as fields
 from neocloud.objects.s3 import version_headers
 from neocloud.objects.s3.errors import S3Error, invalid
@@ -93,6 +94,7 @@ async def upload_part_copy(exchange: Exchange) -> Response:
         source_conditions=fields.read_conditions(request, "x-amz-copy-source-"),
         customer_key=customer_key,
     )
+    exchange.note_access(found, AccessMethod.UPLOAD_PART_COPY, source)
     headers = version_headers.encryption(key_md5(customer_key))
     if found.is_versioned:
         headers["x-amz-copy-source-version-id"] = found.version_id

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 
+from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3 import headers as fields
 from neocloud.objects.s3 import version_headers
 from neocloud.objects.s3.bucket_view import view
@@ -25,6 +26,7 @@ async def _version(exchange: Exchange) -> ObjectVersion:
 
 async def get_tagging(exchange: Exchange) -> Response:
     version = await _version(exchange)
+    exchange.note_access(version, AccessMethod.GET_OBJECT_TAGGING)
     return xml(tagging(version.attributes.tags), version_headers.version_id(version))
 
 

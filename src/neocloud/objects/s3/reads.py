@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from neocloud.objects import conditions as rules
 from neocloud.objects.errors import NoSuchKey
+from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3 import headers as fields
 from neocloud.objects.s3 import version_headers
 from neocloud.objects.s3.errors import S3Error, from_store, invalid
@@ -46,6 +47,7 @@ async def get_object(exchange: Exchange) -> Response:
     if is_part and version.size:
         last = reader.first + reader.length - 1
         found["Content-Range"] = f"bytes {reader.first}-{last}/{version.size}"
+    exchange.note_access(version, AccessMethod.GET_OBJECT)
     status = 206 if is_part and version.size else 200
     return Response(status, found, reader=reader, length=reader.length)
 
@@ -68,8 +70,10 @@ async def head_object(exchange: Exchange) -> Response:
     if number is not None:
         found.update(await _of_part(exchange, version, number, key))
     if wanted is None or not version.size:
+        exchange.note_access(version, AccessMethod.HEAD_OBJECT)
         return Response(200, found, length=version.size)
     first, length = rules.resolve(wanted, version.size)
+    exchange.note_access(version, AccessMethod.HEAD_OBJECT)
     found["Content-Range"] = f"bytes {first}-{first + length - 1}/{version.size}"
     return Response(206, found, length=length)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from neocloud.objects import xml_elements
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, key_md5, too_large
 from neocloud.objects.errors import ObjectStoreError
+from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3 import headers as fields
 from neocloud.objects.s3 import operations, version_headers
 from neocloud.objects.s3.errors import S3Error, from_store, invalid
@@ -98,6 +99,7 @@ async def copy_object(exchange: Exchange) -> Response:
         conditions=fields.write_conditions(request),
         customer_key=customer_key,
     )
+    exchange.note_access(found, AccessMethod.COPY_OBJECT, source)
     headers = {**version_headers.written_id(version), **version_headers.encryption(key_md5(customer_key))}
     if found.is_versioned:
         headers["x-amz-copy-source-version-id"] = found.version_id

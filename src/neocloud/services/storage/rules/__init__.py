@@ -14,7 +14,7 @@ from neocloud.messages.nebius.storage.v1 import (
     VersioningPolicy,
 )
 from neocloud.services.storage.rules.cors import cors_violations
-from neocloud.services.storage.rules.lifecycle import lifecycle_violations
+from neocloud.services.storage.rules.lifecycle import access_violations, lifecycle_violations
 from neocloud.services.storage.rules.names import name_problem
 from neocloud.services.storage.rules.policy import group_violations, policy_violations
 from neocloud.services.storage.types import BUCKET_NAMES
@@ -68,5 +68,4 @@ def _spec_violations(new: BucketSpec, old: BucketSpec | None) -> Iterable[Violat
         yield Violation("spec.filesystem_bucket", NOT_SERVED)
     if new.object_audit_logging in _LOGGED:
         yield Violation("spec.object_audit_logging", NOT_SERVED)
-    if new.HasField("last_access"):
-        yield Violation("spec.last_access", NOT_SERVED)
+    yield from access_violations(new.last_access, "spec.last_access")

@@ -22,7 +22,14 @@ _FIELD = InventorySpec.OptionalField
 _TAGS = _FIELD.Value("TAGS")
 _SERVED = tuple(
     _FIELD.Value(each)
-    for each in ("CHECKSUM_ALGORITHMS", "IS_MULTIPART_UPLOAD", "LIFECYCLE_EXPIRATION", "TAGS")
+    for each in (
+        "CHECKSUM_ALGORITHMS",
+        "INTELLIGENT_TIER",
+        "IS_MULTIPART_UPLOAD",
+        "LAST_ACCESS",
+        "LIFECYCLE_EXPIRATION",
+        "TAGS",
+    )
 )
 
 

@@ -8,6 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from neocloud.core import contract
 from neocloud.core.kind import Violation
 from neocloud.messages.nebius.storage.v1 import (
+    LastAccessConfiguration,
+    LifecycleAccessFilter,
     LifecycleConfiguration,
     LifecycleExpiration,
     LifecycleFilter,
@@ -16,6 +18,7 @@ from neocloud.messages.nebius.storage.v1 import (
     StorageClass,
 )
 
+AccessCondition = LastAccessConfiguration.Condition
 MAX_ID = 255
 MAX_PREFIX_BYTES = 1024
 _ACTIONS = (
@@ -26,13 +29,13 @@ _ACTIONS = (
     "noncurrent_version_transition",
 )
 _NO_TARGETS = (StorageClass.Value("STORAGE_CLASS_UNSPECIFIED"), StorageClass.Value("FILESYSTEM"))
-_NOT_SERVED = "is not supported by this cloud yet; leave it unset"
+_TYPES = tuple(AccessCondition.Type.Value(each) for each in ("INCLUDE", "EXCLUDE"))
+_METHODS = tuple(value for value in AccessCondition.Method.values() if value)
 
 
 def lifecycle_violations(lifecycle: LifecycleConfiguration) -> Iterable[Violation]:
     top = "spec.lifecycle_configuration"
-    if lifecycle.HasField("last_access_filter"):
-        yield Violation(f"{top}.last_access_filter", _NOT_SERVED)
+    yield from access_violations(lifecycle.last_access_filter, f"{top}.last_access_filter")
     seen = set[str]()
     for number, rule in enumerate(lifecycle.rules):
         path = f"{top}.rules[{number}]"
@@ -40,6 +43,21 @@ def lifecycle_violations(lifecycle: LifecycleConfiguration) -> Iterable[Violatio
             yield Violation(f"{path}.id", f"is {rule.id!r} a second time; each must be another")
         seen.add(rule.id)
         yield from _rule_violations(rule, path)
+
+
+def access_violations(
+    filter: LifecycleAccessFilter | LastAccessConfiguration, path: str
+) -> Iterable[Violation]:
+    """Check which reads count as the last access of an object."""
+    for number, condition in enumerate(filter.conditions):
+        at = f"{path}.conditions[{number}]"
+        if condition.type not in _TYPES:
+            yield Violation(f"{at}.type", "must be INCLUDE or EXCLUDE")
+        if not set(condition.methods) <= set(_METHODS):
+            names = ", ".join(AccessCondition.Method.Name(each) for each in _METHODS)
+            yield Violation(f"{at}.methods", f"must be of {names}")
+        if not all(condition.user_agents):
+            yield Violation(f"{at}.user_agents", "has an empty text, which is in every user agent")
 
 
 def _rule_violations(rule: LifecycleRule, path: str) -> Iterable[Violation]:
@@ -87,9 +105,7 @@ def _expiration_violations(expiration: LifecycleExpiration, path: str) -> Iterab
 def _transition_violations(transition: LifecycleTransition, path: str) -> Iterable[Violation]:
     when = transition.WhichOneof("transited_with")
     if when is None:
-        yield Violation(path, "needs date or days")
-    elif when == "days_since_last_access":
-        yield Violation(f"{path}.days_since_last_access", _NOT_SERVED)
+        yield Violation(path, "needs date, days or days_since_last_access")
     elif when == "date":
         yield from _date_violations(transition.date, f"{path}.date")
     if transition.storage_class in _NO_TARGETS:
