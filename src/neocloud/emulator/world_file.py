@@ -91,6 +91,7 @@ class WorldFile:
     def _read_old(self, content: bytes, new: FakeWorld) -> SlurmRecords:
         try:
             world, slurm = _Unpickler(io.BytesIO(content)).load()
+            vars(world).update({**vars(FakeWorld()), **vars(world)})  # fields that came later
             _read_manifests(world)
             fill_world(new, json.loads(json.dumps(document_of(world))))
         except (pickle.UnpicklingError, ValueError, TypeError, EOFError, KeyError, AttributeError) as error:
