@@ -22,6 +22,7 @@ from neocloud.core.contract import Code
 from neocloud.objects.lifecycle_rules import ImageRules
 from neocloud.objects.workers import tidy_registries
 from neocloud.services.registry.types import RULE_LABELS, rule_of
+from neocloud.testing.waiting import until
 from tests import control_plane
 from tests.objects.oci.client import INDEX, digest_of, index
 from tests.services.registry.cloud import RegistryCloud, cloud_in_process, short
@@ -173,7 +174,11 @@ async def test_labels_are_rules_and_the_log_says_what_they_removed(cloud: Regist
     await cloud.when(registry_id, lambda registry: registry.status.images_count == 1)
     asked = {"parent_id": cloud.tenant_id, "region": REGION, "filter": "action = 'remove_images'"}
     asked |= {"start": "2026-01-01T00:00:00Z", "end": "2100-01-01T00:00:00Z"}
-    events = (await cloud.call("nebius.audit.v2.AuditEventService/List", asked)).items
+
+    async def told() -> Any:
+        return (await cloud.call("nebius.audit.v2.AuditEventService/List", asked)).items
+
+    events = await until(told, "both removals are in the audit log", holds=lambda found: len(found) == 2)
     for event, tag in zip(events, ("v2", "v1"), strict=True):
         assert f"by the rules of the registry: app:{tag}" in str(event) and registry_id in str(event)
 
