@@ -130,9 +130,8 @@ def _run(home: Path, title: str, verb: str, *options: str) -> JsonObject:
                     else:
                         ended = line
                 said = process.stderr.read().strip().splitlines()
-            except BaseException:
-                process.terminate()
-                raise
+            finally:
+                process.terminate()  # has no effect on one that has ended
         if "done" not in ended:
             why = ended.get("error") or (said[-1] if said else "The process was ended")
             raise ClientError("FAILED_PRECONDITION", why, ended.get("next_step", ""))
