@@ -119,6 +119,10 @@ class Transfers:
     def body(self, key: str) -> bytes:
         return self.destination.client().get_object(Bucket=self.bucket, Key=key)["Body"].read()
 
+    def tags(self, key: str) -> dict[str, str]:
+        found = self.destination.client().get_object_tagging(Bucket=self.bucket, Key=key)
+        return {each["Key"]: each["Value"] for each in found["TagSet"]}
+
     def put(self, key: str, body: bytes = b"content", **more: Any) -> None:
         """Put an object into the source."""
         self.source.client().put_object(Bucket=self.source_bucket, Key=key, Body=body, **more)

@@ -21,6 +21,8 @@ class FakeEndpoint:
     list_body: bytes = b""
     failing: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """What goes wrong with the next GETs of a key, "" of the list: "500", "cut", "etag", "slow", "gone"."""
+    tagging: bytes = b""
+    """The answer to questions for tags; b"": the access key may not ask."""
     is_reversed: bool = False
     """It lists keys in the wrong order."""
     seen: list[str] = field(default_factory=list[str])
@@ -50,7 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
         endpoint.seen.append(f"{self.command} {self.path} {self.headers}")
         key = unquote(urlsplit(self.path).path.partition("/")[2].partition("/")[2])
         faults = endpoint.failing.get(key, [])
-        fault = faults.pop(0) if faults and self.command == "GET" else ""
+        asks_tags = urlsplit(self.path).query.startswith("tagging")
+        fault = faults.pop(0) if faults and self.command == "GET" and not asks_tags else ""
         if endpoint.redirects_to:
             self._answer(307, b"", Location=endpoint.redirects_to)
         elif endpoint.status or fault == "500":
@@ -59,6 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, endpoint.listing())
         elif key not in endpoint.objects or fault == "gone":
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        elif asks_tags:
+            self._answer(200 if endpoint.tagging else 403, endpoint.tagging)
         else:
             self._send(key, fault)
 
@@ -74,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
             body, status = body[int(first) : int(last) + 1], 206
         if fault == "slow":
             self.endpoint.released.wait(30)
-        self._answer(status, body, is_cut=fault == "cut", ETag=f'"{etag}"')
+        self._answer(status, body, is_cut=fault == "cut", **{"ETag": f'"{etag}"', "x-amz-tagging-count": "1"})
 
     def _answer(self, status: int, body: bytes, *, is_cut: bool = False, **headers: str) -> None:
         self.send_response(status)

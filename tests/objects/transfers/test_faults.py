@@ -57,6 +57,44 @@ def test_an_object_that_keeps_failing_is_not_stored_and_the_others_are(
     assert transfers.stored() == ["a", "c"] and numbers(report.last_iteration) == (2, 9, 0)
 
 
+def test_tags_that_may_not_be_read_are_left_out(
+    faulty: tuple[Transfers, FakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfers, endpoint = faulty
+    monkeypatch.setattr(copying, "PART_BYTES", 5 * 1024**2)
+    endpoint.objects["large"] = bytes(6 * 1024**2)
+    assert numbers(transfers.run())[0] == 4
+    assert {each.split()[1].rpartition("/")[2] for each in endpoint.seen} >= {"a?tagging=", "large?tagging="}
+    assert transfers.tags("a") == transfers.tags("large") == {}
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "<Tag><Key>a</Key><Value>b</Value></Tag>" * 11,
+        "<Tag><Key></Key><Value>b</Value></Tag>",
+        f"<Tag><Key>a</Key><Value>{'b' * 257}</Value></Tag>",
+        "<Tag><Value>b</Value></Tag>",
+        "<!DOCTYPE x>",
+    ],
+)
+def test_hostile_tags_are_not_copied(faulty: tuple[Transfers, FakeEndpoint], tags: str) -> None:
+    transfers, endpoint = faulty
+    endpoint.tagging = f"<Tagging><TagSet>{tags}</TagSet></Tagging>".encode()
+    assert transfers.failed().error.code == "InvalidResponse"
+    assert transfers.stored() == []
+
+
+def test_a_tag_cannot_become_another_header(faulty: tuple[Transfers, FakeEndpoint]) -> None:
+    transfers, endpoint = faulty
+    value = "a&amp;b=c&#13;&#10;x-amz-acl: public"
+    endpoint.tagging = (
+        f"<Tagging><TagSet><Tag><Key>k</Key><Value>{value}</Value></Tag></TagSet></Tagging>".encode()
+    )
+    assert numbers(transfers.run())[0] == 3
+    assert transfers.tags("a") == {"k": "a&b=c\r\nx-amz-acl: public"}
+
+
 def test_large_objects_are_verified_as_a_whole(
     faulty: tuple[Transfers, FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,16 @@ def test_objects_come_with_their_metadata(transfers: Transfers) -> None:
     assert found["Metadata"]["by"] == "test" and found["Metadata"][MARK].startswith("storagetransfer-")
 
 
+def test_tags_are_copied(transfers: Transfers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "PART_BYTES", 5 * 1024**2)
+    transfers.put("small", b"1", Tagging="team=a%26b&empty=&%C3%BC=%2B%20x")
+    transfers.put("large", bytes(6 * 1024**2), Tagging="kept=yes")
+    transfers.put("plain", b"1")
+    assert numbers(transfers.run())[0] == 3
+    assert transfers.tags("small") == {"team": "a&b", "empty": "", "ü": "+ x"}
+    assert transfers.tags("large") == {"kept": "yes"} and transfers.tags("plain") == {}
+
+
 def test_prefixes_are_replaced(transfers: Transfers) -> None:
     for key in ("logs/1", "logs/2/x", "other"):
         transfers.put(key)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.header import Header
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus, urlencode
 
 from neocloud.objects.endpoints.types import EndpointError, Listed
 from neocloud.objects.errors import MalformedXml
@@ -19,6 +19,7 @@ _KEPT = (
     *("expires", "x-amz-website-redirect-location"),
 )
 _META_NAME = re.compile(r"x-amz-meta-[a-z0-9._-]{1,200}")
+_MOST_TAGS, _MOST_TAG_NAME, _MOST_TAG_VALUE = 10, 128, 256  # S3's limits of an object
 _ETAG = re.compile(r"[!#-~]{1,200}")
 _RETRIED = frozenset((408, 429, 500, 502, 503, 504))
 _MEANINGS = {
@@ -84,6 +85,23 @@ def parts(body: bytes, origin: str) -> tuple[Sequence[ListedPart], int]:
 def _part(element: Element) -> ListedPart:
     number, size = element.number("PartNumber") or 0, element.number("Size") or 0
     return ListedPart(number, size, element.require("ETag").strip('"'))
+
+
+def tags(body: bytes, origin: str) -> str:
+    """Read the answer to GetObjectTagging, and return it as the value of `x-amz-tagging`; "" without tags.
+
+    Raises EndpointError."""
+    try:
+        found = parse(body, "Tagging").all("TagSet")
+        pairs = [(tag.require("Key"), tag.get("Value")) for each in found for tag in each.all("Tag")]
+    except MalformedXml as error:
+        raise unreadable(origin, "the tags of an object") from error
+    is_allowed = all(
+        1 <= len(name) <= _MOST_TAG_NAME and len(value) <= _MOST_TAG_VALUE for name, value in pairs
+    )
+    if len(pairs) > _MOST_TAGS or not is_allowed:
+        raise unreadable(origin, "the tags of an object")
+    return urlencode(pairs, quote_via=quote, safe="")
 
 
 def upload_id(body: bytes, origin: str) -> str:

@@ -11,6 +11,7 @@ from neocloud.objects.endpoints.http import Answer, Body, HttpEndpoint
 from neocloud.objects.endpoints.types import EndpointError
 
 _MOST_PART_PAGES = 20
+_NO_TAGS = frozenset((400, 403, 405, 501))
 
 
 class S3Bucket:
@@ -38,6 +39,17 @@ class S3Bucket:
         except EndpointError as error:
             if error.status == 404:
                 return None
+            raise
+
+    async def tags(self, key: str) -> str:
+        """Return the tags of an object as the value of `x-amz-tagging`; "" where it has none, or where the
+        endpoint has no tags or does not show them to this access key."""
+        try:
+            async with self._http.request("GET", key, [("tagging", "")]) as answer:
+                return answers.tags(await answer.read(), self.endpoint.origin)
+        except EndpointError as error:
+            if error.status in _NO_TAGS:
+                return ""
             raise
 
     def get(

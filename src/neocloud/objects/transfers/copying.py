@@ -95,6 +95,10 @@ class Copier:
         async with self._source_of(copy, copy.listed.etag) as answer:
             length = _length(answer)
             kept = {**answers.kept_headers(answer.headers), MARK: self._id, **conditions}
+            if (
+                answer.headers.get("x-amz-tagging-count", "0") != "0"
+            ):  # says nothing without the right to tags
+                kept |= await self._tags(copy.source_key)
             if not length:
                 await self._destination.put(copy.key, b"", 0, kept)
                 return True
@@ -161,7 +165,7 @@ class Copier:
                     return known, stored
         if known is not None:
             await self._abort(known)
-        creation = asyncio.create_task(self._create_upload(copy.key, etag, size, head))
+        creation = asyncio.create_task(self._create_upload(copy, etag, size, head))
         try:
             return await asyncio.shield(creation), []
         except asyncio.CancelledError:  # an upload that is not remembered would never be aborted
@@ -169,13 +173,18 @@ class Copier:
             creation.cancel()
             raise
 
-    async def _create_upload(self, key: str, etag: str, size: int, head: Mapping[str, str]) -> Upload:
+    async def _create_upload(self, copy: Copy, etag: str, size: int, head: Mapping[str, str]) -> Upload:
         """Begin an upload, and remember it."""
-        kept = {**answers.kept_headers(head), MARK: self._id}
-        upload_id = await self._destination.create_upload(key, kept)
-        upload = Upload(key, etag, upload_id, max(PART_BYTES, -(-size // MAX_PARTS)))
+        kept = {**answers.kept_headers(head), MARK: self._id, **await self._tags(copy.source_key)}
+        upload_id = await self._destination.create_upload(copy.key, kept)
+        upload = Upload(copy.key, etag, upload_id, max(PART_BYTES, -(-size // MAX_PARTS)))
         await self._records.put_upload(self._id, upload)
         return upload
+
+    async def _tags(self, source_key: str) -> Mapping[str, str]:
+        """Return the header that gives the copy the tags of the object. Raises EndpointError."""
+        tags = await self._source.tags(source_key)
+        return {"x-amz-tagging": tags} if tags else {}
 
     async def _abort(self, upload: Upload) -> None:
         await self._destination.abort_upload(upload.key, upload.upload_id)
