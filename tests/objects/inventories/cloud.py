@@ -11,6 +11,8 @@ from itertools import count
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow
+import pyarrow.parquet
 from neocloud.messages.nebius.storage.v1 import InventorySpec, InventoryStatus
 from neocloud.messages.neocloud.storage.v1 import GatewayInventory, InventoryReport
 
@@ -104,7 +106,9 @@ class Written:
     """The key of the manifest."""
     manifest: dict[str, Any]
     text: str
-    """The data files, one after the other."""
+    """The data files in CSV, one after the other."""
+    tables: list[pyarrow.Table]
+    """Those in Parquet."""
 
     @property
     def columns(self) -> list[str]:
@@ -126,12 +130,15 @@ def read_report(s3: Any, bucket: str, manifest_key: str) -> Written:
     body = s3.get_object(Bucket=bucket, Key=manifest_key)["Body"].read()
     checksum = s3.get_object(Bucket=bucket, Key=manifest_key.replace(".json", ".checksum"))["Body"].read()
     assert checksum.decode() == md5(body).hexdigest()
-    manifest, text = json.loads(body), ""
+    manifest, text, tables = json.loads(body), "", []
     for file in manifest["files"]:
         content = s3.get_object(Bucket=bucket, Key=file["key"])["Body"].read()
         assert (len(content), md5(content).hexdigest()) == (file["size"], file["MD5checksum"])
-        text += gzip.decompress(content).decode("ascii")
-    return Written(manifest_key, manifest, text)
+        if manifest["fileFormat"] == "Parquet":
+            tables.append(pyarrow.parquet.read_table(io.BytesIO(content)))
+        else:
+            text += gzip.decompress(content).decode("ascii")
+    return Written(manifest_key, manifest, text, tables)
 
 
 def is_manifest(key: str, inventory_id: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.inventories import run
+from neocloud.objects.inventories import parquet, run
 from neocloud.objects.metadata.transaction import Transaction
 from tests.objects.inventories.cloud import Inventories
 from tests.objects.s3.served import Served
@@ -152,3 +152,33 @@ def test_many_objects_in_several_files_each_once(
         inventories.put(key, b"")
     written = inventories.written()
     assert written.names == keys and len(written.manifest["files"]) == 3
+
+
+def test_parquet_has_the_same_lines_with_types(
+    inventories: Inventories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "PAGE", 3)
+    monkeypatch.setattr(run, "ROWS_PER_FILE", 8)
+    monkeypatch.setattr(parquet, "ROW_GROUP", 4)
+    for key in HOSTILE:
+        inventories.put(key, b"hello", Tagging="a=1")
+    fields = ["CHECKSUM_ALGORITHMS", "IS_MULTIPART_UPLOAD", "LIFECYCLE_EXPIRATION", "TAGS"]
+    spec = {"optional_fields": fields, "noncurrent_versions": True}
+    text = inventories.written(**spec)
+    written = inventories.written(**spec, output_format="PARQUET_SNAPPY")
+    assert written.manifest["fileFormat"] == "Parquet" and len(written.tables) == 2
+    schema = written.manifest["fileSchema"]
+    assert schema.startswith(
+        "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); "
+        "optional binary version_id (UTF8); optional boolean is_latest; optional boolean is_delete_marker; "
+        "optional int64 size; optional int64 last_modified_date (TIMESTAMP_MILLIS); "
+        "optional binary e_tag (UTF8);"
+    )
+    found = [line for table in written.tables for line in table.to_pylist()]
+    assert [each["key"] for each in found] == text.names
+    for typed, plain in zip(found, text.lines, strict=True):
+        shown = f"{typed['last_modified_date']:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+        assert (typed["size"], shown, typed["e_tag"]) == (5, plain["LastModifiedDate"], plain["ETag"])
+        assert (typed["is_latest"], typed["is_delete_marker"]) == (True, False)
+        assert (typed["is_multipart_uploaded"], typed["lifecycle_expiration_date"]) == (False, None)
+        assert (typed["checksum_algorithm"], typed["tags"]) == (plain["ChecksumAlgorithm"], "a=1")

@@ -162,7 +162,7 @@ async def test_who_changes_it_needs_the_rights_and_is_whom_it_runs_for(
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"output_format": "PARQUET_SNAPPY"}, "spec.output_format"),
+        ({"output_format": 0}, "spec.output_format"),
         ({"optional_fields": ["TAGS", 99]}, "spec.optional_fields[1]"),
         ({"optional_fields": ["TAGS", "TAGS"]}, "spec.optional_fields[1]"),
         ({"source_prefix": "x" * 1025}, "spec.source_prefix"),

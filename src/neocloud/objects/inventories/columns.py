@@ -31,6 +31,7 @@ class Listed(NamedTuple):
 class Column:
     name: str
     value: Callable[[Listed], Value]
+    kind: type[str] | type[int] | type[bool] | type[datetime] = str
     is_key: bool = False
     """Encode it as a URL where the format is text, as S3 Inventory does: keys hold any character."""
 
@@ -68,23 +69,25 @@ _FIRST = (
 )
 _OF_VERSIONS = (
     Column("VersionId", lambda listed: listed.row.version_id),
-    Column("IsLatest", lambda listed: bool(listed.row.is_latest)),
-    Column("IsDeleteMarker", lambda listed: bool(listed.row.is_marker)),
+    Column("IsLatest", lambda listed: bool(listed.row.is_latest), bool),
+    Column("IsDeleteMarker", lambda listed: bool(listed.row.is_marker), bool),
 )
 _LAST = (
-    Column("Size", _unless_marker(lambda row: row.size)),
-    Column("LastModifiedDate", lambda listed: rows.to_time(listed.row.modified_ms)),
+    Column("Size", _unless_marker(lambda row: row.size), int),
+    Column("LastModifiedDate", lambda listed: rows.to_time(listed.row.modified_ms), datetime),
     Column("ETag", _unless_marker(lambda row: row.etag)),
     Column("StorageClass", _unless_marker(lambda row: row.storage_class)),
 )
 _OPTIONAL = {
     "CHECKSUM_ALGORITHMS": Column("ChecksumAlgorithm", _unless_marker(_checksum)),
-    "IS_MULTIPART_UPLOAD": Column("IsMultipartUploaded", _unless_marker(lambda row: row.part_count > 0)),
+    "IS_MULTIPART_UPLOAD": Column(
+        "IsMultipartUploaded", _unless_marker(lambda row: row.part_count > 0), bool
+    ),
     "LIFECYCLE_EXPIRATION": Column(
-        "LifecycleExpirationDate", lambda listed: expiration(listed.bucket, listed.row)
+        "LifecycleExpirationDate", lambda listed: expiration(listed.bucket, listed.row), datetime
     ),
     "INTELLIGENT_TIER": Column("IntelligentTieringAccessTier", _tier),
-    "LAST_ACCESS": Column("LastAccessDate", _unless_marker(_last_access)),
+    "LAST_ACCESS": Column("LastAccessDate", _unless_marker(_last_access), datetime),
     "TAGS": Column("Tags", _tags),
 }
 

@@ -16,7 +16,7 @@ MAX_PREFIX_BYTES = 1024
 MAX_DESTINATION_PREFIX_BYTES = 512
 """What follows it in the keys of a report has some 200 bytes, and a key 1,024 at most."""
 LIST, READ, WRITE = "storage.objects.list", "storage.objects.get", "storage.objects.create"
-_FORMATS = (InventorySpec.OutputFormat.Value("CSV_GZIP"),)
+_FORMATS = tuple(InventorySpec.OutputFormat.Value(each) for each in ("CSV_GZIP", "PARQUET_SNAPPY"))
 _SCHEDULES = tuple(InventorySpec.Schedule.Value(each) for each in ("DAILY", "WEEKLY"))
 _FIELD = InventorySpec.OptionalField
 _TAGS = _FIELD.Value("TAGS")
@@ -42,7 +42,7 @@ class InventoryRules(Rules[Inventory]):
     ) -> Iterable[Violation]:
         spec = new.spec
         if spec.output_format not in _FORMATS:
-            yield Violation("spec.output_format", "is not supported by this cloud yet; use CSV_GZIP")
+            yield Violation("spec.output_format", "must be CSV_GZIP or PARQUET_SNAPPY")
         if spec.schedule not in _SCHEDULES:
             yield Violation("spec.schedule", "must be DAILY or WEEKLY")
         if len(spec.source_prefix.encode()) > MAX_PREFIX_BYTES:
