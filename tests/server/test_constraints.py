@@ -42,6 +42,7 @@ CHECKED_BY_THEIR_HANDLER = {
     "neocloud.storage.v1.ObjectGatewayService/ReportTransfers",
     "neocloud.storage.v1.ObjectGatewayService/ListInventories",
     "neocloud.storage.v1.ObjectGatewayService/ReportInventories",
+    "neocloud.storage.v1.ObjectGatewayService/ReportObjectEvents",
 }
 """What a price is asked for need not be complete, an update of a quota says only what changes, and who lacks
 the gateway's key learns nothing of what it may ask."""

@@ -44,6 +44,7 @@ FOR_THE_GATEWAY = {
     "neocloud.storage.v1.ObjectGatewayService/ReportTransfers",
     "neocloud.storage.v1.ObjectGatewayService/ListInventories",
     "neocloud.storage.v1.ObjectGatewayService/ReportInventories",
+    "neocloud.storage.v1.ObjectGatewayService/ReportObjectEvents",
     "neocloud.storage.v1.ObjectGatewayService/ReportBuckets",
     "neocloud.storage.v1.ObjectGatewayService/Sign",
 }

@@ -14,6 +14,7 @@ from neocloud.messages.neocloud.storage.v1 import (
     ListGatewayTransfersResponse,
     ReportBucketsRequest,
     ReportInventoriesRequest,
+    ReportObjectEventsRequest,
     ReportTransfersRequest,
 )
 
@@ -129,6 +130,8 @@ class ControlPlane(Protocol):
         ...
 
     async def report_inventories(self, request: ReportInventoriesRequest) -> None: ...
+
+    async def report_object_events(self, request: ReportObjectEventsRequest) -> None: ...
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

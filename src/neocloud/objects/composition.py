@@ -11,6 +11,7 @@ from pathlib import Path
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import OTHERS, create_file
 from neocloud.objects.access import ControlPlane
+from neocloud.objects.audit_log import AuditLog
 from neocloud.objects.blobs.s3.driver import S3Blobs
 from neocloud.objects.blobs.s3.place import S3Place
 from neocloud.objects.errors import StoreUnavailable
@@ -21,7 +22,7 @@ from neocloud.objects.oci.app import RegistryApp
 from neocloud.objects.oci.exchange import RegistryFront
 from neocloud.objects.oci.tokens import TokenSigner
 from neocloud.objects.s3.app import S3App
-from neocloud.objects.s3.audit import Audit, LoggedAudit
+from neocloud.objects.s3.audit import Audit
 from neocloud.objects.s3.door import Door
 from neocloud.objects.s3.exchange import Front
 from neocloud.objects.s3.settings import S3Settings
@@ -42,12 +43,12 @@ def s3_app(
     control_plane: ControlPlane,
     clock: Clock,
     settings: S3Settings,
-    audit: Audit | None = None,
+    audit: Audit,
 ) -> tuple[S3App, Door]:
     """Return the application, and the door, which is told when access changes."""
     door = Door(control_plane, clock, settings)
     front = Front(store, control_plane, door, clock, settings)
-    return S3App(front, audit or LoggedAudit()), door
+    return S3App(front, audit), door
 
 
 def registry_app(
@@ -83,7 +84,8 @@ async def running_objects(
     """
     store = await open_store(folder, key, clock, place=place)
     try:
-        s3, door = s3_app(store, control_plane, clock, settings)
+        audit_log = AuditLog(store, control_plane, clock)
+        s3, door = s3_app(store, control_plane, clock, settings, audit_log)
         app = Gateway(s3, registry_app(store, door, clock, settings, key), settings.domains)
         scrubber = Scrubber(store, clock, scrub_bytes_per_second)
         follower = BucketFollower(
@@ -93,6 +95,7 @@ async def running_objects(
         loops = [
             asyncio.create_task(follower.run()),
             asyncio.create_task(run_workers(store, clock)),
+            asyncio.create_task(audit_log.run()),
             asyncio.create_task(TransferFollower(store, control_plane, clock, network).run()),
             asyncio.create_task(InventoryFollower(store, control_plane, clock).run()),
         ]

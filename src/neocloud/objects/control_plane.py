@@ -37,6 +37,7 @@ from neocloud.messages.neocloud.storage.v1 import (
     ListGatewayTransfersResponse,
     ReportBucketsRequest,
     ReportInventoriesRequest,
+    ReportObjectEventsRequest,
     ReportTransfersRequest,
     SignRequest,
     SignResponse,
@@ -147,6 +148,9 @@ class GrpcControlPlane:
 
     async def report_inventories(self, request: ReportInventoriesRequest) -> None:
         await self._ask("ReportInventories", request, CALL_SECONDS)
+
+    async def report_object_events(self, request: ReportObjectEventsRequest) -> None:
+        await self._ask("ReportObjectEvents", request, CALL_SECONDS)
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec

@@ -23,6 +23,7 @@ from neocloud.messages.neocloud.storage.v1 import (
     PolicyRule,
     ReportBucketsRequest,
     ReportInventoriesRequest,
+    ReportObjectEventsRequest,
     ReportTransfersRequest,
     TransferReport,
 )
@@ -99,6 +100,7 @@ class FakeControlPlane:
         self._inventories_version = 1
         self._inventories_changed = asyncio.Event()
         self.inventory_reports: dict[str, InventoryReport] = {}
+        self.object_events: list[ReportObjectEventsRequest] = []
 
     def add(self, account: Account) -> Account:
         self.accounts[account.aws_access_key_id] = account
@@ -213,6 +215,10 @@ class FakeControlPlane:
     async def report_inventories(self, request: ReportInventoriesRequest) -> None:
         self._require()
         self.inventory_reports.update({each.id: each for each in request.inventories})
+
+    async def report_object_events(self, request: ReportObjectEventsRequest) -> None:
+        self._require()
+        self.object_events.append(request)
 
     def inventory(self, inventory_id: str) -> GatewayInventory:
         return self._inventories[inventory_id]

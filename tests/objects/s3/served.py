@@ -16,13 +16,14 @@ import boto3
 import uvloop
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 
 from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import listen, web_server
 from neocloud.objects.composition import running_objects
 from neocloud.objects.gateway import Gateway
-from neocloud.objects.s3.audit import AuditRecord
+from neocloud.objects.s3.app import S3App
 from neocloud.objects.s3.protocol import s3_connections
 from neocloud.objects.settings import ObjectsSettings
 from neocloud.objects.store import ObjectStore
@@ -46,7 +47,7 @@ class Served:
     owner: Account
     authority: Path | None = None
     """The certificate that clients trust; None: it is plain HTTP."""
-    audited: list[AuditRecord] = field(default_factory=list[AuditRecord])
+    audited: list[ObjectEvent] = field(default_factory=list[ObjectEvent])
 
     @property
     def store(self) -> ObjectStore:
@@ -151,7 +152,7 @@ def serving(
                 checking = asyncio.create_task(connections.check_periodically())
                 loop = asyncio.get_running_loop()
                 found = Served(listener.getsockname(), known, app, loop, home, owner, authority)
-                app.s3.audit = _Kept(found.audited)
+                app.s3.audit = _Kept(app.s3, found.audited)
                 state.update(served=found, web=web)
                 loop.call_soon(ready.set)
                 await web.serve(sockets=[listener])
@@ -177,8 +178,9 @@ def serving(
 
 
 class _Kept:
-    def __init__(self, records: list[AuditRecord]) -> None:
-        self._records = records
+    def __init__(self, app: S3App, events: list[ObjectEvent]) -> None:
+        self._audit, self._events = app.audit, events
 
-    def record(self, record: AuditRecord) -> None:
-        self._records.append(record)
+    def record(self, event: ObjectEvent) -> None:
+        self._events.append(event)
+        self._audit.record(event)

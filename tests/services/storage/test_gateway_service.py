@@ -29,7 +29,7 @@ from tests.services.storage.cloud import StorageCloud
 REGION = "eu-north1"
 VERBS = (
     *("Sign", "Authorize", "IssueToken", "ListBuckets", "ReportBuckets"),
-    *("ListTransfers", "ReportTransfers"),
+    *("ListTransfers", "ReportTransfers", "ReportObjectEvents"),
 )
 
 

@@ -30,7 +30,6 @@ async def test_names_are_those_of_s3(cloud: StorageCloud) -> None:
     [
         ({"max_size_bytes": -1}, "spec.max_size_bytes"),
         ({"default_storage_class": "FILESYSTEM"}, "spec.default_storage_class"),
-        ({"object_audit_logging": "ALL"}, "spec.object_audit_logging"),
         ({"last_access": {"conditions": [{"methods": ["GET_OBJECT"]}]}}, "last_access.conditions[0].type"),
         ({"last_access": {"conditions": [{"type": "INCLUDE", "methods": [0]}]}}, "conditions[0].methods"),
         ({"last_access": {"conditions": [{"type": "EXCLUDE", "user_agents": [""]}]}}, "user_agents"),

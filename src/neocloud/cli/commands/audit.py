@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,19 @@ _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 SinceOption = Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 7d, or a date in UTC.")]
 UntilOption = Annotated[str, typer.Option("--until", help="End, UTC, exclusive. Default: now.")]
 FilterOption = Annotated[str, typer.Option("--filter", help="Filter of events: \"status = 'ERROR'\".")]
+
+
+class EventType(StrEnum):
+    CONTROL_PLANE = "control-plane"
+    DATA_PLANE = "data-plane"
+
+
+TypeOption = Annotated[
+    EventType,
+    typer.Option(
+        "--event-type", help="data-plane: requests to objects of buckets with object_audit_logging."
+    ),
+]
 ParentOption = Annotated[
     str, typer.Option("--parent-id", help="Id or name of a project or tenant. Default: your tenant.")
 ]
@@ -50,6 +64,7 @@ def list_events(
     since: SinceOption = "1d",
     until: UntilOption = "",
     which: FilterOption = "",
+    event_type: TypeOption = EventType.CONTROL_PLANE,
     parent_id: ParentOption = "",
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 50,
     output: OutputOption = Format.TABLE,
@@ -62,10 +77,11 @@ def list_events(
       neo audit list --since 2h --limit 10
       neo audit list --filter "action = 'delete' AND resource.metadata.type = 'disk'" -o json
       neo audit list --filter "regex(resource.metadata.name, '^prod-')"
+      neo audit list --event-type data-plane --filter "resource.metadata.name = 'bank-data'"
     """
     profile, items, token = profile_of(context), [], ""
     with connect(profile) as client:
-        request = _request(client, profile, since, until, which, parent_id)
+        request = _request(client, profile, since, until, which, event_type, parent_id)
         while len(items) < limit:
             page = client.call(
                 LIST, {**request, "page_size": min(limit - len(items), PAGE_SIZE), "page_token": token}
@@ -96,6 +112,7 @@ def export(
     since: SinceOption = "1d",
     until: UntilOption = "",
     which: FilterOption = "",
+    event_type: TypeOption = EventType.CONTROL_PLANE,
     parent_id: ParentOption = "",
     cursor: Annotated[
         str, typer.Option(help="Continue where an earlier export stopped, with the same options.")
@@ -117,7 +134,7 @@ def export(
     profile, token, number = profile_of(context), cursor, 0
     try:
         with connect(profile) as client:
-            request = _request(client, profile, since, until, which, parent_id)
+            request = _request(client, profile, since, until, which, event_type, parent_id)
             with exported(context, to_bucket, _object_name(request)) as out:
                 while True:
                     page = client.call(LIST, {**request, "page_size": PAGE_SIZE, "page_token": token})
@@ -134,7 +151,13 @@ def export(
 
 
 def _request(
-    client: Client, profile: Profile, since: str, until: str, which: str, parent_id: str
+    client: Client,
+    profile: Profile,
+    since: str,
+    until: str,
+    which: str,
+    event_type: EventType,
+    parent_id: str,
 ) -> JsonObject:
     tenant = client.call("nebius.iam.v1.TenantService/Get", {"id": profile.tenant_id})
     return {
@@ -142,6 +165,7 @@ def _request(
         "start": _moment(since),
         "end": parse_date(until) if until else _moment("0m"),
         "filter": which,
+        "event_type": event_type.name,
         "region": tenant.status.region or tenant.spec.region,
     }
 
@@ -173,6 +197,9 @@ def _resource(item: "AuditEvent") -> str:
     """Return the type and the name, such as "disk data"; of a refused create, also where it should be."""
     about = item.resource.metadata
     shown = f"{about.type} {about.name or about.id}".strip()
+    if item.source == "/s3":
+        key = contract.to_dict(item.request).get("parameters", {}).get("key", "")
+        return f"s3://{about.name}/{key}"
     if item.action != "create" or not item.response.status_code:
         return shown
     wanted = contract.to_dict(item.request).get("parameters", {}).get("metadata", {}).get("name", "")

@@ -45,6 +45,10 @@ class AuditEvent:
     idempotency_key: str = ""
 
 
+OBJECT_METHOD = "s3/"
+"""How the method of an event of the data plane begins: "s3/PutObject". No method of the API has it."""
+
+
 class Test(StrEnum):
     EQUALS = "equals"
     CONTAINS = "contains"

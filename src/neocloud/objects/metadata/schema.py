@@ -283,4 +283,11 @@ INSERT INTO fact
 """
 """`accessed_ms` is the last read of a version that was written, to the day. Of versions that are older than
 this, rules count from this migration: how they were read before is not known."""
-MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES, LAST_ACCESS)
+OBJECT_EVENTS = """
+CREATE TABLE object_event (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    event BLOB NOT NULL
+)
+"""
+"""Audit events of requests that the control plane does not have yet."""
+MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES, LAST_ACCESS, OBJECT_EVENTS)

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
+from neocloud.core import contract
 from neocloud.core.callers import Buckets, Rate, is_private, source_network
+from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 from neocloud.objects.access import ControlPlaneUnavailable, Refused, UnknownAccessKey
 from neocloud.objects.errors import NoSuchBucket, NotModified, ObjectStoreError
 from neocloud.objects.s3 import cors, version_headers
-from neocloud.objects.s3.audit import Audit, AuditRecord, bounded, is_audited
+from neocloud.objects.s3.audit import Audit, bounded, is_audited
 from neocloud.objects.s3.body import Body, ClientLeft, declared_length
+from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.door import ANONYMOUS, Caller
 from neocloud.objects.s3.errors import (
     S3Error,
@@ -29,7 +32,6 @@ from neocloud.objects.s3.operations import LIST, Level, Operation, recognize
 from neocloud.objects.s3.operations import Scope as PolicyScope
 from neocloud.objects.s3.request import S3Request, read_request
 from neocloud.objects.s3.sending import Headers, encoded, send_response
-from neocloud.objects.s3.xml_out import time
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Bucket
 
@@ -232,12 +234,14 @@ class S3App:
         if not is_audited(bucket, is_change=operation.is_change):
             return
         caller = served.caller
-        record = AuditRecord(
-            at=time(self._front.clock.now()),
+        event = ObjectEvent(
+            id=f"auditevent-{served.request_id.lower()}",
+            at=contract.timestamp(self._front.clock.now()),
             request_id=served.request_id,
             operation=operation.name,
             bucket_id=bucket.id,
             bucket=bucket.name,
+            tenant_id=view(bucket).tenant_id,
             key=bounded(served.key),
             version_id=bounded(request.get("versionId")),
             subject_id=caller.subject_id,
@@ -250,7 +254,7 @@ class S3App:
             received_bytes=declared_length(request.headers) or 0,
             sent_bytes=served.sent_bytes,
         )
-        self.audit.record(record)
+        self.audit.record(event)
 
 
 def _as_s3(error: Exception) -> S3Error:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.core.store.audit_query import AuditEvent, AuditQuery
+from neocloud.core.store.audit_query import OBJECT_METHOD, AllOf, AuditEvent, AuditQuery, Is, Not, Test
 from neocloud.core.store.protocol import Page, Transaction
 from neocloud.messages.google.rpc import Code as RpcCode
 from neocloud.messages.nebius.audit.v2 import AuditEvent as Event
@@ -26,14 +26,25 @@ from neocloud.messages.nebius.audit.v2 import (
     Resource,
     Status,
 )
-from neocloud.services.audit.rules import Both, Compare, FilterError, Node, Test, condition, matches, parse
+from neocloud.services.audit.rules import (
+    Both,
+    Compare,
+    FilterError,
+    Node,
+    access_key_of,
+    condition,
+    matches,
+    parse,
+)
 from neocloud.services.iam.types import CONTAINER, is_tenant
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 ORDER_HEADER, OLDEST_FIRST = "x-audit-order", "oldest-first"
 _MAX_READS = 100
 _MIN_ROWS = 1
-_CONTROL_PLANE = contract.enum("nebius.audit.v2.EventType").Value("CONTROL_PLANE")
+_DATA_PLANE = contract.enum("nebius.audit.v2.EventType").Value("DATA_PLANE")
+_OF_OBJECTS = Is("method", Test.CONTAINS, OBJECT_METHOD)
+"""Requests to objects, which are the only events of the data plane."""
 
 
 @dataclass
@@ -45,10 +56,9 @@ class _Found:
 async def list_events(call: Call, request: ListAuditEventRequest) -> ListAuditEventResponse:
     _check(call, request)
     is_ascending = call.headers.get(ORDER_HEADER, "") == OLDEST_FIRST
-    scope = f"audit/{request.parent_id}/{request.filter}/{is_ascending}"
+    is_data = request.event_type == _DATA_PLANE
+    scope = f"audit/{request.parent_id}/{request.filter}/{is_ascending}" + ("/data" if is_data else "")
     after = contract.page_after(request.page_token, scope, numbers=2)
-    if request.event_type not in (0, _CONTROL_PLANE):
-        return ListAuditEventResponse()  # events inside machines and files are not recorded
     node = _tree(request)
     tenant_id, node = await call.dependencies.store.read(
         lambda tx: _tenant_and_filter(tx, request.parent_id, node)
@@ -57,7 +67,7 @@ async def list_events(call: Call, request: ListAuditEventRequest) -> ListAuditEv
         tenant_id=tenant_id,
         start=_moment(request, "start"),
         end=_moment(request, "end"),
-        condition=condition(node),
+        condition=AllOf((condition(node), _OF_OBJECTS if is_data else Not(_OF_OBJECTS))),
         is_ascending=is_ascending,
     )
     size = min(request.page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
@@ -160,6 +170,9 @@ def event_message(event: AuditEvent) -> Event:
 def _add_subject(authentication: Authentication, event: AuditEvent) -> None:
     authentication.authenticated = bool(event.subject)
     authentication.authentication_type = AuthenticationType.Value("ACCESS_TOKEN")
+    if event.method.startswith(OBJECT_METHOD):
+        authentication.authentication_type = AuthenticationType.Value("STATIC_KEY")
+        authentication.static_key_credential.id = access_key_of(event)
     subject = authentication.subject
     subject.name = event.subject_name
     if event.subject_kind == "user":

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import re2
 
-from neocloud.core.store.audit_query import EVERYTHING, AllOf, AnyOf, AuditEvent, Condition, Is, Not, Test
+from neocloud.core import contract
+from neocloud.core.store.audit_query import (
+    EVERYTHING,
+    OBJECT_METHOD,
+    AllOf,
+    AnyOf,
+    AuditEvent,
+    Condition,
+    Is,
+    Not,
+    Test,
+)
 
 if TYPE_CHECKING:
     from lark import UnexpectedToken
@@ -54,6 +65,13 @@ class FilterError(Exception):
     """The text is not a filter; the message says where, and what was expected."""
 
 
+def access_key_of(event: AuditEvent) -> str:
+    """Return the access key that signed a request to an object; "" of other events."""
+    if not event.method.startswith(OBJECT_METHOD) or not event.request:
+        return ""
+    return contract.unpack(contract.message("google.protobuf.Any").FromString(event.request)).access_key_id
+
+
 def _of(kind: str) -> Callable[[AuditEvent], Sequence[str]]:
     return lambda event: [event.subject] if event.subject_kind == kind else []
 
@@ -79,14 +97,14 @@ _COLUMNS = {
 """Fields that are columns of an event, so the database can search by them."""
 FIELDS: Mapping[str, Callable[[AuditEvent], Sequence[str]]] = {
     **{field: _column(name) for field, name in _COLUMNS.items()},
-    "authentication.static_key_credential.id": lambda event: [],
+    "authentication.static_key_credential.id": lambda event: [access_key_of(event)],
     "authentication.subject.service_account_id": _of("service_account"),
     "authentication.subject.tenant_user_id": _of("user"),
     "authentication.token_credential.masked_token": lambda event: [],
     "resource.hierarchy.id": _level(0),
     "resource.hierarchy.name": _level(1),
 }
-"""The values of each field in an event. Keys and tokens are not stored, so their fields have no values."""
+"""The values of each field in an event. Tokens are not stored, so their field has no values."""
 _EXPECTED = {
     "FIELD": f"a field: {', '.join(sorted(FIELDS))}",
     "SIGN": "=, != or :",

@@ -2,7 +2,14 @@
 """The kinds of buckets, transfers and inventories, their other verbs, and what the object gateway calls."""
 
 from neocloud.core.kind import Kind
-from neocloud.services.storage.api import buckets, gateway, gateway_inventories, temporary_keys, transfers
+from neocloud.services.storage.api import (
+    buckets,
+    gateway,
+    gateway_events,
+    gateway_inventories,
+    temporary_keys,
+    transfers,
+)
 from neocloud.services.storage.rules import BucketRules
 from neocloud.services.storage.rules.inventories import InventoryRules
 from neocloud.services.storage.rules.transfers import TransferRules
@@ -58,6 +65,7 @@ KINDS = (
 METHODS = (
     *buckets.METHODS,
     *gateway.METHODS,
+    *gateway_events.METHODS,
     *gateway_inventories.METHODS,
     *temporary_keys.METHODS,
     *transfers.METHODS,

@@ -21,7 +21,6 @@ from neocloud.services.storage.types import BUCKET_NAMES
 
 _DISABLED = VersioningPolicy.Value("DISABLED")
 _SCHEDULED = BucketStatus.State.Value("SCHEDULED_FOR_DELETION")
-_LOGGED = (BucketSpec.ObjectAuditLogging.Value("MUTATE_ONLY"), BucketSpec.ObjectAuditLogging.Value("ALL"))
 NOT_SERVED = "is not supported by this cloud yet; leave it unset"
 
 
@@ -66,6 +65,4 @@ def _spec_violations(new: BucketSpec, old: BucketSpec | None) -> Iterable[Violat
         yield Violation("spec.default_storage_class", "is FILESYSTEM, which is for filesystem buckets only")
     if new.HasField("filesystem_bucket"):
         yield Violation("spec.filesystem_bucket", NOT_SERVED)
-    if new.object_audit_logging in _LOGGED:
-        yield Violation("spec.object_audit_logging", NOT_SERVED)
     yield from access_violations(new.last_access, "spec.last_access")

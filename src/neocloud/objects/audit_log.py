@@ -1,0 +1,143 @@
+# pyright: strict
+"""Events of requests to objects on their way to the audit log of the cloud.
+
+An event is in memory for a second at most, then on the disk until the control plane has it: exactly once,
+however often either of them is killed. A kill loses the events of the last second. Where more come than may
+be kept, their number is kept.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from neocloud.core import contract
+from neocloud.core.callers import Buckets, Rate
+from neocloud.core.clock import Clock
+from neocloud.messages.neocloud.storage.v1 import ObjectEvent, ReportObjectEventsRequest
+from neocloud.objects.access import ControlPlane, ControlPlaneUnavailable
+from neocloud.objects.errors import ObjectStoreError, StoreFull, StoreUnavailable
+from neocloud.objects.metadata.transaction import Transaction
+from neocloud.objects.store import ObjectStore
+
+MOST_PER_SECOND = 200.0
+"""Events of one tenant, for long; more for seconds. It is what one tenant can make the audit log grow by."""
+MOST_IN_MEMORY, MOST_ON_DISK = 20_000, 100_000
+SENT_TOGETHER = 500
+KEEP_SECONDS = 1.0
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+LOST = "LostEvents"
+logger = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """An `Audit`. `record` is called in the thread of the event loop."""
+
+    def __init__(self, store: ObjectStore, control_plane: ControlPlane, clock: Clock) -> None:
+        self._database = store.engine.database
+        self._control_plane, self._clock = control_plane, clock
+        self._rates = Buckets(Rate(MOST_PER_SECOND), clock.monotonic)
+        self._waiting: list[bytes] = []
+        self._lost: Counter[tuple[str, str, str]] = Counter()
+        """Of each bucket: its id, its name, its tenant."""
+        (self._on_disk,) = self._database.reading.execute("SELECT COUNT(*) FROM object_event").fetchone()
+        self._is_repeated = True
+        self._noted, self._kept = asyncio.Event(), asyncio.Event()
+        self._kept.set()  # for what the last process left
+
+    def record(self, event: ObjectEvent) -> None:
+        has_room = len(self._waiting) < MOST_IN_MEMORY and self._on_disk < MOST_ON_DISK
+        if has_room and not self._rates.take(event.tenant_id):
+            self._waiting.append(event.SerializeToString())
+        else:
+            self._lost[event.bucket_id, event.bucket, event.tenant_id] += 1
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Run until cancelled; then keep what is in memory."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_all())
+                group.create_task(self._send_all())
+        finally:
+            await self._keep()
+
+    async def _keep_all(self) -> None:
+        while True:
+            await self._noted.wait()
+            await self._clock.sleep(KEEP_SECONDS)
+            self._noted.clear()
+            await self._keep()
+
+    async def _keep(self) -> None:
+        """Write what is in memory to the disk; leave it there while the disk takes nothing."""
+        events, self._waiting = self._waiting, []
+        lost: Counter[tuple[str, str, str]] = Counter()
+        if self._on_disk < MOST_ON_DISK:
+            lost, self._lost = self._lost, lost
+        events += [self._lost_event(*place, number) for place, number in lost.items()]
+        if not events:
+            return
+
+        def work(tx: Transaction) -> None:
+            for event in events:
+                tx.connection.execute("INSERT INTO object_event (event) VALUES (?)", (event,))
+
+        try:
+            await self._database.write(work)
+        except (StoreFull, StoreUnavailable) as error:
+            logger.warning("Audit events of objects wait in memory: %s", error)
+            self._waiting = events + self._waiting
+            self._noted.set()
+        else:
+            self._on_disk += len(events)
+            self._kept.set()
+
+    def _lost_event(self, bucket_id: str, bucket: str, tenant_id: str, number: int) -> bytes:
+        logger.warning("%s audit events of the bucket %s are lost: there were too many", number, bucket)
+        event = ObjectEvent(
+            id=contract.new_id("auditevent"),
+            at=contract.timestamp(self._clock.now()),
+            operation=LOST,
+            bucket_id=bucket_id,
+            bucket=bucket,
+            tenant_id=tenant_id,
+            lost_count=number,
+        )
+        return event.SerializeToString()
+
+    async def _send_all(self) -> None:
+        wait = FIRST_WAIT_SECONDS
+        while True:
+            await self._kept.wait()
+            self._kept.clear()
+            try:
+                while rows := self._oldest():
+                    await self._send(rows)
+                    wait = FIRST_WAIT_SECONDS
+            except (ControlPlaneUnavailable, ObjectStoreError) as error:
+                logger.info("Audit events of objects wait on the disk: %s", error)
+                self._is_repeated = True
+                self._kept.set()
+                await self._clock.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+
+    def _oldest(self) -> Sequence[tuple[int, bytes]]:
+        statement = "SELECT number, event FROM object_event ORDER BY number LIMIT ?"
+        return self._database.reading.execute(statement, (SENT_TOGETHER,)).fetchall()
+
+    async def _send(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        request = ReportObjectEventsRequest(
+            events=[ObjectEvent.FromString(event) for _, event in rows], is_repeated=self._is_repeated
+        )
+        await self._control_plane.report_object_events(request)
+        last = rows[-1][0]
+
+        def work(tx: Transaction) -> None:
+            tx.connection.execute("DELETE FROM object_event WHERE number <= ?", (last,))
+
+        await self._database.write(work)
+        self._is_repeated = False
+        self._on_disk -= len(rows)
+        if self._lost:  # there is room for their number now
+            self._noted.set()
