@@ -1,7 +1,12 @@
-"""`neo model push` as people run it, and other programs that read and write the same artifacts."""
+"""`neo model push` and `neo image push` as people run them, and other programs that pull what they pushed."""
 
+import hashlib
 import json
+import os
+import shutil
 import subprocess
+import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,8 @@ import httpx
 import pytest
 
 from neocloud.testing.emulator import Emulator
+from tests.e2e.container_images import BUSYBOX, add, busybox_layer
+from tests.emulator.test_registry import PLAIN, Clients
 from tests.emulator.test_storage_commands import neo
 from tests.objects.oci.oras import Oras
 from tests.services.inference.cloud import write_adapter, write_model
@@ -123,3 +130,69 @@ def test_oras_pulls_what_neo_pushed(neocloud_emulator: Emulator, tmp_path: Path,
     assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == {
         path.name: path.read_bytes() for path in folder.iterdir()
     }
+
+
+def write_archive(folder: Path, layer: bytes, described: bytes) -> None:
+    """Write an image as its script builds it, with the digest of what is described as the layer's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    diff_ids = [f"sha256:{hashlib.sha256(described).hexdigest()}"]
+    config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}}
+    manifest = [{"Config": "config.json", "RepoTags": [], "Layers": ["layer.tar"]}]
+    with tarfile.open(folder / "image.tar", "w") as archive:
+        add(archive, "manifest.json", json.dumps(manifest).encode())
+        add(archive, "config.json", json.dumps(config).encode())
+        add(archive, "layer.tar", layer)
+    (folder / "image.json").write_text(json.dumps({"version": "v1", "archive": "image.tar"}))
+
+
+def write_root(folder: Path) -> None:
+    """Write an image that is a root file system, as its script builds it."""
+    root = folder / "v1" / "rootfs"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin" / "tool").write_bytes(BUSYBOX.read_bytes())
+    (root / "bin" / "tool").chmod(0o4755)
+    (root / "bin" / "same").hardlink_to(root / "bin" / "tool")
+    (root / "bin" / "link").symlink_to("/bin/tool")
+    os.chown(root / "bin", 7, 8)
+    (folder / "image.json").write_text(json.dumps({"version": "v1", "rootfs": "v1/rootfs"}))
+
+
+def test_images_of_the_cloud_are_pulled_by_podman(
+    neocloud_emulator: Emulator, tmp_path: Path, registry: str
+) -> None:
+    cloud, images, layer = neocloud_emulator, neocloud_emulator.home / "images", busybox_layer()
+    write_archive(images / "slurm", layer, layer)
+    write_root(images / "jail")
+    pushed: dict[str, Any] = {}
+    for name in ("slurm", "jail"):
+        push = ("image", "push", name, f"{registry}/own/{name}:v1", "-o", "json")
+        first, again = (neo(tmp_path, *push, cloud=cloud) for _ in range(2))
+        pushed[name] = document(first)
+        assert "sending" in first.stderr
+        assert document(again) == pushed[name] and "sending" not in again.stderr
+    refused = neo(tmp_path, "image", "push", "machine", f"{registry}/own/machine:v1", cloud=cloud)
+    assert refused.returncode != 0 and "not a container image" in refused.stderr
+    with tempfile.TemporaryDirectory(prefix="images-", ignore_cleanup_errors=True) as store:
+        (tmp_path / "auth.json").write_text("{}")
+        clients = Clients(tmp_path, Path(store), pushed["jail"]["name"].rpartition("/own/")[0])
+        clients.login("iam", cloud.client.tokens.token())
+        for each in pushed.values():
+            clients.podman("pull", PLAIN, each["name"])
+            source, copy = f"docker://{each['name']}", f"dir:{tmp_path}/copy"
+            clients.skopeo("copy", "--src-tls-verify=false", source, copy)
+            assert each["digest"].partition(":")[2] == sha256(tmp_path / "copy" / "manifest.json")
+        mounted = Path(clients.podman("image", "mount", pushed["jail"]["name"]).strip())
+        tool, same = (mounted / "bin" / name for name in ("tool", "same"))
+        assert tool.read_bytes() == BUSYBOX.read_bytes() and tool.stat().st_mode & 0o7777 == 0o4755
+        assert tool.stat().st_ino == same.stat().st_ino
+        assert os.readlink(mounted / "bin" / "link") == "/bin/tool"
+        assert (mounted / "bin").stat().st_uid == 7 and (mounted / "bin").stat().st_gid == 8
+        clients.podman("image", "unmount", pushed["jail"]["name"])
+    write_archive(images / "slurm", layer + b"damaged", layer)
+    damaged = neo(tmp_path, "image", "push", "slurm", f"{registry}/own/slurm:v2", cloud=cloud)
+    assert damaged.returncode != 0 and "neo image build slurm --force" in damaged.stderr
+    shutil.rmtree(images)
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -63,6 +63,14 @@ def find_artifact(cloud: ProjectClient, text: str) -> ArtifactName:
     return ArtifactName(fqdn, found[1], found[2] or "latest", found[3] or "")
 
 
+def find_target(cloud: ProjectClient, text: str) -> ArtifactName:
+    """Read the name of what is to be pushed, and find its registry. Raises ClientError."""
+    found = find_artifact(cloud, text)
+    if found.digest:
+        raise ClientError("INVALID_ARGUMENT", f"{text!r} names a digest", "Name a tag in its place")
+    return found
+
+
 def _fqdn(cloud: ProjectClient, registry: str) -> str:
     found = cloud.client.call(f"{REGISTRIES}/Get", {"id": id_of(cloud, REGISTRIES, registry)})
     if not found.status.registry_fqdn:

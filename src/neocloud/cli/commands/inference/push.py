@@ -11,7 +11,7 @@ from neocloud.cli.commands.storage.session import s3_session
 from neocloud.cli.objects.places import SCHEME, bucket_place_of
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import stage
-from neocloud.cli.registry.names import find_artifact
+from neocloud.cli.registry.names import find_target
 from neocloud.cli.resources.lookup import MODELS, ProjectClient, ProjectOption, connect_to_project, names_of
 from neocloud.client.errors import ClientError
 
@@ -58,11 +58,7 @@ def push(
     from neocloud.cli.registry.client import RegistryClient  # noqa: PLC0415
 
     cloud = connect_to_project(context, project)
-    name = find_artifact(cloud, target)
-    if name.digest:
-        raise ClientError(
-            "INVALID_ARGUMENT", f"{target!r} names a digest", "Name a tag: a push decides the digest"
-        )
+    name = find_target(cloud, target)
     with ExitStack() as stack:
         if model.startswith(SCHEME):
             s3 = stack.enter_context(s3_session(context, project))
