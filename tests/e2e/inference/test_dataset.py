@@ -51,7 +51,7 @@ def test_data_go_in_and_a_model_comes_out(served: Served, tmp_path: Path) -> Non
     assert used["object-storage.requests.read"] > 0 and used["object-storage.requests.modify"] > 0
     assert used["object-storage.egress-private"] >= stored  # the job is on this machine
     assert used["container-registry.storage"] > 0
-    assert used["container-registry.egress-private"] >= source["status"]["size_bytes"]
+    assert used["container-registry.egress-private"] >= int(source["status"]["size_bytes"])
     for name in (tuned, pushed):
         cloud.neo("model", "delete", name, "--yes")
     served.wait_for_adapters()

@@ -14,6 +14,7 @@ import pytest
 from neocloud.services.inference.reconcile import model as reconciler
 from neocloud.services.inference.reconcile import weight_copies
 from neocloud.services.registry import image_pulls
+from neocloud.services.registry.public import CannotPull, PullProblem
 from tests.objects.oci.client import EMPTY, INDEX, MANIFEST, descriptor, digest_of, index, manifest
 from tests.objects.oci.oras import Oras
 from tests.services.inference.cloud import FakeCloud, fake_cloud, write_adapter, write_model
@@ -178,6 +179,27 @@ async def test_a_tag_that_is_pushed_later_mends_a_model_and_then_stays(cloud: Cl
     await cloud.until(model_id, "READY")
     await cloud.push_files("v1", {**base, "README.md": b"another"})
     assert (await cloud.until(model_id, "READY")).status.artifact_digest == first
+
+
+async def test_a_copy_that_is_interrupted_goes_on_with_the_same_artifact(
+    cloud: Cloud, base: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, is_away = image_pulls.StoreImagePulls.fetch, asyncio.Event()
+
+    async def fails_once(*arguments: Any) -> None:
+        if not is_away.is_set():
+            is_away.set()
+            raise CannotPull(PullProblem.UNANSWERED, "The registry does not answer (a test).")
+        await fetch(*arguments)
+
+    monkeypatch.setattr(image_pulls.StoreImagePulls, "fetch", fails_once)
+    first = await cloud.push_files("v1", base)
+    model_id = await cloud.add("base", ":v1")
+    async with asyncio.timeout(30):
+        await is_away.wait()
+    await cloud.push_files("v1", {**base, "README.md": b"another"})
+    assert (await cloud.until(model_id, "READY")).status.artifact_digest == first
+    assert contents(cloud.home / "models" / model_id) == base
 
 
 async def test_a_size_that_is_not_the_blobs_is_not_believed(cloud: Cloud, base: Files) -> None:

@@ -7,6 +7,7 @@ is limited to pulling one repository. The engine gets the same key; no workload 
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
 from typing import BinaryIO
@@ -50,6 +51,7 @@ KEY_LIFETIME = timedelta(minutes=35)
 """Longer than a pull may take. What it may do is decided at each request, by the rights of the account."""
 DAMAGED_WAITS_SECONDS = (1.0, 4.0, 15.0)
 """Before each further try of a file that arrived damaged: longer than the gateway needs to start again."""
+MOST_DOWNLOADS = 8
 _SECRET = "image-puller"  # nosec B105
 
 
@@ -58,6 +60,8 @@ class StoreImagePulls:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
+        # Files take minutes: they must not keep the control plane's other work from a thread.
+        self._threads = ThreadPoolExecutor(MOST_DOWNLOADS, "artifact")
 
     @property
     def _endpoint(self) -> str:
@@ -125,7 +129,7 @@ class StoreImagePulls:
         for wait in (*DAMAGED_WAITS_SECONDS, None):
             try:
                 async with await self._client(resource_id) as registry:
-                    await registry.download(file, target)
+                    await registry.download(file, target, self._threads)
                 return
             except Damaged as error:
                 if wait is None:

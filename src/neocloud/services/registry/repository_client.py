@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -90,11 +91,11 @@ class RepositoryClient:
             raise self._unusable("its configuration is damaged")
         return content
 
-    async def download(self, file: ArtifactFile, target: BinaryIO) -> None:
-        """Write the blob of a file, in a thread. Raises Damaged; OSError."""
-        is_given_up = threading.Event()
+    async def download(self, file: ArtifactFile, target: BinaryIO, threads: Executor) -> None:
+        """Write the blob of a file, in a thread. Raises CannotPull; Damaged; OSError."""
+        is_given_up, loop = threading.Event(), asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._download, file, target, is_given_up)
+            await loop.run_in_executor(threads, self._download, file, target, is_given_up)
         finally:
             is_given_up.set()
 
