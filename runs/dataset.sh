@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Data in, model out: a bucket, a fine-tuning job that reads it, the model kept in the bucket and served from it, the bill.
+# Data in, model out: a bucket, a fine-tuning job that reads it, the model pushed to a registry and served from it, the bill.
 #   bash runs/dataset.sh                          after runs/bank.sh, whose small base model it takes
 #   BASE=qwen MODEL=Qwen/Qwen3-0.6B bash runs/dataset.sh      with another: a folder, or an id of the hub
 # Every line below is a command you can type yourself. WAIT=1 waits for the bill: an hour is billed once it is over.
@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 OUT=${OUT:-out/dataset}
 BUCKET=${BUCKET:-bank-data} # names are unique in the cloud
+REGISTRY=${REGISTRY:-models}
 BASE=${BASE:-bank-base}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 mkdir -p "$OUT"
@@ -41,13 +42,15 @@ neo tune "s3://$BUCKET/chats/bank.jsonl" --base "$BASE" --suffix bank --epochs "
 TUNED=$(jq -r .status.fine_tuned_model "$OUT/job.json")
 jq .status.evaluation "$OUT/job.json"
 
-say "5. Keep the model in the bucket, and serve it from there"
-neo storage cp -r "$(neo model get "$TUNED" -o json | jq -r .spec.source.folder)" "s3://$BUCKET/models/$TUNED"
-neo model add "$TUNED-kept" "s3://$BUCKET/models/$TUNED" --base "$BASE"
+say "5. Push the model as an artifact to a registry, and serve it from there"
+neo registry registry get "$REGISTRY" > /dev/null 2>&1 || neo registry registry create "$REGISTRY"
+neo model push "$TUNED" "$REGISTRY/bank:${TUNED##*-}"
+neo model add "$TUNED-pushed" "$REGISTRY/bank:${TUNED##*-}" --base "$BASE"
 neo deployment get "$BASE" > /dev/null 2>&1 || neo deploy "$BASE" --max-adapters 4
-neo chat "$TUNED-kept" --once "${QUESTION:-How do I block a stolen card?}" --temperature 0 --max-tokens 60
+neo chat "$TUNED-pushed" --once "${QUESTION:-How do I block a stolen card?}" --temperature 0 --max-tokens 60
 
-say "6. The bill: what the bucket stores, its requests and the bytes that it sent"
+say "6. The bill: what bucket and registry store, their requests and the bytes that they sent"
 [ -z "${WAIT:-}" ] || until neo billing report | grep object-storage.egress > /dev/null; do sleep 60; done
 neo billing report
 neo storage ls "s3://$BUCKET/" --recursive
+neo registry artifact list --parent-id "$REGISTRY"

@@ -42,8 +42,10 @@ OTHERS = {
     },
     "quotas": {"quotas.yaml": "the usual limits", "ledger.py": "counters, in the creating transaction"},
     "registry": {
+        "artifact_files.py": "what manifests of other artifacts say",
         "image_documents.py": "what manifests and configurations of images say",
         "image_pulls.py": "finds images for other services, as the account that asked",
+        "repository_client.py": "the client of a repository behind it",
     },
     "slurm": {
         "access.py": "the client of a cluster's login node",

@@ -64,6 +64,14 @@ IMAGE_JOBS = (
     "needs an image that was pushed:"
     " tests/e2e/test_ai_workloads.py::test_images_of_a_registry_run_and_are_removed"
 )
+PUSHED_IMAGES = (
+    "needs a built image: tests/emulator/test_pushes.py::test_images_of_the_cloud_are_pulled_by_podman"
+)
+PUSHED_MODELS = "needs a model and oras: tests/emulator/test_pushes.py::test_oras_pulls_what_neo_pushed"
+ORAS_MODELS = (
+    "needs a model and oras: tests/services/inference/test_registry_models.py"
+    "::test_what_oras_pushed_is_a_model"
+)
 IMAGE_REPORT = (
     "needs an image and advisories:"
     " tests/emulator/test_registry.py::test_buildah_pushes_an_index_and_the_cloud_reports_on_its_image"
@@ -128,6 +136,11 @@ READERS: Mapping[str, Reader] = {
             "skopeo": IMAGE_CLIENTS,
             "neo registry vulnerability-report": IMAGE_REPORT,
             "neo ai job": IMAGE_JOBS,
+            "neo image push": PUSHED_IMAGES,
+            "neo model push": PUSHED_MODELS,
+            "neo model add": PUSHED_MODELS,
+            "oras push": ORAS_MODELS,
+            "oras pull": PUSHED_MODELS,
         }
     ),
     "docs/guides/maintenance.md": Reader(not_run={"neo down": MAINTAINED}),

@@ -35,11 +35,13 @@ def test_data_go_in_and_a_model_comes_out(served: Served, tmp_path: Path) -> Non
     job = json.loads((out / "job.json").read_text())
     assert job["spec"]["training_file"] == "s3://bank-data/chats/bank.jsonl"
     tuned = job["status"]["fine_tuned_model"]
-    kept = f"{tuned}-kept"
-    assert f"models/{tuned}/adapter_model.safetensors" in done.stdout
-    served.wait_for_adapters(tuned, kept)
-    status, answer = chat(served.gateway, kept, served.token())
-    assert status == 200 and answer["model"] == kept
+    pushed = f"{tuned}-pushed"
+    source = cloud.neo_json("model", "get", pushed)
+    assert source["spec"]["source"]["artifact"]["name"].endswith(f"/bank:{tuned.rpartition('-')[2]}")
+    assert source["status"]["artifact_digest"] in done.stdout
+    served.wait_for_adapters(tuned, pushed)
+    status, answer = chat(served.gateway, pushed, served.token())
+    assert status == 200 and answer["model"] == pushed
 
     now = datetime.now(UTC)
     usage = bucket_usage(cloud.home, Later())
@@ -48,6 +50,8 @@ def test_data_go_in_and_a_model_comes_out(served: Served, tmp_path: Path) -> Non
     assert used["object-storage.standard"] > 0
     assert used["object-storage.requests.read"] > 0 and used["object-storage.requests.modify"] > 0
     assert used["object-storage.egress-private"] >= stored  # the job is on this machine
-    for name in (tuned, kept):
+    assert used["container-registry.storage"] > 0
+    assert used["container-registry.egress-private"] >= int(source["status"]["size_bytes"])
+    for name in (tuned, pushed):
         cloud.neo("model", "delete", name, "--yes")
     served.wait_for_adapters()

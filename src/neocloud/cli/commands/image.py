@@ -1,4 +1,4 @@
-"""`neo image`: build container images and machine disks, and import disks."""
+"""`neo image`: build container images and machine disks, push images, and import disks."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +9,22 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
 from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import check_machine
-from neocloud.cli.output import Format, OutputOption, say, show, size_text, table
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, size_text, table
 from neocloud.cli.progress import stage
+from neocloud.cli.registry.names import find_target
+from neocloud.cli.resources.lookup import ProjectOption, connect_to_project
 from neocloud.cli.target import home_of
 from neocloud.client.errors import ClientError
 
-app = command_group("Build container images and machine disks.\n\nExample:\n\n  neo image build machine")
+app = command_group(
+    """Build container images and machine disks.
+
+Examples:
+
+  neo image build machine
+  neo image push slurm team/neocloud-slurm:v1
+"""
+)
 HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
 
@@ -72,6 +82,44 @@ def _chosen(names: list[str] | None) -> list[str]:
     requested = names or images.image_names()
     needed = [images.LAUNCHER] if images.MACHINE in requested and images.LAUNCHER not in requested else []
     return [*needed, *requested]
+
+
+@app.command()
+def push(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a container image, such as slurm.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="REGISTRY/REPO:TAG",
+            help="A registry by its name or registry_fqdn, a repository, and a tag.",
+        ),
+    ],
+    project: ProjectOption = "",
+    home: HomeOption = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Push one of the cloud's own container images to a registry of the cloud.
+
+    podman, skopeo and others pull it from there. Layers that the registry has are not sent again. A layer is
+    packed before it is sent, which takes room on the disk of the images meanwhile.
+
+    Examples:
+
+      neo image push slurm team/neocloud-slurm:v1
+      neo image push jail team/neocloud-jail:v1
+    """
+    from neocloud.cli.registry.client import RegistryClient  # noqa: PLC0415  httpx, for few commands
+    from neocloud.cli.registry.images import push_image  # noqa: PLC0415
+
+    folder, image = images.built_image(name, home_of(context, home))
+    cloud = connect_to_project(context, project)
+    target_name = find_target(cloud, target)
+    with RegistryClient(cloud, target_name) as registry, stage(f"Push to {target_name}") as progress:
+        digest = push_image(registry, folder, image, name, progress)
+    pairs = (("Name", str(target_name)), ("Digest", digest), ("Version", image["version"]))
+    document = {"name": str(target_name), "digest": digest, "version": image["version"]}
+    show(output, document, fields_table(pairs))
 
 
 @app.command("import")

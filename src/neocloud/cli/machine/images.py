@@ -63,6 +63,24 @@ def built_version(name: str, home: Path) -> str:
         return ""
 
 
+def built_image(name: str, home: Path) -> tuple[Path, JsonObject]:
+    """Return the folder of a container image, and its image.json. Raises ClientError."""
+    folder = home / "images" / name
+    if name == MACHINE:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{name} is disks of machines, not a container image",
+            f"Name one of {', '.join(each for each in all_image_names() if each != MACHINE)}",
+        )
+    if name not in all_image_names() or not built_version(name, home):
+        raise ClientError(
+            "NOT_FOUND",
+            f"There is no image {name!r} on this machine",
+            "`neo image list` lists the images; `neo image build NAME` builds one",
+        )
+    return folder, json.loads((folder / "image.json").read_text())
+
+
 def build_image(
     name: str, home: Path, show: Callable[[str], None], *, force: bool = False, only: str | None = None
 ) -> None:

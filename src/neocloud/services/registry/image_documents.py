@@ -50,8 +50,8 @@ def read_document(content: bytes) -> Document:
 def manifest_for(index: Document) -> str:
     """Return the digest of the image that an index has for this machine. Raises CannotPull."""
     offered: list[str] = []
-    for each in _descriptors(index, "manifests"):
-        wanted = _mapping(each.get("platform")) or {}
+    for each in descriptors(index, "manifests"):
+        wanted = mapping(each.get("platform")) or {}
         offered.append(f"{wanted.get('os', '?')}/{wanted.get('architecture', '?')}"[:40])
         is_image = each.get("mediaType") in IMAGES
         if is_image and (wanted.get("os"), wanted.get("architecture")) == ("linux", architecture()):
@@ -65,8 +65,8 @@ def config_of(manifest: Document, size_bytes: int) -> tuple[str, int]:
 
     A layer that is elsewhere would be fetched from a URL that the manifest chooses, from this machine.
     """
-    layers = _descriptors(manifest, "layers")
-    [described] = _descriptors({"config": [manifest.get("config")]}, "config")
+    layers = descriptors(manifest, "layers")
+    [described] = descriptors({"config": [manifest.get("config")]}, "config")
     if "manifests" in manifest:
         raise unusable("its manifest is an index, too")
     if described.get("mediaType") not in _CONFIGS:
@@ -95,7 +95,7 @@ def settings_of(configuration: Document) -> ImageSettings:
     if made_for != ("linux", architecture()):
         shown = "/".join(str(each)[:40] for each in made_for)
         raise unusable(f"it is for {shown}, and this machine is linux/{architecture()}; build it for that")
-    config = _mapping(configuration.get("config") or {})
+    config = mapping(configuration.get("config") or {})
     if config is None:
         raise unusable("its configuration cannot be read")
     found = ImageSettings(
@@ -124,14 +124,14 @@ def unusable(why: str) -> CannotPull:
     return CannotPull(PullProblem.UNUSABLE, f"The image cannot be run here: {why}.")
 
 
-def _descriptors(document: Document, field: str) -> Sequence[Document]:
+def descriptors(document: Document, field: str) -> Sequence[Document]:
     """Return the descriptors in a list, with digests and sizes that can be used. Raises CannotPull."""
     given = document.get(field)
     found = cast("list[Any]", given) if isinstance(given, list) else None
     if found is None:
         raise unusable(f"its manifest has no {field}")
     for each in found:
-        described = _mapping(each) or {}
+        described = mapping(each) or {}
         digest, size = described.get("digest"), described.get("size")
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise unusable("its manifest names something by what is no SHA-256 digest")
@@ -140,7 +140,7 @@ def _descriptors(document: Document, field: str) -> Sequence[Document]:
     return cast("list[Document]", found)
 
 
-def _mapping(given: object) -> Document | None:
+def mapping(given: object) -> Document | None:
     return cast(Document, given) if isinstance(given, dict) else None
 
 

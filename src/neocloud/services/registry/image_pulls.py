@@ -1,17 +1,16 @@
 # pyright: strict
-"""Images of registries that the control plane finds for resources of other services.
+"""Images and other artifacts of registries that the control plane finds for resources of other services.
 
 It asks the object gateway as any client does, with a key that acts as the account that made the resource, and
 is limited to pulling one repository. The engine gets the same key; no workload and no log ever has it.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import timedelta
-
-import httpx
+from typing import BinaryIO
 
 from neocloud.core import contract
 from neocloud.core.callers import repository_limit
@@ -19,7 +18,8 @@ from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
-from neocloud.services.iam.types import KeyLimit, SignedRequests, TemporaryKey, tenant_of
+from neocloud.services.iam.types import KeyLimit, SignedRequests, tenant_of
+from neocloud.services.registry.artifact_files import files_of
 from neocloud.services.registry.image_documents import (
     IMAGES,
     INDEXES,
@@ -29,36 +29,30 @@ from neocloud.services.registry.image_documents import (
     settings_of,
     unusable,
 )
-from neocloud.services.registry.public import CannotPull, FoundImage, ImageName, PullProblem, image_name
+from neocloud.services.registry.public import (
+    ArtifactFile,
+    CannotPull,
+    FoundImage,
+    ImageName,
+    PullProblem,
+    image_name,
+)
+from neocloud.services.registry.repository_client import (
+    MOST_CONFIG_BYTES,
+    PULL,
+    Allowed,
+    Damaged,
+    RepositoryClient,
+)
 from neocloud.services.registry.types import REGISTRY, REGISTRY_ID_PREFIX
 from neocloud.services.storage.public import GatewayReports
 
-PULL = "registry.images.pull"
 KEY_LIFETIME = timedelta(minutes=35)
 """Longer than a pull may take. What it may do is decided at each request, by the rights of the account."""
-ANSWER_SECONDS = 10.0
-MOST_MANIFEST_BYTES = 4 * 1024**2
-MOST_CONFIG_BYTES = 1024**2
+DAMAGED_WAITS_SECONDS = (1.0, 4.0, 15.0)
+"""Before each further try of a file that arrived damaged: longer than the gateway needs to start again."""
+MOST_DOWNLOADS = 8
 _SECRET = "image-puller"  # nosec B105
-
-
-@dataclass(frozen=True)
-class _Allowed:
-    """What a resource may pull, and as whom."""
-
-    account_id: str
-    registry_id: str
-    registry: str
-    repository: str
-    reference: str
-
-    @property
-    def name(self) -> ImageName:
-        return ImageName(self.registry, self.repository, self.reference)
-
-    @property
-    def path(self) -> str:
-        return f"{self.registry}/{self.repository}"
 
 
 class StoreImagePulls:
@@ -66,6 +60,8 @@ class StoreImagePulls:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
+        # Files take minutes: they must not keep the control plane's other work from a thread.
+        self._threads = ThreadPoolExecutor(MOST_DOWNLOADS, "artifact")
 
     @property
     def _endpoint(self) -> str:
@@ -96,7 +92,7 @@ class StoreImagePulls:
         refusal = self._requests.refusal(tx, subject, PULL, registry_id)
         if refusal is not None:
             raise refusal
-        allowed = _Allowed(subject.id, registry_id, **vars(name))
+        allowed = Allowed(subject.id, registry_id, **vars(name))
         tx.put_secret(resource.id, _SECRET, json.dumps(asdict(allowed)).encode())
 
     async def image_of(self, resource_id: str) -> ImageName | None:
@@ -124,11 +120,34 @@ class StoreImagePulls:
             source = f"{registry.endpoint}/{registry.allowed.path}@{digest}"
             return FoundImage(source, registry.key.aws_access_key_id, registry.key.secret, settings)
 
+    async def files(self, resource_id: str, digest: str = "") -> tuple[str, Sequence[ArtifactFile]]:
+        async with await self._client(resource_id) as registry:
+            found, _, content = await registry.manifest(digest or registry.allowed.reference)
+            return found, files_of(read_document(content))
+
+    async def fetch(self, resource_id: str, file: ArtifactFile, target: BinaryIO) -> None:
+        for wait in (*DAMAGED_WAITS_SECONDS, None):
+            try:
+                async with await self._client(resource_id) as registry:
+                    await registry.download(file, target, self._threads)
+                return
+            except Damaged as error:
+                if wait is None:
+                    tries = len(DAMAGED_WAITS_SECONDS) + 1
+                    raise CannotPull(
+                        PullProblem.UNUSABLE,
+                        f"{file.name} {error}, at each of {tries} tries. Push it again; the operator finds"
+                        " out more with `neo storage verify`.",
+                    ) from error
+            target.seek(0)
+            target.truncate()
+            await self._dependencies.clock.sleep(wait)
+
     @property
     def _requests(self) -> SignedRequests:
         return self._dependencies.provided.get(SignedRequests)
 
-    async def _client(self, resource_id: str) -> "_Client":
+    async def _client(self, resource_id: str) -> RepositoryClient:
         found = await self._dependencies.store.read(lambda tx: _allowed(tx, resource_id))
         if found is None:
             raise CannotPull(
@@ -140,15 +159,15 @@ class StoreImagePulls:
             raise CannotPull(PullProblem.UNANSWERED, "The object gateway does not run yet.")
         limit = KeyLimit(row.id, repository_limit(allowed.repository))
         key = await self._requests.limited_key(allowed.account_id, row.parent_id, limit, KEY_LIFETIME)
-        return _Client(endpoint, allowed, key)
+        return RepositoryClient(endpoint, allowed, key)
 
 
-def _read(tx: Transaction, resource_id: str) -> _Allowed | None:
+def _read(tx: Transaction, resource_id: str) -> Allowed | None:
     raw = tx.secret(resource_id, _SECRET)
-    return _Allowed(**json.loads(raw)) if raw else None
+    return Allowed(**json.loads(raw)) if raw else None
 
 
-def _allowed(tx: Transaction, resource_id: str) -> tuple[_Allowed, Resource] | None:
+def _allowed(tx: Transaction, resource_id: str) -> tuple[Allowed, Resource] | None:
     allowed = _read(tx, resource_id)
     row = tx.get(allowed.registry_id) if allowed is not None else None
     return (allowed, row) if allowed is not None and row is not None and _is_served(row) else None
@@ -156,90 +175,3 @@ def _allowed(tx: Transaction, resource_id: str) -> tuple[_Allowed, Resource] | N
 
 def _is_served(row: Resource) -> bool:
     return row.kind == REGISTRY and row.deleted_at is None
-
-
-class _Client:
-    """Reads the documents of one repository. Its methods raise CannotPull."""
-
-    def __init__(self, endpoint: str, allowed: _Allowed, key: TemporaryKey) -> None:
-        self.endpoint = endpoint
-        self.allowed = allowed
-        self.key = key
-        self._headers: dict[str, str] = {}
-        self._http = httpx.AsyncClient(
-            base_url=f"http://{endpoint}", timeout=ANSWER_SECONDS, trust_env=False, follow_redirects=False
-        )
-
-    async def __aenter__(self) -> "_Client":
-        try:
-            params = {"scope": f"repository:{self.allowed.path}:pull", "service": self.endpoint}
-            auth = httpx.BasicAuth(self.key.aws_access_key_id, self.key.secret)
-            _, content = await self._get("/v2/token", MOST_CONFIG_BYTES, params=params, auth=auth)
-            self._headers = {"Authorization": f"Bearer {read_document(content).get('token', '')}"}
-        except BaseException:
-            await self._http.aclose()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
-
-    async def manifest(self, reference: str) -> tuple[str, str, bytes]:
-        """Return digest, media type and content."""
-        path = f"/v2/{self.allowed.path}/manifests/{reference}"
-        headers = {**self._headers, "Accept": ", ".join((*IMAGES, *INDEXES))}
-        answered, content = await self._get(path, MOST_MANIFEST_BYTES, headers=headers)
-        digest = _digest_of(content)
-        if ":" in reference and digest != reference:
-            raise unusable("its manifest is damaged")
-        return digest, answered.get("content-type", ""), content
-
-    async def blob(self, digest: str) -> bytes:
-        path = f"/v2/{self.allowed.path}/blobs/{digest}"
-        _, content = await self._get(path, MOST_CONFIG_BYTES, headers=self._headers)
-        if _digest_of(content) != digest:
-            raise unusable("its configuration is damaged")
-        return content
-
-    async def _get(
-        self,
-        path: str,
-        most_bytes: int,
-        *,
-        params: Mapping[str, str] | None = None,
-        auth: httpx.Auth | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[httpx.Headers, bytes]:
-        found = bytearray()
-        try:
-            async with self._http.stream("GET", path, params=params, auth=auth, headers=headers) as answer:
-                if answer.status_code != 200:
-                    raise self._refused(answer.status_code)
-                async for piece in answer.aiter_raw():
-                    found += piece
-                    if len(found) > most_bytes:
-                        raise unusable("one of its documents is too large")
-        except httpx.HTTPError as error:
-            raise CannotPull(
-                PullProblem.UNANSWERED, f"The registry does not answer ({type(error).__name__})."
-            ) from error
-        return answer.headers, bytes(found)
-
-    def _refused(self, status: int) -> CannotPull:
-        name = self.allowed.name
-        if status in (401, 403):
-            return CannotPull(
-                PullProblem.FORBIDDEN,
-                f"{name} may not be pulled any more by the account that made this. Restore its right"
-                f" ({PULL}), or make it again with another account.",
-            )
-        if status == 404:
-            return CannotPull(
-                PullProblem.MISSING,
-                f"There is no image {name} in its registry; push it, or name another one.",
-            )
-        return CannotPull(PullProblem.UNANSWERED, f"The registry answered with status {status}.")
-
-
-def _digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"

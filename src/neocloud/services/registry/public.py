@@ -1,11 +1,12 @@
 # pyright: strict
-"""What other services have to do with registries: they run images of them, as the account that asked for it.
-Pure."""
+"""What other services have to do with registries: they run images of them and copy the files of artifacts, as
+the account that asked for it. Pure."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
@@ -74,8 +75,19 @@ class FoundImage:
     settings: ImageSettings
 
 
+@dataclass(frozen=True)
+class ArtifactFile:
+    """A file of an artifact, which is a blob of its repository."""
+
+    name: str
+    """The name of a file, which leads nowhere else."""
+    digest: str
+    size_bytes: int
+
+
 class ImagePulls(Protocol):
-    """Pulls images for the resources of other services, as the account that made the resource.
+    """Pulls images and other artifacts for the resources of other services, as the account that made the
+    resource.
 
     The right is checked twice: of the caller when the resource is made, and of the account, by the object
     gateway, at each pull. A resource uses registries of its own tenant.
@@ -105,4 +117,15 @@ class ImagePulls(Protocol):
     async def find(self, resource_id: str, digest: str, size_bytes: int) -> FoundImage:
         """Return the image of this digest with a key that pulls it for some minutes. Raises CannotPull, also
         for an image whose layers take more than `size_bytes`, and for one that this machine cannot run."""
+        ...
+
+    async def files(self, resource_id: str, digest: str = "") -> tuple[str, Sequence[ArtifactFile]]:
+        """Return the digest of the artifact that the resource was allowed, and its files. `digest` is one
+        that was returned before; "": what its tag is for now. Raises CannotPull, also for what is no artifact
+        of files."""
+        ...
+
+    async def fetch(self, resource_id: str, file: ArtifactFile, target: BinaryIO) -> None:
+        """Write a file of the artifact to an empty file. The right is asked for again, length and digest are
+        compared. Raises CannotPull; OSError."""
         ...

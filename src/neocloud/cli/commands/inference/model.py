@@ -1,4 +1,4 @@
-"""`neo model`: add, list, show, delete."""
+"""`neo model`: add, list, show, push, delete."""
 
 import time
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import typer
 
 from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.price import callable_name, optional_list
+from neocloud.cli.commands.inference.push import push
 from neocloud.cli.lazy import command_group
 from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import (
@@ -25,6 +26,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import finish, stage
+from neocloud.cli.registry.names import find_artifact, is_artifact
 from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
@@ -54,6 +56,7 @@ Examples:
   neo model add assistant ./assistant-model
   neo model add support ./support-adapter --base assistant
   neo model add qwen Qwen/Qwen3-0.6B
+  neo model push support team/support:v1
   neo deploy assistant
 """
 )
@@ -68,7 +71,8 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on this machine, s3://BUCKET/FOLDER, or an id of the hub such as Qwen/Qwen3-0.6B.",
+        help="A folder on this machine, s3://BUCKET/FOLDER, REGISTRY/REPO:TAG, or an id of the hub such as"
+        " Qwen/Qwen3-0.6B.",
     ),
 ]
 BaseOption = Annotated[str, typer.Option(help="Base model, if this is a LoRA adapter.")]
@@ -105,9 +109,10 @@ def add(
     """Add a model, or an adapter on one, and wait until it has been inspected, and until a deployment of its
     base that runs already serves the adapter.
 
-    A folder, also one of a bucket, is copied into the cloud, and the copy is deleted with the model. A
-    model's folder holds config.json, *.safetensors and tokenizer files; an adapter's holds
-    adapter_config.json and adapter_model.safetensors, as peft saves them.
+    A folder, also one of a bucket, and an artifact of a registry are copied into the cloud, and the copy is
+    deleted with the model. What a tag is for is looked up once. A model's folder holds config.json,
+    *.safetensors and tokenizer files; an adapter's holds adapter_config.json and adapter_model.safetensors,
+    as peft saves them.
 
     Examples:
 
@@ -116,6 +121,7 @@ def add(
       neo model add qwen Qwen/Qwen3-0.6B --tool-call-parser hermes --reasoning-parser qwen3
       neo model add big /srv/models/big --in-place
       neo model add support s3://models/support --base assistant
+      neo model add support team/support:v1 --base assistant
     """
     cloud = connect_to_project(context, project)
     spec: JsonObject = {
@@ -126,22 +132,28 @@ def add(
     }
     if base:
         spec["base_model_id"] = cloud.find(MODELS, base).metadata.id
-    folder = Path(source).expanduser()
-    if source.startswith(SCHEME):
-        bucket, _, prefix = source.removeprefix(SCHEME).partition("/")
-        spec["source"] = {"object": {"bucket": bucket, "prefix": prefix}}
-    elif folder.is_dir():
-        whole = folder.resolve() if in_place else copy_in(cloud, name, folder.resolve())
-        spec["source"] = {"folder": str(whole)}
-    elif source.startswith(("/", ".", "~")):
-        raise ClientError("NOT_FOUND", f"{folder} is not a folder on this machine", "Check the path")
-    else:
-        spec["source"] = {"hub": {"id": source, "revision": revision}}
+    spec["source"] = _source_of(cloud, name, source, revision, in_place=in_place)
     model = _create(cloud, name, spec)
     text = f"Model {name} is READY: {_summary(model)}."
     deployment = _wait_until_served(cloud, model) if base else ""
     next_step = f"Serve it: neo deploy {quote(base or name)}" + (" --max-adapters 4" if base else "")
     _show(model, output, f"{text}\n" + (f"Deployment {deployment} serves it." if deployment else next_step))
+
+
+def _source_of(cloud: ProjectClient, name: str, source: str, revision: str, *, in_place: bool) -> JsonObject:
+    """Return the ModelSource that the argument means. Copies a folder of this machine into the cloud."""
+    folder = Path(source).expanduser()
+    if source.startswith(SCHEME):
+        bucket, _, prefix = source.removeprefix(SCHEME).partition("/")
+        return {"object": {"bucket": bucket, "prefix": prefix}}
+    if folder.is_dir():
+        whole = folder.resolve() if in_place else copy_in(cloud, name, folder.resolve())
+        return {"folder": str(whole)}
+    if source.startswith(("/", ".", "~")):
+        raise ClientError("NOT_FOUND", f"{folder} is not a folder on this machine", "Check the path")
+    if is_artifact(source):
+        return {"artifact": {"name": str(find_artifact(cloud, source))}}
+    return {"hub": {"id": source, "revision": revision}}
 
 
 def _wait_until_served(cloud: ProjectClient, adapter: "Model") -> str:
@@ -167,6 +179,9 @@ def _that_take(cloud: ProjectClient, adapter: "Model") -> Sequence["Deployment"]
     base_id = adapter.spec.base_model_id
     deployments = optional_list(cloud, DEPLOYMENTS)
     return [each for each in deployments if each.spec.max_adapters and each.spec.model_id == base_id]
+
+
+app.command()(push)
 
 
 @app.command("list")
@@ -295,6 +310,7 @@ def _show(model: "Model", output: Format, text: str) -> None:
         ("Adapters", ", ".join(status.adapter_ids)),
         ("Deployments", ", ".join(status.deployment_ids)),
         ("SHA-256", status.digest),
+        ("Artifact", status.artifact_digest),
     )
     show(output, contract.to_document(model), fields_table(pairs))
 

@@ -5,11 +5,9 @@ time, since a user may fix it.
 """
 
 import asyncio
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from neocloud.core import wire
 from neocloud.core.reconcile.background import BackgroundWork
@@ -23,7 +21,6 @@ from neocloud.core.reconcile.reconciler import (
     Step,
 )
 from neocloud.core.service import Dependencies
-from neocloud.core.untrusted_files import Folder
 from neocloud.engines.base import Engine, Observation, PodPhase, Reference
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import (
@@ -34,6 +31,7 @@ from neocloud.services.inference.public import (
 )
 from neocloud.services.inference.reconcile.backends import last_lines
 from neocloud.services.inference.reconcile.reader import ModelReader
+from neocloud.services.inference.reconcile.weight_copies import WeightCopies
 from neocloud.services.inference.reconcile.weights import BadWeights
 from neocloud.services.inference.render import FETCH_POD, fetch_objects
 from neocloud.services.inference.types import (
@@ -44,25 +42,15 @@ from neocloud.services.inference.types import (
     namespace,
     users_namespace,
 )
-from neocloud.services.storage.public import (
-    AccessProblem,
-    ObjectPlace,
-    ObjectReads,
-    Unreadable,
-    folder_place,
-)
+from neocloud.services.registry.public import CannotPull, ImagePulls, PullProblem
+from neocloud.services.storage.public import AccessProblem, ObjectReads, Unreadable
 
 StateEnum = ModelStatus.State
 
 BAD_FOLDER_RESYNC_SECONDS = 30.0
 MOST_COPIES = 4
-"""Models that are copied from buckets at the same time; each takes a thread of the control plane."""
-MAX_OBJECTS = 1000
-"""Below the prefix of a model in a bucket."""
-FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-"""Names of the objects that are copied: a model has no folders in its folder."""
-FREE_BYTES = 2 * 1024**3
-"""Room on the disk that copies leave for the rest of the cloud."""
+"""Models that are copied from buckets and registries at the same time; each takes a thread of the control
+plane."""
 
 
 @dataclass
@@ -89,22 +77,23 @@ class ModelReconciler:
         engine: Engine,
         folders: ModelFolders,
         reader: ModelReader,
-        reads: ObjectReads,
+        copies: WeightCopies,
         image: Callable[[], str],
     ) -> None:
         self._engine = engine
         self._folders = folders
         self._reader = reader
-        self._reads = reads
+        self._copies = copies
         self._image = image
-        self._copies = BackgroundWork[None](MOST_COPIES)
+        self._copying = BackgroundWork[None](MOST_COPIES)
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ModelReconciler":
         reader = dependencies.provided.get(ModelReader)
         folders = dependencies.provided.get(ModelFolders)
-        reads = dependencies.provided.get(ObjectReads)
-        return cls(dependencies.engine, folders, reader, reads, lambda: dependencies.settings.image("jail"))
+        provided = dependencies.provided
+        copies = WeightCopies(folders, provided.get(ObjectReads), provided.get(ImagePulls))
+        return cls(dependencies.engine, folders, reader, copies, lambda: dependencies.settings.image("jail"))
 
     async def scope(self, context: Context) -> ModelScope:
         scope = ModelScope(context, wire.resource_message(context.resource))
@@ -114,10 +103,14 @@ class ModelReconciler:
     def steps(self, scope: ModelScope) -> Sequence[Step]:
         if scope.model.status.digest:
             return ()
-        fetches = {"hub": self._fetch, "object": self._fetch_objects}
+        copy = Step("Fetch the weights", self._copy)
+        fetches = {
+            "hub": (Step("Fetch the weights", self._fetch),),
+            "object": (copy,),
+            "artifact": (Step("Find the artifact", self._find_artifact), copy),
+        }
         source = scope.model.spec.source.WhichOneof("source") or ""
-        must_fetch = self._reader.reads_files and source in fetches
-        fetch = [Step("Fetch the weights", fetches[source])] if must_fetch else []
+        fetch = fetches.get(source, ()) if self._reader.reads_files else ()
         return (*fetch, Step("Inspect the weights", self._inspect))
 
     def delete_steps(self, scope: ModelScope) -> Sequence[Step]:
@@ -128,6 +121,7 @@ class ModelReconciler:
         status.CopyFrom(scope.inspected or scope.model.status)
         state = _state(scope, result)
         status.state = StateEnum.Value(state)
+        status.artifact_digest = scope.model.status.artifact_digest
         status.reconciling = not result.is_done
         is_tried_again = state is ModelState.ERROR and result.error is None
         status.message = scope.model.status.message if is_tried_again else result.message
@@ -159,32 +153,28 @@ class ModelReconciler:
             raise RetryLater("fetching from the hub", delay_seconds=2 * POLL_SECONDS)
         await self._engine.remove([Reference("Namespace", name, name)])
 
-    async def _fetch_objects(self, scope: ModelScope) -> None:
-        """Copy the weights from a bucket, as the account that made the model: whole or not at all."""
+    async def _find_artifact(self, scope: ModelScope) -> None:
+        """Look up what its tag is for. It stays that, also where a copy is interrupted and the tag moves."""
+        if scope.model.status.artifact_digest:
+            return
         try:
-            is_copied = self._copies.is_going_on(scope.model_id)
-        except Unreadable as error:
-            if error.problem is AccessProblem.UNANSWERED:
-                raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
-            raise Failed(ModelReason.FETCH_FAILED, str(error)) from error
-        target = self._folders.of_model(scope.model_id)
-        if not is_copied:
-            if await asyncio.to_thread(target.exists):
-                return
-            self._copies.start(scope.model_id, None, lambda: self._copy_objects(scope, target))
-        raise RetryLater("copying from its bucket", delay_seconds=POLL_SECONDS)
+            scope.model.status.artifact_digest = await self._copies.artifact_digest(scope.model_id)
+        except CannotPull as error:
+            raise _refused(error) from error
 
-    async def _copy_objects(self, scope: ModelScope, target: Path) -> None:
-        source = scope.model.spec.source.object
-        place = folder_place(source.bucket, source.prefix)
-        await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
-        names = await self._reads.names(scope.model_id, place, MAX_OBJECTS)
-        with Folder.open(target.parent) as models, models.staged(target.name) as folder:
-            for name in filter(FILE_NAME.fullmatch, names):
-                room = max(0, shutil.disk_usage(target.parent).free - FREE_BYTES)
-                with folder.new_file(name) as file:
-                    each = ObjectPlace(place.bucket, place.key + name)
-                    await self._reads.fetch(scope.model_id, each, file, room)
+    async def _copy(self, scope: ModelScope) -> None:
+        """Copy the weights from a bucket or a registry."""
+        try:
+            is_going_on = self._copying.is_going_on(scope.model_id)
+        except (Unreadable, CannotPull) as error:
+            raise _refused(error) from error
+        if not is_going_on:
+            if await self._copies.is_there(scope.model_id):
+                return
+            model = scope.model
+            self._copying.start(scope.model_id, None, lambda: self._copies.copy(model))
+        where = "bucket" if scope.model.spec.source.HasField("object") else "registry"
+        raise RetryLater(f"copying from its {where}", delay_seconds=POLL_SECONDS)
 
     async def _inspect(self, scope: ModelScope) -> None:
         folder = await asyncio.to_thread(self._checked, scope.model, scope.model_id)
@@ -230,7 +220,7 @@ class ModelReconciler:
             raise Failed(ModelReason.BAD_FOLDER, f"Its base: {error}.") from error
 
     async def _stop_fetching(self, scope: ModelScope) -> None:
-        self._copies.cancel(scope.model_id)
+        self._copying.cancel(scope.model_id)
         name = namespace(scope.model_id)
         if scope.model.spec.source.HasField("hub"):
             await self._engine.remove([Reference("Namespace", name, name)])
@@ -247,6 +237,12 @@ class ModelReconciler:
                 return
         if not folder.is_symlink():
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _refused(error: Unreadable | CannotPull) -> Exception:
+    if error.problem in (AccessProblem.UNANSWERED, PullProblem.UNANSWERED):
+        return RetryLater(str(error), delay_seconds=RETRY_SECONDS)
+    return Failed(ModelReason.FETCH_FAILED, str(error))
 
 
 async def _users_of(context: Context, model_id: str) -> dict[str, str]:

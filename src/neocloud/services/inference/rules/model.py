@@ -16,6 +16,7 @@ from neocloud.services.inference.types import (
     names_namespace,
     users_namespace,
 )
+from neocloud.services.registry.public import ImagePulls
 from neocloud.services.storage.public import ObjectReads, folder_place
 
 MAX_PREFIX_BYTES = 1000
@@ -102,7 +103,7 @@ def _name_violations(new: Model, old: Model | None, reader: ResourceReader) -> I
 
 
 def _source_violations(new: Model, reader: ResourceReader) -> Iterable[Violation]:
-    """Raises ApiError unless the caller may read the objects that are named."""
+    """Raises ApiError unless the caller may read the objects, or pull the artifact, that are named."""
     source = new.spec.source
     kind = source.WhichOneof("source")
     if kind == "object":
@@ -112,8 +113,27 @@ def _source_violations(new: Model, reader: ResourceReader) -> Iterable[Violation
         place = folder_place(source.object.bucket, source.object.prefix)
         reads = reader.provided.get(ObjectReads)
         reader.write(lambda tx: reads.allow(tx, reader.subject, new.metadata, place))
+    if kind == "artifact":
+        yield from _artifact_violations(new, reader)
     if kind == "folder" and ".." in PurePosixPath(source.folder).parts:
         yield Violation("spec.source.folder", 'must not contain ".."')
+
+
+def _artifact_violations(new: Model, reader: ResourceReader) -> Iterable[Violation]:
+    field, pulls = "spec.source.artifact.name", reader.provided.get(ImagePulls)
+    try:
+        name = pulls.name_of(new.spec.source.artifact.name)
+    except ValueError as error:
+        yield Violation(field, str(error))
+        return
+    if name is None:
+        yield Violation(
+            field,
+            "is in no registry of this cloud; begin with the status.registry_fqdn of one"
+            " (`neo registry registry list`)",
+        )
+        return
+    reader.write(lambda tx: pulls.allow(tx, reader.subject, new.metadata, name))
 
 
 def _base_violations(new: Model, reader: ResourceReader) -> Iterable[Violation]:

@@ -1,0 +1,1 @@
+"""Pushes to registries of the cloud: models, and the cloud's own images."""
