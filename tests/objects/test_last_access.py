@@ -22,6 +22,8 @@ from neocloud.objects.usage import UsageReader
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, files, make_bucket, opened, put
 
+pytestmark = pytest.mark.usefixtures("metadata")
+
 DAY, DAY_MS = 86_400, 86_400_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 GET, HEAD, COPY = AccessMethod.GET_OBJECT, AccessMethod.HEAD_OBJECT, AccessMethod.COPY_OBJECT

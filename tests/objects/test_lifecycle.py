@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from neocloud.objects.lifecycle import Action, apply_lifecycle
 from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.store import ObjectStore
@@ -11,6 +13,8 @@ from neocloud.objects.types import Attributes, Bucket, StorageClass, Versioning
 from neocloud.objects.workers import run_round
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, files, keys, make_bucket, make_versioned, opened, put, put_part
+
+pytestmark = pytest.mark.usefixtures("metadata")
 
 DAY = 86_400
 START = datetime(2026, 1, 1, tzinfo=UTC)

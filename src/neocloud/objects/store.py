@@ -36,6 +36,7 @@ from neocloud.objects.bodies.room import Room
 from neocloud.objects.bodies.writer import Writer as BodyWriter
 from neocloud.objects.errors import StoreFull, StoreUnavailable
 from neocloud.objects.metadata.database import Database
+from neocloud.objects.metadata.place import open_metadata
 from neocloud.objects.metadata.transaction import Transaction
 from neocloud.objects.operations.blob_uploads import BlobUploadOperations
 from neocloud.objects.operations.buckets import BucketOperations
@@ -133,15 +134,19 @@ async def open_store(
     *,
     blobs: BlobDriver | None = None,
     place: S3Place | None = None,
+    metadata: str = "",
+    is_shared: bool = False,
 ) -> ObjectStore:
     """Open or create the store in a folder of its own.
 
     `key` (32 bytes) seals the data keys of the objects: without it, no object can be read. `blobs` keeps the
-    bodies; None: a driver for `place`, and where that is None, too, for files in the folder. Raises
-    StoreUnavailable where another process uses the folder, a newer release wrote it, the key is another, or
-    the bodies are elsewhere.
+    bodies; None: a driver for `place`, and where that is None, too, for files in the folder. `metadata` is
+    the address of a database of PostgreSQL that keeps the metadata; "": a file of SQLite in the folder.
+    `is_shared`: other gateways use that database, too. Raises StoreUnavailable where another process uses the
+    folder or the database, a newer release wrote it, the key is another, or the bodies or the metadata are
+    elsewhere.
     """
-    database, lock = await asyncio.to_thread(_open, home, clock)
+    database, lock = await asyncio.to_thread(_open, home, clock, metadata, is_shared)
     executor = ThreadPoolExecutor(min(_MAX_THREADS, 2 + (os.cpu_count() or 1)), thread_name_prefix="objects")
     sealer = KeySealer(key)
     try:
@@ -157,7 +162,7 @@ async def open_store(
     return ObjectStore(Engine(database, driver, sealer, executor, Room(database.total_bytes)), clock, lock)
 
 
-def _open(home: Path, clock: Clock) -> tuple[Database, HeldLock]:
+def _open(home: Path, clock: Clock, address: str, is_shared: bool) -> tuple[Database, HeldLock]:
     path = home / "meta.db"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -166,7 +171,7 @@ def _open(home: Path, clock: Clock) -> tuple[Database, HeldLock]:
     except (OSError, SqliteFileError) as error:
         raise _unusable(home, error) from error
     try:
-        database = Database(path, clock)
+        database = Database(open_metadata(home, address, is_shared=is_shared), clock)
         sync_folder(home)
     except OSError as error:
         lock.release()
