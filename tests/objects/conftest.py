@@ -1,11 +1,11 @@
 """Stores of the tests, with their metadata in SQLite or in PostgreSQL."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import psycopg
 import pytest
 
-from neocloud.objects.metadata.postgres import SCHEMA
+from neocloud.core.osfiles import create_file
 from tests.core.conftest import new_database, postgres  # noqa: F401  fixtures
 from tests.objects import stores
 
@@ -16,16 +16,17 @@ def objects_database(new_database: Callable[[], str]) -> str:  # noqa: F811
 
 
 @pytest.fixture
-def postgresql_metadata(objects_database: str) -> Iterator[str]:
-    """Gives the address of a database without tables, in which the test's stores have their metadata."""
-    with psycopg.connect(objects_database, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
-    stores.metadata = objects_database
-    yield objects_database
-    stores.metadata = ""
+def postgresql_metadata(objects_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Gives a file with the address of a database without tables, where the test's stores have metadata."""
+    file = tmp_path_factory.mktemp("address") / "url"
+    create_file(file, objects_database)
+    stores.empty(file)
+    stores.metadata = file
+    yield file
+    stores.metadata = None
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def metadata(request: pytest.FixtureRequest) -> str:
-    """Gives the address of the metadata of the test's stores; "": files in their folders."""
-    return "" if request.param == "sqlite" else request.getfixturevalue("postgresql_metadata")
+def metadata(request: pytest.FixtureRequest) -> Path | None:
+    """Gives the file with the address of the metadata of the test's stores; None: they are in SQLite."""
+    return None if request.param == "sqlite" else request.getfixturevalue("postgresql_metadata")

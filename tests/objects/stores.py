@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from neocloud.core.clock import Clock
 from neocloud.objects.blobs.driver import BlobDriver
 from neocloud.objects.metadata import postgres
@@ -27,9 +29,9 @@ KEY = bytes(range(32))
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where flushes take no time; what a killed process wrote is there as on a disk."""
 KIB, MIB = 1024, 1024**2
-metadata = ""
-"""The address of the database with the metadata of all stores, which the fixture `metadata` sets; "": files of
-SQLite."""
+metadata: Path | None = None
+"""The file with the address of the metadata of all stores, which the fixture `metadata` sets; None: they are
+in SQLite."""
 
 
 @asynccontextmanager
@@ -113,11 +115,17 @@ def files(home: Path) -> list[Path]:
     return [folder / name for folder in (home / "blobs").iterdir() for name in os.listdir(folder)]
 
 
+def empty(address_file: Path) -> None:
+    """Drop all tables of metadata."""
+    with psycopg.connect(address_file.read_text(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {postgres.SCHEMA} CASCADE".encode())
+
+
 def read(home: Path, query: str, *values: object) -> list[Any]:
     """Read the metadata as another process does."""
     if metadata:
-        with closing(postgres.connect(metadata)) as connection:
-            return connection.execute(query.replace("?", "%s"), values).fetchall()
+        with closing(postgres.connect(metadata.read_text())) as connection:
+            return connection.execute(query.replace("?", "%s").encode(), values).fetchall()
     with sqlite3.connect(f"{(home / 'meta.db').as_uri()}?mode=ro", uri=True) as connection:
         found = connection.execute(query, values).fetchall()
     connection.close()

@@ -94,7 +94,7 @@ async def test_many_versions_over_several_pages(tmp_path: Path) -> None:
                 tx.connection.execute(
                     "INSERT INTO version VALUES (?, 1, ?, ?, 0, ?, 1, 0, '', 0, 0, 'STANDARD', NULL, 0, NULL,"
                     " '[{},{},{}]', NULL, NULL, 0, '', NULL)",
-                    (seq, b"k%d" % (seq // 650), str(seq), seq in (649, 1299, 1309)),
+                    (seq, b"k%d" % (seq // 650), str(seq), int(seq in (649, 1299, 1309))),
                 )
 
         await store.engine.database.write(work)

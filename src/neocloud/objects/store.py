@@ -134,14 +134,15 @@ async def open_store(
     *,
     blobs: BlobDriver | None = None,
     place: S3Place | None = None,
-    metadata: str = "",
+    metadata: Path | None = None,
     is_shared: bool = False,
 ) -> ObjectStore:
     """Open or create the store in a folder of its own.
 
     `key` (32 bytes) seals the data keys of the objects: without it, no object can be read. `blobs` keeps the
     bodies; None: a driver for `place`, and where that is None, too, for files in the folder. `metadata` is
-    the address of a database of PostgreSQL that keeps the metadata; "": a file of SQLite in the folder.
+    a file with the address of a database of PostgreSQL that keeps the metadata; None: a file of SQLite in the
+    folder.
     `is_shared`: other gateways use that database, too. Raises StoreUnavailable where another process uses the
     folder or the database, a newer release wrote it, the key is another, or the bodies or the metadata are
     elsewhere.
@@ -162,7 +163,7 @@ async def open_store(
     return ObjectStore(Engine(database, driver, sealer, executor, Room(database.total_bytes)), clock, lock)
 
 
-def _open(home: Path, clock: Clock, address: str, is_shared: bool) -> tuple[Database, HeldLock]:
+def _open(home: Path, clock: Clock, address_file: Path | None, is_shared: bool) -> tuple[Database, HeldLock]:
     path = home / "meta.db"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -171,7 +172,7 @@ def _open(home: Path, clock: Clock, address: str, is_shared: bool) -> tuple[Data
     except (OSError, SqliteFileError) as error:
         raise _unusable(home, error) from error
     try:
-        database = Database(open_metadata(home, address, is_shared=is_shared), clock)
+        database = Database(open_metadata(home, address_file, is_shared=is_shared), clock)
         sync_folder(home)
     except OSError as error:
         lock.release()

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.errors import Damaged
 from neocloud.objects.metadata import contents, rows, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import Span
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow, find_bucket, no_such_bucket

@@ -68,9 +68,10 @@ class Accesses:
 
 def write(connection: Connection, taken: Taken) -> None:
     """Write reads of versions that are still there."""
-    connection.executemany(
-        "UPDATE version SET accessed_ms = ? WHERE seq = ? AND coalesce(accessed_ms, 0) < ?", taken
-    )
+    if taken:
+        connection.executemany(
+            "UPDATE version SET accessed_ms = ? WHERE seq = ? AND coalesce(accessed_ms, 0) < ?", taken
+        )
 
 
 def tracked_since_ms(connection: Connection) -> int:

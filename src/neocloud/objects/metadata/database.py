@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from neocloud.core.clock import Clock
@@ -20,7 +19,6 @@ from neocloud.objects.metadata import accesses, held
 from neocloud.objects.metadata.accesses import Accesses, Taken
 from neocloud.objects.metadata.connection import Connection, Metadata
 from neocloud.objects.metadata.known_buckets import KnownBuckets, StoredBuckets
-from neocloud.objects.metadata.sqlite import open_to_read
 from neocloud.objects.metadata.transaction import Transaction
 
 _Result = TypeVar("_Result")
@@ -175,14 +173,14 @@ class Database:
 class ReadingDatabase(Database):
     """The database as other processes than the gateway read it. They see its commits and write nothing."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises StoreUnavailable where the file is of another release."""
+    def __init__(self, open: Callable[[], Connection], clock: Clock) -> None:
+        """`open` opens a connection. Raises StoreUnavailable as that does."""
         self._clock = clock
-        self._path = path
-        self.reading = open_to_read(path)
+        self._open = open
+        self.reading = open()
 
     def open_reading(self) -> Connection:
-        return open_to_read(self._path)
+        return self._open()
 
     async def close(self) -> None:
         self.reading.close()

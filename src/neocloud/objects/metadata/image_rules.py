@@ -11,10 +11,10 @@ from datetime import timedelta
 
 import orjson
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.image_types import RemovedImage, RemovedImages
 from neocloud.objects.lifecycle_rules import ImageRules
 from neocloud.objects.metadata import manifests, rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.manifests import ManifestRow
 from neocloud.objects.metadata.transaction import Transaction
 
@@ -45,9 +45,7 @@ _IS_UNTAGGED = (
 _IS_TAGGED = f"m.parents = 0 AND m.subject IS NULL AND {_HAS_TAG}"
 
 
-def due(
-    connection: Connection, bucket: int, rules: ImageRules, now_ms: int
-) -> Sequence[tuple[int, int]]:
+def due(connection: Connection, bucket: int, rules: ImageRules, now_ms: int) -> Sequence[tuple[int, int]]:
     """Return the manifests that the rules remove, each with the time of its last push. It takes a while."""
     found: set[tuple[int, int]] = set()
     if rules.untagged_days:

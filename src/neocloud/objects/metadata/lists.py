@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata import rows, uploads, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow
 from neocloud.objects.metadata.uploads import UploadRow
@@ -69,9 +69,7 @@ class _Page(Generic[_Row]):
         return (self.next if isinstance(self.next, bytes) else self.next.key).decode()
 
 
-def objects(
-    connection: Connection, bucket: BucketRow, selection: Selection, start_after: bytes
-) -> ListPage:
+def objects(connection: Connection, bucket: BucketRow, selection: Selection, start_after: bytes) -> ListPage:
     def fetch(key: bytes, after: int | None, limit: int) -> Iterator[tuple[Any, ...]]:
         return connection.execute(
             f"SELECT {rows.COLUMNS} FROM version INDEXED BY version_listed"  # nosec B608
@@ -168,11 +166,11 @@ def _rest(
     of_key: _OfKey, from_key: _FromKey, position: tuple[bytes, int], next_key: bytes, limit: int
 ) -> Iterator[tuple[Any, ...]]:
     """Yield what follows a position in its key, then what follows from the next key on."""
-    number = 0
-    for number, row in enumerate(of_key(*position, limit), 1):
+    for row in of_key(*position, limit):
+        limit -= 1
         yield row
-    if number < limit:
-        yield from from_key(next_key, limit - number)
+    if limit > 0:
+        yield from from_key(next_key, limit)
 
 
 def _page(
@@ -188,8 +186,9 @@ def _page(
     last: _Row | bytes | None = None
     fetched = selection.fetched
     while True:
-        number, row = 0, None
-        for number, values in enumerate(start, 1):
+        left, row = fetched, None
+        for values in start:
+            left -= 1
             row = make(values)
             if not row.key.startswith(selection.prefix):
                 return page
@@ -204,7 +203,7 @@ def _page(
             page.rows.append(row)
             last = row
         else:
-            if row is None or number < fetched:
+            if row is None or left > 0:
                 return page
             fetched = min(fetched * 4, selection.limit + 1)
             start = fetch(row.key, row[0], fetched)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.errors import ContentInUse, ManifestUnknown, ReferenceMissing
 from neocloud.objects.image_types import Manifest, ManifestPage, NewManifest, TagPage
 from neocloud.objects.metadata import repositories, rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import NewContent
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 
@@ -101,7 +101,8 @@ def put(
     if tag:
         _release_tagged(tx, number, tag)
         tx.connection.execute(
-            "INSERT INTO tag VALUES (?, ?, ?) ON CONFLICT (repository, name) DO UPDATE SET manifest = excluded.manifest",
+            "INSERT INTO tag VALUES (?, ?, ?)"
+            " ON CONFLICT (repository, name) DO UPDATE SET manifest = excluded.manifest",
             (number, tag, row.number),
         )
     return row

@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.pq import TransactionStatus
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
 from neocloud.objects.errors import InvalidRequest, ObjectStoreError, StoreFull, StoreUnavailable
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.schema import MIGRATIONS
 
 SCHEMA = "neocloud_objects"
@@ -120,22 +121,32 @@ class _Connection:
 
 
 class _Reading(_Connection):
+    """Reads, in the thread of the event loop unless it is of another kind."""
+
     def __init__(self, address: str, kind: type[_Database] = _BoundedConnection) -> None:
         super().__init__(address, kind, default_transaction_read_only="on")
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
         """Raises StoreUnavailable, InvalidRequest."""
         try:
-            if self.open():
-                return super().execute(sql, parameters)
+            is_new = self.open()
             try:
                 return super().execute(sql, parameters)
             except psycopg.OperationalError:
-                if not self.open():  # the server ended the connection, for example because it was restarted
-                    raise
+                if is_new or not self.open():
+                    raise  # else the server ended the connection before, for example because it was restarted
                 return super().execute(sql, parameters)
         except psycopg.Error as error:
             raise explain(error, self._address) from error
+
+
+class _ReadingOnce(_Reading):
+    """Reads in a transaction, which a new connection would not go on with."""
+
+    def open(self) -> bool:
+        if self._database is not None:
+            return False
+        return super().open()
 
 
 class PostgresMetadata:
@@ -168,7 +179,7 @@ class PostgresMetadata:
         self.writing.close()
 
     def open_reading(self) -> _Reading:
-        return _Reading(self._address, psycopg.Connection[tuple[Any, ...]])
+        return _ReadingOnce(self._address, psycopg.Connection[tuple[Any, ...]])
 
     def begin(self) -> None:
         self._open_writing()
@@ -208,13 +219,14 @@ class PostgresMetadata:
 
 
 _DURABLE = (
-    "SELECT set_config('synchronous_commit', 'on', false)"
-    " WHERE current_setting('synchronous_commit') = 'off'"
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
 """What is acknowledged is on the disk, whatever the database does for others."""
 
 
-def connect(address: str, kind: type[_Database] = psycopg.Connection[tuple[Any, ...]], **settings: str) -> Any:
+def connect(
+    address: str, kind: type[_Database] = psycopg.Connection[tuple[Any, ...]], **settings: str
+) -> _Database:
     """Connect, so that each statement is a transaction unless one is begun. Raises psycopg.Error."""
     own = " ".join(f"-c {name}={value}" for name, value in {"search_path": SCHEMA, **settings}.items())
     options = f"{conninfo_to_dict(address).get('options') or ''} {own}".strip()
@@ -251,13 +263,15 @@ def upgrade(address: str) -> None:
             database.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
 
 
-def check_version(address: str) -> None:
-    """Raises psycopg.Error, and StoreUnavailable where another release wrote the tables."""
-    with connect(address) as database:
-        if _version(database) != len(MIGRATIONS):
-            raise StoreUnavailable(
-                f"The tables in {named(address)} were written by another release; use that one."
-            )
+def open_reading(address: str) -> Connection:
+    """Return a connection for another process than the gateway. Raises StoreUnavailable where another release
+    wrote the tables."""
+    connection = _ReadingOnce(address, psycopg.Connection[tuple[Any, ...]])
+    (version,) = connection.execute("SELECT version FROM schema_version").fetchone() or (0,)
+    if version != len(MIGRATIONS):
+        connection.close()
+        raise StoreUnavailable(f"The tables in {named(address)} are of another release; use that one.")
+    return connection
 
 
 def named(address: str) -> str:
@@ -317,11 +331,11 @@ def _not_storable(error: psycopg.DataError) -> InvalidRequest:
 
 
 @lru_cache(maxsize=1000)
-def _translated(sql: str) -> str:
-    return _INDEX.sub("", sql).replace("%", "%%").replace("?", "%s")
+def _translated(sql: str) -> bytes:
+    return _INDEX.sub("", sql).replace("%", "%%").replace("?", "%s").encode()
 
 
-def _in_words_of_postgres(script: str) -> str:
+def _in_words_of_postgres(script: str) -> bytes:
     for ours, theirs in _WORDS:
         script = script.replace(ours, theirs)
-    return script
+    return script.encode()

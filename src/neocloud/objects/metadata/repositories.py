@@ -7,9 +7,9 @@ What no manifest names goes after a while; `used_ms` is when it was uploaded or 
 
 from collections.abc import Iterable
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.errors import BlobUnknown, ContentInUse
 from neocloud.objects.metadata import contents, uploads, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import NewContent
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 from neocloud.objects.metadata.uploads import UploadRow

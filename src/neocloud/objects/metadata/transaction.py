@@ -4,9 +4,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.errors import NoSuchBucket, QuotaExceeded
 from neocloud.objects.metadata import bucket_codec, held
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.types import Bucket, BucketState, RequestClass
 
 

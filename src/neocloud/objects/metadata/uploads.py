@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects import checksums
 from neocloud.objects.errors import (
     ChecksumMismatch,
@@ -17,6 +16,7 @@ from neocloud.objects.errors import (
     TooLarge,
 )
 from neocloud.objects.metadata import contents, rows, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.held import Kind
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 from neocloud.objects.metadata.versions import NewVersion

@@ -5,10 +5,10 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.conditions import check_delete, check_put
 from neocloud.objects.errors import InvalidRequest, IsDeleteMarker, NoSuchKey, NoSuchVersion, ObjectLocked
 from neocloud.objects.metadata import contents, rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.held import kind_of
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow, Transaction

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import orjson
 
-from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata import rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.transaction import Transaction
 from neocloud.objects.scan.layers import Inventory
 

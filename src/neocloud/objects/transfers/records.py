@@ -122,8 +122,8 @@ class Records:
 
         def work(tx: Transaction) -> None:
             number, end = tx.connection.execute(
-                "SELECT coalesce(max(number), 0), sum(CASE WHEN end_ms IS NULL THEN 1 ELSE 0 END) FROM transfer_iteration"
-                " WHERE transfer = ?",
+                "SELECT coalesce(max(number), 0), sum(CASE WHEN end_ms IS NULL THEN 1 ELSE 0 END)"
+                " FROM transfer_iteration WHERE transfer = ?",
                 (transfer_id,),
             ).fetchone()
             if not end:
@@ -231,7 +231,8 @@ class Records:
 
         def work(tx: Transaction) -> None:
             tx.connection.execute(
-                "DELETE FROM transfer_upload WHERE transfer = ? AND key = ?", (transfer_id, upload.key.encode())
+                "DELETE FROM transfer_upload WHERE transfer = ? AND key = ?",
+                (transfer_id, upload.key.encode()),
             )
             tx.connection.execute("INSERT INTO transfer_upload VALUES (?, ?, ?, ?, ?)", values)
 
