@@ -194,11 +194,13 @@ async def _check_key(database: Database, sealer: KeySealer) -> None:
     if row is None:
         sealed = sealer.seal(expected)
 
-        def remember(tx: Transaction) -> None:
-            tx.connection.execute("INSERT INTO fact VALUES (?, ?)", (KEY_CHECK, sealed))
+        def remember(tx: Transaction) -> tuple[bytes]:
+            tx.connection.execute(
+                "INSERT INTO fact VALUES (?, ?) ON CONFLICT DO NOTHING", (KEY_CHECK, sealed)
+            )
+            return tx.connection.execute("SELECT value FROM fact WHERE name = ?", (KEY_CHECK,)).fetchone()
 
-        await database.write(remember)
-        return
+        row = await database.write(remember)
     try:
         is_right = hmac.compare_digest(sealer.open(row[0]), expected)
     except NotAuthentic:

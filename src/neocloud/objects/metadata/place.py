@@ -72,6 +72,8 @@ def read_address(file: Path) -> str:
         raise StoreUnavailable(f"{file} cannot be read: {error.strerror}.") from error
     if not address.startswith(("postgresql://", "postgres://")) or not address.isprintable():
         raise StoreUnavailable(f"{file} does not hold an address such as postgresql://USER@HOST/DATABASE.")
+    if address.count("@") > 1:  # else the driver takes a part of the password for the host, and says so
+        raise StoreUnavailable(f"{file} has more than one @. Write one in a password as %40.")
     return address
 
 

@@ -88,6 +88,10 @@ class _Connection:
             raise
         return True
 
+    @property
+    def is_lost(self) -> bool:
+        return self._database is not None and self._database.closed
+
     def close(self) -> None:
         if self._database is not None:
             self._database.close()
@@ -184,7 +188,14 @@ class PostgresMetadata:
     def begin(self) -> None:
         self._open_writing()
         self.rollback()  # a group before may have ended with an error that nobody expected
-        self.writing.execute(f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})")
+        begin = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})"
+        try:
+            self.writing.execute(begin)
+        except psycopg.OperationalError:
+            if not self.writing.is_lost:
+                raise
+            self._open_writing()  # it ended while nothing was written, for example by a restart of the server
+            self.writing.execute(begin)
 
     def commit(self) -> None:
         self.writing.execute("COMMIT")
@@ -227,9 +238,16 @@ _DURABLE = (
 def connect(
     address: str, kind: type[_Database] = psycopg.Connection[tuple[Any, ...]], **settings: str
 ) -> _Database:
-    """Connect, so that each statement is a transaction unless one is begun. Raises psycopg.Error."""
+    """Connect, so that each statement is a transaction unless one is begun. Raises psycopg.Error,
+    StoreUnavailable for what is no address."""
+    try:
+        parts = conninfo_to_dict(address)
+    except psycopg.Error:  # which quotes the address
+        raise StoreUnavailable(
+            "The address of PostgreSQL cannot be read. Write postgresql://USER:PASSWORD@HOST/DATABASE."
+        ) from None
     own = " ".join(f"-c {name}={value}" for name, value in {"search_path": SCHEMA, **settings}.items())
-    options = f"{conninfo_to_dict(address).get('options') or ''} {own}".strip()
+    options = f"{parts.get('options') or ''} {own}".strip()
     database = kind.connect(
         make_conninfo(
             address,
