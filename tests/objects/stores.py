@@ -36,10 +36,10 @@ in SQLite."""
 
 @asynccontextmanager
 async def opened(
-    home: Path, clock: Clock | None = None, *, blobs: BlobDriver | None = None, is_shared: bool = False
+    home: Path, clock: Clock | None = None, *, blobs: BlobDriver | None = None, is_alone: bool = True
 ) -> AsyncIterator[ObjectStore]:
     store = await open_store(
-        home, KEY, clock or FakeClock(), blobs=blobs, metadata=metadata, is_shared=is_shared
+        home, KEY, clock or FakeClock(), blobs=blobs, metadata=metadata, is_alone=is_alone
     )
     try:
         yield store

@@ -135,7 +135,7 @@ async def open_store(
     blobs: BlobDriver | None = None,
     place: S3Place | None = None,
     metadata: Path | None = None,
-    is_shared: bool = False,
+    is_alone: bool = True,
 ) -> ObjectStore:
     """Open or create the store in a folder of its own.
 
@@ -143,11 +143,11 @@ async def open_store(
     bodies; None: a driver for `place`, and where that is None, too, for files in the folder. `metadata` is
     a file with the address of a database of PostgreSQL that keeps the metadata; None: a file of SQLite in the
     folder.
-    `is_shared`: other gateways use that database, too. Raises StoreUnavailable where another process uses the
+    `is_alone`: no other gateway may use that database. Raises StoreUnavailable where another process uses the
     folder or the database, a newer release wrote it, the key is another, or the bodies or the metadata are
     elsewhere.
     """
-    database, lock = await asyncio.to_thread(_open, home, clock, metadata, is_shared)
+    database, lock = await asyncio.to_thread(_open, home, clock, metadata, is_alone)
     executor = ThreadPoolExecutor(min(_MAX_THREADS, 2 + (os.cpu_count() or 1)), thread_name_prefix="objects")
     sealer = KeySealer(key)
     try:
@@ -163,7 +163,7 @@ async def open_store(
     return ObjectStore(Engine(database, driver, sealer, executor, Room(database.total_bytes)), clock, lock)
 
 
-def _open(home: Path, clock: Clock, address_file: Path | None, is_shared: bool) -> tuple[Database, HeldLock]:
+def _open(home: Path, clock: Clock, address_file: Path | None, is_alone: bool) -> tuple[Database, HeldLock]:
     path = home / "meta.db"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -172,7 +172,7 @@ def _open(home: Path, clock: Clock, address_file: Path | None, is_shared: bool) 
     except (OSError, SqliteFileError) as error:
         raise _unusable(home, error) from error
     try:
-        database = Database(open_metadata(home, address_file, is_shared=is_shared), clock)
+        database = Database(open_metadata(home, address_file, is_alone=is_alone), clock)
         sync_folder(home)
     except OSError as error:
         lock.release()

@@ -44,7 +44,7 @@ class Metadata(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes write to it, too, so that nothing read before may be relied on."""
+        """Whether other processes may write to it, now or later, so that nothing that was read is kept."""
         ...
 
     @property

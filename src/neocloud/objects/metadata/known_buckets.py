@@ -18,6 +18,10 @@ class KnownBuckets:
     def find(self, bucket_id: str) -> BucketRow | None:
         return self._by_id.get(bucket_id)
 
+    def number(self, bucket_id: str) -> int | None:
+        found = self._by_id.get(bucket_id)
+        return None if found is None else found.number
+
     def named(self, name: str) -> BucketRow | None:
         return self._by_name.get(name)
 
@@ -36,13 +40,27 @@ class KnownBuckets:
 
 
 class StoredBuckets:
-    """Buckets read anew each time, where other gateways change them, too."""
+    """Buckets read anew each time, where other gateways may change them, too. Their numbers never change."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._numbers: dict[str, int] = {}
 
     def find(self, bucket_id: str) -> BucketRow | None:
-        return find_bucket(self._connection, bucket_id)
+        found = find_bucket(self._connection, bucket_id)
+        if found is None:
+            self._numbers.pop(bucket_id, None)
+        else:
+            self._numbers[bucket_id] = found.number
+        return found
+
+    def number(self, bucket_id: str) -> int | None:
+        """Return the number of a bucket as of when it was read last, also while the database is away."""
+        known = self._numbers.get(bucket_id)
+        if known is not None:
+            return known
+        found = self.find(bucket_id)
+        return None if found is None else found.number
 
     def named(self, name: str) -> BucketRow | None:
         return find_bucket_named(self._connection, name)
@@ -52,4 +70,5 @@ class StoredBuckets:
         return find_buckets(self._connection)
 
     def refresh(self, bucket_id: str) -> None:
-        """Nothing is kept."""
+        """Forget what is kept of a bucket."""
+        self._numbers.pop(bucket_id, None)

@@ -22,7 +22,7 @@ MARK = "metadata.json"
 _MOST_ADDRESS_BYTES = 4096
 
 
-def open_metadata(home: Path, address_file: Path | None, *, is_shared: bool) -> Metadata:
+def open_metadata(home: Path, address_file: Path | None, *, is_alone: bool = True) -> Metadata:
     """Open what the gateway writes. Raises StoreUnavailable, also where they are elsewhere; OSError."""
     if problem := problem_with(home, address_file):
         raise StoreUnavailable(problem)
@@ -31,7 +31,7 @@ def open_metadata(home: Path, address_file: Path | None, *, is_shared: bool) -> 
     from neocloud.objects.metadata.postgres import PostgresMetadata, named  # noqa: PLC0415  it takes a while
 
     address = read_address(address_file)
-    found = PostgresMetadata(address, is_shared=is_shared)
+    found = PostgresMetadata(address, is_alone=is_alone)
     mark = {"database": named(address), "address_file": str(address_file)}
     write_file(home / MARK, json.dumps(mark) + "\n", durable=True)
     return found

@@ -8,9 +8,10 @@ they begin; a snapshot of the whole transaction would be older than the lock.
 The tables are in a schema of their own, so that the database may have other tables beside them.
 """
 
+import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
-from neocloud.objects.errors import InvalidRequest, ObjectStoreError, StoreFull, StoreUnavailable
+from neocloud.objects.errors import InvalidRequest, ObjectStoreError, StoreBusy, StoreFull, StoreUnavailable
 from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.schema import MIGRATIONS
 
@@ -31,10 +32,14 @@ _WRITERS, _GATEWAY, _UPGRADE = 0x6F626A31, 0x6F626A32, 0x6F626A33
 _CONNECT_SECONDS = 2
 _READ_SECONDS = 5
 """A read in the thread of the event loop that takes longer is given up, and its connection with it."""
+_WRITE_SECONDS = 30
+"""The same of a statement of the writer, which may wait for the others."""
 _RETRY_SECONDS = 2
 """So long after a connection failed, reads fail at once: each attempt stops the event loop."""
 _WAIT_SECONDS = 20
 """A writer waits for the others, and an idle transaction keeps them waiting, no longer."""
+_LOG_SECONDS = 10
+logger = logging.getLogger(__name__)
 _Database = psycopg.Connection[tuple[Any, ...]]
 _Result = TypeVar("_Result")
 _INDEX = re.compile(r" INDEXED BY \w+")
@@ -53,22 +58,32 @@ _WORDS = (
 """What the migrations say in SQLite's words, longer ones first. Texts are ordered by bytes."""
 
 
-class _BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Gives up a server that does not answer."""
+class _Reader(psycopg.Connection[tuple[Any, ...]]):
+    """Gives up a server that does not answer: its thread has other things to do."""
+
+    @property
+    def seconds(self) -> float:
+        return _READ_SECONDS
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         try:
-            return super().wait(gen, interval, _READ_SECONDS if timeout is None else timeout)
+            return super().wait(gen, interval, self.seconds if timeout is None else timeout)
         except psycopg.OperationalError:
             if self.info.transaction_status == TransactionStatus.ACTIVE:
                 self.close()
             raise
 
 
+class _Writer(_Reader):
+    @property
+    def seconds(self) -> float:
+        return _WRITE_SECONDS
+
+
 class _Connection:
     """One connection, opened when it is needed first, and again after it was lost."""
 
-    def __init__(self, address: str, kind: type[_Database] = _BoundedConnection, **options: str) -> None:
+    def __init__(self, address: str, kind: type[_Database] = _Reader, **options: str) -> None:
         self._address = address
         self._kind = kind
         self._options = options
@@ -89,6 +104,12 @@ class _Connection:
         return True
 
     @property
+    def database(self) -> _Database:
+        """Used after `open`."""
+        assert self._database is not None
+        return self._database
+
+    @property
     def is_lost(self) -> bool:
         return self._database is not None and self._database.closed
 
@@ -105,9 +126,8 @@ class _Connection:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
         """Raises psycopg.Error, InvalidRequest."""
-        assert self._database is not None
         try:
-            return self._database.execute(_translated(sql), parameters)
+            return self.database.execute(_translated(sql), parameters)
         except psycopg.DataError as error:
             raise _not_storable(error) from error
 
@@ -115,8 +135,7 @@ class _Connection:
         self, sql: str, parameters: Iterable[Sequence[Any]], /
     ) -> psycopg.Cursor[tuple[Any, ...]]:
         """Raises psycopg.Error, InvalidRequest."""
-        assert self._database is not None
-        cursor = self._database.cursor()
+        cursor = self.database.cursor()
         try:
             cursor.executemany(_translated(sql), parameters)
         except psycopg.DataError as error:
@@ -127,7 +146,7 @@ class _Connection:
 class _Reading(_Connection):
     """Reads, in the thread of the event loop unless it is of another kind."""
 
-    def __init__(self, address: str, kind: type[_Database] = _BoundedConnection) -> None:
+    def __init__(self, address: str, kind: type[_Database] = _Reader) -> None:
         super().__init__(address, kind, default_transaction_read_only="on")
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -141,7 +160,7 @@ class _Reading(_Connection):
                     raise  # else the server ended the connection before, for example because it was restarted
                 return super().execute(sql, parameters)
         except psycopg.Error as error:
-            raise explain(error, self._address) from error
+            raise explain_to_clients(error, self._address) from error
 
 
 class _ReadingOnce(_Reading):
@@ -155,21 +174,22 @@ class _ReadingOnce(_Reading):
 
 class PostgresMetadata:
     errors = psycopg.Error
+    is_shared = True
 
-    def __init__(self, address: str, *, is_shared: bool = False) -> None:
-        """`is_shared`: other gateways write to the database, too. Raises StoreUnavailable."""
-        self.is_shared = is_shared
+    def __init__(self, address: str, *, is_alone: bool = True) -> None:
+        """`is_alone`: no other gateway may use the database. Raises StoreUnavailable with words for the
+        operator."""
         self._address = address
+        self._lock = "pg_try_advisory_lock" if is_alone else "pg_try_advisory_lock_shared"
         self.writing = _Connection(
             address,
-            psycopg.Connection[tuple[Any, ...]],
+            _Writer,
             lock_timeout=f"{_WAIT_SECONDS}s",
             idle_in_transaction_session_timeout=f"{_WAIT_SECONDS}s",
         )
         self.reading = _Reading(address)
         try:
-            upgrade(address)
-            self._open_writing()
+            self._open_writing(upgrade)
             self.reading.open()
         except psycopg.Error as error:
             self.close()
@@ -182,11 +202,11 @@ class PostgresMetadata:
         self.reading.close()
         self.writing.close()
 
-    def open_reading(self) -> _Reading:
+    def open_reading(self) -> Connection:
         return _ReadingOnce(self._address, psycopg.Connection[tuple[Any, ...]])
 
     def begin(self) -> None:
-        self._open_writing()
+        self._open_writing(check_version)
         self.rollback()  # a group before may have ended with an error that nobody expected
         begin = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})"
         try:
@@ -194,11 +214,13 @@ class PostgresMetadata:
         except psycopg.OperationalError:
             if not self.writing.is_lost:
                 raise
-            self._open_writing()  # it ended while nothing was written, for example by a restart of the server
+            # It ended while nothing was written, for example by a restart of the server.
+            self._open_writing(check_version)
             self.writing.execute(begin)
 
     def commit(self) -> None:
-        self.writing.execute("COMMIT")
+        if self.writing.execute("COMMIT").statusmessage != "COMMIT":  # what failed before is rolled back
+            raise psycopg.OperationalError("the transaction was undone")
 
     def rollback(self) -> None:
         self.writing.rollback()
@@ -211,22 +233,26 @@ class PostgresMetadata:
         return isinstance(error, psycopg.IntegrityError | psycopg.ProgrammingError)
 
     def explain(self, error: Exception) -> ObjectStoreError:
-        return explain(error, self._address)
+        return explain_to_clients(error, self._address)
 
-    def _open_writing(self) -> None:
+    def _open_writing(self, check: Callable[[_Database, str], None]) -> None:
         """Connect if need be. A gateway that is alone has a lock as long as its connection: another one that
         took over keeps it from writing."""
         if not self.writing.open():
             return
-        self.writing.execute(_DURABLE)
-        lock = "pg_try_advisory_lock_shared" if self.is_shared else "pg_try_advisory_lock"
-        (is_ours,) = self.writing.execute(f"SELECT {lock}({_GATEWAY})").fetchone() or (False,)
-        if not is_ours:
+        try:
+            self.writing.execute(_DURABLE)
+            (is_ours,) = self.writing.execute(f"SELECT {self._lock}({_GATEWAY})").fetchone() or (False,)
+            if not is_ours:
+                raise _Taken("another gateway has the database")
+            check(self.writing.database, self._address)
+        except BaseException:
             self.writing.close()
-            raise StoreUnavailable(
-                f"Another object gateway uses {named(self._address)}. Stop it, or wait until PostgreSQL has"
-                " noticed that it is gone."
-            )
+            raise
+
+
+class _Taken(psycopg.OperationalError):
+    """Another gateway has the database."""
 
 
 _DURABLE = (
@@ -263,22 +289,39 @@ def connect(
     return database
 
 
-def upgrade(address: str) -> None:
+def upgrade(database: _Database, address: str) -> None:
     """Create or upgrade the tables. Raises psycopg.Error, StoreUnavailable."""
-    with connect(address) as database:
-        _check_server(database, address)
-        with database.transaction():
-            database.execute("SELECT pg_advisory_xact_lock(%s)", (_UPGRADE,))
-            database.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-            database.execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
-            version = _version(database)
-            if version is None:
-                database.execute("INSERT INTO schema_version VALUES (0)")
-            if (version or 0) > len(MIGRATIONS):
-                raise StoreUnavailable(_newer(address, version or 0))
-            for script in MIGRATIONS[version or 0 :]:
-                database.execute(_in_words_of_postgres(script))
-            database.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
+    _check_server(database, address)
+    with database.transaction():
+        database.execute("SELECT pg_advisory_xact_lock(%s)", (_UPGRADE,))
+        database.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+        database.execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+        version = _version(database)
+        if version is None:
+            database.execute("INSERT INTO schema_version VALUES (0)")
+            version = 0
+        if version > len(MIGRATIONS):
+            raise StoreUnavailable(
+                f"The tables in {named(address)} were written by a newer release (schema version {version};"
+                f" this release supports up to {len(MIGRATIONS)}). Start that release, or restore a backup."
+            )
+        if version == len(MIGRATIONS):
+            return
+        # With this session's own lock, no other gateway that is there can be of the release before.
+        (is_alone,) = database.execute("SELECT pg_try_advisory_xact_lock(%s)", (_GATEWAY,)).fetchone() or (
+            False,
+        )
+        if not is_alone:
+            raise StoreUnavailable(f"Stop the other gateways that use {named(address)}: it is upgraded.")
+        for script in MIGRATIONS[version:]:
+            database.execute(_in_words_of_postgres(script))
+        database.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
+
+
+def check_version(database: _Database, address: str) -> None:
+    """Raises psycopg.Error where another release wrote the tables meanwhile."""
+    if _version(database) != len(MIGRATIONS):
+        raise psycopg.OperationalError(f"the tables in {named(address)} are of another release")
 
 
 def open_reading(address: str) -> Connection:
@@ -303,19 +346,57 @@ def named(address: str) -> str:
     return f"postgresql://{host}{port}/{found.get('dbname') or ''}"
 
 
+def explain_to_clients(error: Exception, address: str) -> ObjectStoreError:
+    """Write to the log what happened; return the same without names of machines and users."""
+    found = explain(error, address)
+    _log.write(str(found))
+    for kind, text in _FOR_CLIENTS:
+        if isinstance(found, kind):
+            return kind(text)
+    return found
+
+
+_FOR_CLIENTS: tuple[tuple[type[ObjectStoreError], str], ...] = (
+    (StoreFull, "The disk of the object store is full. Nothing was stored or lost. Free some space."),
+    (StoreBusy, "The metadata of the object store do not answer. Nothing was acknowledged. Try again later."),
+    (StoreUnavailable, "The metadata of the object store cannot be used. Try again."),
+)
+
+
+class _Log:
+    """Each request fails while the database is away; the log says so now and then."""
+
+    _next = 0.0
+
+    def write(self, text: str) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LOG_SECONDS
+            logger.warning("%s", text)
+
+
+_log = _Log()
+
+
 def explain(error: Exception, address: str) -> ObjectStoreError:
+    """Return what happened, in words for the operator."""
     where, why = named(address), str(error).strip().split("\n")[0]
     match error:
         case errors.DiskFull():
             return StoreFull(f"The PostgreSQL server of {where} has no space left. Free some space there.")
         case errors.ReadOnlySqlTransaction():
             return StoreUnavailable(f"{where} is read-only. Give the address of the primary server.")
+        case _Taken():
+            return StoreBusy(
+                f"Another object gateway uses {where}. Stop it, or wait until PostgreSQL has noticed that it"
+                " is gone."
+            )
         case errors.LockNotAvailable():
-            return StoreUnavailable(f"Other writers keep {where} busy. Try again.")
+            return StoreBusy(f"Other writers keep {where} busy. Try again.")
         case errors.InsufficientPrivilege():
             return StoreUnavailable(f"{where}: {why}. Let its user create schemas in the database.")
         case psycopg.OperationalError():
-            return StoreUnavailable(f"PostgreSQL at {where} does not answer ({why}). Is it running?")
+            return StoreBusy(f"PostgreSQL at {where} does not answer ({why}). Is it running?")
         case _:
             return StoreUnavailable(f"PostgreSQL at {where} refused: {why}. Try again.")
 
@@ -335,13 +416,6 @@ def _check_server(database: _Database, address: str) -> None:
 def _version(database: _Database) -> int | None:
     row = database.execute("SELECT version FROM schema_version").fetchone()
     return row[0] if row else None
-
-
-def _newer(address: str, version: int) -> str:
-    return (
-        f"The tables in {named(address)} were written by a newer release (schema version {version}; this"
-        f" release supports up to {len(MIGRATIONS)}). Start that release, or restore a backup."
-    )
 
 
 def _not_storable(error: psycopg.DataError) -> InvalidRequest:
