@@ -3,14 +3,17 @@
 import os
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from neocloud.core.clock import Clock
 from neocloud.objects.blobs.driver import BlobDriver
+from neocloud.objects.metadata import postgres
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.types import (
     Attributes,
@@ -26,13 +29,18 @@ KEY = bytes(range(32))
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where flushes take no time; what a killed process wrote is there as on a disk."""
 KIB, MIB = 1024, 1024**2
+metadata: Path | None = None
+"""The file with the address of the metadata of all stores, which the fixture `metadata` sets; None: they are
+in SQLite."""
 
 
 @asynccontextmanager
 async def opened(
-    home: Path, clock: Clock | None = None, *, blobs: BlobDriver | None = None
+    home: Path, clock: Clock | None = None, *, blobs: BlobDriver | None = None, is_alone: bool = True
 ) -> AsyncIterator[ObjectStore]:
-    store = await open_store(home, KEY, clock or FakeClock(), blobs=blobs)
+    store = await open_store(
+        home, KEY, clock or FakeClock(), blobs=blobs, metadata=metadata, is_alone=is_alone
+    )
     try:
         yield store
     finally:
@@ -107,8 +115,17 @@ def files(home: Path) -> list[Path]:
     return [folder / name for folder in (home / "blobs").iterdir() for name in os.listdir(folder)]
 
 
+def empty(address_file: Path) -> None:
+    """Drop all tables of metadata."""
+    with psycopg.connect(address_file.read_text(), autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {postgres.SCHEMA} CASCADE".encode())
+
+
 def read(home: Path, query: str, *values: object) -> list[Any]:
     """Read the metadata as another process does."""
+    if metadata:
+        with closing(postgres.connect(metadata.read_text())) as connection:
+            return connection.execute(query.replace("?", "%s").encode(), values).fetchall()
     with sqlite3.connect(f"{(home / 'meta.db').as_uri()}?mode=ro", uri=True) as connection:
         found = connection.execute(query, values).fetchall()
     connection.close()
@@ -121,9 +138,9 @@ def check_sums(home: Path) -> None:
     held = read(home, "SELECT bucket, class, kind, number, bytes FROM held WHERE number <> 0 OR bytes <> 0")
     counted = read(
         home,
-        "SELECT bucket, class, CASE WHEN is_latest THEN '' ELSE 'noncurrent_' END"
-        " || CASE WHEN part_count THEN 'multipart' ELSE 'simple' END AS kind, count(*), sum(size)"
-        " FROM version WHERE NOT is_marker GROUP BY 1, 2, 3"
+        "SELECT bucket, class, CASE WHEN is_latest = 1 THEN '' ELSE 'noncurrent_' END"
+        " || CASE WHEN part_count > 0 THEN 'multipart' ELSE 'simple' END AS kind, count(*), sum(size)"
+        " FROM version WHERE is_marker = 0 GROUP BY 1, 2, 3"
         " UNION ALL SELECT bucket, class, 'upload', count(*), 0 FROM upload GROUP BY 1, 2"
         " UNION ALL SELECT bucket, class, 'part', count(*), sum(size)"
         " FROM part JOIN upload ON upload.number = part.upload GROUP BY 1, 2",
@@ -138,9 +155,9 @@ def check_sums(home: Path) -> None:
     assert not wrong, "contents are used more or less often than they say"
     latest = read(
         home,
-        "SELECT count(*) FROM version WHERE is_latest <>"
-        " (seq = (SELECT max(seq) FROM version AS v"
-        " WHERE v.bucket = version.bucket AND v.key = version.key))",
+        "SELECT count(*) FROM version WHERE is_latest <> CASE WHEN seq ="
+        " (SELECT max(seq) FROM version AS v WHERE v.bucket = version.bucket AND v.key = version.key)"
+        " THEN 1 ELSE 0 END",
     )
     assert latest == [(0,)]
     names = {path.name for path in files(home)}

@@ -37,6 +37,7 @@ async def classes(store: ObjectStore, bucket: Bucket) -> dict[str, str]:
     return {each.key: str(each.storage_class) for each in found}
 
 
+@pytest.mark.usefixtures("metadata")
 async def test_what_nobody_reads_changes_its_class_and_its_price(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as store:
@@ -65,6 +66,7 @@ async def test_what_nobody_reads_changes_its_class_and_its_price(tmp_path: Path)
     check_sums(tmp_path)
 
 
+@pytest.mark.usefixtures("metadata")
 async def test_a_read_within_the_transaction_keeps_the_object(tmp_path: Path) -> None:
     clock = FakeClock()
     async with opened(tmp_path, clock) as store:
@@ -128,6 +130,7 @@ async def test_reads_cost_no_commit_of_their_own(tmp_path: Path) -> None:
         assert found.accessed_ms == int((START + timedelta(days=1)).timestamp() * 1000)
 
 
+@pytest.mark.usefixtures("metadata")
 async def test_a_flush_ends_while_clients_go_on_reading(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from neocloud.objects.lifecycle import Action, apply_lifecycle
 from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.store import ObjectStore
@@ -11,6 +13,8 @@ from neocloud.objects.types import Attributes, Bucket, StorageClass, Versioning
 from neocloud.objects.workers import run_round
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, files, keys, make_bucket, make_versioned, opened, put, put_part
+
+pytestmark = pytest.mark.usefixtures("metadata")
 
 DAY = 86_400
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,7 +94,7 @@ async def test_many_versions_over_several_pages(tmp_path: Path) -> None:
                 tx.connection.execute(
                     "INSERT INTO version VALUES (?, 1, ?, ?, 0, ?, 1, 0, '', 0, 0, 'STANDARD', NULL, 0, NULL,"
                     " '[{},{},{}]', NULL, NULL, 0, '', NULL)",
-                    (seq, b"k%d" % (seq // 650), str(seq), seq in (649, 1299, 1309)),
+                    (seq, b"k%d" % (seq // 650), str(seq), int(seq in (649, 1299, 1309))),
                 )
 
         await store.engine.database.write(work)

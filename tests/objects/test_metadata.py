@@ -11,6 +11,7 @@ from neocloud.objects.errors import StoreUnavailable
 from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.metadata import bucket_codec
 from neocloud.objects.metadata.database import Database
+from neocloud.objects.metadata.sqlite import SqliteMetadata
 from neocloud.objects.types import DefaultRetention, RetentionMode, StorageClass, Versioning
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import desired, get, make_versioned, opened, put
@@ -53,7 +54,7 @@ async def test_no_page_scans_or_sorts(tmp_path: Path) -> None:
 
 
 async def test_the_database_says_why_it_cannot_be_read(tmp_path: Path) -> None:
-    database = Database(tmp_path / "meta.db", FakeClock())
+    database = Database(SqliteMetadata(tmp_path / "meta.db"), FakeClock())
     await database.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         database.reading.execute("SELECT 1")

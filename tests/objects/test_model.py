@@ -11,9 +11,17 @@ from typing import Any
 from unittest import mock
 
 from hypothesis import HealthCheck, settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from neocloud.objects.metadata import uploads
+from neocloud.objects.metadata.place import is_there
 from neocloud.objects.types import (
     NULL_VERSION,
     Attributes,
@@ -25,7 +33,7 @@ from neocloud.objects.types import (
     Versioning,
 )
 from neocloud.testing.waiting import FakeClock
-from tests.objects.stores import MEMORY, check_sums, desired, get, opened, put, put_part
+from tests.objects.stores import MEMORY, check_sums, desired, empty, get, opened, put, put_part
 
 KEYS = ("a", "a/", "a/b", "a/c/d", "a0", "b", "ü", "\U0001f600", "\uffee")
 """The last two are ordered one way by bytes and code points, and the other way by UTF-16."""
@@ -241,7 +249,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_sums_are_right(self) -> None:
-        if (self.home / "meta.db").exists():
+        if is_there(self.home):
             check_sums(self.home)
 
     def teardown(self) -> None:
@@ -274,10 +282,22 @@ def grouped(names: list[str], prefix: str, delimiter: str) -> list[str]:
     return ordered(list(found))
 
 
-StoreMachine.TestCase.settings = settings(
+SETTINGS = settings(
     max_examples=12,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-test_store = StoreMachine.TestCase
+
+
+def test_store() -> None:
+    run_state_machine_as_test(StoreMachine, settings=SETTINGS)
+
+
+def test_store_in_postgresql(postgresql_metadata: Path) -> None:
+    class Machine(StoreMachine):
+        def __init__(self) -> None:
+            empty(postgresql_metadata)
+            super().__init__()
+
+    run_state_machine_as_test(Machine, settings=settings(SETTINGS, max_examples=3))

@@ -52,6 +52,8 @@ from tests.objects.stores import (
     put,
 )
 
+pytestmark = pytest.mark.usefixtures("metadata")
+
 SIZES = (0, 1, 16 * KIB, 16 * KIB + 1, 64 * KIB, 1 * MIB, 1 * MIB + 1, 3 * MIB + 17)
 
 

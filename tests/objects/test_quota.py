@@ -20,6 +20,8 @@ from tests.objects.stores import (
     put_part,
 )
 
+pytestmark = pytest.mark.usefixtures("metadata")
+
 
 def held(store: ObjectStore, bucket: Bucket) -> int:
     return sum(each.bytes for each in store.counters(bucket.id))

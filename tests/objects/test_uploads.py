@@ -48,6 +48,8 @@ from tests.objects.stores import (
     put_part,
 )
 
+pytestmark = pytest.mark.usefixtures("metadata")
+
 ONE, TWO = os.urandom(MIN_PART_BYTES), os.urandom(100 * KIB)
 
 

@@ -11,8 +11,10 @@ from neocloud.objects.store import open_store
 from neocloud.objects.types import Attributes, RequestClass, StorageClass, WriteConditions
 from neocloud.objects.usage import BucketUsage, UsageReader
 from neocloud.testing.waiting import FakeClock, until
+from tests.objects import stores
 from tests.objects.stores import KEY, check_sums, make_bucket, make_versioned, opened, put, put_part
 
+pytestmark = pytest.mark.usefixtures("metadata")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 HOUR_MS = 3_600_000
@@ -156,14 +158,14 @@ async def test_a_random_day_with_kills_and_jumps_of_the_clock(tmp_path: Path) ->
     clock = JumpingClock()
     there: dict[str, int] = {}
     expected, billed_until = 0, clock.now()
-    store = await open_store(tmp_path, KEY, clock)
+    store = await open_store(tmp_path, KEY, clock, metadata=stores.metadata)
     bucket = await make_bucket(store)
     for step in range(150):
         if step in (60, 90):
             clock.offset += timedelta(hours=-1 if step == 60 else 1)
         if step % 40 == 39:
             await store.close()
-            store = await open_store(tmp_path, KEY, clock)
+            store = await open_store(tmp_path, KEY, clock, metadata=stores.metadata)
         await clock.advance(random.randrange(1, 1200))
         elapsed = max(timedelta(0), clock.now() - billed_until)
         billed_until = max(billed_until, clock.now())

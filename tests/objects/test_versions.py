@@ -30,6 +30,8 @@ from neocloud.objects.types import (
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, desired, get, make_bucket, make_versioned, opened, put
 
+pytestmark = pytest.mark.usefixtures("metadata")
+
 
 async def test_versions_of_a_key(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:

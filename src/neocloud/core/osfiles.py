@@ -54,6 +54,27 @@ def create_file(path: Path, content: bytes | str, mode: int = PRIVATE) -> None:
         sync_folder(path.parent)
 
 
+def read_private(path: Path, most_bytes: int) -> str:
+    """Return the text of a file that others cannot read. Raises ValueError with words for the operator,
+    OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"{path} is not a file")
+        if mode & OTHERS:
+            raise ValueError(f"{path} is open to others; set its mode to 600, if you know who read it")
+        content = os.read(descriptor, most_bytes + 1)
+    finally:
+        os.close(descriptor)
+    try:
+        if len(content) > most_bytes:
+            raise ValueError("too large")
+        return content.decode()
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be used ({type(error).__name__})") from None
+
+
 def make_private_parents(path: Path) -> None:
     """Create the folders above a path for their owner alone; those that exist keep their mode."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

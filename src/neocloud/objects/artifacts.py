@@ -1,9 +1,8 @@
 # pyright: strict
-"""Reads the images of registries from the file that the object store writes; another process may."""
+"""Reads the images of registries from the metadata that the object store writes; another process may."""
 
-import sqlite3
-from collections.abc import Generator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 from neocloud.core import contract
 from neocloud.core.callers import object_gateway_folder
 from neocloud.messages.nebius.registry.v1 import Artifact
+from neocloud.objects.metadata.connection import Connection
+from neocloud.objects.metadata.place import reading
 from neocloud.objects.metadata.rows import to_time
 
 _SELECT = (
@@ -38,7 +39,7 @@ class ArtifactReader:
 
     def __init__(self, home: Path) -> None:
         """`home` is the state folder of the cloud."""
-        self._path = object_gateway_folder(home) / "meta.db"
+        self._home = object_gateway_folder(home)
 
     def find(self, artifact_id: str) -> FoundArtifact | None:
         with self.reading() as connection:
@@ -71,20 +72,13 @@ class ArtifactReader:
             ).fetchone()
             return row[0]
 
-    @contextmanager
-    def reading(self) -> Generator[sqlite3.Connection | None]:
-        """Yield a connection that reads one state of the file; None where there are no registries yet."""
-        if not self._path.exists():
-            yield None
-            return
-        address = f"{self._path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=5, isolation_level=None)) as connection:
-            connection.execute("BEGIN")
-            table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'manifest'"
-            yield connection if connection.execute(table).fetchone() else None
+    def reading(self) -> AbstractContextManager[Connection | None]:
+        """Return a connection that reads one state of the metadata; None where there are no registries yet.
+        Raises StoreUnavailable when it is entered."""
+        return reading(self._home, "manifest")
 
 
-def _found(connection: sqlite3.Connection, row: Any) -> FoundArtifact:
+def _found(connection: Connection, row: Any) -> FoundArtifact:
     number, id, repository, media_type, digest, size, parents, created_ms, updated_ms, registry_id = row
     tags = connection.execute(
         "SELECT name FROM tag WHERE manifest = ? ORDER BY name LIMIT ?", (number, MAX_TAGS)

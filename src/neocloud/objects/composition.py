@@ -18,6 +18,7 @@ from neocloud.objects.errors import StoreUnavailable
 from neocloud.objects.follower import BucketFollower, Whereabouts
 from neocloud.objects.gateway import Gateway
 from neocloud.objects.inventories.follower import InventoryFollower
+from neocloud.objects.metadata.place import is_there
 from neocloud.objects.oci.app import RegistryApp
 from neocloud.objects.oci.exchange import RegistryFront
 from neocloud.objects.oci.tokens import TokenSigner
@@ -127,7 +128,7 @@ def load_or_make_store_key(path: Path) -> bytes:
     """Return the key in this file; a new one where there is neither key nor store.
     Raises StoreUnavailable, OSError."""
     if not path.exists():
-        if (path.parent / "meta.db").exists():
+        if is_there(path.parent):
             raise StoreUnavailable(
                 f"{path} is missing: without it no object can be read. Restore it from the backup."
             )

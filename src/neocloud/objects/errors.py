@@ -137,7 +137,7 @@ class StoreUnavailable(ObjectStoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """What keeps the bodies does not answer now. Nothing was acknowledged."""
+    """What keeps the bodies or the metadata does not answer now. Nothing was acknowledged."""
 
 
 class Damaged(ObjectStoreError):

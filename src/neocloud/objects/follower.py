@@ -17,7 +17,7 @@ from neocloud.messages.neocloud.storage.v1 import (
 from neocloud.objects import wishes
 from neocloud.objects.access import ControlPlane, ControlPlaneUnavailable
 from neocloud.objects.blobs.s3.driver import S3Blobs
-from neocloud.objects.errors import NoSuchBucket, ObjectLocked, ObjectStoreError
+from neocloud.objects.errors import NoSuchBucket, ObjectLocked, ObjectStoreError, StoreUnavailable
 from neocloud.objects.scrub import ScrubResult
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import BucketKind, BucketState
@@ -97,6 +97,10 @@ class BucketFollower:
             self._access.heard()
             try:
                 await self.apply(answer)
+            except StoreUnavailable as error:
+                logger.warning("Buckets wait for the object store: %s", error)
+                self._known = ListGatewayBucketsResponse()
+                await self._clock.sleep(AWAY_SECONDS)
             except Exception:  # the border of the loop: an error in one round must not end all rounds
                 logger.exception("Buckets could not be applied")
                 self._known = ListGatewayBucketsResponse()
@@ -104,7 +108,8 @@ class BucketFollower:
             await self._try_report()
 
     async def apply(self, answer: ListGatewayBucketsResponse) -> None:
-        """Make the buckets of the store as they are wished. A bucket that is not named stays as it is."""
+        """Make the buckets of the store as they are wished. A bucket that is not named stays as it is. Raises
+        StoreUnavailable."""
         has_changed = answer.version != self._known.version
         if answer.access_version != self._known.access_version:
             self._access.forget()
@@ -124,6 +129,8 @@ class BucketFollower:
             elif self._holds(bucket.id):
                 await self._store.apply_bucket(wishes.desired(bucket))
                 self._purge(bucket.id)
+        except StoreUnavailable:
+            raise
         except ObjectStoreError as error:
             logger.warning("Bucket %s cannot be as it is wished: %s", bucket.id, error)
             self._problems[bucket.id] = str(error)
@@ -167,6 +174,8 @@ class BucketFollower:
             self._is_away = False
         except ControlPlaneUnavailable as error:
             self._note_away(error)
+        except StoreUnavailable as error:
+            logger.warning("Buckets could not be reported: %s", error)
         except Exception:  # the border of the loop, as above
             logger.exception("Buckets could not be reported")
 

@@ -4,17 +4,19 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from neocloud.core.clock import Clock
 from neocloud.objects.access import ControlPlaneUnavailable
-from neocloud.objects.errors import ObjectStoreError
+from neocloud.objects.errors import ObjectStoreError, StoreUnavailable
 
 WAIT_SECONDS = 20
 REPORT_SECONDS = 10.0
 AWAY_SECONDS = 1.0
 """Between attempts while the control plane is away."""
+STORE_SECONDS = 10.0
+"""Between attempts while the object store fails."""
 logger = logging.getLogger(__name__)
 
 
@@ -101,9 +103,18 @@ class WorkFollower(ABC, Generic[_Work]):
         await self._apply(wished)
         self._known[wished.id] = wished
 
-    def _start(self, work_id: str, work: Coroutine[Any, Any, None]) -> None:
-        task = self._running[work_id] = asyncio.create_task(work)
+    def _start(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._running[work_id] = asyncio.create_task(self._run_whole(work_id, work))
         task.add_done_callback(self._note_end)
+
+    async def _run_whole(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run work to its end; it is begun again where the store failed."""
+        while True:
+            try:
+                return await work()
+            except StoreUnavailable as error:
+                logger.warning("%s: %s waits for the object store: %s", self._noun, work_id, error)
+                await self._clock.sleep(STORE_SECONDS)
 
     async def _end(self, work_id: str) -> None:
         task = self._running.pop(work_id, None)
@@ -124,8 +135,8 @@ class WorkFollower(ABC, Generic[_Work]):
     async def _report(self) -> None:
         """Report all work. What cannot be reported now is with the next report."""
         async with self._reporting:
-            ids = sorted({*self._recorded(), *self._known})
             try:
+                ids = sorted({*self._recorded(), *self._known})
                 for start in range(0, len(ids), self._reported_together):
                     await self._report_some(ids[start : start + self._reported_together])
             except ControlPlaneUnavailable:

@@ -36,6 +36,7 @@ from neocloud.objects.bodies.room import Room
 from neocloud.objects.bodies.writer import Writer as BodyWriter
 from neocloud.objects.errors import StoreFull, StoreUnavailable
 from neocloud.objects.metadata.database import Database
+from neocloud.objects.metadata.place import open_metadata
 from neocloud.objects.metadata.transaction import Transaction
 from neocloud.objects.operations.blob_uploads import BlobUploadOperations
 from neocloud.objects.operations.buckets import BucketOperations
@@ -133,15 +134,20 @@ async def open_store(
     *,
     blobs: BlobDriver | None = None,
     place: S3Place | None = None,
+    metadata: Path | None = None,
+    is_alone: bool = True,
 ) -> ObjectStore:
     """Open or create the store in a folder of its own.
 
     `key` (32 bytes) seals the data keys of the objects: without it, no object can be read. `blobs` keeps the
-    bodies; None: a driver for `place`, and where that is None, too, for files in the folder. Raises
-    StoreUnavailable where another process uses the folder, a newer release wrote it, the key is another, or
-    the bodies are elsewhere.
+    bodies; None: a driver for `place`, and where that is None, too, for files in the folder. `metadata` is
+    a file with the address of a database of PostgreSQL that keeps the metadata; None: a file of SQLite in the
+    folder.
+    `is_alone`: no other gateway may use that database. Raises StoreUnavailable where another process uses the
+    folder or the database, a newer release wrote it, the key is another, or the bodies or the metadata are
+    elsewhere.
     """
-    database, lock = await asyncio.to_thread(_open, home, clock)
+    database, lock = await asyncio.to_thread(_open, home, clock, metadata, is_alone)
     executor = ThreadPoolExecutor(min(_MAX_THREADS, 2 + (os.cpu_count() or 1)), thread_name_prefix="objects")
     sealer = KeySealer(key)
     try:
@@ -157,7 +163,7 @@ async def open_store(
     return ObjectStore(Engine(database, driver, sealer, executor, Room(database.total_bytes)), clock, lock)
 
 
-def _open(home: Path, clock: Clock) -> tuple[Database, HeldLock]:
+def _open(home: Path, clock: Clock, address_file: Path | None, is_alone: bool) -> tuple[Database, HeldLock]:
     path = home / "meta.db"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -166,7 +172,7 @@ def _open(home: Path, clock: Clock) -> tuple[Database, HeldLock]:
     except (OSError, SqliteFileError) as error:
         raise _unusable(home, error) from error
     try:
-        database = Database(path, clock)
+        database = Database(open_metadata(home, address_file, is_alone=is_alone), clock)
         sync_folder(home)
     except OSError as error:
         lock.release()
@@ -188,11 +194,13 @@ async def _check_key(database: Database, sealer: KeySealer) -> None:
     if row is None:
         sealed = sealer.seal(expected)
 
-        def remember(tx: Transaction) -> None:
-            tx.connection.execute("INSERT INTO fact VALUES (?, ?)", (KEY_CHECK, sealed))
+        def remember(tx: Transaction) -> tuple[bytes]:
+            tx.connection.execute(
+                "INSERT INTO fact VALUES (?, ?) ON CONFLICT DO NOTHING", (KEY_CHECK, sealed)
+            )
+            return tx.connection.execute("SELECT value FROM fact WHERE name = ?", (KEY_CHECK,)).fetchone()
 
-        await database.write(remember)
-        return
+        row = await database.write(remember)
     try:
         is_right = hmac.compare_digest(sealer.open(row[0]), expected)
     except NotAuthentic:

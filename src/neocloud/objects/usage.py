@@ -1,13 +1,11 @@
 # pyright: strict
-"""Reads what buckets used, by hour, from the file that the object store writes; another process may.
+"""Reads what buckets used, by hour, from the metadata that the object store writes; another process may.
 
 Only hours that are over are read, so reading twice reads the same. What buckets still hold counts up to the
 end of the last such hour, also while the object store does not run.
 """
 
-import sqlite3
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +14,9 @@ from typing import NamedTuple
 import orjson
 
 from neocloud.core.clock import Clock
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.held import HOUR_MS, hours
+from neocloud.objects.metadata.place import reading
 from neocloud.objects.metadata.rows import to_ms, to_time
 from neocloud.objects.types import BucketKind
 
@@ -43,7 +43,7 @@ class BucketUsage:
 class UsageReader:
     def __init__(self, home: Path, clock: Clock) -> None:
         """`home` is the folder of the object store."""
-        self._path = home / "meta.db"
+        self._home = home
         self._clock = clock
 
     def read(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Sequence[BucketUsage]:
@@ -51,7 +51,7 @@ class UsageReader:
         now_ms = to_ms(self._clock.now().astimezone(UTC)) - _GRACE_MS
         first = _next_hour(to_ms(start.astimezone(UTC)))
         last = min(_next_hour(to_ms(end.astimezone(UTC))), now_ms - now_ms % HOUR_MS)
-        with self._open() as connection:
+        with reading(self._home, "bucket") as connection:
             if connection is None or first >= last or not project_ids:
                 return ()
             buckets = _buckets(connection, project_ids)
@@ -63,17 +63,6 @@ class UsageReader:
             _usage(buckets[bucket], to_time(hour), what, count)
             for (bucket, hour, what), count in sorted(sums.items())
         ]
-
-    @contextmanager
-    def _open(self) -> Generator[sqlite3.Connection | None]:
-        """Yield a connection that reads one state of the file; None where there is no object store yet."""
-        if not self._path.exists():
-            yield None
-            return
-        address = f"{self._path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True, timeout=5, isolation_level=None)) as connection:
-            connection.execute("BEGIN")
-            yield connection
 
 
 def _usage(bucket: "_Bucket", hour: datetime, what: str, count: int) -> BucketUsage:
@@ -91,7 +80,7 @@ _Place = tuple[int, int, str]
 """Bucket, hour and what was used."""
 
 
-def _buckets(connection: sqlite3.Connection, project_ids: Sequence[str]) -> dict[int, _Bucket]:
+def _buckets(connection: Connection, project_ids: Sequence[str]) -> dict[int, _Bucket]:
     marks = ", ".join("?" * len(project_ids))
     rows = connection.execute(
         f"SELECT number, id, name, project_id, settings FROM bucket WHERE project_id IN ({marks})",  # nosec B608
@@ -105,7 +94,7 @@ def _buckets(connection: sqlite3.Connection, project_ids: Sequence[str]) -> dict
     return found
 
 
-def _counted(connection: sqlite3.Connection, first: int, last: int) -> Iterable[tuple[_Place, int]]:
+def _counted(connection: Connection, first: int, last: int) -> Iterable[tuple[_Place, int]]:
     rows = connection.execute(
         "SELECT bucket, hour, sku, count FROM counted_hour WHERE hour >= ? AND hour < ?", (first, last)
     )
@@ -113,7 +102,7 @@ def _counted(connection: sqlite3.Connection, first: int, last: int) -> Iterable[
         yield (bucket, hour, sku), count
 
 
-def _stored(connection: sqlite3.Connection, first: int, last: int) -> Iterable[tuple[_Place, int]]:
+def _stored(connection: Connection, first: int, last: int) -> Iterable[tuple[_Place, int]]:
     rows = connection.execute(
         "SELECT bucket, hour, class, byte_ms FROM stored_hour WHERE hour >= ? AND hour < ?", (first, last)
     )

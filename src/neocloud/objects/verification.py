@@ -6,7 +6,6 @@ Objects that are encrypted by a key of the client cannot be read: their blobs ar
 those of unfinished uploads. Sums over many rows are read in a thread, by a connection of its own.
 """
 
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.errors import Damaged
 from neocloud.objects.metadata import contents, rows, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import Span
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow, find_bucket, no_such_bucket
@@ -104,7 +104,7 @@ async def verify_bucket(
             yield Problem(key.decode(), "", f"unfinished upload {upload_id}: {what}")
 
 
-async def _in_thread(engine: Engine, look: Callable[[sqlite3.Connection], Sequence[str]]) -> Sequence[str]:
+async def _in_thread(engine: Engine, look: Callable[[Connection], Sequence[str]]) -> Sequence[str]:
     def run() -> Sequence[str]:
         reading = engine.database.open_reading()
         try:
@@ -115,18 +115,19 @@ async def _in_thread(engine: Engine, look: Callable[[sqlite3.Connection], Sequen
     return await engine.in_thread(run)
 
 
-def wrong_counters(reading: sqlite3.Connection, bucket: int) -> Sequence[str]:
+def wrong_counters(reading: Connection, bucket: int) -> Sequence[str]:
     """Compare what is counted with what is there, at one moment."""
     found = reading.execute(
         "SELECT class, kind, sum(number), sum(bytes) FROM ("
-        "SELECT class, kind, number, bytes FROM held WHERE bucket = ?1"
-        " UNION ALL SELECT class,"
-        " iif(is_latest, '', 'noncurrent_') || iif(part_count, 'multipart', 'simple'), -1, -size"
-        " FROM version WHERE bucket = ?1 AND NOT is_marker"
-        " UNION ALL SELECT class, 'upload', -1, 0 FROM upload WHERE bucket = ?1"
-        " UNION ALL SELECT class, 'part', -1, -size FROM part JOIN upload ON upload.number = part.upload"
-        " WHERE bucket = ?1) GROUP BY class, kind HAVING sum(number) <> 0 OR sum(bytes) <> 0",
-        (bucket,),
+        "SELECT class, kind, number, bytes FROM held WHERE bucket = ?"
+        " UNION ALL SELECT class, CASE WHEN is_latest = 1 THEN '' ELSE 'noncurrent_' END"
+        " || CASE WHEN part_count > 0 THEN 'multipart' ELSE 'simple' END, -1, -size"
+        " FROM version WHERE bucket = ? AND is_marker = 0"
+        " UNION ALL SELECT class, 'upload', -1, 0 FROM upload WHERE bucket = ?"
+        " UNION ALL SELECT class, 'part', -1, -part.size"
+        " FROM part JOIN upload ON upload.number = part.upload WHERE bucket = ?"
+        ") AS counted GROUP BY class, kind HAVING sum(number) <> 0 OR sum(bytes) <> 0",
+        (bucket,) * 4,
     )
     return [
         f"{storage_class}, {kind}: {number:+,} objects and {size:+,} bytes more are counted than there are"
@@ -134,14 +135,15 @@ def wrong_counters(reading: sqlite3.Connection, bucket: int) -> Sequence[str]:
     ]
 
 
-def wrong_uses(reading: sqlite3.Connection) -> Sequence[str]:
+def wrong_uses(reading: Connection) -> Sequence[str]:
     """Compare how often contents say that they are used with how often they are, at one moment."""
     found = reading.execute(
         "SELECT id, refs, used FROM (SELECT content.id, refs, coalesce(number, 0) AS used"
         " FROM content LEFT JOIN (SELECT content, count(*) AS number FROM ("
         "SELECT content FROM version WHERE content IS NOT NULL"
         " UNION ALL SELECT content FROM part UNION ALL SELECT source FROM piece"
-        ") GROUP BY content) AS uses ON uses.content = content.id) WHERE refs <> used LIMIT 100"
+        ") AS named GROUP BY content) AS uses ON uses.content = content.id) AS counted"
+        " WHERE refs <> used LIMIT 100"
     )
     return [f"content {number} is used {used:,} times and counts {refs:,}" for number, refs, used in found]
 

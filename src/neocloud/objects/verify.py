@@ -22,6 +22,7 @@ from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.bodies.room import Room
 from neocloud.objects.composition import load_or_make_store_key
 from neocloud.objects.errors import ObjectStoreError, StoreUnavailable
+from neocloud.objects.metadata import place
 from neocloud.objects.metadata.database import ReadingDatabase
 from neocloud.objects.verification import Checked, verify_store
 
@@ -30,11 +31,11 @@ THREADS = 4
 
 async def verify(folder: Path) -> int:
     """Write what is wrong, and return how much. Raises StoreUnavailable, BlobError, OSError."""
-    if not (folder / "meta.db").exists():
+    if not place.is_there(folder):
         raise StoreUnavailable(f"There is no object store in {folder}.")
     clock, checked, count = SystemClock(), Checked(), 0
     key = load_or_make_store_key(folder / "store.key")
-    database = ReadingDatabase(folder / "meta.db", clock)
+    database = ReadingDatabase(lambda: place.open_beside(folder), clock)
     with ThreadPoolExecutor(THREADS) as executor:
         blobs = known_driver(database, folder, executor)
         engine = Engine(database, blobs, KeySealer(key), executor, Room(lambda bucket: 0))

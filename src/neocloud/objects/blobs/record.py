@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neocloud.objects.blobs.s3.place import S3Place
+from neocloud.objects.metadata.connection import Connection
 
 FACT = "blobs"
 
@@ -31,13 +32,13 @@ class RecordedPlace:
         return S3Place(bucket, prefix, self.endpoint, self.region, Path(self.credentials_file))
 
 
-def recorded_place(connection: sqlite3.Connection) -> RecordedPlace | None:
+def recorded_place(connection: Connection) -> RecordedPlace | None:
     """Return the place in another engine; None where the blobs are files in the store's folder."""
     row = connection.execute("SELECT value FROM fact WHERE name = ?", (FACT,)).fetchone()
     return None if row is None else RecordedPlace(**json.loads(row[0]))
 
 
-def engine_of(connection: sqlite3.Connection) -> str:
+def engine_of(connection: Connection) -> str:
     """Return the name of the place in another engine that has the blobs; "" where they are in files."""
     kept = recorded_place(connection)
     return kept.name if kept is not None else ""
@@ -56,7 +57,7 @@ def problem_with(home: Path, place: S3Place | None) -> str:
         return ""  # the gateway says what is wrong with the file
 
 
-def problem_of(connection: sqlite3.Connection, kept: RecordedPlace | None, place: S3Place | None) -> str:
+def problem_of(connection: Connection, kept: RecordedPlace | None, place: S3Place | None) -> str:
     """Return why this place cannot be used in place of the recorded one; "" where it can."""
     before, now = kept.name if kept else "", place.name if place else ""
     if before == now:

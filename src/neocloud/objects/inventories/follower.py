@@ -35,7 +35,7 @@ class InventoryFollower(WorkFollower[GatewayInventory]):
         await self._records.apply(wished.id, wished.generation)
         runner = self._runner(wished)
         if wished.spec.enabled:
-            self._start(wished.id, runner.run())
+            self._start(wished.id, runner.run)
         else:
             await runner.forget()
 

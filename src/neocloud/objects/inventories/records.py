@@ -186,7 +186,8 @@ def _find(tx: Transaction, inventory_id: str) -> InventoryRow | None:
 
 def _put(tx: Transaction, row: InventoryRow) -> None:
     marks = ", ".join("?" * len(row))
-    tx.connection.execute(f"INSERT OR REPLACE INTO inventory VALUES ({marks})", row)  # nosec B608
+    tx.connection.execute("DELETE FROM inventory WHERE id = ?", (row.id,))
+    tx.connection.execute(f"INSERT INTO inventory VALUES ({marks})", row)  # nosec B608
 
 
 def _forget_files(tx: Transaction, inventory_id: str) -> None:

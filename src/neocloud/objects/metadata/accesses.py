@@ -5,10 +5,11 @@ One read of a version is written per day (UTC), which is what the rules count in
 process dies is lost; a lost read can change a storage class too early and never deletes anything.
 """
 
-import sqlite3
 import threading
 from collections.abc import Sequence
 from itertools import islice
+
+from neocloud.objects.metadata.connection import Connection
 
 DAY_MS = 86_400_000
 MOST_WAITING = 100_000
@@ -65,14 +66,15 @@ class Accesses:
                 self._waiting.setdefault(seq, at_ms)
 
 
-def write(connection: sqlite3.Connection, taken: Taken) -> None:
+def write(connection: Connection, taken: Taken) -> None:
     """Write reads of versions that are still there."""
-    connection.executemany(
-        "UPDATE version SET accessed_ms = ? WHERE seq = ? AND coalesce(accessed_ms, 0) < ?", taken
-    )
+    if taken:
+        connection.executemany(
+            "UPDATE version SET accessed_ms = ? WHERE seq = ? AND coalesce(accessed_ms, 0) < ?", taken
+        )
 
 
-def tracked_since_ms(connection: sqlite3.Connection) -> int:
+def tracked_since_ms(connection: Connection) -> int:
     """Return since when reads are written; 0: since the first object."""
     row = connection.execute("SELECT value FROM fact WHERE name = ?", (_SINCE,)).fetchone()
     return 0 if row is None else int(row[0])

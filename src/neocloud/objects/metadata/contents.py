@@ -6,11 +6,11 @@ A content is a blob, or lies in the database when it is small, or is composed of
 its blob goes to `garbage`, from where it is deleted after the commit.
 """
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.transaction import Transaction
 
 
@@ -52,15 +52,14 @@ _LEAF = "content.id, content.size, content.blob, content.data_key, content.inlin
 
 
 def add(tx: Transaction, new: NewContent) -> int:
-    cursor = tx.connection.execute(
-        "INSERT INTO content (refs, size, blob, data_key, inline) VALUES (1, ?, ?, ?, ?)",
+    (number,) = tx.connection.execute(
+        "INSERT INTO content (refs, size, blob, data_key, inline) VALUES (1, ?, ?, ?, ?) RETURNING id",
         (new.size, new.blob, new.data_key, new.inline),
-    )
-    assert cursor.lastrowid is not None
-    return cursor.lastrowid
+    ).fetchone()
+    return number
 
 
-def is_known(connection: sqlite3.Connection, blob: str) -> bool:
+def is_known(connection: Connection, blob: str) -> bool:
     """Return whether a content names a blob, or it is to be deleted."""
     row = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM content WHERE blob = ?)"
@@ -97,9 +96,9 @@ def release(tx: Transaction, content: int) -> None:
 
 def compose(tx: Transaction, pieces: Iterable[Piece]) -> int:
     """Make a content of pieces of leaves that are shared already."""
-    cursor = tx.connection.execute("INSERT INTO content (refs, size) VALUES (1, 0)")
-    content = cursor.lastrowid
-    assert content is not None
+    (content,) = tx.connection.execute(
+        "INSERT INTO content (refs, size) VALUES (1, 0) RETURNING id"
+    ).fetchone()
     start = 0
     rows: list[tuple[int, ...]] = []
     for size, source, source_start in pieces:
@@ -126,7 +125,7 @@ def take_pieces(tx: Transaction, content: int) -> list[Piece]:
     return [Piece(*row) for row in rows]
 
 
-def spans(connection: sqlite3.Connection, content: int, first: int, length: int) -> Sequence[Span]:
+def spans(connection: Connection, content: int, first: int, length: int) -> Sequence[Span]:
     """Return where the bytes of a range lie, in order."""
     row = connection.execute(
         f"SELECT {_LEAF} FROM content WHERE id = ? AND data_key IS NOT NULL",  # nosec B608

@@ -1,33 +1,28 @@
 # pyright: strict
-"""The file with the metadata: one writer thread, which commits all waiting work together, and one reader.
+"""The metadata: one writer thread, which commits all waiting work together, and one reader.
 
 Reads run in the thread of the event loop, on a connection of its own, and see what was committed; most take
-some tens of microseconds. A write returns when its commit is on the disk.
+some tens of microseconds in SQLite and some hundreds in PostgreSQL. A write returns when its commit is on the
+disk.
 """
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from neocloud.core.clock import Clock
-from neocloud.core.sqlite_file import SqliteFileError, open_file
 from neocloud.core.write_queue import Outcome, WriteQueue
 from neocloud.objects.errors import ObjectStoreError, StoreFull, StoreUnavailable
 from neocloud.objects.metadata import accesses, held
 from neocloud.objects.metadata.accesses import Accesses, Taken
-from neocloud.objects.metadata.known_buckets import KnownBuckets
-from neocloud.objects.metadata.schema import MIGRATIONS
+from neocloud.objects.metadata.connection import Connection, Metadata
+from neocloud.objects.metadata.known_buckets import KnownBuckets, StoredBuckets
 from neocloud.objects.metadata.transaction import Transaction
 
 _Result = TypeVar("_Result")
 _Work = Callable[[Transaction], object]
-_BUSY_SECONDS = 5
-_OF_ONE = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
-"""Errors of one statement; others are of the file, and concern all that is written together."""
 _Counted = dict[tuple[int, str, int], int]
 """Numbers by bucket, what is counted, and the hour."""
 
@@ -40,27 +35,8 @@ class CommitUncertain(StoreUnavailable):
     """The disk failed within a commit: whether it is there will be known after the next start."""
 
 
-class _ReadingConnection(sqlite3.Connection):
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """Raises StoreUnavailable."""
-        try:
-            return super().execute(sql, parameters)
-        except sqlite3.Error as error:
-            raise explain(error) from error
-
-
-def _reading(path: Path, mode: str) -> _ReadingConnection:
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-        factory=_ReadingConnection,
-    )
-
-
 class Database:
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, metadata: Metadata, clock: Clock) -> None:
         self.on_garbage: Callable[[], None] = _nothing
         """Called after a commit that made a blob garbage."""
         self.on_count: Callable[[], None] = _nothing
@@ -68,17 +44,13 @@ class Database:
         self._accesses = Accesses()
         self._totals: dict[int, int] = {}
         self._clock = clock
-        self._path = path
+        self._metadata = metadata
+        self._writing = metadata.writing
         self._pending: _Counted = {}
         self._pending_lock = threading.Lock()
-        try:
-            self._writing = open_file(path, MIGRATIONS, timeout_seconds=_BUSY_SECONDS)
-        except SqliteFileError as error:
-            raise StoreUnavailable(str(error)) from error
-        self.reading = _reading(path, "ro")
+        self.reading: Connection = metadata.reading
         """Used in the thread of the event loop alone, and never across an await."""
-        self.buckets = KnownBuckets(self.reading)
-        self._next_seq = _next_seq(self._writing)
+        self.buckets = StoredBuckets(self.reading) if metadata.is_shared else KnownBuckets(self.reading)
         self._commit_number = 0
         self._totals_at: dict[int, int] = {}
         self._queue: WriteQueue[_Work] = WriteQueue(self._run, "object-metadata")
@@ -89,15 +61,11 @@ class Database:
             with suppress(StoreUnavailable):
                 await self.flush()
             await self._queue.stop()
-        self.reading.close()
-        self._writing.close()
+        self._metadata.close()
 
-    def open_reading(self) -> sqlite3.Connection:
+    def open_reading(self) -> Connection:
         """Open another connection that reads, for another thread. Raises StoreUnavailable."""
-        try:
-            return _reading(self._path, "ro")
-        except sqlite3.Error as error:
-            raise explain(error) from error
+        return self._metadata.open_reading()
 
     def count(self, bucket: int, sku: str, number: int) -> None:
         """Count in this hour, with the next commit."""
@@ -141,6 +109,8 @@ class Database:
 
     def total_bytes(self, bucket: int) -> int:
         """Return what a bucket holds as of the last commit that was answered."""
+        if self._metadata.is_shared:
+            return held.total_bytes(self.reading, bucket)
         if bucket not in self._totals:
             self._totals[bucket] = held.total_bytes(self.reading, bucket)
         return self._totals[bucket]
@@ -150,21 +120,22 @@ class Database:
         with self._pending_lock:
             counted, self._pending = self._pending, {}
         taken = self._accesses.take()
+        metadata = self._metadata
         try:
-            if self._writing.in_transaction:  # a group before ended with an error that nobody expected
-                self._writing.execute("ROLLBACK")
-            self._writing.execute("BEGIN IMMEDIATE")
+            metadata.begin()
             accesses.write(self._writing, taken)  # first, so that lifecycle rules see them
             outcomes = [self._in_savepoint(work) for work in works]
             for (bucket, sku, hour), number in counted.items():
                 held.count(self._writing, bucket, sku, number, hour)
-        except sqlite3.Error as error:
-            return self._failed(works, counted, taken, explain(error))
+        except ObjectStoreError as error:
+            return self._failed(works, counted, taken, error)
+        except metadata.errors as error:
+            return self._failed(works, counted, taken, metadata.explain(error))
         self._commit_number += 1
         try:
-            self._writing.execute("COMMIT")
-        except sqlite3.Error as error:
-            explained = explain(error)
+            metadata.commit()
+        except metadata.errors as error:
+            explained = metadata.explain(error)
             if not isinstance(explained, StoreFull):
                 explained = CommitUncertain(str(explained))
             return self._failed(works, counted, taken, explained)
@@ -173,8 +144,7 @@ class Database:
     def _failed(
         self, works: Sequence[_Work], counted: _Counted, taken: Taken, error: ObjectStoreError
     ) -> Sequence[Outcome]:
-        with suppress(sqlite3.Error):
-            self._writing.execute("ROLLBACK")
+        self._metadata.rollback()
         with self._pending_lock:
             for place, number in counted.items():
                 self._pending[place] = self._pending.get(place, 0) + number
@@ -183,23 +153,18 @@ class Database:
 
     def _in_savepoint(self, work: _Work) -> Outcome:
         self._writing.execute("SAVEPOINT work")
-        tx = Transaction(self._writing, self.now_ms(), self._take_seq)
+        tx = Transaction(self._writing, self.now_ms(), self._metadata.take_seq)
         try:
             result = work(tx)
             totals = tx.finish()
         except Exception as error:
-            if isinstance(error, sqlite3.Error) and not isinstance(error, _OF_ONE):
+            if isinstance(error, self._metadata.errors) and not self._metadata.is_of_one(error):
                 raise
             self._writing.execute("ROLLBACK TO work")
             self._writing.execute("RELEASE work")
             return Outcome(error=error)
         self._writing.execute("RELEASE work")
         return Outcome((result, self._commit_number + 1, totals, tx.has_garbage))
-
-    def _take_seq(self) -> int:
-        """Return a number that is never used again: also where the work is undone, a later one is higher."""
-        self._next_seq += 1
-        return self._next_seq - 1
 
     def now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
@@ -208,32 +173,17 @@ class Database:
 class ReadingDatabase(Database):
     """The database as other processes than the gateway read it. They see its commits and write nothing."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        """Raises StoreUnavailable where the file is of another release."""
-        self._path = path
-        try:
-            self.reading = _reading(path, "rw")  # SQLite needs the file of the log's index beside it
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
-        self.reading.execute("PRAGMA query_only = ON")
-        (version,) = self.reading.execute("PRAGMA user_version").fetchone()
-        if version != len(MIGRATIONS):
-            self.reading.close()
-            raise StoreUnavailable(f"{path} was written by another release; use that one.")
+    def __init__(self, open: Callable[[], Connection], clock: Clock) -> None:
+        """`open` opens a connection. Raises StoreUnavailable as that does."""
+        self._clock = clock
+        self._open = open
+        self.reading = open()
+
+    def open_reading(self) -> Connection:
+        return self._open()
 
     async def close(self) -> None:
         self.reading.close()
 
     async def write(self, work: Callable[[Transaction], _Result], then: Callable[[], None] = _nothing) -> Any:
         raise StoreUnavailable("This process only reads.")
-
-
-def explain(error: sqlite3.Error) -> ObjectStoreError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return StoreFull("The disk of the object store is full. Nothing was stored or lost. Free some space.")
-    return StoreUnavailable(f"The metadata of the object store cannot be used: {error}. Try again.")
-
-
-def _next_seq(connection: sqlite3.Connection) -> int:
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'version'").fetchone()
-    return (row[0] if row else 0) + 1

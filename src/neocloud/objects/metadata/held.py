@@ -6,10 +6,10 @@ numbers; so neither the counters nor the bill can differ from the objects. A clo
 nothing until it has caught up; no time is counted twice.
 """
 
-import sqlite3
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.storage_class import StorageClass
 from neocloud.objects.types import Counters
 
@@ -53,13 +53,13 @@ class Changes:
             grown[bucket] = grown.get(bucket, 0) + size
         return grown
 
-    def apply(self, connection: sqlite3.Connection, now_ms: int) -> None:
+    def apply(self, connection: Connection, now_ms: int) -> None:
         for (bucket, storage_class, kind), (number, size) in self._changes.items():
             if number or size:
                 _change(connection, (bucket, storage_class, kind), number, size, now_ms)
 
 
-def _change(connection: sqlite3.Connection, place: Change, number: int, size: int, now_ms: int) -> None:
+def _change(connection: Connection, place: Change, number: int, size: int, now_ms: int) -> None:
     where = "bucket = ? AND class = ? AND kind = ?"
     row = connection.execute(f"SELECT bytes, since_ms FROM held WHERE {where}", place).fetchone()  # nosec B608
     if row is None:
@@ -72,7 +72,7 @@ def _change(connection: sqlite3.Connection, place: Change, number: int, size: in
     )
 
 
-def settle(connection: sqlite3.Connection, place: Change, held_bytes: int, since_ms: int, now_ms: int) -> int:
+def settle(connection: Connection, place: Change, held_bytes: int, since_ms: int, now_ms: int) -> int:
     """Add the bytes that were held until now to their hours; return since when the rest counts."""
     if held_bytes:
         for hour, milliseconds in hours(since_ms, now_ms):
@@ -80,7 +80,7 @@ def settle(connection: sqlite3.Connection, place: Change, held_bytes: int, since
     return max(since_ms, now_ms)
 
 
-def settle_all(connection: sqlite3.Connection, now_ms: int) -> None:
+def settle_all(connection: Connection, now_ms: int) -> None:
     """Settle what has not changed for more than an hour, so that no later change has many hours to add."""
     rows = connection.execute(
         "SELECT bucket, class, kind, bytes, since_ms FROM held WHERE since_ms < ?", (now_ms - HOUR_MS,)
@@ -102,7 +102,7 @@ def hours(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         start_ms = until
 
 
-def _add(connection: sqlite3.Connection, place: Change, hour: int, byte_ms: int) -> None:
+def _add(connection: Connection, place: Change, hour: int, byte_ms: int) -> None:
     """Add in Python, since the sums of large buckets exceed SQLite's integers."""
     row = connection.execute(
         "SELECT byte_ms FROM stored_hour WHERE bucket = ? AND class = ? AND kind = ? AND hour = ?",
@@ -110,27 +110,29 @@ def _add(connection: sqlite3.Connection, place: Change, hour: int, byte_ms: int)
     ).fetchone()
     total = byte_ms + (int(row[0]) if row else 0)
     connection.execute(
-        "INSERT OR REPLACE INTO stored_hour VALUES (?, ?, ?, ?, ?)", (*place, hour, str(total))
+        "INSERT INTO stored_hour VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (bucket, class, kind, hour) DO UPDATE SET byte_ms = excluded.byte_ms",
+        (*place, hour, str(total)),
     )
 
 
-def count(connection: sqlite3.Connection, bucket: int, sku: str, number: int, now_ms: int) -> None:
+def count(connection: Connection, bucket: int, sku: str, number: int, now_ms: int) -> None:
     """Count requests or bytes of the current hour."""
     connection.execute(
         "INSERT INTO counted_hour VALUES (?, ?, ?, ?)"
-        " ON CONFLICT DO UPDATE SET count = count + excluded.count",
+        " ON CONFLICT (bucket, hour, sku) DO UPDATE SET count = counted_hour.count + excluded.count",
         (bucket, now_ms - now_ms % HOUR_MS, sku, number),
     )
 
 
-def total_bytes(connection: sqlite3.Connection, bucket: int) -> int:
+def total_bytes(connection: Connection, bucket: int) -> int:
     row = connection.execute(
-        "SELECT coalesce(sum(bytes), 0) FROM held WHERE bucket = ?", (bucket,)
+        "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM held WHERE bucket = ?", (bucket,)
     ).fetchone()
     return row[0]
 
 
-def counters(connection: sqlite3.Connection, bucket: int) -> list[Counters]:
+def counters(connection: Connection, bucket: int) -> list[Counters]:
     found: dict[StorageClass, dict[str, int]] = {}
     rows = connection.execute("SELECT class, kind, number, bytes FROM held WHERE bucket = ?", (bucket,))
     for storage_class, kind, number, size in rows:

@@ -6,7 +6,6 @@ about another one (a signature, a list of packages) belongs to it: it is not cou
 one, and goes with it. So do the manifests that clients tag "sha256-<digest>" because they know no referrers.
 """
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -15,6 +14,7 @@ import orjson
 from neocloud.objects.image_types import RemovedImage, RemovedImages
 from neocloud.objects.lifecycle_rules import ImageRules
 from neocloud.objects.metadata import manifests, rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.manifests import ManifestRow
 from neocloud.objects.metadata.transaction import Transaction
 
@@ -22,8 +22,10 @@ MAX_REMOVED_AT_ONCE = 5000
 """Manifests that go in one transaction. What belongs to an image beyond that stays, and is untagged."""
 _MAX_SHOWN = 20
 _MAX_SHOWN_TAGS = 3
-_FALLBACK = f"'sha256-{'[0-9a-f]' * 64}*'"
-_OWN_TAG = f"tag.name NOT GLOB {_FALLBACK}"
+_OWN_TAG = (
+    "NOT (substr(tag.name, 1, 7) = 'sha256-' AND length(tag.name) >= 71"
+    " AND ltrim(substr(tag.name, 8, 64), '0123456789abcdef') = '')"
+)
 _HAS_TAG = f"EXISTS (SELECT 1 FROM tag WHERE tag.manifest = m.number AND {_OWN_TAG})"  # nosec B608
 _IS_ABOUT_TAGGED = (
     "EXISTS (SELECT 1 FROM manifest AS r JOIN tag ON tag.manifest = r.number"  # nosec B608
@@ -38,14 +40,12 @@ _BELONGS = (
 )
 _IS_UNTAGGED = (
     f"m.parents = 0 AND NOT {_HAS_TAG} AND NOT {_IS_ABOUT_TAGGED} AND NOT {_BELONGS}"
-    " AND max(m.updated_ms, m.released_ms) <= ?"
+    " AND CASE WHEN m.updated_ms > m.released_ms THEN m.updated_ms ELSE m.released_ms END <= ?"
 )
 _IS_TAGGED = f"m.parents = 0 AND m.subject IS NULL AND {_HAS_TAG}"
 
 
-def due(
-    connection: sqlite3.Connection, bucket: int, rules: ImageRules, now_ms: int
-) -> Sequence[tuple[int, int]]:
+def due(connection: Connection, bucket: int, rules: ImageRules, now_ms: int) -> Sequence[tuple[int, int]]:
     """Return the manifests that the rules remove, each with the time of its last push. It takes a while."""
     found: set[tuple[int, int]] = set()
     if rules.untagged_days:
@@ -88,7 +88,7 @@ def _is_still_due(tx: Transaction, rules: ImageRules, number: int) -> bool:
     """Return whether a manifest is used as little as when it was found. Others may have gone since, so that
     it would be among the last: then it goes as if it had been removed before them."""
     query = (
-        f"SELECT (? AND {_IS_UNTAGGED}) OR (? AND {_IS_TAGGED} AND NOT {_IS_ABOUT_TAGGED})"  # nosec B608
+        f"SELECT (? > 0 AND {_IS_UNTAGGED}) OR (? > 0 AND {_IS_TAGGED} AND NOT {_IS_ABOUT_TAGGED})"  # nosec B608
         " FROM manifest AS m WHERE m.number = ?"
     )
     values = (rules.untagged_days, _before_ms(rules, tx.now_ms), rules.keep_last, number)
@@ -110,11 +110,11 @@ def _remove_whole(tx: Transaction, row: ManifestRow) -> int:
     return removed
 
 
-def _parts(connection: sqlite3.Connection, row: ManifestRow) -> Iterator[int]:
+def _parts(connection: Connection, row: ManifestRow) -> Iterator[int]:
     """Yield the manifests that a manifest names, and those that are about it."""
     for (number,) in connection.execute(
         "SELECT m.number FROM manifest_reference AS named JOIN manifest AS m ON m.bucket = ?"
-        " AND m.digest = named.digest AND m.repository = ? WHERE named.manifest = ? AND named.is_manifest"
+        " AND m.digest = named.digest AND m.repository = ? WHERE named.manifest = ? AND named.is_manifest = 1"
         " UNION SELECT number FROM manifest WHERE repository = ? AND subject = ?"
         " UNION SELECT manifest FROM tag WHERE repository = ? AND name >= ? AND name < ?",
         (
@@ -132,7 +132,7 @@ def _fallback_tags(digest: str) -> tuple[str, str]:
     return first, f"{first}/"  # in no tag, and after "." and "-"
 
 
-def _is_in_use(connection: sqlite3.Connection, number: int) -> bool:
+def _is_in_use(connection: Connection, number: int) -> bool:
     """Return whether a manifest is used by anything but what was removed just now."""
     found = connection.execute(
         f"SELECT m.parents > 0 OR {_HAS_TAG} OR {_IS_ABOUT_TAGGED} OR {_BELONGS}"  # nosec B608
@@ -142,7 +142,7 @@ def _is_in_use(connection: sqlite3.Connection, number: int) -> bool:
     return bool(found and found[0])
 
 
-def _row(connection: sqlite3.Connection, number: int) -> ManifestRow | None:
+def _row(connection: Connection, number: int) -> ManifestRow | None:
     return next(iter(manifests.select(connection, "number = ?", number)), None)
 
 
@@ -159,13 +159,13 @@ def _shown(tx: Transaction, row: ManifestRow) -> RemovedImage:
 def _note(tx: Transaction, bucket: int, gone: Sequence[RemovedImage]) -> None:
     """Count what was removed, and remember the last ones."""
     tx.connection.execute(
-        "INSERT INTO removed_images VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET"
-        " total = total + excluded.total, last_ms = excluded.last_ms, shown = excluded.shown",
+        "INSERT INTO removed_images VALUES (?, ?, ?, ?) ON CONFLICT (bucket) DO UPDATE SET"
+        " total = removed_images.total + excluded.total, last_ms = excluded.last_ms, shown = excluded.shown",
         (bucket, len(gone), tx.now_ms, orjson.dumps(gone[:_MAX_SHOWN])),
     )
 
 
-def removed(connection: sqlite3.Connection, bucket_id: str) -> RemovedImages | None:
+def removed(connection: Connection, bucket_id: str) -> RemovedImages | None:
     """Return what the rules of a registry have removed so far; None: nothing."""
     found = connection.execute(
         "SELECT total, last_ms, shown FROM removed_images JOIN bucket ON bucket = bucket.number WHERE id = ?",

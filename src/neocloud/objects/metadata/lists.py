@@ -5,19 +5,24 @@ A page costs about as much as it returns: what lies under a common prefix, or be
 is skipped by the index.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from neocloud.objects.metadata import rows, uploads, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow
 from neocloud.objects.metadata.uploads import UploadRow
 from neocloud.objects.types import ListPage, UploadPage, VersionPage
 
 _Row = TypeVar("_Row", VersionRow, UploadRow)
+_Fetch = Callable[[bytes, int | None, int], Iterator[tuple[Any, ...]]]
+"""Returns at most so many rows from a key on; with a number, only those of this key that follow it, and then
+those of the next keys."""
+_OfKey = Callable[[bytes, int, int], Iterator[tuple[Any, ...]]]
+_FromKey = Callable[[bytes, int], Iterator[tuple[Any, ...]]]
+_FETCHED_FOR_PREFIXES = 32
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,11 @@ class Selection:
     prefix: bytes
     delimiter: bytes
     limit: int
+
+    @property
+    def fetched(self) -> int:
+        """Return how many rows are asked for at first. A common prefix may skip all but one of them."""
+        return min(self.limit + 1, _FETCHED_FOR_PREFIXES) if self.delimiter else self.limit + 1
 
     def common_prefix(self, key: bytes) -> bytes | None:
         if not self.delimiter:
@@ -59,23 +69,22 @@ class _Page(Generic[_Row]):
         return (self.next if isinstance(self.next, bytes) else self.next.key).decode()
 
 
-def objects(
-    connection: sqlite3.Connection, bucket: BucketRow, selection: Selection, start_after: bytes
-) -> ListPage:
-    def fetch(key: bytes) -> Iterator[tuple[Any, ...]]:
+def objects(connection: Connection, bucket: BucketRow, selection: Selection, start_after: bytes) -> ListPage:
+    def fetch(key: bytes, after: int | None, limit: int) -> Iterator[tuple[Any, ...]]:
         return connection.execute(
             f"SELECT {rows.COLUMNS} FROM version INDEXED BY version_listed"  # nosec B608
-            " WHERE bucket = ? AND key >= ? AND is_latest = 1 AND is_marker = 0 ORDER BY key",
-            (bucket.number, key),
+            " WHERE bucket = ? AND key >= ? AND is_latest = 1 AND is_marker = 0 ORDER BY key LIMIT ?",
+            (bucket.number, key if after is None else key + b"\0", limit),
         )
 
-    page = _page(selection, fetch(selection.first_key(start_after)), fetch, VersionRow._make)
+    start = fetch(selection.first_key(start_after), None, selection.fetched)
+    page = _page(selection, start, fetch, VersionRow._make)
     found = tuple(versions.show(row, bucket) for row in page.rows)
     return ListPage(found, page.common_prefixes, page.next is not None, page.next_key)
 
 
 def all_versions(
-    connection: sqlite3.Connection,
+    connection: Connection,
     bucket: BucketRow,
     selection: Selection,
     key_marker: bytes,
@@ -83,14 +92,20 @@ def all_versions(
 ) -> VersionPage:
     """Raises NoSuchVersion where the marker cannot be the id of a version."""
 
-    def fetch(key: bytes) -> Iterator[tuple[Any, ...]]:
-        return _versions(connection, "key >= ? ORDER BY key, seq DESC", bucket.number, key)
+    def of_key(key: bytes, after: int, limit: int) -> Iterator[tuple[Any, ...]]:
+        where = "key = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+        return _versions(connection, where, bucket.number, key, after, limit)
 
-    start = fetch(selection.first_key(key_marker))
+    def from_key(key: bytes, limit: int) -> Iterator[tuple[Any, ...]]:
+        return _versions(connection, "key >= ? ORDER BY key, seq DESC LIMIT ?", bucket.number, key, limit)
+
+    fetch = _fetching(of_key, from_key)
+    first = selection.first_key(key_marker)
     marked = version_marker and versions.by_id(connection, bucket.number, key_marker, version_marker)
     if marked:
-        where = "key = ? AND seq < ? ORDER BY seq DESC"
-        start = chain(_versions(connection, where, bucket.number, key_marker, marked.seq), start)
+        start = _rest(of_key, from_key, (key_marker, marked.seq), first, selection.fetched)
+    else:
+        start = from_key(first, selection.fetched)
     page = _page(selection, start, fetch, VersionRow._make)
     return VersionPage(
         tuple(versions.show(row, bucket) for row in page.rows),
@@ -102,21 +117,27 @@ def all_versions(
 
 
 def all_uploads(
-    connection: sqlite3.Connection,
+    connection: Connection,
     bucket: BucketRow,
     selection: Selection,
     key_marker: bytes,
     upload_marker: str,
 ) -> UploadPage:
-    def fetch(key: bytes) -> Iterator[tuple[Any, ...]]:
-        return uploads.select(connection, "bucket = ? AND key >= ? ORDER BY key, number", bucket.number, key)
+    def of_key(key: bytes, after: int, limit: int) -> Iterator[tuple[Any, ...]]:
+        where = "bucket = ? AND key = ? AND number > ? ORDER BY number LIMIT ?"
+        return uploads.select(connection, where, bucket.number, key, after, limit)
 
-    start = fetch(selection.first_key(key_marker))
+    def from_key(key: bytes, limit: int) -> Iterator[tuple[Any, ...]]:
+        where = "bucket = ? AND key >= ? ORDER BY key, number LIMIT ?"
+        return uploads.select(connection, where, bucket.number, key, limit)
+
+    fetch = _fetching(of_key, from_key)
+    first = selection.first_key(key_marker)
     marked = uploads.by_id(connection, upload_marker) if key_marker and upload_marker else None
     if marked is not None:
-        where = "bucket = ? AND key = ? AND number > ? ORDER BY number"
-        rest = uploads.select(connection, where, bucket.number, key_marker, marked.number)
-        start = chain(rest, start)
+        start = _rest(of_key, from_key, (key_marker, marked.number), first, selection.fetched)
+    else:
+        start = from_key(first, selection.fetched)
     page = _page(selection, start, fetch, UploadRow._make)
     return UploadPage(
         tuple(row.upload() for row in page.rows),
@@ -127,24 +148,47 @@ def all_uploads(
     )
 
 
-def _versions(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[tuple[Any, ...]]:
+def _versions(connection: Connection, where: str, *values: object) -> Iterator[tuple[Any, ...]]:
     query = f"SELECT {rows.COLUMNS} FROM version WHERE bucket = ? AND {where}"  # nosec B608
     return connection.execute(query, values)
+
+
+def _fetching(of_key: _OfKey, from_key: _FromKey) -> _Fetch:
+    def fetch(key: bytes, after: int | None, limit: int) -> Iterator[tuple[Any, ...]]:
+        if after is None:
+            return from_key(key, limit)
+        return _rest(of_key, from_key, (key, after), key + b"\0", limit)
+
+    return fetch
+
+
+def _rest(
+    of_key: _OfKey, from_key: _FromKey, position: tuple[bytes, int], next_key: bytes, limit: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield what follows a position in its key, then what follows from the next key on."""
+    for row in of_key(*position, limit):
+        limit -= 1
+        yield row
+    if limit > 0:
+        yield from from_key(next_key, limit)
 
 
 def _page(
     selection: Selection,
     start: Iterator[tuple[Any, ...]],
-    fetch: Callable[[bytes], Iterator[tuple[Any, ...]]],
+    fetch: _Fetch,
     make: Callable[[tuple[Any, ...]], _Row],
 ) -> _Page[_Row]:
-    """Gather a page. `start` are all rows that may follow; `fetch` returns those from a key on."""
+    """Gather a page. `start` are the first rows that may follow, as many as `selection` says at most."""
     page: _Page[_Row] = _Page([], [], None)
     if selection.limit == 0:
         return page
     last: _Row | bytes | None = None
+    fetched = selection.fetched
     while True:
+        left, row = fetched, None
         for values in start:
+            left -= 1
             row = make(values)
             if not row.key.startswith(selection.prefix):
                 return page
@@ -153,12 +197,16 @@ def _page(
             common = selection.common_prefix(row.key)
             if common is not None:
                 page.prefixes.append(common)
-                last, start = common, fetch(_after(common))
+                fetched = selection.fetched
+                last, start = common, fetch(_after(common), None, fetched)
                 break
             page.rows.append(row)
             last = row
         else:
-            return page
+            if row is None or left > 0:
+                return page
+            fetched = min(fetched * 4, selection.limit + 1)
+            start = fetch(row.key, row[0], fetched)
 
 
 def _after(prefix: bytes) -> bytes:

@@ -2,7 +2,6 @@
 """Manifests and tags of a repository, within a transaction."""
 
 import hashlib
-import sqlite3
 from typing import Any, NamedTuple
 
 import orjson
@@ -10,6 +9,7 @@ import orjson
 from neocloud.objects.errors import ContentInUse, ManifestUnknown, ReferenceMissing
 from neocloud.objects.image_types import Manifest, ManifestPage, NewManifest, TagPage
 from neocloud.objects.metadata import repositories, rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import NewContent
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 
@@ -52,9 +52,11 @@ class ManifestRow(NamedTuple):
 
 
 COLUMNS = ", ".join(ManifestRow._fields)
+_NEW_COLUMNS = ", ".join(ManifestRow._fields[1:])
+"""All but the number, which the database gives."""
 
 
-def select(connection: sqlite3.Connection, where: str, *values: Any) -> list[ManifestRow]:
+def select(connection: Connection, where: str, *values: Any) -> list[ManifestRow]:
     """Return the manifests that `where`, a constant of this program, is true of."""
     found = connection.execute(f"SELECT {COLUMNS} FROM manifest WHERE {where}", values)  # nosec B608
     return [ManifestRow._make(row) for row in found]
@@ -67,7 +69,7 @@ def artifact_id(registry_id: str, repository: str, digest: str) -> str:
     return f"artifact-{place}{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}"
 
 
-def find(connection: sqlite3.Connection, bucket: int, repository: int | None, reference: str) -> ManifestRow:
+def find(connection: Connection, bucket: int, repository: int | None, reference: str) -> ManifestRow:
     """Return a manifest by its digest or a tag. Raises ManifestUnknown."""
     if ":" in reference:
         where = "bucket = ? AND digest = ? AND repository = ?"
@@ -99,7 +101,8 @@ def put(
     if tag:
         _release_tagged(tx, number, tag)
         tx.connection.execute(
-            "INSERT INTO tag VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET manifest = excluded.manifest",
+            "INSERT INTO tag VALUES (?, ?, ?)"
+            " ON CONFLICT (repository, name) DO UPDATE SET manifest = excluded.manifest",
             (number, tag, row.number),
         )
     return row
@@ -116,12 +119,12 @@ def _release_tagged(tx: Transaction, repository: int | None, tag: str) -> None:
 
 def _insert(tx: Transaction, bucket: BucketRow, repository: int, name: str, new: NewManifest) -> ManifestRow:
     values = (
-        *(None, artifact_id(bucket.bucket.id, name, new.digest), bucket.number, repository, new.digest),
+        *(artifact_id(bucket.bucket.id, name, new.digest), bucket.number, repository, new.digest),
         *(new.media_type, new.artifact_type, new.subject, new.size, new.image_bytes),
         *(orjson.dumps(new.annotations), 0, tx.now_ms, tx.now_ms, 0),
     )
     marks = ", ".join("?" * len(values))
-    tx.connection.execute(f"INSERT INTO manifest ({COLUMNS}) VALUES ({marks})", values)  # nosec B608
+    tx.connection.execute(f"INSERT INTO manifest ({_NEW_COLUMNS}) VALUES ({marks})", values)  # nosec B608
     row = find(tx.connection, bucket.number, repository, new.digest)
     named = [(row.number, digest, 0) for digest in set(new.blobs)]
     named += [(row.number, digest, 1) for digest in set(new.manifests)]
@@ -133,9 +136,10 @@ def _insert(tx: Transaction, bucket: BucketRow, repository: int, name: str, new:
 
 def _count_parents(tx: Transaction, row: ManifestRow, children: set[str], step: int) -> None:
     tx.connection.executemany(
-        "UPDATE manifest SET parents = parents + ?1, released_ms = iif(?1 < 0, ?2, released_ms)"
-        " WHERE bucket = ?3 AND digest = ?4 AND repository = ?5",
-        [(step, tx.now_ms, row.bucket, digest, row.repository) for digest in children],
+        "UPDATE manifest SET parents = parents + ?,"
+        " released_ms = CASE WHEN ? < 0 THEN ? ELSE released_ms END"
+        " WHERE bucket = ? AND digest = ? AND repository = ?",
+        [(step, step, tx.now_ms, row.bucket, digest, row.repository) for digest in children],
     )
 
 
@@ -195,7 +199,7 @@ def remove_tag(tx: Transaction, repository: int | None, name: str) -> None:
         raise ManifestUnknown("The repository has no such tag.")
 
 
-def tags(connection: sqlite3.Connection, repository: int, after: str, limit: int) -> TagPage:
+def tags(connection: Connection, repository: int, after: str, limit: int) -> TagPage:
     found = connection.execute(
         "SELECT name FROM tag WHERE repository = ? AND name > ? ORDER BY name LIMIT ?",
         (repository, after, limit + 1),
@@ -204,7 +208,7 @@ def tags(connection: sqlite3.Connection, repository: int, after: str, limit: int
 
 
 def referrers(
-    connection: sqlite3.Connection,
+    connection: Connection,
     repository: int,
     name: str,
     subject: str,
@@ -229,7 +233,7 @@ def referrers(
     return ManifestPage(tuple(row.manifest(name) for row in shown), 0)
 
 
-def image_count(connection: sqlite3.Connection, bucket: int) -> int:
+def image_count(connection: Connection, bucket: int) -> int:
     """Return the number of manifests that no index names."""
     row = connection.execute(
         "SELECT count(*) FROM manifest WHERE bucket = ? AND parents = 0", (bucket,)

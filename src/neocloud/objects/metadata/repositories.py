@@ -5,11 +5,11 @@ A blob is an object of the registry's bucket, whose key is its digest. Repositor
 What no manifest names goes after a while; `used_ms` is when it was uploaded or asked for last.
 """
 
-import sqlite3
 from collections.abc import Iterable
 
 from neocloud.objects.errors import BlobUnknown, ContentInUse
 from neocloud.objects.metadata import contents, uploads, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import NewContent
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 from neocloud.objects.metadata.uploads import UploadRow
@@ -20,7 +20,7 @@ RENEW_MS = 600_000
 """A blob that is asked for is marked as used at most so often."""
 
 
-def find(connection: sqlite3.Connection, bucket: int, name: str) -> int | None:
+def find(connection: Connection, bucket: int, name: str) -> int | None:
     row = connection.execute(
         "SELECT number FROM repository WHERE bucket = ? AND name = ?", (bucket, name)
     ).fetchone()
@@ -36,10 +36,10 @@ def ensure(tx: Transaction, bucket: int, name: str) -> int:
     return found
 
 
-def blob_used_ms(connection: sqlite3.Connection, bucket: int, repository: int | None, digest: str) -> int:
+def blob_used_ms(connection: Connection, bucket: int, repository: int | None, digest: str) -> int:
     """Return when a blob was used last; one that a manifest names is always in use. Raises BlobUnknown."""
     row = connection.execute(
-        "SELECT CASE WHEN refs THEN 9e15 ELSE used_ms END FROM repository_blob"
+        "SELECT CASE WHEN refs > 0 THEN 9e15 ELSE used_ms END FROM repository_blob"
         " WHERE bucket = ? AND digest = ? AND repository = ?",
         (bucket, digest, repository),
     ).fetchone()
@@ -48,7 +48,7 @@ def blob_used_ms(connection: sqlite3.Connection, bucket: int, repository: int | 
     return int(row[0])
 
 
-def has_content(connection: sqlite3.Connection, bucket: int, digest: str) -> bool:
+def has_content(connection: Connection, bucket: int, digest: str) -> bool:
     """Return whether any repository of the registry has a blob."""
     row = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM repository_blob WHERE bucket = ? AND digest = ?)", (bucket, digest)
@@ -60,7 +60,8 @@ def link(tx: Transaction, bucket: int, repository: int, digest: str) -> None:
     """Let a repository have a blob whose content is there, from now on or still."""
     tx.connection.execute(
         "INSERT INTO repository_blob VALUES (?, ?, ?, 0, ?)"
-        " ON CONFLICT DO UPDATE SET used_ms = max(used_ms, excluded.used_ms)",
+        " ON CONFLICT (bucket, digest, repository) DO UPDATE SET used_ms = excluded.used_ms"
+        " WHERE repository_blob.used_ms < excluded.used_ms",
         (bucket, digest, repository, tx.now_ms),
     )
 
@@ -68,9 +69,10 @@ def link(tx: Transaction, bucket: int, repository: int, digest: str) -> None:
 def refer(tx: Transaction, bucket: int, repository: int, digests: Iterable[str], step: int) -> None:
     """Count one manifest more or less that names these blobs."""
     tx.connection.executemany(
-        "UPDATE repository_blob SET refs = refs + ?, used_ms = max(used_ms, ?)"
+        "UPDATE repository_blob SET refs = refs + ?,"
+        " used_ms = CASE WHEN used_ms > ? THEN used_ms ELSE ? END"
         " WHERE bucket = ? AND digest = ? AND repository = ?",
-        [(step, tx.now_ms, bucket, digest, repository) for digest in digests],
+        [(step, tx.now_ms, tx.now_ms, bucket, digest, repository) for digest in digests],
     )
 
 

@@ -1,12 +1,12 @@
 # pyright: strict
 """Versions as rows and as what callers get."""
 
-import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import orjson
 
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.storage_class import StorageClass
 from neocloud.objects.types import (
     Attributes,
@@ -75,7 +75,7 @@ class VersionRow(NamedTuple):
 COLUMNS = ", ".join("class" if name == "storage_class" else name for name in VersionRow._fields)
 
 
-def select(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> VersionRow | None:
+def select(connection: Connection, where: str, values: tuple[Any, ...]) -> VersionRow | None:
     """Return the first version `where`, a constant of this program, is true of."""
     query = f"SELECT {COLUMNS} FROM version WHERE {where} LIMIT 1"  # nosec B608
     row = connection.execute(query, values).fetchone()

@@ -1,12 +1,12 @@
 # pyright: strict
 """One piece of work within a write transaction: its time, its buckets, and its changes of what is held."""
 
-import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from neocloud.objects.errors import NoSuchBucket, QuotaExceeded
 from neocloud.objects.metadata import bucket_codec, held
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.types import Bucket, BucketState, RequestClass
 
 
@@ -19,7 +19,7 @@ class BucketRow:
 class Transaction:
     """Used in the writer thread alone, until `finish`."""
 
-    def __init__(self, connection: sqlite3.Connection, now_ms: int, take_seq: Callable[[], int]) -> None:
+    def __init__(self, connection: Connection, now_ms: int, take_seq: Callable[[], int]) -> None:
         self.connection = connection
         self.now_ms = now_ms
         self.changes = held.Changes()
@@ -57,14 +57,21 @@ class Transaction:
         return totals
 
 
-def find_bucket(connection: sqlite3.Connection, bucket_id: str) -> BucketRow | None:
+def find_bucket(connection: Connection, bucket_id: str) -> BucketRow | None:
     row = connection.execute(
         "SELECT number, settings, document FROM bucket WHERE id = ? AND forgotten_ms IS NULL", (bucket_id,)
     ).fetchone()
     return BucketRow(row[0], _decoded(*row)) if row else None
 
 
-def find_buckets(connection: sqlite3.Connection) -> list[BucketRow]:
+def find_bucket_named(connection: Connection, name: str) -> BucketRow | None:
+    row = connection.execute(
+        "SELECT number, settings, document FROM bucket WHERE name = ? AND forgotten_ms IS NULL", (name,)
+    ).fetchone()
+    return BucketRow(row[0], _decoded(*row)) if row else None
+
+
+def find_buckets(connection: Connection) -> list[BucketRow]:
     rows = connection.execute(
         "SELECT number, settings, document FROM bucket WHERE forgotten_ms IS NULL ORDER BY name"
     )

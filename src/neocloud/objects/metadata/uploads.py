@@ -2,7 +2,6 @@
 """Multipart uploads within a transaction. Parts become an object without a byte being moved."""
 
 import secrets
-import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from neocloud.objects.errors import (
     TooLarge,
 )
 from neocloud.objects.metadata import contents, rows, versions
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.held import Kind
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
 from neocloud.objects.metadata.versions import NewVersion
@@ -82,20 +82,22 @@ class PartRow(NamedTuple):
 
 
 COLUMNS = ", ".join("class" if name == "storage_class" else name for name in UploadRow._fields)
+_NEW_COLUMNS = COLUMNS.partition(", ")[2]
+"""All but the number, which the database gives."""
 PART_COLUMNS = ", ".join(PartRow._fields)
 
 
-def select(connection: sqlite3.Connection, where: str, *values: object) -> Iterator[tuple[Any, ...]]:
+def select(connection: Connection, where: str, *values: object) -> Iterator[tuple[Any, ...]]:
     """Return the uploads that `where`, a constant of this program, is true of."""
     return connection.execute(f"SELECT {COLUMNS} FROM upload WHERE {where}", values)  # nosec B608
 
 
-def by_id(connection: sqlite3.Connection, upload_id: str) -> UploadRow | None:
+def by_id(connection: Connection, upload_id: str) -> UploadRow | None:
     row = next(select(connection, "id = ?", upload_id), None)
     return None if row is None else UploadRow._make(row)
 
 
-def find(connection: sqlite3.Connection, bucket: BucketRow, key: bytes, upload_id: str) -> UploadRow:
+def find(connection: Connection, bucket: BucketRow, key: bytes, upload_id: str) -> UploadRow:
     """Raises NoSuchUpload."""
     row = by_id(connection, upload_id)
     if row is None or (row.bucket, row.key) != (bucket.number, key):
@@ -132,9 +134,8 @@ def create(
         checksum_type=type,
         customer_key_md5=customer_key_md5,
     )
-    values = (None, *row[1:])
-    marks = ", ".join("?" * len(values))
-    tx.connection.execute(f"INSERT INTO upload ({COLUMNS}) VALUES ({marks})", values)  # nosec B608
+    marks = ", ".join("?" * len(row[1:]))
+    tx.connection.execute(f"INSERT INTO upload ({_NEW_COLUMNS}) VALUES ({marks})", row[1:])  # nosec B608
     tx.changes.add(bucket.number, StorageClass(row.storage_class), Kind.UPLOAD, 1, 0)
     return row.upload()
 
@@ -154,7 +155,7 @@ def put_part(tx: Transaction, upload: UploadRow, part: PartRow) -> Part:
     return part.part()
 
 
-def parts(connection: sqlite3.Connection, upload: UploadRow, after: int, limit: int) -> list[PartRow]:
+def parts(connection: Connection, upload: UploadRow, after: int, limit: int) -> list[PartRow]:
     return _parts(connection, upload, "AND number > ? ORDER BY number LIMIT ?", after, limit)
 
 
@@ -205,8 +206,7 @@ def complete(
         upload.customer_key_md5,
     )
     version = versions.put(tx, bucket, new, conditions)
-    seq = tx.connection.execute("SELECT max(seq) FROM version").fetchone()[0]
-    values = (upload.id, upload.bucket, upload.key, seq, tx.now_ms)
+    values = (upload.id, upload.bucket, upload.key, version.seq, tx.now_ms)
     tx.connection.execute("INSERT INTO completed VALUES (?, ?, ?, ?, ?)", values)
     return version
 
@@ -223,7 +223,7 @@ def take_content(tx: Transaction, upload: UploadRow) -> tuple[int, int, int]:
 
 
 def completed_version(
-    connection: sqlite3.Connection, bucket: BucketRow, key: bytes, upload_id: str
+    connection: Connection, bucket: BucketRow, key: bytes, upload_id: str
 ) -> ObjectVersion | None:
     """Return what an upload became, for a client that asks again because it missed the answer."""
     row = connection.execute(
@@ -268,7 +268,7 @@ def _composed(tx: Transaction, used: Sequence[PartRow]) -> int:
     return content
 
 
-def _parts(connection: sqlite3.Connection, upload: UploadRow, where: str, *values: object) -> list[PartRow]:
+def _parts(connection: Connection, upload: UploadRow, where: str, *values: object) -> list[PartRow]:
     found = connection.execute(
         f"SELECT {PART_COLUMNS} FROM part WHERE upload = ? {where}",  # nosec B608
         (upload.number, *values),

@@ -3,12 +3,12 @@
 
 import re
 import secrets
-import sqlite3
 from dataclasses import dataclass
 
 from neocloud.objects.conditions import check_delete, check_put
 from neocloud.objects.errors import InvalidRequest, IsDeleteMarker, NoSuchKey, NoSuchVersion, ObjectLocked
 from neocloud.objects.metadata import contents, rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.held import kind_of
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
@@ -42,12 +42,12 @@ class NewVersion:
     customer_key_md5: str = ""
 
 
-def latest(connection: sqlite3.Connection, bucket: int, key: bytes) -> VersionRow | None:
+def latest(connection: Connection, bucket: int, key: bytes) -> VersionRow | None:
     """Return the newest version, which may be a delete marker."""
     return rows.select(connection, "bucket = ? AND key = ? ORDER BY seq DESC", (bucket, key))
 
 
-def by_id(connection: sqlite3.Connection, bucket: int, key: bytes, version_id: str) -> VersionRow | None:
+def by_id(connection: Connection, bucket: int, key: bytes, version_id: str) -> VersionRow | None:
     """Raises NoSuchVersion for an id that was never given to a version."""
     if version_id == NULL_VERSION:
         return rows.select(
@@ -59,7 +59,7 @@ def by_id(connection: sqlite3.Connection, bucket: int, key: bytes, version_id: s
     return rows.select(connection, where, (version_id, bucket, key))
 
 
-def find(connection: sqlite3.Connection, bucket: BucketRow, key: bytes, version_id: str | None) -> VersionRow:
+def find(connection: Connection, bucket: BucketRow, key: bytes, version_id: str | None) -> VersionRow:
     """Return a version with content. Raises NoSuchKey, NoSuchVersion, IsDeleteMarker."""
     if version_id is None:
         row = latest(connection, bucket.number, key)

@@ -183,13 +183,13 @@ class BucketOperations(Operations):
         """Count a request that wrote nothing, and bytes that were handed to the socket; `is_private`: to a
         client in a private network. It is on the disk with the next commit, at the latest after a second. A
         bucket that is gone counts nothing."""
-        row = self._engine.database.buckets.find(bucket_id)
-        if row is None:
+        number = self._engine.database.buckets.number(bucket_id)
+        if number is None:
             return
         if request is not None:
-            self._engine.database.count(row.number, request_sku(request), 1)
+            self._engine.database.count(number, request_sku(request), 1)
         if egress_bytes:
-            self._engine.database.count(row.number, EGRESS_PRIVATE if is_private else EGRESS, egress_bytes)
+            self._engine.database.count(number, EGRESS_PRIVATE if is_private else EGRESS, egress_bytes)
 
     async def _change_bucket(self, bucket_id: str, work: Callable[[Transaction], _Result]) -> _Result:
         """Write, and let what is known in memory follow, also where the caller is cancelled."""

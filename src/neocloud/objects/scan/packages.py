@@ -1,7 +1,6 @@
 # pyright: strict
 """What is installed in images, as rows of the store: read once, since what is in an image never changes."""
 
-import sqlite3
 import zlib
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from enum import StrEnum
 import orjson
 
 from neocloud.objects.metadata import rows
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.transaction import Transaction
 from neocloud.objects.scan.layers import Inventory
 
@@ -43,7 +43,7 @@ class ReadImage:
     read_at: datetime
 
 
-def next_waiting(connection: sqlite3.Connection, bucket: int, after: int) -> Waiting | None:
+def next_waiting(connection: Connection, bucket: int, after: int) -> Waiting | None:
     row = connection.execute(
         "SELECT m.number, repository.name, m.digest FROM manifest AS m"
         " JOIN repository ON repository.number = m.repository"
@@ -58,17 +58,17 @@ def next_waiting(connection: sqlite3.Connection, bucket: int, after: int) -> Wai
 def put(tx: Transaction, bucket: int, digest: str, inventory: Inventory, problem: str) -> None:
     """Store what an image has, if it is still there."""
     tx.connection.execute(
-        "INSERT INTO image_packages SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8"
-        " WHERE EXISTS (SELECT 1 FROM manifest WHERE bucket = ?1 AND digest = ?2) ON CONFLICT DO NOTHING",
+        "INSERT INTO image_packages SELECT ?, ?, ?, ?, ?, ?, ?, ?"
+        " WHERE EXISTS (SELECT 1 FROM manifest WHERE bucket = ? AND digest = ?) ON CONFLICT DO NOTHING",
         (
             *(bucket, digest, Outcome.UNREADABLE if problem else Outcome.READ, problem),
             *(inventory.release, inventory.packages),
-            *(zlib.compress(orjson.dumps(inventory.sources)), tx.now_ms),
+            *(zlib.compress(orjson.dumps(inventory.sources)), tx.now_ms, bucket, digest),
         ),
     )
 
 
-def find(connection: sqlite3.Connection, registry_id: str, digest: str) -> ReadImage | None:
+def find(connection: Connection, registry_id: str, digest: str) -> ReadImage | None:
     row = connection.execute(
         "SELECT outcome, problem, release, packages, sources, read_ms FROM image_packages AS p"
         " JOIN bucket ON bucket.number = p.bucket WHERE bucket.id = ? AND p.digest = ?",

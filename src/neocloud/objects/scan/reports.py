@@ -2,13 +2,13 @@
 """Reports of known vulnerabilities, from what was read of an image and the advisories of now. Another process
 than the object gateway may make them."""
 
-import sqlite3
 from pathlib import Path
 
 from neocloud.core import contract
 from neocloud.core.callers import object_gateway_folder
 from neocloud.messages.neocloud.registry.v1 import VulnerabilityReport
 from neocloud.objects.artifacts import ArtifactReader
+from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.scan import advisories, packages
 from neocloud.objects.scan.advisories import Finding
 from neocloud.objects.scan.packages import IMAGE_TYPES, Outcome, ReadImage
@@ -77,7 +77,7 @@ def _add(report: VulnerabilityReport, found: Finding) -> None:
     )
 
 
-def _find(connection: sqlite3.Connection, artifact_id: str) -> tuple[ReadImage | None] | None:
+def _find(connection: Connection, artifact_id: str) -> tuple[ReadImage | None] | None:
     """Return what was read of an artifact; None where it is no image."""
     row = connection.execute(
         "SELECT bucket.id, manifest.digest FROM manifest JOIN bucket ON bucket.number = manifest.bucket"

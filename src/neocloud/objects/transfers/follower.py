@@ -53,7 +53,7 @@ class TransferFollower(WorkFollower[GatewayTransfer]):
             await runner.abort_uploads()  # first: what is reported as stopped has left no upload
         row = await self._records.apply(wished.id, wished.generation, wished.run, is_stopped=is_stopped)
         if row.phase == Phase.RUNNING:
-            self._start(wished.id, runner.run())
+            self._start(wished.id, runner.run)
 
     async def _forget(self, work_id: str) -> None:
         await self._records.remove(work_id)

@@ -122,8 +122,8 @@ class Records:
 
         def work(tx: Transaction) -> None:
             number, end = tx.connection.execute(
-                "SELECT coalesce(max(number), 0), sum(end_ms IS NULL) FROM transfer_iteration"
-                " WHERE transfer = ?",
+                "SELECT coalesce(max(number), 0), sum(CASE WHEN end_ms IS NULL THEN 1 ELSE 0 END)"
+                " FROM transfer_iteration WHERE transfer = ?",
                 (transfer_id,),
             ).fetchone()
             if not end:
@@ -230,7 +230,11 @@ class Records:
         values = (transfer_id, upload.key.encode(), upload.source_etag, upload.upload_id, upload.part_size)
 
         def work(tx: Transaction) -> None:
-            tx.connection.execute("INSERT OR REPLACE INTO transfer_upload VALUES (?, ?, ?, ?, ?)", values)
+            tx.connection.execute(
+                "DELETE FROM transfer_upload WHERE transfer = ? AND key = ?",
+                (transfer_id, upload.key.encode()),
+            )
+            tx.connection.execute("INSERT INTO transfer_upload VALUES (?, ?, ?, ?, ?)", values)
 
         await self._database.write(work)
 
@@ -269,7 +273,8 @@ def _find(tx: Transaction, transfer_id: str) -> TransferRow | None:
 
 
 def _put(tx: Transaction, row: TransferRow) -> None:
-    tx.connection.execute("INSERT OR REPLACE INTO transfer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    tx.connection.execute("DELETE FROM transfer WHERE id = ?", (row.id,))
+    tx.connection.execute("INSERT INTO transfer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _message(row: IterationRow, now: datetime) -> TransferIteration:

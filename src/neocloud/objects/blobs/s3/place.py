@@ -2,14 +2,12 @@
 """Where the blobs of a store are in another S3 engine, and the key to it."""
 
 import configparser
-import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from neocloud.core.osfiles import OTHERS
+from neocloud.core.osfiles import read_private
 from neocloud.objects.endpoints.types import Endpoint
 
 _URL = re.compile(
@@ -71,21 +69,10 @@ def read_key(file: Path) -> tuple[str, str]:
 
     The file is one of AWS's clients, with the key in its section `default`.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise ValueError(f"{file} is not a file")
-        if mode & OTHERS:
-            raise ValueError(f"{file} is open to others; set its mode to 600, if you know who read it")
-        content = os.read(descriptor, _MOST_FILE_BYTES + 1)
-    finally:
-        os.close(descriptor)
+    content = read_private(file, _MOST_FILE_BYTES)
     parser = configparser.RawConfigParser()
     try:
-        if len(content) > _MOST_FILE_BYTES:
-            raise ValueError("too large")
-        parser.read_string(content.decode())
+        parser.read_string(content)
         key_id = parser.get(_SECTION, "aws_access_key_id")
         secret = parser.get(_SECTION, "aws_secret_access_key")
     except (configparser.Error, ValueError) as error:
