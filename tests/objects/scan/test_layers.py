@@ -8,6 +8,7 @@ import sys
 import tarfile
 from typing import Any
 
+import pyarrow
 import pytest
 
 from neocloud.objects.scan import layers
@@ -15,6 +16,12 @@ from neocloud.objects.scan.layers import Inventory, Unreadable, read_layers
 from tests.objects.scan.layers import BOOKWORM, RELEASE, STATUS, debian, framed, layer, package
 
 CURL = package("curl", "7.88.1-10")
+SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"skip"
+"""A frame of zstd that is no data."""
+
+
+def zstd(content: bytes) -> bytes:
+    return pyarrow.Codec("zstd").compress(content, asbytes=True)
 
 
 def read(*given: bytes) -> Inventory:
@@ -36,6 +43,14 @@ def test_source_packages_of_what_is_installed(packed: bool) -> None:
     found = read(layer(debian(*status), packed=packed))
     assert (found.release, found.packages) == ("bookworm", 3)
     assert found.sources == [("curl", "7.88.1-10"), ("openssl", "3.0.11-1")]
+
+
+def test_layers_in_zstd_have_any_frames() -> None:
+    archive = layer(debian(CURL), packed=False)
+    half = len(archive) // 2
+    several = zstd(archive[:half]) + SKIPPED + zstd(archive[half:]) + SKIPPED
+    for packed in (zstd(archive), several, SKIPPED + several):
+        assert sources(packed) == [("curl", "7.88.1-10")]
 
 
 def test_images_without_dpkg_have_one_file_for_each_package() -> None:
@@ -103,7 +118,9 @@ def negative_size() -> bytes:
         (gzip.compress(b"no archive" * 1000), "no tar archive"),
         (layer(debian(CURL))[:-30], "damaged"),
         (b"\x1f\x8b" + b"\x00" * 600, "damaged"),
-        (b"\x28\xb5\x2f\xfd" + b"\x00" * 600, "zstd"),
+        (b"\x28\xb5\x2f\xfd" + b"\x00" * 600, "damaged"),
+        (zstd(b"no archive" * 1000), "no tar archive"),
+        (zstd(layer(debian(CURL), packed=False))[:-30], "damaged"),
         (layer({STATUS: b"Package: ../../x\nVersion: 1\n"}), "list of packages is damaged"),
         (layer({STATUS: b"Package: a\nVersion: 1; rm -rf\n"}), "list of packages is damaged"),
         (layer({STATUS: b"Package: a\nSource: b (\nVersion: 1\n"}), "list of packages is damaged"),
@@ -112,7 +129,7 @@ def negative_size() -> bytes:
         (large_header(), "damaged"),
         (negative_size(), "damaged"),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_hostile_layers_are_refused(hostile: bytes, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
@@ -154,6 +171,8 @@ def test_the_process_reads_an_image_and_can_do_nothing_else() -> None:
         "packages": 1,
         "sources": [["curl", "7.88.1-10"]],
     }
+    large = zstd(layer({"zero": bytes(64 * 1024**2), **debian(CURL)}, packed=False))
+    assert json.loads(run(framed([large])).stdout)["packages"] == 1
     assert json.loads(run(framed([b"x" * 1000])).stdout)["problem"] == "a layer is no tar archive, or damaged"
     tries = (
         "open('/etc/shadow').read()",

@@ -3,7 +3,7 @@
 
 `python -m neocloud.objects.scan.layers` reads layers from standard input, the lowest first, each as its
 length in eight bytes and its content, and prints an `Inventory` as JSON. It opens no file and writes none;
-where it may, it gives up its rights first. Only the standard library is imported.
+where it may, it gives up its rights first. Beside the standard library it imports Arrow, which reads zstd.
 """
 
 import gzip
@@ -16,7 +16,11 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
+
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve more addresses than LIMITS has
+
+import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 
 LENGTH_BYTES = 8
 MAX_LAYERS = 512
@@ -43,6 +47,8 @@ _RELEASES = ("usr/lib/os-release", "etc/os-release")
 _WANTED = (_STATUS, *_RELEASES)
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED = b"\x2a\x4d\x18"
+"""How a frame goes on that is no data, after a byte from 0x50 to 0x5f."""
 _GZIP = b"\x1f\x8b"
 _SOURCE = re.compile(r"([a-z0-9][a-z0-9+.-]{0,127})(?: \(([0-9A-Za-z.+:~-]{1,128})\))?")
 _NAME, _VERSION = re.compile(r"[a-z0-9][a-z0-9+.-]{0,127}"), re.compile(r"[0-9A-Za-z.+:~-]{1,128}")
@@ -81,6 +87,8 @@ class _Layer:
 class _Start:
     """A layer whose first bytes were looked at."""
 
+    closed = False
+
     def __init__(self, first: bytes, rest: _Layer) -> None:
         self._first = first
         self._rest = rest
@@ -93,10 +101,24 @@ class _Start:
         return taken
 
 
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _decompressed(first: bytes, source: _Start) -> _Readable:
+    """`first` is how the layer begins. A window of zstd has at most 128 MiB, as its library has it."""
+    if first.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=cast("IO[bytes]", source))
+    if first == _ZSTD or first[1:] == _ZSTD_SKIPPED:
+        arrow = cast("Any", pyarrow)
+        return arrow.CompressedInputStream(arrow.PythonFile(source, mode="r"), "zstd")
+    return source
+
+
 class _Bounded:
     """What comes out of the compression, as much as is read of one image."""
 
-    def __init__(self, source: "gzip.GzipFile | _Start", image: "_Image") -> None:
+    def __init__(self, source: _Readable, image: "_Image") -> None:
         self._source = source
         self._image = image
 
@@ -118,12 +140,7 @@ class _Image:
     def apply(self, layer: _Layer) -> None:
         """Raises Unreadable."""
         first = layer.read(min(4, layer.left))
-        if first == _ZSTD:
-            raise Unreadable("a layer is compressed with zstd, which is not read here")
-        source = _Start(first, layer)
-        is_packed = first.startswith(_GZIP)
-        packed = gzip.GzipFile(fileobj=cast("IO[bytes]", source)) if is_packed else source
-        unpacked = cast("IO[bytes]", _Bounded(packed, self))
+        unpacked = cast("IO[bytes]", _Bounded(_decompressed(first, _Start(first, layer)), self))
         added: dict[str, bytes] = {}
         removed: set[str] = set()
         try:
