@@ -64,6 +64,7 @@ IMAGE_JOBS = (
     "needs an image that was pushed:"
     " tests/e2e/test_ai_workloads.py::test_images_of_a_registry_run_and_are_removed"
 )
+MIRRORS = "needs the internet: tests/objects/oci/test_more_programs.py::test_a_registry_of_docker_is_mirrored"
 PUSHED_IMAGES = (
     "needs a built image: tests/emulator/test_pushes.py::test_images_of_the_cloud_are_pulled_by_podman"
 )
@@ -132,6 +133,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/container-registry.md": Reader(
         not_run={
+            "neo up --registry-mirror": MIRRORS,
             "podman": IMAGE_CLIENTS,
             "skopeo": IMAGE_CLIENTS,
             "neo registry vulnerability-report": IMAGE_REPORT,

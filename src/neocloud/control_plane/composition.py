@@ -39,6 +39,7 @@ from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Service
 from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
+from neocloud.core.upstream_registries import upstream_of
 from neocloud.core.usage import UsageSource, all_usage
 from neocloud.engines.base import Engine
 from neocloud.engines.gpu_ledger import GpuLedger
@@ -203,6 +204,11 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
     place = _blobs_place(settings)
     if problem := problem_with(object_gateway_folder(settings.home), place):
         raise BadSettings(problem)
+    for each in settings.registry_mirrors:
+        try:
+            upstream_of(each)
+        except ValueError as error:
+            raise BadSettings(f"--registry-mirror {each} cannot be read: write {error}.") from error
 
     def objects(api: str) -> GatewayProcess:
         return GatewayProcess.of(
@@ -211,6 +217,7 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
                 f"--region={settings.region}",
                 *(f"--domain={host}" for host in gateway_names(settings)),
                 *(["--allow-private-transfers"] if settings.allow_private_transfers else []),
+                *(f"--registry-mirror={each}" for each in settings.registry_mirrors),
                 *(blobs_arguments(place) if place else []),
             ],
             kind=OBJECT_GATEWAY,

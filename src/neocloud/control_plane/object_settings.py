@@ -15,6 +15,15 @@ class ObjectSettings:
         " Default: no.",
         kind=bool,
     )
+    registry_mirrors: tuple[str, ...] = option(
+        (),
+        "Registry elsewhere that registries of the cloud may mirror, with the name that such repositories"
+        ' begin with; repeatable. Replaces the previous registries; "none" removes all. Default: none.',
+        flag="registry-mirror",
+        metavar="NAME=URL",
+        clears=True,
+        example="Write docker.io=https://registry-1.docker.io",
+    )
     object_blobs: str = option(
         "",
         "Bucket of another S3 engine, and a prefix in it, that keep the bodies of objects, encrypted. Needs"

@@ -21,6 +21,7 @@ from neocloud.core.gateway_process import (
     serve_until_signalled,
 )
 from neocloud.core.logs import set_up_logging
+from neocloud.core.upstream_registries import upstream_of
 from neocloud.objects.blobs.s3.place import s3_place
 from neocloud.objects.composition import load_or_make_store_key, running_objects
 from neocloud.objects.control_plane import GrpcControlPlane
@@ -54,6 +55,7 @@ async def serve(settings: ObjectsSettings) -> None:
             scrub_bytes_per_second=settings.scrub_bytes_per_second,
             advisory_file=provided_file(settings.home),
             place=settings.place,
+            upstreams=settings.upstreams,
             transfers=TransferNetwork(endpoint, settings.region, settings.allow_private_transfers),
         ) as app:
             logger.info("Serving S3 and images on %s, control plane at %s", endpoint, settings.api)
@@ -81,6 +83,15 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
         help="name below which buckets are named by the host, beside localhost; may be repeated",
     )
     parser.add_argument("--allow-private-transfers", action="store_true")
+    parser.add_argument(
+        "--registry-mirror",
+        dest="upstreams",
+        action="append",
+        default=[],
+        type=upstream_of,
+        metavar="NAME=URL",
+        help="registry elsewhere that may be mirrored; may be repeated",
+    )
     for name in ("blobs", "blobs-endpoint", "blobs-region", "blobs-credentials"):
         parser.add_argument(f"--{name}", default="", help="another S3 engine that has the bodies of objects")
     values = read_options(parser, arguments)
@@ -90,7 +101,8 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
     except ValueError as error:
         parser.error(f"argument --blobs: {error}")
     domains = (*ObjectsSettings.domains, *(each.lower() for each in values.pop("domains")))
-    return ObjectsSettings(**values, domains=domains)
+    upstreams = tuple(values.pop("upstreams"))
+    return ObjectsSettings(**values, domains=domains, upstreams=upstreams)
 
 
 def main() -> None:

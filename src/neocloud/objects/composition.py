@@ -4,12 +4,13 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import OTHERS, create_file
+from neocloud.core.upstream_registries import Upstream
 from neocloud.objects.access import ControlPlane
 from neocloud.objects.audit_log import AuditLog
 from neocloud.objects.blobs.s3.driver import S3Blobs
@@ -21,6 +22,7 @@ from neocloud.objects.inventories.follower import InventoryFollower
 from neocloud.objects.metadata.place import is_there
 from neocloud.objects.oci.app import RegistryApp
 from neocloud.objects.oci.exchange import RegistryFront
+from neocloud.objects.oci.mirror import Mirrors
 from neocloud.objects.oci.tokens import TokenSigner
 from neocloud.objects.s3.app import S3App
 from neocloud.objects.s3.audit import Audit
@@ -53,12 +55,12 @@ def s3_app(
 
 
 def registry_app(
-    store: ObjectStore, door: Door, clock: Clock, settings: S3Settings, key: bytes
+    store: ObjectStore, door: Door, clock: Clock, settings: S3Settings, key: bytes, mirrors: Mirrors
 ) -> RegistryApp:
     """`key` is the store's, from which that of tokens is derived."""
     signer = TokenSigner(key)
     return RegistryApp(
-        RegistryFront(store, door, clock, signer, settings.region, settings.requests_per_second)
+        RegistryFront(store, door, clock, signer, settings.region, settings.requests_per_second, mirrors)
     )
 
 
@@ -76,18 +78,20 @@ async def running_objects(
     advisory_file: Path | None = None,
     transfers: TransferNetwork | None = None,
     place: S3Place | None = None,
+    upstreams: Sequence[Upstream] = (),
 ) -> AsyncGenerator[Gateway]:
     """Open the store, follow the control plane and run the workers; yield the application to serve.
 
     `advisory_file` is where the operator puts advisories; None: images are not read. `transfers` says where
     transfers may connect to; None: to this gateway and the public internet. `place` is
-    where another engine has the bodies.
+    where another engine has the bodies. `upstreams` are the registries elsewhere that may be mirrored.
     """
     store = await open_store(folder, key, clock, place=place)
+    mirrors = Mirrors(store, clock, upstreams)
     try:
         audit_log = AuditLog(store, control_plane, clock)
         s3, door = s3_app(store, control_plane, clock, settings, audit_log)
-        app = Gateway(s3, registry_app(store, door, clock, settings, key), settings.domains)
+        app = Gateway(s3, registry_app(store, door, clock, settings, key, mirrors), settings.domains)
         scrubber = Scrubber(store, clock, scrub_bytes_per_second)
         follower = BucketFollower(
             store, control_plane, clock, door, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
@@ -116,6 +120,7 @@ async def running_objects(
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
     finally:
+        await mirrors.close()
         await store.close()
 
 

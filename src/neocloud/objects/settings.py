@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
+from neocloud.core.upstream_registries import Upstream
 from neocloud.objects.blobs.s3.place import S3Place
 from neocloud.objects.s3.settings import DEFAULT_REGION, S3Settings
 
@@ -48,6 +49,8 @@ class ObjectsSettings:
     """How much of the disk a nightly scrub takes; 0: no scrub."""
     allow_private_transfers: bool = False
     """Whether transfers may connect to private addresses and to this machine, the latter over http too."""
+    upstreams: tuple[Upstream, ...] = ()
+    """Registries elsewhere that may be mirrored."""
     place: S3Place | None = None
     """Where another S3 engine has the bodies of objects; None: they are files in the folder."""
     log_level: str = "info"

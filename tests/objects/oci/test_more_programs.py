@@ -1,7 +1,8 @@
-"""oras, cosign, crane and containerd as people run them; `make clients-long` installs them."""
+"""oras, cosign, crane, containerd, docker-registry as people run them; `make clients-long` installs them."""
 
 import json
 import os
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.core.upstream_registries import Upstream
 from neocloud.testing.waiting import wait_until
 from tests.e2e.container_images import busybox_layer, write_layout
-from tests.objects.oci.client import Registry
+from tests.objects.oci.client import Registry, digest_of
+from tests.objects.s3.served import serving
 from tests.objects.s3.test_more_programs import installed
 
 
@@ -157,3 +160,55 @@ def test_containerd(registry: Registry, ctr: Callable[..., str], tmp_path: Path)
         ctr("pull", "--snapshotter", "native", reference)
         assert reference in ctr("list", "--quiet")
     assert "complete (3/3)" in ctr("check")
+
+
+ELSEWHERE = """\
+version: 0.1
+log: {{level: error}}
+storage: {{filesystem: {{rootdirectory: {folder}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+def skopeo(*arguments: str, folder: Path) -> str:
+    files = {"HOME": str(folder), "REGISTRY_AUTH_FILE": str(folder / "auth")}
+    environment = {"PATH": os.environ["PATH"], **files}
+    command = ["skopeo", "--insecure-policy", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_registry_of_docker_is_mirrored(tmp_path: Path) -> None:
+    """Debian's docker-registry, which has the image, and then is gone."""
+    layout = write_layout(tmp_path / "image", [busybox_layer()], {"Cmd": ["true"]})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "config.yml").write_text(ELSEWHERE.format(folder=tmp_path / "elsewhere", port=port))
+    program = installed("trixie") / "usr" / "bin" / "docker-registry"
+    elsewhere = subprocess.Popen([str(program), "serve", str(tmp_path / "config.yml")])
+    upstream = Upstream("docker.example", f"http://127.0.0.1:{port}")
+    try:
+        wait_until(lambda: is_open(port), "docker-registry listens")
+        there = f"docker://127.0.0.1:{port}/library/tool:v1"
+        skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}", there, folder=tmp_path)
+        look = ("inspect", "--tls-verify=false", "--format={{.Digest}}", there)
+        digest = skopeo(*look, folder=tmp_path).strip()
+        with serving(tmp_path / "objects", upstreams=(upstream,)) as served:
+            short = served.call(served.control_plane.make_registry()).id.partition("-")[2]
+            here = f"docker://{served.url.removeprefix('http://')}/{short}/docker.example/library/tool:v1"
+            user = f"--src-creds={served.owner.aws_access_key_id}:{served.owner.secret}"
+            for number in range(2):
+                copy = tmp_path / f"copy-{number}"
+                skopeo("copy", "--src-tls-verify=false", user, here, f"dir:{copy}", folder=tmp_path)
+                assert digest == digest_of((copy / "manifest.json").read_bytes())
+                elsewhere.terminate()
+                elsewhere.wait(30)
+    finally:
+        elsewhere.kill()
+        elsewhere.wait(30)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -143,6 +143,7 @@ def serving(
             async with running_objects(
                 *(home / "objects", KEY, known, SystemClock(), settings.s3, endpoint),
                 place=settings.place,
+                upstreams=settings.upstreams,
                 transfers=TransferNetwork(
                     endpoint, settings.region, settings.allow_private_transfers, trusted=trusted
                 ),

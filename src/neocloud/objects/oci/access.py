@@ -19,7 +19,8 @@ from neocloud.objects.access import KeyLimit
 from neocloud.objects.errors import NoSuchBucket
 from neocloud.objects.oci import paths
 from neocloud.objects.oci.errors import RegistryError, denied
-from neocloud.objects.oci.exchange import JSON, RegistryFront, RegistryRequest, parsed_form
+from neocloud.objects.oci.exchange import JSON, Exchange, RegistryFront, RegistryRequest, parsed_form
+from neocloud.objects.oci.mirror import Place
 from neocloud.objects.oci.tokens import LIFETIME, MAX_SCOPES, Token
 from neocloud.objects.s3 import signature
 from neocloud.objects.s3.body import Body
@@ -148,6 +149,17 @@ class RegistryAccess:
             return None
         permissions = await self._front.door.permissions(replace(caller, limit=None), found.id)
         return found if PERMISSIONS[action] in permissions else None
+
+
+async def mirrored(exchange: Exchange) -> Place | None:
+    """Return what the repository mirrors, for a caller who may bring something in: it is stored and billed
+    as if they had pushed it."""
+    path, front = exchange.path, exchange.front
+    place = front.mirrors.place(exchange.registry.id, exchange.repository)
+    if place is None:
+        return None
+    access = RegistryAccess(front)
+    return place if await access.find(exchange.caller, path.registry, path.repository, "push") else None
 
 
 _HOW_TO_SIGN_IN = (

@@ -1,9 +1,13 @@
 # pyright: strict
 """HEAD, GET and DELETE of blobs."""
 
+from neocloud.objects.bodies.reader import Reader
+from neocloud.objects.errors import BlobUnknown
+from neocloud.objects.oci.access import mirrored
 from neocloud.objects.oci.exchange import Exchange
 from neocloud.objects.s3 import headers as fields
 from neocloud.objects.s3.exchange import Response
+from neocloud.objects.types import ByteRange
 
 
 async def head_blob(exchange: Exchange) -> Response:
@@ -15,13 +19,25 @@ async def head_blob(exchange: Exchange) -> Response:
 async def get_blob(exchange: Exchange) -> Response:
     digest, asked = exchange.path.digest, exchange.request.headers.get("range")
     wanted = None if asked is None else fields.byte_range(asked)
-    reader = await exchange.store.open_blob(exchange.registry.id, exchange.repository, digest, wanted)
+    reader = await _opened(exchange, digest, wanted)
     found = _described(digest)
     if wanted is None:
         return Response(200, found, reader=reader)
     last = reader.first + reader.length - 1
     found["Content-Range"] = f"bytes {reader.first}-{last}/{reader.version.size}"
     return Response(206, found, reader=reader)
+
+
+async def _opened(exchange: Exchange, digest: str, wanted: ByteRange | None) -> Reader:
+    where = (exchange.registry.id, exchange.repository, digest)
+    try:
+        return await exchange.store.open_blob(*where, wanted)
+    except BlobUnknown:
+        place = await mirrored(exchange)
+        if place is None:
+            raise
+    await exchange.front.mirrors.bring_blob(place, digest)
+    return await exchange.store.open_blob(*where, wanted)
 
 
 async def delete_blob(exchange: Exchange) -> Response:

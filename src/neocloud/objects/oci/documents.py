@@ -20,6 +20,8 @@ _IMAGES = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 INDEXES = (OCI_INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
+ACCEPTED = (*_IMAGES, *INDEXES)
+"""The media types of manifests that are taken."""
 _ELSEWHERE = ("nondistributable", "foreign")
 """Words in the media types of layers that a registry need not have."""
 
@@ -61,8 +63,8 @@ def _media_type(document: Mapping[str, Any], content_type: str) -> str:
     header = content_type.partition(";")[0].strip()
     inside = document.get("mediaType")
     media_type = header or inside
-    if media_type not in (*_IMAGES, *INDEXES):
-        raise _invalid(f"must have a Content-Type of {', '.join((*_IMAGES, *INDEXES))}")
+    if media_type not in ACCEPTED:
+        raise _invalid(f"must have a Content-Type of {', '.join(ACCEPTED)}")
     if inside is not None and inside != media_type:
         raise _invalid("has another mediaType than the Content-Type of the request")
     if document.get("schemaVersion") != 2:

@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from neocloud.core.clock import Clock
 from neocloud.objects.oci.errors import RegistryError
+from neocloud.objects.oci.mirror import Mirrors
 from neocloud.objects.oci.paths import Path, parse
 from neocloud.objects.oci.tokens import Token, TokenSigner
 from neocloud.objects.s3.body import Body
@@ -35,6 +36,7 @@ class RegistryFront:
     region: str
     """The region that signatures of access keys name."""
     requests_per_second: float
+    mirrors: Mirrors
 
 
 @dataclass(frozen=True)

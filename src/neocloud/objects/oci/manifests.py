@@ -1,22 +1,28 @@
 # pyright: strict
 """HEAD, GET, PUT and DELETE of manifests, by digest and by tag."""
 
-from neocloud.objects.image_types import MAX_MANIFEST_BYTES, Manifest
+from neocloud.objects.image_types import MAX_MANIFEST_BYTES, Manifest, NewManifest
+from neocloud.objects.oci.access import mirrored
 from neocloud.objects.oci.documents import read_manifest, too_large
 from neocloud.objects.oci.errors import RegistryError
 from neocloud.objects.oci.exchange import Exchange
+from neocloud.objects.oci.mirror import Passed
 from neocloud.objects.s3.exchange import Response
 
 
 async def head_manifest(exchange: Exchange) -> Response:
+    if passed := await _brought(exchange):
+        return Response(200, _headers(passed.new), length=passed.new.size)
     found = _found(exchange)
-    return Response(200, _described(found), length=found.size)
+    return Response(200, _headers(found), length=found.size)
 
 
 async def get_manifest(exchange: Exchange) -> Response:
+    if passed := await _brought(exchange):
+        return Response(200, _headers(passed.new), passed.body)
     found = _found(exchange)
     reader = await exchange.store.open_manifest(exchange.registry.id, exchange.repository, found.digest)
-    return Response(200, _described(found), reader=reader)
+    return Response(200, _headers(found), reader=reader)
 
 
 async def put_manifest(exchange: Exchange) -> Response:
@@ -47,6 +53,14 @@ async def delete_manifest(exchange: Exchange) -> Response:
     return Response(202, is_counted=True)
 
 
+async def _brought(exchange: Exchange) -> Passed | None:
+    """Bring a manifest of a mirror in; return it where it is not stored."""
+    place = await mirrored(exchange)
+    if place is None:
+        return None
+    return await exchange.front.mirrors.bring_manifest(place, exchange.path.manifest)
+
+
 def _found(exchange: Exchange) -> Manifest:
     return exchange.store.manifest(exchange.registry.id, exchange.repository, exchange.path.manifest)
 
@@ -62,7 +76,7 @@ async def _read(exchange: Exchange) -> bytes:
     return bytes(found)
 
 
-def _described(found: Manifest) -> dict[str, str]:
+def _headers(found: Manifest | NewManifest) -> dict[str, str]:
     return {
         "Content-Type": found.media_type,
         "Docker-Content-Digest": found.digest,
