@@ -19,6 +19,7 @@ from neocloud.testing.waiting import FakeClock
 from tests.objects.oci.client import MANIFEST, digest_of
 from tests.objects.stores import KIB, check_sums, files, make_bucket, opened, read
 
+pytestmark = pytest.mark.usefixtures("metadata")
 APP = "app"
 
 
