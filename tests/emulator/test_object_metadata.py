@@ -1,11 +1,13 @@
 """A cloud that keeps the metadata of its objects in PostgreSQL, by the option of `neo up`."""
 
-from contextlib import ExitStack, contextmanager
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from nebius.api.nebius.common.v1 import ResourceMetadata
+from nebius.api.nebius.storage.v1 import BucketServiceClient, BucketSpec, CreateBucketRequest
 from psycopg.conninfo import conninfo_to_dict
 
 from neocloud.core.osfiles import create_file
@@ -61,14 +63,10 @@ def test_metadata_in_postgresql(tmp_path: Path) -> None:
             assert s3.get_object(Bucket="data", Key="k")["Body"].read() == b"1"
             s3.put_object(Bucket="later", Key="k", Body=b"3")
         assert not list(home.glob("**/meta.db"))
-        with emulator_process(home, options=[]), connected(home) as cloud:  # it is a setting, which is kept
+        with emulator_process(home, options=options), connected(home) as cloud:
             s3 = s3_client(cloud, aws_id, secret)
             assert until(lambda: s3.get_object(Bucket="later", Key="k")["Body"].read()) == b"3"
-        refused_options = ["--object-metadata=none"]
-        with (
-            pytest.raises(RuntimeError, match="are not moved"),
-            emulator_process(home, options=refused_options),
-        ):
+        with pytest.raises(RuntimeError, match="are not moved"), emulator_process(home, options=[]):
             pass
         file.chmod(0o644)
         with pytest.raises(RuntimeError, match="open to others"), emulator_process(home, options=options):
