@@ -25,7 +25,7 @@ from neocloud.objects.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from neocloud.objects.metadata import postgres
+from neocloud.objects.metadata import postgres_connection
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.types import Attributes, CompletedPart, WriteConditions
 from neocloud.objects.usage import UsageReader
@@ -178,7 +178,7 @@ async def test_a_gateway_that_is_alone_keeps_others_out_until_it_is_gone(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres, "_LOG_SECONDS", 0)
+    monkeypatch.setattr(postgres_connection, "_LOG_SECONDS", 0)
     async with opened(tmp_path / "one") as one:
         bucket = await make_bucket(one)
         await put(one, bucket, "k", b"1")
@@ -211,7 +211,7 @@ async def test_a_restart_of_the_database_fails_nothing_that_comes_after(
 async def test_a_database_that_is_away_is_said_so_and_found_again(
     tmp_path: Path, postgresql_metadata: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(postgres_connection, "RETRY_SECONDS", 0)
     address = postgresql_metadata.read_text()
     socket = Path(str(conninfo_to_dict(address)["host"])) / ".s.PGSQL.5432"
     clock = FakeClock()
@@ -246,7 +246,7 @@ async def test_a_database_that_is_away_is_said_so_and_found_again(
 async def test_a_server_that_does_not_answer_stops_reads_for_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_READ_SECONDS", 0.3)
+    monkeypatch.setattr(postgres_connection, "READ_SECONDS", 0.3)
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store)
         start = time.monotonic()
@@ -325,3 +325,42 @@ async def test_a_large_group_is_one_commit(tmp_path: Path) -> None:
         await asyncio.gather(*(put(store, bucket, f"k{number}", b"1") for number in range(100)))
         assert len(commits) <= 25
         assert len(await keys(store, bucket)) == 100
+
+
+async def test_no_page_scans_or_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as store:
+        bucket = await make_versioned(store)
+        version = await put(store, bucket, "a/k", b"1")
+        number = store.engine.bucket(bucket.id).number
+
+        def fill(tx: Any) -> None:
+            tx.connection.execute(
+                "INSERT INTO version SELECT nextval('version_seq_seq'), ?,"
+                " convert_to('b/' || n, 'UTF8'), md5('' || n), 0, 1, 0, 1, '', 0, NULL, 'STANDARD', NULL, 0,"
+                " NULL, '[{},{},{}]', NULL, NULL, 0, '', NULL FROM generate_series(1, 20000) AS n",
+                (number,),
+            )
+
+        await store.engine.database.write(fill)
+        reading = store.engine.database.reading
+        reading.execute("SET default_transaction_read_only = off")
+        reading.execute("ANALYZE version")
+        queries: list[tuple[str, Any]] = []
+        execute = postgres_connection.ReadingConnection.execute
+
+        def noting(self: Any, sql: str, parameters: Any = (), /) -> Any:
+            queries.append((sql, parameters))
+            return execute(self, sql, parameters)
+
+        monkeypatch.setattr(postgres_connection.ReadingConnection, "execute", noting)
+        await store.list_objects(bucket.id, prefix="a", delimiter="/", start_after="a")
+        await store.list_objects(bucket.id)
+        await store.list_versions(bucket.id, key_marker="a/k", version_marker=version.version_id)
+        await store.head(bucket.id, "b/700")
+        await store.head(bucket.id, "a/k", version.version_id)
+        monkeypatch.undo()
+        pages = [(sql, values) for sql, values in queries if "FROM version" in sql]
+        assert len(pages) > 5
+        for sql, values in pages:
+            plan = " ".join(row[0] for row in reading.execute(f"EXPLAIN {sql}", values))
+            assert "Index Scan" in plan and "Seq Scan" not in plan and "Sort" not in plan, (sql, plan)

@@ -56,6 +56,7 @@ async def serve(settings: ObjectsSettings) -> None:
             advisory_file=provided_file(settings.home),
             place=settings.place,
             upstreams=settings.upstreams,
+            metadata=settings.metadata,
             transfers=TransferNetwork(endpoint, settings.region, settings.allow_private_transfers),
         ) as app:
             logger.info("Serving S3 and images on %s, control plane at %s", endpoint, settings.api)
@@ -94,6 +95,7 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
     )
     for name in ("blobs", "blobs-endpoint", "blobs-region", "blobs-credentials"):
         parser.add_argument(f"--{name}", default="", help="another S3 engine that has the bodies of objects")
+    parser.add_argument("--metadata", type=Path, help="file with the URL of a database that has the metadata")
     values = read_options(parser, arguments)
     url, *where = (values.pop(f"blobs{name}") for name in ("", "_endpoint", "_region", "_credentials"))
     try:

@@ -79,14 +79,16 @@ async def running_objects(
     transfers: TransferNetwork | None = None,
     place: S3Place | None = None,
     upstreams: Sequence[Upstream] = (),
+    metadata: Path | None = None,
 ) -> AsyncGenerator[Gateway]:
     """Open the store, follow the control plane and run the workers; yield the application to serve.
 
     `advisory_file` is where the operator puts advisories; None: images are not read. `transfers` says where
     transfers may connect to; None: to this gateway and the public internet. `place` is
-    where another engine has the bodies. `upstreams` are the registries elsewhere that may be mirrored.
+    where another engine has the bodies, `metadata` a file with the address of the database of the metadata.
+    `upstreams` are the registries elsewhere that may be mirrored.
     """
-    store = await open_store(folder, key, clock, place=place)
+    store = await open_store(folder, key, clock, place=place, metadata=metadata)
     mirrors = Mirrors(store, clock, upstreams)
     try:
         audit_log = AuditLog(store, control_plane, clock)

@@ -53,6 +53,8 @@ class ObjectsSettings:
     """Registries elsewhere that may be mirrored."""
     place: S3Place | None = None
     """Where another S3 engine has the bodies of objects; None: they are files in the folder."""
+    metadata: Path | None = None
+    """A file with the URL of a PostgreSQL database that has the metadata; None: a file in the folder."""
     log_level: str = "info"
     log_format: str = "text"
 

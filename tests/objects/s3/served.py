@@ -144,6 +144,7 @@ def serving(
                 *(home / "objects", KEY, known, SystemClock(), settings.s3, endpoint),
                 place=settings.place,
                 upstreams=settings.upstreams,
+                metadata=settings.metadata,
                 transfers=TransferNetwork(
                     endpoint, settings.region, settings.allow_private_transfers, trusted=trusted
                 ),
