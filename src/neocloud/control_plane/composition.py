@@ -58,6 +58,7 @@ from neocloud.services import (
     audit,
     billing,
     compute,
+    export,
     iam,
     inference,
     operator,
@@ -82,6 +83,7 @@ SERVICE_MODULES = (
     billing,
     quotas,
     audit,
+    export,
     operator,
 )
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
