@@ -166,3 +166,21 @@ def test_what_models_cost_is_listed_and_reckoned(signed_in: Neo, cloud: FakeServ
     cloud.serve(f"{service}/Estimate", contract.from_dict(output, {**answer, "items": [cost]}))
     ran = signed_in("billing", "estimate", "llama-3.1-70b", "--input", "6000", "--answer", "2000")
     assert "6,000" in ran.out and "Total 0.00158 USD; 0.00158 per request" in ran.out
+
+
+def test_the_pages_of_a_focus_report_are_one_file(signed_in: Neo, cloud: FakeServer) -> None:
+    """The window is the answer's: it names the object, and a page without rows ends nothing."""
+    answer = contract.method(f"{USAGE}/GetFocusReport").output
+    pages = {"": ("A,B\n1,2\n", "second"), "second": ("", "third"), "third": ("3,4\n", "")}
+
+    def page(request: Any) -> Any:
+        text, following = pages[request.page_token]
+        return answer(csv=text, next_page_token=following)
+
+    cloud.serve(f"{USAGE}/GetFocusReport", page)
+    ran = signed_in("billing", "report", "--format", "focus", "--from", "2026-11-01")
+    assert (ran.code, ran.out) == (0, "A,B\n1,2\n3,4\n")
+    asked = cloud.asked(f"{USAGE}/GetFocusReport")
+    assert len({(each.parent_id, each.start.seconds) for each in asked}) == 1 and len(asked) == 3
+    refused = signed_in("billing", "report", "--format", "focus", "--output", "json")
+    assert refused.code != 0 and "leave out --output" in refused.err

@@ -79,6 +79,9 @@ def test_audit_events_and_bills_become_objects(
     assert neo(tmp_path, "billing", "report", *days, cloud=cloud).returncode == 0
     written = f"s3://{bucket}/bills/billing-20261101T000000Z-20261102T000000Z.json"
     assert json.loads(neo(tmp_path, "storage", "cp", written, "-", cloud=cloud).stdout)["currency"]
+    assert neo(tmp_path, "billing", "report", "--format", "focus", *days, cloud=cloud).returncode == 0
+    written = f"s3://{bucket}/bills/focus-20261101T000000Z-20261102T000000Z.csv"
+    assert neo(tmp_path, "storage", "cp", written, "-", cloud=cloud).stdout.startswith("BilledCost,")
     refused = neo(tmp_path, *export, "--to-bucket", f"s3://{new_name()}-none/", cloud=cloud)
     assert refused.returncode == 3 and "There is no bucket" in refused.stderr
     refused = neo(tmp_path, *export, *which, f"s3://{bucket}/", "--cursor", "x", cloud=cloud)

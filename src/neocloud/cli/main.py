@@ -104,6 +104,9 @@ class NeoGroup(LazyGroup):
         "tuning": Entry("Fine-tuning jobs.", PRODUCTS, is_derived=True),
         "evaluate": Entry("Compare two served models.", PRODUCTS),
         "billing": Entry("Usage and cost.", PRODUCTS),
+        "export": Entry(
+            "Audit log and bills in buckets, which the cloud writes on a schedule.", PRODUCTS, is_derived=True
+        ),
         "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
         "storage": Entry("Buckets and the objects in them; S3 clients work with them too.", PRODUCTS),
         "registry": Entry(

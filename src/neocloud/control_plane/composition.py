@@ -62,6 +62,7 @@ from neocloud.services import (
     audit,
     billing,
     compute,
+    export,
     iam,
     inference,
     operator,
@@ -86,6 +87,7 @@ SERVICE_MODULES = (
     billing,
     quotas,
     audit,
+    export,
     operator,
 )
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)

@@ -195,12 +195,16 @@ async def test_usage_of_before_what_is_kept_is_refused_not_shown_in_part(books: 
     await books.usage(start=kept)
 
 
-def test_both_methods_ask_for_a_permission_on_the_parent() -> None:
+def test_all_methods_ask_for_a_permission_on_the_parent() -> None:
     own = [
         method for method in SERVICE.methods if method.path.startswith("neocloud.billing.v1.UsageService/")
     ]
     permissions = {method.path.rpartition("/")[2]: method.permission for method in own}
-    assert permissions == {"ListUsage": "billing.usage.list", "GetReport": "billing.reports.get"}
+    assert permissions == {
+        "ListUsage": "billing.usage.list",
+        "GetReport": "billing.reports.get",
+        "GetFocusReport": "billing.reports.get",
+    }
     request = GetReportRequest(parent_id=PROJECT)
     assert {method.target(request) for method in own if method.target} == {PROJECT}
 

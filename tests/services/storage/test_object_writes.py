@@ -50,6 +50,19 @@ async def test_small_and_large_files_are_written(cloud: Cloud) -> None:
     assert await content(cloud, "out/job/endless") == b"x" * 10
 
 
+async def test_what_is_put_once_replaces_nothing_and_may_be_repeated(cloud: Cloud) -> None:
+    """A writing key may not look at what is there."""
+    writes = writes_of(cloud)
+    await allow(cloud, writes)
+    await writes.put_once(JOB.id, FOLDER, "day", io.BytesIO(b"log"))
+    await writes.put_once(JOB.id, FOLDER, "day", io.BytesIO(b"log"))
+    for other in (b"lo", b"forged", b""):
+        with pytest.raises(Unwritable) as found:
+            await writes.put_once(JOB.id, FOLDER, "day", io.BytesIO(other))
+        assert found.value.problem is AccessProblem.OCCUPIED
+    assert await content(cloud, "out/job/day") == b"log"
+
+
 async def test_a_resource_that_was_allowed_nothing_writes_nothing(cloud: Cloud) -> None:
     with pytest.raises(Unwritable) as found:
         await put(writes_of(cloud), "x", b"")

@@ -23,6 +23,7 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 SERVICE = "neocloud.billing.v1.UsageService"
+FOCUS = "GetFocusReport"
 PRICE_SERVICE = "neocloud.billing.v1.TokenPriceService"
 TOKEN_UNIT = "million-tokens"
 TOKEN_KINDS = ("input", "cached-input", "output")
@@ -42,6 +43,7 @@ Examples:
 
   neo billing usage
   neo billing report --by day --from 2026-11-01
+  neo billing report --format focus > bill.csv
   neo billing tokens
 """
 )
@@ -53,6 +55,11 @@ class By(StrEnum):
     DAY = "day"
     SKU = "sku"
     PROJECT = "project"
+
+
+class ReportFormat(StrEnum):
+    LINES = "lines"
+    FOCUS = "focus"
 
 
 @app.command()
@@ -93,14 +100,18 @@ def report(
     end: ToOption = "",
     by: Annotated[By, typer.Option(help="Grouping of the report.")] = By.RESOURCE,
     project: ProjectOption = "",
+    format: Annotated[
+        ReportFormat, typer.Option(help="focus: CSV of FOCUS 1.2, a row for each day, resource and SKU.")
+    ] = ReportFormat.LINES,
     to_bucket: ToBucketOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the cost, by the price list that was valid on each day. Taxes are not included.
 
-    With --to-bucket the lines of each day and resource become an object, JSON, which appears once it is
-    whole. In a folder it is named after the time that it covers, such as
-    billing-20261101T000000Z-20261201T000000Z.json.
+    With --format focus the bill is CSV as the FinOps Open Cost and Usage Specification has it. Its costs add
+    up to the total of the report. With --to-bucket the bill, JSON or CSV, becomes an object, which appears
+    once it is whole. In a folder it is named after the time that it covers, such as
+    billing-20261101T000000Z-20261201T000000Z.json, or focus-….csv.
 
     Examples:
 
@@ -108,7 +119,13 @@ def report(
       neo billing report --by day
       neo billing report --from 2026-11-01 --to 2026-12-01 --output json
       neo billing report --from 2026-11-01 --to 2026-12-01 --to-bucket s3://bank-logs/bills/
+      neo billing report --format focus --project tenant-e00abc > bill.csv
     """
+    if format is ReportFormat.FOCUS:
+        if output is not Format.TABLE:
+            raise ClientError("INVALID_ARGUMENT", "--format focus is CSV; leave out --output")
+        _write_focus(context, start, end, project, to_bucket)
+        return
     answer = _report(context, "GetReport", start, end, project)
     if to_bucket:
         name = f"billing-{_compact(answer.start)}-{_compact(answer.end)}.json"
@@ -128,6 +145,17 @@ def report(
         unpriced = sorted({line.sku for line in answer.lines if line.is_unpriced})
         if unpriced:
             say(f"Without a price, so not in the total: {', '.join(unpriced)}.")
+
+
+def _write_focus(context: typer.Context, start: str, end: str, project: str, to_bucket: str) -> None:
+    """Write the pages of the report, of a day each, after one another."""
+    page = _report(context, FOCUS, start, end, project)
+    name = f"focus-{_compact(page.start)}-{_compact(page.end)}.csv"
+    with exported(context, to_bucket, name, project) as out:
+        out(page.csv)
+        while page.next_page_token:
+            page = _report(context, FOCUS, start, end, project, page.next_page_token)
+            out(page.csv)
 
 
 def summed(lines: Iterable[Any], by: By) -> list[tuple[str, ...]]:
@@ -269,12 +297,15 @@ def _cost(cost: Decimal | None) -> str:
     return "no price" if cost is None else f"{cost}"
 
 
-def _report(context: typer.Context, method: str, start: str, end: str, project: str) -> Any:
+def _report(
+    context: typer.Context, method: str, start: str, end: str, project: str, page_token: str = ""
+) -> Any:
     profile = profile_of(context)
     window = {"start": parse_date(start)} if start else {}
     window |= {"end": parse_date(end)} if end else {}
     with connect(profile) as client:
         request: JsonObject = {"parent_id": project_id_of(client, profile, project), **window}
+        request |= {"page_token": page_token} if page_token else {}
         return client.call(f"{SERVICE}/{method}", request)
 
 

@@ -7,6 +7,7 @@ server serves, so a served service without an entry fails it.
 from collections.abc import Mapping
 
 from neocloud.cli.resources.noun import Noun, Parent, Product
+from neocloud.cli.resources.storage_products import STORAGE_PRODUCTS
 
 PRODUCTS: Mapping[str, Product] = {
     "iam": Product(
@@ -327,74 +328,5 @@ PRODUCTS: Mapping[str, Product] = {
             ),
         ),
     ),
-    "storage": Product(
-        "Buckets for objects, which S3 clients read and write, and transfers and lists of objects.",
-        (
-            "neo storage bucket create data-sets",
-            "neo storage bucket list",
-            "neo storage cp train.jsonl s3://data-sets/train/",
-        ),
-        (
-            Noun(
-                "nebius.storage.v1.BucketService",
-                "Buckets: named stores of objects, with versions, rules and a policy.",
-                "data-sets --versioning-policy ENABLED --max-size-bytes 1099511627776",
-                without=("ListWithFilter",),
-            ),
-            Noun(
-                "nebius.storage.v1.TransferService",
-                "Transfers: copy objects from a bucket here or at another S3 endpoint, once or repeatedly.",
-                "move --file transfer.yaml",
-            ),
-            Noun(
-                "nebius.storage.v1.InventoryService",
-                "Inventories: lists of the objects of a bucket, written into a bucket every day or week.",
-                "all --bucket data-sets --enabled --destination-bucket-id reports"
-                " --destination-prefix inventories --output-format CSV_GZIP --schedule DAILY",
-                parent=Parent.GIVEN,
-                parent_service="nebius.storage.v1.BucketService",
-            ),
-        ),
-    ),
-    "registry": Product(
-        "Registries of container images, which docker, podman and skopeo push to and pull from.",
-        (
-            "neo registry registry create team",
-            "neo registry artifact list --parent-id team",
-        ),
-        (
-            Noun(
-                "nebius.registry.v1.RegistryService",
-                "Registries of container images.",
-                "team --description 'Images of the team'",
-            ),
-            Noun(
-                "nebius.registry.v1.ArtifactService",
-                "Images in registries.",
-                parent=Parent.GIVEN,
-                parent_service="nebius.registry.v1.RegistryService",
-            ),
-            Noun(
-                "neocloud.registry.v1.VulnerabilityReportService",
-                "Known vulnerabilities of images that are based on Debian, by the ids of the images.",
-                "ID",
-                parent=Parent.NOTHING,
-            ),
-        ),
-    ),
-    "billing": Product(
-        "Usage and cost.",
-        (),
-        (
-            Noun(
-                "nebius.billing.v1.PricingPolicyService",
-                "Price limits of preemptible machines.",
-                "cheap --platform gpu-h100-sxm --max-price 1.50",
-                shortcuts=(
-                    ("spec.compute_instance_spec.v1.platform", "--platform"),
-                    ("spec.pricing.max_price_v1.max_price", "--max-price"),
-                ),
-            ),
-        ),
-    ),
+    **STORAGE_PRODUCTS,
 }

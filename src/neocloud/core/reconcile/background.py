@@ -34,7 +34,9 @@ class BackgroundWork(Generic[LabelT]):
             async with self._room:
                 await work()
 
-        self._found[resource_id] = Work(label, asyncio.create_task(run()))
+        task = asyncio.create_task(run())
+        task.add_done_callback(_retrieve)
+        self._found[resource_id] = Work(label, task)
 
     def find(self, resource_id: str) -> Work[LabelT] | None:
         """Return the work of a resource that goes on, or has ended and was not forgotten."""
@@ -54,3 +56,9 @@ class BackgroundWork(Generic[LabelT]):
         found = self._found.pop(resource_id, None)
         if found is not None:
             found.task.cancel()
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take note of what it raised: at the end of the process no run asks, and asyncio would log it."""
+    if not task.cancelled():
+        task.exception()

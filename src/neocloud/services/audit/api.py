@@ -6,13 +6,13 @@ takes long.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Method
+from neocloud.core.service import Call, Dependencies, Method
 from neocloud.core.store.audit_query import OBJECT_METHOD, AllOf, AuditEvent, AuditQuery, Is, Not, Test
 from neocloud.core.store.protocol import Page, Transaction
 from neocloud.messages.google.rpc import Code as RpcCode
@@ -26,6 +26,7 @@ from neocloud.messages.nebius.audit.v2 import (
     Resource,
     Status,
 )
+from neocloud.services.audit.public import LIST_PERMISSION
 from neocloud.services.audit.rules import (
     Both,
     Compare,
@@ -125,11 +126,38 @@ def _moment(request: ListAuditEventRequest, name: Literal["start", "end"]) -> da
     return contract.to_datetime(getattr(request, name)) if request.HasField(name) else None
 
 
+@dataclass(frozen=True)
+class StoreAuditLog:
+    """The AuditLog of public.py."""
+
+    dependencies: Dependencies
+
+    async def lines(self, parent_id: str, start: datetime, end: datetime) -> AsyncIterator[str]:
+        store = self.dependencies.store
+        days = self.dependencies.settings.audit_days
+        if start < self.dependencies.clock.now() - timedelta(days=days):
+            raise contract.bad_field("start", f"is more than {days} days ago: events of then are not kept")
+        tenant_id, node = await store.read(lambda tx: _tenant_and_filter(tx, parent_id, Both(())))
+        # Without requests to objects: writing an export is one, so a bucket would audit its own log for ever.
+        wanted = AllOf((condition(node), Not(_OF_OBJECTS)))
+        query = AuditQuery(tenant_id=tenant_id, start=start, end=end, condition=wanted, is_ascending=True)
+        after = ""
+        while True:
+            page = Page(MAX_PAGE_SIZE, after)
+            rows, after = await store.read_long(lambda tx, p=page: tx.find_audit(query, p))
+            for event in rows:
+                if matches(node, event):
+                    document = contract.to_dict(event_message(event))
+                    yield f"{json.dumps(document, ensure_ascii=False)}\n"
+            if not after:
+                return
+
+
 METHODS = (
     Method(
         "nebius.audit.v2.AuditEventService/List",
         list_events,
-        "audit.events.list",
+        LIST_PERMISSION,
         target=lambda request: request.parent_id,
     ),
 )

@@ -2,7 +2,8 @@
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Service
-from neocloud.services.billing.api import METHODS
+from neocloud.services.billing.api import METHODS, StoreFocusBills
+from neocloud.services.billing.public import FocusBills
 from neocloud.services.billing.rules.catalogue import token_prices
 from neocloud.services.billing.rules.price_list import PriceList, PriceListError, load_price_list, price_list
 from neocloud.services.billing.rules.pricing_policy import PricingPolicyRules, pricing_policy_view
@@ -25,7 +26,10 @@ SERVICE = Service(
     name="billing",
     kinds=KINDS,
     methods=METHODS,
-    provides={TokenPrices: lambda dependencies: token_prices(price_list(dependencies.provided))},
+    provides={
+        FocusBills: StoreFocusBills,
+        TokenPrices: lambda dependencies: token_prices(price_list(dependencies.provided)),
+    },
 )
 
 __all__ = ["SERVICE", "PriceList", "PriceListError", "load_price_list"]

@@ -10,6 +10,7 @@ from neocloud.messages.nebius.billing.v1 import PricingPolicyStatus
 
 PRICING_POLICY = "nebius.billing.v1.PricingPolicy"
 PRICING_POLICY_ID_PREFIX = "pricingpolicy"
+REPORT_PERMISSION = "billing.reports.get"
 PricingPolicyState = PricingPolicyStatus.State
 SchedulingState = PricingPolicyStatus.SchedulingState
 

@@ -203,6 +203,11 @@ class SignedRequests(Protocol):
         """Return why the subject's roles do not allow this on the target; None where they do."""
         ...
 
+    def account_has(self, tx: Transaction, account_id: str, permission: str, target_id: str) -> bool:
+        """Return whether the roles of an account that may act now give it a permission on the target, for
+        work of the control plane that it started and that outlives its sign-in."""
+        ...
+
     def is_allowed(self, role: str, permission: str) -> bool: ...
 
 

@@ -1,19 +1,21 @@
 """Objects that the control plane writes into buckets for resources of other services."""
 
 import asyncio
+import hashlib
 import threading
 from datetime import timedelta
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.services.storage.object_clients import ObjectClients, Use
-from neocloud.services.storage.public import ObjectPlace, Unwritable
+from neocloud.services.storage.public import AccessProblem, ObjectPlace, Unwritable
 
 CREATE = "storage.objects.create"
 KEY_LIFETIME = timedelta(hours=1)
+BLOCK_BYTES = 1024**2
 _USE = Use(
     "object-writer", writes=True, key_lifetime=KEY_LIFETIME, is_renewed=True, attempts=3, error=Unwritable
 )
@@ -45,6 +47,44 @@ class StoreObjectWrites:
         except asyncio.CancelledError:
             bounded.stop()
             raise
+
+    async def put_once(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO) -> None:
+        s3 = await self._clients.client(resource_id, folder)
+        place = ObjectPlace(folder.bucket, folder.key + name)
+        await self._clients.answered(place, CREATE, "written", lambda: _put_once(s3, place, file))
+
+
+def _put_once(s3: Any, place: ObjectPlace, file: BinaryIO) -> None:
+    """Put an object where there is none, or one of the same bytes. Raises Unwritable for another one.
+
+    A writing key may not look at what is there, but it may replace what has a certain ETag, which is the MD5
+    of what was put in one request.
+    """
+    file.seek(0)
+    digest = hashlib.md5(usedforsecurity=False)
+    while block := file.read(BLOCK_BYTES):
+        digest.update(block)
+    etag = f'"{digest.hexdigest()}"'
+    if _put_if(s3, place, file, IfNoneMatch="*") or _put_if(s3, place, file, IfMatch=etag):
+        return
+    raise Unwritable(
+        AccessProblem.OCCUPIED,
+        f"{place} is another object, and nothing is replaced. Move it away, and this is written.",
+    )
+
+
+def _put_if(s3: Any, place: ObjectPlace, file: BinaryIO, **condition: str) -> bool:
+    """Return whether the condition holds, and the object was put."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415  it takes a while to load
+
+    file.seek(0)
+    try:
+        s3.put_object(Bucket=place.bucket, Key=place.key, Body=file, **condition)
+    except ClientError as error:
+        if cast("dict[str, Any]", error.response).get("Error", {}).get("Code") == "PreconditionFailed":
+            return False
+        raise
+    return True
 
 
 class _Bounded:

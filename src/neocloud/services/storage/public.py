@@ -94,6 +94,8 @@ class AccessProblem(StrEnum):
     """What arrived was cut off or has another checksum, at each of several tries."""
     FULL = "full"
     """The bucket holds all that it may."""
+    OCCUPIED = "occupied"
+    """Another object is where one was to be written that replaces nothing."""
 
 
 class ObjectAccessError(Exception):
@@ -150,6 +152,11 @@ class ObjectWrites(Protocol):
     async def put(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO, size: int) -> None:
         """Write an object of the folder that was allowed: the first `size` bytes of a file. It is visible
         once it is whole. Raises Unwritable."""
+        ...
+
+    async def put_once(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO) -> None:
+        """Write an object of the folder that was allowed, of at most 5 GiB, where there is none: all bytes of
+        a file. It may be repeated with the same bytes. Raises Unwritable."""
         ...
 
 

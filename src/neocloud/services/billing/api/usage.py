@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from neocloud.core import contract
-from neocloud.core.service import Call, Method
+from neocloud.core.service import Call, Dependencies, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
 from neocloud.core.usage import CountedUsage, Meter, Meters, UsageRecord, UsageSource, kept_from
 from neocloud.messages.neocloud.billing.v1 import (
+    GetFocusReportRequest,
     GetReportRequest,
     ListUsageRequest,
     ListUsageResponse,
@@ -27,6 +28,7 @@ from neocloud.messages.neocloud.billing.v1 import (
 from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMessage
 from neocloud.services.billing.rules.cost import Line, rate, total
 from neocloud.services.billing.rules.price_list import price_list
+from neocloud.services.billing.types import REPORT_PERMISSION
 from neocloud.services.iam.types import CONTAINER, is_tenant
 
 Record = UsageRecord | CountedUsage
@@ -55,8 +57,8 @@ class PageCursor:
 
 async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse:
     cursor = read_cursor(request)
-    window = cursor.window if cursor else _window(request, call.dependencies.clock.now())
-    records, token = page(await _usage(call, request.parent_id, window), request, window, cursor)
+    window = cursor.window if cursor else usage_window(request, call.dependencies.clock.now())
+    records, token = page(await usage(call.dependencies, request.parent_id, window), request, window, cursor)
     return ListUsageResponse(
         items=[_usage_message(record) for record in records],
         start=window.start,
@@ -66,9 +68,9 @@ async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse
 
 
 async def get_report(call: Call, request: GetReportRequest) -> Report:
-    window = _window(request, call.dependencies.clock.now())
+    window = usage_window(request, call.dependencies.clock.now())
     prices = price_list(call.dependencies.provided)
-    lines = rate(await _usage(call, request.parent_id, window), prices)
+    lines = rate(await usage(call.dependencies, request.parent_id, window), prices)
     return Report(
         lines=[_line_message(line) for line in lines],
         total_cost=f"{total(lines):f}",
@@ -78,7 +80,9 @@ async def get_report(call: Call, request: GetReportRequest) -> Report:
     )
 
 
-def _window(request: ListUsageRequest | GetReportRequest, now: datetime) -> Window:
+def usage_window(
+    request: ListUsageRequest | GetReportRequest | GetFocusReportRequest, now: datetime
+) -> Window:
     """Return the requested window, without the future; by default from the start of the month until now."""
     now = now.replace(microsecond=0)
     month = now.replace(day=1, hour=0, minute=0, second=0)
@@ -90,8 +94,9 @@ def _window(request: ListUsageRequest | GetReportRequest, now: datetime) -> Wind
     return Window(min(start.replace(microsecond=0), end), end)
 
 
-async def _usage(call: Call, parent_id: str, window: Window) -> Sequence[Record]:
-    provided, store = call.dependencies.provided, call.dependencies.store
+async def usage(dependencies: Dependencies, parent_id: str, window: Window) -> Sequence[Record]:
+    """Return the usage of a project or tenant. Raises ApiError."""
+    provided, store = dependencies.provided, dependencies.store
     meters, source = provided.get(Meters), provided.find(UsageSource)
     projects, kept = await store.read(lambda tx: (_projects(tx, parent_id), kept_from(tx)))
     if kept is not None and window.start < kept:
@@ -227,7 +232,7 @@ METHODS = (
     Method(
         "neocloud.billing.v1.UsageService/GetReport",
         get_report,
-        "billing.reports.get",
+        REPORT_PERMISSION,
         target=lambda request: request.parent_id,
     ),
 )

@@ -126,6 +126,12 @@ class StoreSignedRequests:
     ) -> contract.ApiError | None:
         return refused(tx, subject, permission, target_id)
 
+    def account_has(self, tx: Transaction, account_id: str, permission: str, target_id: str) -> bool:
+        subject = find_account(tx, account_id)
+        return (
+            subject is not None and refused(tx, replace(subject, scopes=None), permission, target_id) is None
+        )
+
     def is_allowed(self, role: str, permission: str) -> bool:
         return role in ROLES and allows(role, permission)
 

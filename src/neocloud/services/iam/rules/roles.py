@@ -131,6 +131,11 @@ ROLES: Mapping[str, Role] = {
         "Pulling and pushing container images; not deleting them.",
         ("registry.images.pull", "registry.images.push", *_read("registry")),
     ),
+    "export.editor": Role(
+        "Rules that export logs and bills; reading these and writing to a bucket need other roles.",
+        _all("export"),
+    ),
+    "export.viewer": Role("Read access to export rules.", _read("export")),
     "billing.viewer": Role("Usage, prices and costs.", _read("billing")),
     "billing.admin": Role("Usage, prices, costs and their settings.", _all("billing")),
     "quotas.admin": Role("Quotas of tenants and projects.", _all("quotas")),

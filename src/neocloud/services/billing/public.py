@@ -1,0 +1,12 @@
+# pyright: strict
+"""What other services have to do with billing."""
+
+from datetime import datetime
+from typing import Protocol
+
+
+class FocusBills(Protocol):
+    async def __call__(self, parent_id: str, start: datetime, end: datetime, /) -> str:
+        """Return the bill of a project or tenant in CSV of FOCUS, with its header. Raises ApiError where the
+        usage of that time is not kept."""
+        ...
