@@ -1,9 +1,11 @@
 """The fake engine keeps every promise of the border, so that tests on it mean something."""
 
 from hashlib import sha256
+from ipaddress import IPv4Address
 
 import pytest
 
+from neocloud.engines.base import PlatformService
 from neocloud.engines.fake import FakeEngine
 from neocloud.engines.images import ImagePull, pulled_name
 from neocloud.testing.engine_conformance import EngineConformance
@@ -14,11 +16,15 @@ class FakeBench:
     image = "busybox"
     root_filesystem = "localhost/neocloud/busybox:1"
 
+    platform_service = PlatformService(
+        "storage", "storage.test.internal", IPv4Address("169.254.255.99"), 8080, 18080
+    )
+
     def __init__(self) -> None:
-        self.engine = FakeEngine()
+        self.engine = FakeEngine(platform_services=(self.platform_service,))
 
     def reopened(self) -> FakeEngine:
-        return FakeEngine(self.engine.world)
+        return FakeEngine(self.engine.world, platform_services=(self.platform_service,))
 
     def pull(self, word: str) -> ImagePull:
         image = pulled_name("project-e00test", sha256(word.encode()).hexdigest())
