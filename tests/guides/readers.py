@@ -56,6 +56,7 @@ MOUNT = (
 )
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
+STORAGE_JOB = "real Slurm: tests/e2e/test_storage_from_nodes.py::test_a_job_uses_object_storage_by_name"
 OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
@@ -112,7 +113,11 @@ READERS: Mapping[str, Reader] = {
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
     "docs/guides/object-storage.md": Reader(
-        not_run={"neo up --object-blobs": OTHER_ENGINE, "neo storage mount": MOUNT},
+        not_run={
+            "neo up --object-blobs": OTHER_ENGINE,
+            "neo storage mount": MOUNT,
+            "#!/bin/bash": STORAGE_JOB,
+        },
     ),
     "docs/guides/moving-data.md": Reader(
         not_run={

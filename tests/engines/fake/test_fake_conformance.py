@@ -7,6 +7,7 @@ import pytest
 
 from neocloud.engines.base import PlatformService
 from neocloud.engines.fake import FakeEngine
+from neocloud.engines.fake.world import FakeWorld
 from neocloud.engines.images import ImagePull, pulled_name
 from neocloud.testing.engine_conformance import EngineConformance
 from neocloud.testing.engine_space import image_settings
@@ -21,10 +22,10 @@ class FakeBench:
     )
 
     def __init__(self) -> None:
-        self.engine = FakeEngine(platform_services=(self.platform_service,))
+        self.engine = FakeEngine(FakeWorld(platform_services=(self.platform_service,)))
 
     def reopened(self) -> FakeEngine:
-        return FakeEngine(self.engine.world, platform_services=(self.platform_service,))
+        return FakeEngine(self.engine.world)
 
     def pull(self, word: str) -> ImagePull:
         image = pulled_name("project-e00test", sha256(word.encode()).hexdigest())

@@ -431,13 +431,14 @@ async def test_address_that_is_something_else_is_no_public_address(lab: Lab) -> 
         await lab.pod("a1", public="10.211.2.77")
 
 
-async def test_names_are_those_of_the_whole_network(lab: Lab) -> None:
+async def test_names_are_those_of_the_whole_network(lab: Lab, bench: PodmanBench) -> None:
     async def hosts(name: str) -> set[str]:
         result = await lab.engine.exec(Reference("Pod", f"space-{name}", name), ["cat", "/etc/hosts"])
         return set(result.stdout.decode().splitlines()[2:])
 
     everybody = {f"{PLACES[name][2]} {name} {name}.a.internal" for name in ("a1", "a2", "a3")}
     everybody |= {"10.211.1.1 _gateway", "10.211.2.1 _gateway"}
+    everybody.add(f"{bench.platform_service.address} storage.test.internal")
     assert await hosts("a1") == await hosts("a3") == everybody
     assert await hosts("b1") == {"10.211.3.10 b1 b1.b.internal", "10.211.3.1 _gateway"}
     await lab.engine.remove([Reference("Pod", "space-a2", "a2")])

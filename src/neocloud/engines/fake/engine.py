@@ -24,7 +24,6 @@ from neocloud.engines.base import (
     LogPage,
     Observation,
     OutputTooLarge,
-    PlatformService,
     Reference,
 )
 from neocloud.engines.fake.faults import Faults
@@ -73,11 +72,9 @@ class FakeEngine(FakeImages):
         cpus: int = 64,
         memory_mib: int = 512 * 1024,
         accelerators: tuple[Accelerator, ...] = (),
-        platform_services: tuple[PlatformService, ...] = (),
         is_boundless: bool = False,
     ) -> None:
         self.world = world or FakeWorld()
-        self.world.platform_services = platform_services
         self.faults = faults or Faults()
         self.responder = responder
         self.applied: list[list[Reference]] = []

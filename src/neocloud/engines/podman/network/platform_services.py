@@ -10,14 +10,13 @@ the rules of their security groups and the check of their source address before.
 Which bridges may: those of namespaces with a NetworkPolicy, and of virtual networks, that name the service.
 """
 
-import asyncio
 import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from neocloud.engines.base import PlatformService
+from neocloud.engines.base import EngineError, PlatformService
 from neocloud.engines.manifest import NetworkPolicy, VirtualNetwork
 from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.network.addresses import (
@@ -87,7 +86,8 @@ class PlatformServices:
     layout: Layout
     objects: Objects
     services: Sequence[PlatformService] = ()
-    _present: set[IPv4Address] = field(default_factory=set[IPv4Address])
+    _present: set[IPv4Address] | None = None
+    """The addresses that were settled last; None at first, when those of an engine before may be there."""
 
     def of_namespace(self, namespace: str) -> list[PlatformService]:
         policies = self.objects.list(namespace, NetworkPolicy)
@@ -103,13 +103,18 @@ class PlatformServices:
         if not self.services:
             return ()
         found = [
-            (service, interface)
-            for namespace, interface in bridges.items()
-            for service in self.of_namespace(namespace)
+            (service, bridges[policy.namespace])
+            for policy in self.objects.all(NetworkPolicy)
+            if policy.namespace in bridges
+            for service in self._named(policy.platform_services)
         ]
-        for network in snapshot.networks if snapshot else ():
-            interfaces = [b.interface for b in snapshot.bridges_of(network.namespace)] if snapshot else []
-            found += [(s, interface) for s in self.of_network(network) for interface in interfaces]
+        if snapshot:
+            found += [
+                (service, bridge.interface)
+                for network in snapshot.networks
+                for service in self.of_network(network)
+                for bridge in snapshot.bridges_of(network.namespace)
+            ]
         return tuple(
             ServiceAccess(each, users)
             for each in self.services
@@ -119,12 +124,14 @@ class PlatformServices:
     async def settle_addresses(self, granted: Iterable[ServiceAccess]) -> None:
         """Have the addresses of these services on this machine, and of ours no others."""
         wanted = {access.service.address for access in granted}
-        if wanted == self._present and all([await asyncio.to_thread(_is_here, each) for each in wanted]):
+        if not self.services or (wanted == self._present and all(map(_is_here, wanted))):
             return
-        if self.services or self._present:
-            present = await withdraw_service_addresses(self.layout, wanted)
-            for address in wanted - present:
+        present = await withdraw_service_addresses(self.layout, wanted)
+        for address in wanted - present:
+            try:
                 await add_service_address(self.layout, address)
+            except EngineError as error:  # another cloud has it, too: the rest of the network goes on
+                logger.warning("The address %s of a platform service was not added: %s", address, error)
         self._present = wanted
 
     def details(self) -> Iterator[tuple[str, str]]:
