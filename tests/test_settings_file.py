@@ -153,7 +153,7 @@ async def test_a_stop_without_settings_makes_no_database(tmp_path: Path) -> None
 
 
 def test_every_field_that_an_operator_chooses_has_an_option() -> None:
-    recorded = {"private_range", "cloud_number"}  # in ranges.json
+    recorded = {"private_range", "cloud_number", "storage_authority_file"}  # in ranges.json and tls/
     assert {each.name for each in fields(Settings)} - options().keys() == {"home"} | recorded
 
 

@@ -60,7 +60,7 @@ def reachable(bank: Cluster, targets: list[tuple[str, int | None]]) -> list[list
 
 def addresses(cluster: Cluster) -> dict[str, str]:
     """Every pod of a cluster with its address."""
-    lines = cluster.ssh("grep -v -e localhost -e _gateway /etc/hosts").splitlines()
+    lines = cluster.ssh("grep -v -e localhost -e _gateway -e neocloud.internal /etc/hosts").splitlines()
     return {name: line.split()[0] for line in lines for name in line.split()[1:2]}
 
 

@@ -31,6 +31,11 @@ from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
 from neocloud.control_plane.tls import certificate_files, gateway_names
+from neocloud.control_plane.workload_storage import (
+    WorkloadStorage,
+    renew_workload_certificate,
+    workload_storage,
+)
 from neocloud.core import wire
 from neocloud.core.callers import object_gateway_folder
 from neocloud.core.clock import Clock, SystemClock
@@ -157,21 +162,27 @@ def control_plane(
 
 @asynccontextmanager
 async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
+    clock = SystemClock()
     settings = await asyncio.to_thread(with_own_ranges, settings, host_subnets())
+    storage_access = await asyncio.to_thread(workload_storage, settings, clock)
+    settings = replace(settings, storage_authority_file=storage_access.certificate.authority)
     engine = PodmanEngine(
         settings.home,
         opened_ranges=settings.opened_ranges,
         public_interface=settings.public_interface,
+        platform_services=[storage_access.service],
         other_homes=partial(HostRegistry().others, settings.home),
     )
     try:
         await load_images(settings.home, engine)
-        clock = SystemClock()
 
-        def follow(store: Store) -> Coroutine[Any, Any, None]:
-            return follow_images(
-                settings.home, engine, lambda: compute.sync_public_images(store, settings, clock)
-            )
+        async def follow(store: Store) -> None:
+            def sync() -> Coroutine[Any, Any, None]:
+                return compute.sync_public_images(store, settings, clock)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(follow_images(settings.home, engine, sync))
+                tasks.create_task(renew_workload_certificate(storage_access, clock))
 
         def gateway(api: str) -> GatewayProcess:
             return GatewayProcess.of(
@@ -196,13 +207,13 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             bootstrap=bootstrap,
             background_task=follow,
             gateway=gateway,
-            objects=_objects(settings),
+            objects=_objects(settings, storage_access),
         )
     finally:
         await engine.close()
 
 
-def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
+def _objects(settings: Settings, workloads: WorkloadStorage | None = None) -> Callable[[str], GatewayProcess]:
     """Return what makes the object gateway, from the address of the gRPC API. Raises BadSettings."""
 
     port, tls_port = settings.s3_ports
@@ -232,7 +243,9 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
                 *(f"--registry-mirror={each}" for each in settings.registry_mirrors),
                 *(blobs_arguments(place) if place else []),
                 *([f"--metadata={metadata}"] if metadata else []),
+                *(workloads.arguments() if workloads else []),
             ],
+            workload_port=workloads.service.target_port if workloads else 0,
             kind=OBJECT_GATEWAY,
             public=_public_gateway(settings, OBJECT_GATEWAY, tls_port),
             log_level=settings.log_level,

@@ -26,6 +26,7 @@ import httpx
 import neocloud
 from neocloud.core.callers import gateway_folder, object_gateway_folder
 from neocloud.core.child_process import Child, Process
+from neocloud.core.gateway_process import allow_later_address
 
 logger = logging.getLogger(__name__)
 
@@ -112,10 +113,13 @@ class GatewayProcess:
         public: PublicGateway | None = None,
         *,
         kind: GatewayKind = MODEL_GATEWAY,
+        workload_port: int = 0,
     ) -> None:
-        """With `port` 0 it keeps its last port, or takes a free one."""
+        """With `port` 0 it keeps its last port, or takes a free one. `workload_port`: where the command has
+        it listen for workloads; 0: nowhere."""
         self._kind = kind
         self._public = public
+        self._workload_port = workload_port
         self._home = home
         self._port = port
         self._command = command
@@ -131,6 +135,7 @@ class GatewayProcess:
         *,
         kind: GatewayKind = MODEL_GATEWAY,
         public: PublicGateway | None = None,
+        workload_port: int = 0,
         log_level: str = "info",
         log_format: str = "text",
     ) -> "GatewayProcess":
@@ -145,7 +150,7 @@ class GatewayProcess:
         def command(chosen: int) -> Sequence[str]:
             return [*program, "--port", str(chosen), "--api", api]
 
-        return cls(home, port, command, public, kind=kind)
+        return cls(home, port, command, public, kind=kind, workload_port=workload_port)
 
     @property
     def address(self) -> str:
@@ -230,7 +235,7 @@ class GatewayProcess:
 
     def _spawn(self) -> None:
         arguments = self._arguments()
-        ports = {"port": self._port, "public_port": self.public_port}
+        ports = {"port": self._port, "public_port": self.public_port, "workload_port": self._workload_port}
         details = {**ports, "arguments": arguments, "program": _program(self._kind)}
         process = self._child.start(arguments, details=details)
         logger.info("the %s is process %d on %s", self._kind.name, process.pid, self.address)
@@ -300,6 +305,14 @@ def public_port(home: Path, addresses: Sequence[str], chosen: int, kind: Gateway
     return _free_port(before, addresses[0])
 
 
+def workload_port(home: Path, address: str) -> int:
+    """Return the port of the object gateway at the address for workloads, which the engine adds later: the
+    last one if it is free, else any."""
+    child = _child(home, OBJECT_GATEWAY)
+    before = int(child.record().get("workload_port", 0))
+    return before if before and child.find() else _free_port(before, address, is_added_later=True)
+
+
 def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> None:
     with _probe(address) as probe:
         try:
@@ -319,9 +332,11 @@ def _probe(address: str) -> socket.socket:
     return probe
 
 
-def _free_port(preferred: int, address: str = LOOPBACK) -> int:
+def _free_port(preferred: int, address: str = LOOPBACK, *, is_added_later: bool = False) -> int:
     for port in (preferred, 0):
         with _probe(address) as probe, suppress(OSError):
+            if is_added_later:
+                allow_later_address(probe)
             probe.bind((address, port))
             return probe.getsockname()[1]
     raise OSError(f"No port of {address} is free for the gateway.")

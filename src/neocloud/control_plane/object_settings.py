@@ -6,6 +6,14 @@ from pathlib import Path
 
 from neocloud.control_plane.option_values import absolute_path, none_or, option
 
+STORAGE_SERVICE = "storage"
+"""The platform service of engines that leads workloads to the object gateway."""
+
+
+def storage_host_name(region: str) -> str:
+    """Return what workloads call the object gateway: a name below a domain for private use (ICANN)."""
+    return f"storage.{region}.neocloud.internal"
+
 
 @dataclass(frozen=True)
 class ObjectSettings:
@@ -54,3 +62,11 @@ class ObjectSettings:
         metavar="FILE",
     )
     """A path, or empty."""
+    storage_authority_file: Path | None = None
+    """The certificate by which nodes trust the object gateway; None: workloads do not reach it. Operators do
+    not choose it."""
+
+    @property
+    def platform_services(self) -> tuple[str, ...]:
+        """Return the platform services that workloads may reach."""
+        return (STORAGE_SERVICE,) if self.storage_authority_file else ()

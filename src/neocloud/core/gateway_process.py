@@ -11,6 +11,7 @@ import gc
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,15 @@ from neocloud.core.web_server import WebServer
 BACKLOG = 2048
 COLLECT_AFTER = 20_000
 """Allocated objects between garbage collections. Requests leave hardly any cycles behind."""
+
+
+_IP_FREEBIND = 15
+"""Of Linux; Python has no name for it."""
+
+
+def allow_later_address(listener: socket.socket) -> None:
+    """Have the socket bound to an IPv4 address that this machine does not have yet, or loses meanwhile."""
+    listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
 
 
 class GatewayProcessSettings(Protocol):
@@ -50,8 +60,8 @@ class GatewayProcessSettings(Protocol):
     def drain_seconds(self) -> float: ...
 
 
-def listen(host: str, port: int, write_seconds: float) -> socket.socket:
-    """Return a listening socket. Raises OSError.
+def listen(host: str, port: int, write_seconds: float, *, is_added_later: bool = False) -> socket.socket:
+    """Return a listening socket; the machine may get the address later. Raises OSError.
 
     Each connection inherits that the kernel closes it when its client accepts no data for `write_seconds`.
     Until then the response is held back, and so is whatever makes it.
@@ -63,6 +73,8 @@ def listen(host: str, port: int, write_seconds: float) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(write_seconds * 1000))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if is_added_later:
+        allow_later_address(listener)
     listener.bind((host, port))
     listener.listen(BACKLOG)
     listener.setblocking(False)
@@ -81,8 +93,10 @@ def web_server(
     connections: ClientConnections,
     *,
     tls: bool = False,
+    certificate: CertificateFiles | None = None,
 ) -> WebServer:
-    """Return a server of an ASGI application. Raises CertificateUnusable."""
+    """Return a server of an ASGI application; with `tls` its certificate is that of the settings, unless
+    another one is given. Raises CertificateUnusable."""
     config = uvicorn.Config(
         app,
         http=partial(protocol, connections),  # type: ignore[arg-type]
@@ -98,11 +112,19 @@ def web_server(
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
-    certificate = None
-    if tls:
+    if tls and certificate is None:
         assert settings.tls_certificate and settings.tls_key, "read_options requires both."
         certificate = CertificateFiles(settings.tls_certificate, settings.tls_key)
     return WebServer(config, certificate)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One more server, with limits of its own."""
+
+    server: WebServer
+    listeners: list[socket.socket]
+    connections: ClientConnections
 
 
 async def serve_until_signalled(
@@ -112,6 +134,7 @@ async def serve_until_signalled(
     connections: ClientConnections,
     listener: socket.socket,
     tls_listeners: list[socket.socket],
+    more: Sequence[Served] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT, and let responses in progress finish. Raises CertificateUnusable."""
     # Objects that exist now stay: the garbage collector need not visit them again.
@@ -122,10 +145,14 @@ async def serve_until_signalled(
     if tls_listeners:
         servers.append(web_server(app, protocol, settings, connections, tls=True))
         sockets.append(tls_listeners)
+    servers += [each.server for each in more]
+    sockets += [each.listeners for each in more]
     _stop_on_signals(servers)
-    checking = asyncio.create_task(connections.check_periodically())
+    counted = (connections, *(each.connections for each in more))
+    checking = [asyncio.create_task(each.check_periodically()) for each in counted]
     await asyncio.gather(*(each.serve(sockets=own) for each, own in zip(servers, sockets, strict=True)))
-    checking.cancel()
+    for each in checking:
+        each.cancel()
 
 
 def _stop_on_signals(servers: Sequence[WebServer]) -> None:

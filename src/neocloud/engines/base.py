@@ -22,6 +22,9 @@ What an engine promises:
 - A pulled image takes no more of the disk than its pull allows, has the name that its pull gives it, and
   replaces no other. Pods run it as its settings say, and under their own limits. What a pull that failed or
   was cancelled has left is removed.
+- Pods reach a platform service by its name and port where a NetworkPolicy of their namespace, or their
+  VirtualNetwork, names it; on a virtual network their security groups must allow it, too. Nothing else
+  answers at its address, and other pods do not reach it.
 - An engine never decides that a pod should exist; its caller does, by applying it.
 """
 
@@ -29,6 +32,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -145,6 +149,23 @@ class LogPage:
     lines: tuple[str, ...]
     next_line: int
     """The number of the line after the last one in `lines`."""
+
+
+@dataclass(frozen=True)
+class PlatformService:
+    """A program of the cloud itself, outside of all pods, that they may be allowed to reach by TCP.
+
+    Engines get them when they are made. Manifests name them.
+    """
+
+    name: str
+    host_name: str
+    """What pods that may reach it call it."""
+    address: IPv4Address
+    """Pods find it there; it belongs to nothing else."""
+    port: int
+    target_port: int
+    """Where the program listens at this address."""
 
 
 NO_IOMMU = (

@@ -105,23 +105,37 @@ def may_connect(
 ) -> bool:
     """Return whether the rules of both members allow a connection between them."""
     members = [member for member in members if member.interface.network == network.namespace]
-    return _is_allowed(network, members, sender, receiver, "egress", protocol, port) and _is_allowed(
-        network, members, receiver, sender, "ingress", protocol, port
+    there, back = receiver.interface.address, sender.interface.address
+    return _is_allowed(network, members, sender, there, "egress", protocol, port) and _is_allowed(
+        network, members, receiver, back, "ingress", protocol, port
     )
+
+
+def may_leave(
+    network: VirtualNetwork,
+    members: Iterable[Member],
+    sender: Member,
+    address: IPv4Address,
+    protocol: str,
+    port: int,
+) -> bool:
+    """Return whether the rules of a member allow a connection to an address that no member has."""
+    members = [member for member in members if member.interface.network == network.namespace]
+    return _is_allowed(network, members, sender, address, "egress", protocol, port)
 
 
 def _is_allowed(
     network: VirtualNetwork,
     members: list[Member],
     member: Member,
-    peer: Member,
+    peer: IPv4Address,
     direction: str,
     protocol: str,
     port: int,
 ) -> bool:
     """Return what the first rule that matches says; without one nothing passes."""
     for rule in network.rules_of(member.interface.security_groups, direction):
-        if _fits(rule, protocol, port) and _is_meant(rule, peer.interface.address, members):
+        if _fits(rule, protocol, port) and _is_meant(rule, peer, members):
             return rule.access == "allow"
     return False
 

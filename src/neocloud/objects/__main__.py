@@ -5,20 +5,23 @@ the control plane."""
 import argparse
 import logging
 import os
+import socket
 import sys
 from pathlib import Path
 
 import uvloop
 
-from neocloud.core.certificate_files import CertificateUnusable
+from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
 from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import (
+    Served,
     add_options,
     listen,
     listen_over_tls,
     read_options,
     serve_until_signalled,
+    web_server,
 )
 from neocloud.core.logs import set_up_logging
 from neocloud.core.upstream_registries import upstream_of
@@ -26,6 +29,7 @@ from neocloud.objects.blobs.s3.place import s3_place
 from neocloud.objects.composition import load_or_make_store_key, running_objects
 from neocloud.objects.control_plane import GrpcControlPlane
 from neocloud.objects.errors import ObjectStoreError
+from neocloud.objects.gateway import Gateway
 from neocloud.objects.s3.protocol import s3_connections
 from neocloud.objects.scan.advisories import provided_file
 from neocloud.objects.settings import DEFAULT_PORT, ObjectsSettings
@@ -44,6 +48,7 @@ async def serve(settings: ObjectsSettings) -> None:
     # Bound before anything else is done, so that two gateways cannot compete for the port.
     listener = listen(settings.host, settings.port, settings.write_seconds)
     tls_listeners = listen_over_tls(settings)
+    for_workloads = listen_to_workloads(settings)
     host, port = listener.getsockname()[:2]
     key = load_or_make_store_key(settings.store_key_file)
     control_plane = GrpcControlPlane(settings.api, settings.key_file)
@@ -64,10 +69,30 @@ async def serve(settings: ObjectsSettings) -> None:
                 where = ", ".join(settings.tls_hosts)
                 logger.info("Serving S3 and images over TLS on %s, port %d", where, settings.tls_port)
             connections = s3_connections(settings)
-            await serve_until_signalled(app, ClientProtocol, settings, connections, listener, tls_listeners)
+            more = [workload_server(app, settings, each) for each in for_workloads]
+            await serve_until_signalled(
+                app, ClientProtocol, settings, connections, listener, tls_listeners, more
+            )
     finally:
         await control_plane.close()
         logger.info("Stopped")
+
+
+def listen_to_workloads(settings: ObjectsSettings) -> list[socket.socket]:
+    """Return the socket at the address for workloads, if there is one. Raises OSError."""
+    if not settings.workload_host:
+        return []
+    where = (settings.workload_host, settings.workload_port)
+    return [listen(*where, settings.write_seconds, is_added_later=True)]
+
+
+def workload_server(app: Gateway, settings: ObjectsSettings, listener: socket.socket) -> Served:
+    """Return the server for workloads, which take no connections away from other clients."""
+    assert settings.workload_certificate and settings.workload_key, "The parser requires both."
+    certificate = CertificateFiles(settings.workload_certificate, settings.workload_key)
+    connections = s3_connections(settings)
+    server = web_server(app, ClientProtocol, settings, connections, tls=True, certificate=certificate)
+    return Served(server, [listener], connections)
 
 
 def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
@@ -93,10 +118,16 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
         metavar="NAME=URL",
         help="registry elsewhere that may be mirrored; may be repeated",
     )
+    parser.add_argument("--workload-host", default="", help="address at which workloads reach it over TLS")
+    parser.add_argument("--workload-port", type=int, default=0)
+    for name in ("certificate", "key"):
+        parser.add_argument(f"--workload-{name}", type=Path, help="PEM file")
     for name in ("blobs", "blobs-endpoint", "blobs-region", "blobs-credentials"):
         parser.add_argument(f"--{name}", default="", help="another S3 engine that has the bodies of objects")
     parser.add_argument("--metadata", type=Path, help="file with the URL of a database that has the metadata")
     values = read_options(parser, arguments)
+    if values["workload_host"] and not (values["workload_certificate"] and values["workload_key"]):
+        parser.error("--workload-host needs --workload-certificate and --workload-key")
     url, *where = (values.pop(f"blobs{name}") for name in ("", "_endpoint", "_region", "_credentials"))
     try:
         values["place"] = s3_place(url, where[0], where[1], Path(where[2])) if url else None

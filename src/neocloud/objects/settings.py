@@ -26,6 +26,11 @@ class ObjectsSettings:
     tls_certificate: Path | None = None
     """The certificate and those that lead to its authority, and the key: files in PEM form."""
     tls_key: Path | None = None
+    workload_host: str = ""
+    """Address at which workloads reach it over TLS, which the engine adds to this machine; "": none."""
+    workload_port: int = 0
+    workload_certificate: Path | None = None
+    workload_key: Path | None = None
     region: str = DEFAULT_REGION
     domains: tuple[str, ...] = S3Settings.domains
     stale_seconds: float = S3Settings.stale_seconds

@@ -13,10 +13,11 @@ from neocloud.engines.base import (
     ExecResult,
     KubernetesObject,
     ObservedPod,
+    PlatformService,
     Reference,
 )
 from neocloud.engines.images import ImagePull, ImageSettings
-from neocloud.engines.manifest import read_manifest
+from neocloud.engines.manifest import NetworkPolicy, read_manifest
 from neocloud.testing.waiting import until
 
 PATIENCE_SECONDS = 60.0
@@ -92,6 +93,11 @@ class Space:
         """Remove the namespace and everything in it."""
         return Reference("Namespace", self.name, self.name)
 
+    def policy(self, *platform_services: str) -> KubernetesObject:
+        """Let the pods of the namespace reach these platform services."""
+        policy = NetworkPolicy(name="policy", namespace=self.name, platform_services=platform_services)
+        return policy.to_dict()
+
     def network(self, name: str, number: int, *rules: Mapping[str, Any]) -> KubernetesObject:
         """One subnet, 10.210.NUMBER.0/24, and one security group, `group`."""
         subnet = {"name": "subnet", "cidrs": [f"10.210.{number}.0/24"], "gateway": f"10.210.{number}.1"}
@@ -152,6 +158,8 @@ class Bench(Protocol):
     engine: Engine
     image: str
     """An image with busybox."""
+    platform_service: PlatformService
+    """One that answers, at port 8080 as pods see it."""
     root_filesystem: str
     """The name of a root file system with busybox."""
 

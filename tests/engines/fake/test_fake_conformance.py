@@ -1,10 +1,13 @@
 """The fake engine keeps every promise of the border, so that tests on it mean something."""
 
 from hashlib import sha256
+from ipaddress import IPv4Address
 
 import pytest
 
+from neocloud.engines.base import PlatformService
 from neocloud.engines.fake import FakeEngine
+from neocloud.engines.fake.world import FakeWorld
 from neocloud.engines.images import ImagePull, pulled_name
 from neocloud.testing.engine_conformance import EngineConformance
 from neocloud.testing.engine_space import image_settings
@@ -14,8 +17,12 @@ class FakeBench:
     image = "busybox"
     root_filesystem = "localhost/neocloud/busybox:1"
 
+    platform_service = PlatformService(
+        "storage", "storage.test.internal", IPv4Address("169.254.255.99"), 8080, 18080
+    )
+
     def __init__(self) -> None:
-        self.engine = FakeEngine()
+        self.engine = FakeEngine(FakeWorld(platform_services=(self.platform_service,)))
 
     def reopened(self) -> FakeEngine:
         return FakeEngine(self.engine.world)

@@ -5,11 +5,13 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from neocloud.engines.base import PlatformService
 from neocloud.engines.images import ImagePull, ImageSettings, pulled_name
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.layout import Layout
@@ -18,7 +20,7 @@ from neocloud.testing.engine_space import image_settings
 from tests import leftovers
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.engines.podman.registry import PASSWORD, USER, Registry
-from tests.engines.podman.wire import WORLD
+from tests.engines.podman.wire import WORLD, Station, addresses_of_this_machine
 
 BUSYBOX = Path("/bin/busybox")
 PROGRAMS = (
@@ -36,6 +38,8 @@ class PodmanBench:
     def __init__(self, home: Path, registry: Registry) -> None:
         self.home = home
         self.registry = registry
+        address = IPv4Address("169.254.255.64") + os.getpid() % 128  # of this process alone
+        self.platform_service = PlatformService("storage", "storage.test.internal", address, 8080, 18080)
         self.engine = self.reopened()
 
     def pull(self, word: str) -> ImagePull:
@@ -51,7 +55,8 @@ class PodmanBench:
         return ImagePull(image, source, USER, PASSWORD, settings, size_bytes, timeout_seconds=60)
 
     def reopened(self) -> PodmanEngine:
-        return PodmanEngine(self.home, opened_ranges=[WORLD])
+        services = [self.platform_service]
+        return PodmanEngine(self.home, opened_ranges=[WORLD], platform_services=services)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,8 @@ async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) ->
     stack = ExitStack()
     stack.enter_context(registry.serving())
     bench = PodmanBench(home, registry)
+    service = Station("storage", str(bench.platform_service.address))
+    await service.serve(bench.platform_service.target_port, 18081, address=service.address)
     mask = os.umask(0o077)  # as the server has it
     try:
         await bench.engine.import_image(busybox_root, bench.image, env={"PATH": "/bin"})
@@ -82,10 +89,12 @@ async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) ->
         yield bench
     finally:
         stack.close()
+        service.close()
         os.umask(mask)
         await bench.engine.close()  # first: a probe of it would start Podman's service again
         await PodmanEngine(bench.home).destroy()
     assert traces_of(bench.engine.layout) == set()
+    assert f"{service.address}/" not in addresses_of_this_machine()
     leftovers.forget(home)
     assert [path for path in bench.home.iterdir() if path.name != "images"] == []
 

@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from neocloud.engines.base import EngineError, PodPhase, Reference
 from neocloud.engines.manifest import Manifest, Namespace, read_manifest
+from neocloud.engines.manifest.base import PLATFORM_SERVICES_ANNOTATION
 from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.libpod import Libpod
@@ -78,11 +79,14 @@ class Lab:
     engine: PodmanEngine
     stations: dict[str, Station] = field(default_factory=dict)
     groups: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: dict(GROUPS))
+    with_service: str = "a"
+    """The network that names the platform service."""
 
     def network(self, letter: str, *subnets: dict[str, Any]) -> Manifest:
         groups = [{"name": name, "rules": rules} for name, rules in self.groups.items()]
         spec = {"subnets": list(subnets), "securityGroups": groups, "domain": f"{letter}.internal"}
-        metadata = {"name": f"net-{letter}", "namespace": f"net-{letter}"}
+        services = {PLATFORM_SERVICES_ANNOTATION: "storage"} if letter == self.with_service else {}
+        metadata = {"name": f"net-{letter}", "namespace": f"net-{letter}", "annotations": services}
         return read_manifest({"kind": "VirtualNetwork", "metadata": metadata, "spec": spec})
 
     def net_a(self) -> Manifest:
@@ -156,7 +160,7 @@ async def lab(bench: PodmanBench) -> AsyncIterator[Lab]:
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
 async def as_at_first(lab: Lab) -> AsyncIterator[None]:
     yield
-    lab.groups = dict(GROUPS)
+    lab.groups, lab.with_service = dict(GROUPS), "a"
     await lab.engine.apply([lab.net_a(), *(read_manifest(pod(name)) for name in PLACES)])
 
 
@@ -309,6 +313,51 @@ async def test_services_of_this_machine_are_out_of_reach(lab: Lab) -> None:
             assert await every(a1.tcp(address, port), a1.ping(address)) == [None, False]
 
 
+async def test_of_a_platform_service_only_its_port_is_reached(lab: Lab, bench: PodmanBench) -> None:
+    """Something listens on both ports that are asked besides, by TCP and by UDP."""
+    service = bench.platform_service
+    address, port, target = str(service.address), service.port, service.target_port
+    a1, a3, b1 = lab["a1"], lab["a3"], lab["b1"]
+    assert await every(a1.tcp(address, port), a3.tcp(address, port)) == [
+        "storage 10.211.1.10",
+        "storage 10.211.2.10",
+    ]
+    for other in (target, 18081, 22):
+        assert await every(a1.tcp(address, other), a1.udp(address, other)) == [None, None]
+    assert await every(a1.udp(address, port), a1.ping(address)) == [None, False]
+    for elsewhere in ("10.211.1.1", own_address(), str(service.address + 1)):
+        assert await every(a1.tcp(elsewhere, port), a1.tcp(elsewhere, target)) == [None, None]
+    with outside() as world:
+        assert await every(world.tcp(address, port), world.tcp(address, target)) == [None, None]
+    # Another network does not name it.
+    assert await every(b1.tcp(address, port), b1.tcp(address, target)) == [None, None]
+
+
+async def test_platform_service_is_subject_to_rules_and_to_the_network(lab: Lab, bench: PodmanBench) -> None:
+    address, port = str(bench.platform_service.address), bench.platform_service.port
+    a1, a2 = lab["a1"], lab["a2"]
+    await lab.pod("a1", groups=["server"])
+    assert await every(a1.tcp(address, port), a2.tcp(address, port)) == [None, "storage 10.211.1.11"]
+    await lab.pod("a1")
+    denied = rule("egress", access="deny", protocol="tcp", cidrs=[f"{address}/32"])
+    await lab.change_groups(everything=[denied, *GROUPS["everything"]])
+    assert await every(a1.tcp(address, port), a1.tcp(a2.address, OPEN)) == [None, "a2 10.211.1.10"]
+    await lab.change_groups(everything=GROUPS["everything"])
+    assert await a1.tcp(address, port)
+    lab.with_service = ""
+    await lab.engine.apply([lab.net_a()])
+    assert await a1.tcp(address, port) is None
+    assert f"{address}/" not in addresses_of_this_machine()  # nobody needs it
+
+
+async def test_address_of_a_platform_service_that_went_is_added_again(lab: Lab, bench: PodmanBench) -> None:
+    address, port = str(bench.platform_service.address), bench.platform_service.port
+    subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", "lo"], check=True)
+    assert await lab["a1"].tcp(address, port) is None
+    await lab.engine.apply([lab.net_a()])
+    assert await lab["a1"].tcp(address, port) == "storage 10.211.1.10"
+
+
 @pytest.mark.parametrize("spoofed", ["address", "mac", "both", "nothing"])
 async def test_pod_sends_only_under_its_own_addresses(lab: Lab, spoofed: str) -> None:
     a1, a2 = lab["a1"], lab["a2"]
@@ -382,13 +431,14 @@ async def test_address_that_is_something_else_is_no_public_address(lab: Lab) -> 
         await lab.pod("a1", public="10.211.2.77")
 
 
-async def test_names_are_those_of_the_whole_network(lab: Lab) -> None:
+async def test_names_are_those_of_the_whole_network(lab: Lab, bench: PodmanBench) -> None:
     async def hosts(name: str) -> set[str]:
         result = await lab.engine.exec(Reference("Pod", f"space-{name}", name), ["cat", "/etc/hosts"])
         return set(result.stdout.decode().splitlines()[2:])
 
     everybody = {f"{PLACES[name][2]} {name} {name}.a.internal" for name in ("a1", "a2", "a3")}
     everybody |= {"10.211.1.1 _gateway", "10.211.2.1 _gateway"}
+    everybody.add(f"{bench.platform_service.address} storage.test.internal")
     assert await hosts("a1") == await hosts("a3") == everybody
     assert await hosts("b1") == {"10.211.3.10 b1 b1.b.internal", "10.211.3.1 _gateway"}
     await lab.engine.remove([Reference("Pod", "space-a2", "a2")])

@@ -24,6 +24,7 @@ WAIT_SECONDS = 0.7
 """How long an answer may take; what is dropped never answers."""
 _NETWORK = 0x40000000
 _ECHO_REQUEST = 8
+IP_FREEBIND = 15  # of Linux; Python has no name for it
 WORLD = IPv4Network("198.51.100.0/24")
 """Where `outside` is. It is closed to pods, as it is no part of the internet, unless an engine opens it."""
 Made = TypeVar("Made")
@@ -157,6 +158,7 @@ def _said(name: str, peer: tuple[str, int]) -> bytes:
 def _bound(kind: int, address: str, port: int) -> socket.socket:
     server = socket.socket(socket.AF_INET, kind)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the engine adds the address of a platform service
     server.bind((address, port))
     server.setblocking(False)
     return server

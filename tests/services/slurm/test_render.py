@@ -285,3 +285,22 @@ def test_keys_of_each_user_are_in_a_file_by_the_users_name():
 def test_other_namespaces_are_kept_out():
     policy = next(item for item in written(foundation(VIEW)) if item["kind"] == "NetworkPolicy")
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]
+
+
+def test_nodes_reach_and_trust_object_storage_where_there_is_one():
+    view = replace(VIEW, platform_services=("storage",), storage_authority="-----BEGIN CERTIFICATE-----\n")
+    for rendered, reach in ((render(VIEW), []), (render(view), ["login-0", "worker-0", "worker-1", "gpu-0"])):
+        objects = written(rendered)
+        policy = next(each for each in objects if each["kind"] == "NetworkPolicy")
+        named = {"neocloud.dev/platform-services": "storage"} if reach else {}
+        assert policy["metadata"].get("annotations", {}) == named
+        files = [each["data"] for each in objects if each["metadata"]["name"] == "storage"]
+        assert files == ([{"ca.pem": view.storage_authority}] if reach else [])
+        mounting = [
+            each["metadata"]["name"]
+            for each in objects
+            if each["kind"] == "Pod"
+            for mount in each["spec"]["containers"][0]["volumeMounts"]
+            if mount["mountPath"] == "/etc/neocloud/storage" and mount["readOnly"]
+        ]
+        assert mounting == reach

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,8 +31,8 @@ from neocloud.testing.waiting import until
 from tests.services.iam import keys
 
 API = "nebius.vpc.v1"
-SETTINGS: Any = None
-"""iam and vpc need none."""
+SETTINGS: Any = SimpleNamespace(platform_services=("storage",))
+"""What iam and vpc need."""
 
 
 @dataclass

@@ -48,6 +48,7 @@ async def test_a_subnet_appears_and_goes(cloud: Cloud, network_id: str, applied:
     subnet_id = await cloud.made("Subnet", "workers", spec)
     found = await applied(lambda network: network.subnet(subnet_id))
     assert [str(cidr) for cidr in found.subnet(subnet_id).cidrs] == ["10.128.200.0/24"]
+    assert found.platform_services == ("storage",)
     assert (await cloud.delete("Subnet", subnet_id)).status == 200
     await applied(lambda network: network.subnet(subnet_id) is None)
 

@@ -23,6 +23,7 @@ from neocloud.cli.target import home_of, profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
+from neocloud.control_plane.object_settings import storage_host_name
 from neocloud.core.osfiles import make_private_parents, write_file
 
 app = command_group(
@@ -116,6 +117,7 @@ def s3(context: typer.Context) -> None:
     echo(f"Endpoint  http://{server.s3}")
     for address in server.listen if server.s3_tls_port else ():
         echo(f"          port {server.s3_tls_port} over TLS on {address}, for other machines")
+    _say_where_inside(home, "          https://")
     echo(f"Region    {region}")
     echo("neo storage needs no key: it signs as your own account.")
     echo("For other clients, make a key of a service account that may use buckets, and read its secret:")
@@ -136,12 +138,14 @@ def registry(context: typer.Context) -> None:
 
       neo client-config registry
     """
-    server = _running_server(Home(home_of(context)))
+    home = Home(home_of(context))
+    server = _running_server(home)
     if not server.s3:
         raise ClientError("UNAVAILABLE", "The cloud serves no container registry", "See neo status")
     echo(f"Address   {server.s3}, plain HTTP, for this machine")
     for address in server.listen if server.s3_tls_port else ():
         echo(f"          port {server.s3_tls_port} over TLS on {address}, for other machines")
+    _say_where_inside(home, "          ")
     echo("Make a registry; status.registry_fqdn is how the names of its images begin:")
     echo("  neo registry registry create NAME")
     echo("Sign in with an access key of a service account, and its secret:")
@@ -248,3 +252,9 @@ def _refuse_overwriting(places: Mapping[Path, PlannedFile]) -> None:
 def _write(path: Path, file: PlannedFile) -> None:
     make_private_parents(path)
     write_file(path, file.content, 0o600 if file.is_secret else 0o644)
+
+
+def _say_where_inside(home: Home, start: str) -> None:
+    settings = home.settings()
+    if not settings.emulator:
+        echo(f"{start}{storage_host_name(settings.region)}, on nodes of Slurm clusters")

@@ -131,6 +131,9 @@ def _nc(process: Process, arguments: list[str], stdin: bytes) -> ExecResult:
 def _is_reachable(process: Process, host: str, port: int) -> bool:
     names = (line.split() for line in process.world.hosts_of(process.pod).splitlines())
     address = next((words[0] for words in names if host in words), host)
+    for service in process.world.services_for(process.pod):
+        if (str(service.address), service.port) == (address, port):
+            return process.world.may_use(process.pod, service)
     return any(
         pod.ip == address and container.is_running and port in container.ports
         for pod in process.world.neighbours(process.pod)

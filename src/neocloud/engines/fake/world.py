@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from neocloud.engines.base import EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import EngineError, ObservedPod, PlatformService, PodPhase, Reference
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.images import ImageSettings
 from neocloud.engines.manifest import (
@@ -22,13 +22,14 @@ from neocloud.engines.manifest import (
     MACHINE_IMAGE,
     Container,
     Manifest,
+    NetworkPolicy,
     Pod,
     Service,
     VirtualNetwork,
     VolumeClaim,
 )
 from neocloud.engines.manifest.network_spec import Member
-from neocloud.engines.network_rules import check_unused, may_connect
+from neocloud.engines.network_rules import check_unused, may_connect, may_leave
 
 Value = TypeVar("Value")
 
@@ -154,6 +155,7 @@ class FakeWorld:
     """Which pod has which address, card and public address of a virtual network."""
     images: dict[str, ImageSettings] = field(default_factory=dict[str, ImageSettings])
     """The images that were pulled, by their local names."""
+    platform_services: tuple[PlatformService, ...] = ()
     ticks: int = 0
     numbered: int = 0
     """So many namespaces have got a number."""
@@ -244,9 +246,30 @@ class FakeWorld:
             network, self.members(), pod.member, other.member, "tcp", port
         )
 
+    def services_for(self, pod: FakePod) -> list[PlatformService]:
+        """Return the platform services whose names the pod is told."""
+        network = self.network(pod.member.interface.network) if pod.member else None
+        if network is not None:
+            names = set(network.platform_services)
+        else:
+            found = (self.objects[reference] for reference in self.objects.of(pod.reference.namespace))
+            policies = (each for each in found if isinstance(each, NetworkPolicy))
+            names = {name for policy in policies for name in policy.platform_services}
+        return [service for service in self.platform_services if service.name in names]
+
+    def may_use(self, pod: FakePod, service: PlatformService) -> bool:
+        """Return whether its rules let the pod connect to a platform service whose name it is told."""
+        if pod.member is None:
+            return True
+        network = self.network(pod.member.interface.network)
+        return network is not None and may_leave(
+            network, self.members(), pod.member, service.address, "tcp", service.port
+        )
+
     def hosts_of(self, pod: FakePod) -> str:
         network = self.network(pod.member.interface.network) if pod.member else None
         lines = ["127.0.0.1 localhost"]
+        lines += [f"{each.address} {each.host_name}" for each in self.services_for(pod)]
         for other in self.neighbours(pod):
             hostname = other.manifest.hostname or other.reference.name
             full = [f"{hostname}.{network.domain}"] if network and network.domain else []

@@ -75,6 +75,26 @@ def check_name(value: object, field: str, *, label: bool = False) -> None:
         )
 
 
+PLATFORM_SERVICES_ANNOTATION = "neocloud.dev/platform-services"
+"""Names, with commas, of the platform services that pods may reach. An annotation, which releases that do not
+know it ignore."""
+
+
+def read_platform_services(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    text = annotations.get(PLATFORM_SERVICES_ANNOTATION, "")
+    return tuple(text.split(",")) if text else ()
+
+
+def platform_services_annotation(names: Sequence[str]) -> Mapping[str, str]:
+    return {PLATFORM_SERVICES_ANNOTATION: ",".join(names)} if names else {}
+
+
+def check_platform_services(names: Sequence[str]) -> None:
+    check_unique(names, "platform services")
+    for name in names:
+        check_name(name, "platform services", label=True)
+
+
 def check_port(value: object, field: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
         raise ManifestError(f"is {value!r}; a port is a number from 1 to 65535.", field=field)

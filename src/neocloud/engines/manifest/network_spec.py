@@ -23,11 +23,14 @@ from neocloud.engines.manifest.base import (
     as_mapping,
     check_choice,
     check_name,
+    check_platform_services,
     check_port,
     check_unique,
     decode,
     encode,
     parse_address,
+    platform_services_annotation,
+    read_platform_services,
 )
 
 EGRESS = "egress"
@@ -142,8 +145,11 @@ class VirtualNetwork(Namespaced):
     subnets: tuple[Subnet, ...] = ()
     groups: tuple[SecurityGroup, ...] = ()
     domain: str = ""
+    platform_services: tuple[str, ...] = ()
+    """Those that members may reach, subject to their security groups."""
 
     def _check(self) -> None:
+        check_platform_services(self.platform_services)
         check_unique([subnet.name for subnet in self.subnets], "subnets")
         check_unique([group.name for group in self.groups], "securityGroups")
         cidrs = [cidr for subnet in self.subnets for cidr in subnet.cidrs]
@@ -174,7 +180,11 @@ class VirtualNetwork(Namespaced):
             subnets=tuple(subnet.read(f"subnets[{n}]") for n, subnet in enumerate(spec.subnets)),
             groups=spec.security_groups,
             domain=spec.domain,
+            platform_services=read_platform_services(metadata.annotations),
         )
+
+    def _annotations(self) -> Mapping[str, str]:
+        return platform_services_annotation(self.platform_services)
 
     def _body(self) -> Mapping[str, object]:
         return {

@@ -17,8 +17,11 @@ from neocloud.engines.manifest.base import (
     Namespaced,
     as_list,
     as_mapping,
+    check_platform_services,
     decode,
     encode,
+    platform_services_annotation,
+    read_platform_services,
 )
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -46,12 +49,18 @@ class Namespace(Manifest):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPolicy(Namespaced):
-    """Pods of the namespace may reach each other; `denies_egress`: and begin no connection to elsewhere."""
+    """Pods of the namespace may reach each other; `denies_egress`: and begin no connection to elsewhere but
+    to platform services."""
 
     kind: ClassVar[str] = "NetworkPolicy"
     api_version: ClassVar[str] = "networking.k8s.io/v1"
 
     denies_egress: bool = False
+    platform_services: tuple[str, ...] = ()
+    """Those that pods on the namespace's own network may reach."""
+
+    def _check(self) -> None:
+        check_platform_services(self.platform_services)
 
     @classmethod
     def _of(cls, metadata: Metadata, body: Document) -> Self:
@@ -74,7 +83,11 @@ class NetworkPolicy(Namespaced):
             namespace=metadata.namespace,
             labels=metadata.labels,
             denies_egress=limits_egress and {} not in egress,
+            platform_services=read_platform_services(metadata.annotations),
         )
+
+    def _annotations(self) -> Mapping[str, str]:
+        return platform_services_annotation(self.platform_services)
 
     def _body(self) -> Mapping[str, object]:
         spec: dict[str, object] = {

@@ -21,7 +21,7 @@ from neocloud.engines.podman.containers import end_processes, remove_groups
 from neocloud.engines.podman.host import Host, resolver_configuration
 from neocloud.engines.podman.layout import Layout, read_record
 from neocloud.engines.podman.libpod import Libpod
-from neocloud.engines.podman.network.addresses import withdraw_public_addresses
+from neocloud.engines.podman.network.addresses import withdraw_public_addresses, withdraw_service_addresses
 from neocloud.engines.podman.network.attachments import write_in_place
 from neocloud.engines.podman.network.firewall import sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_rules, remove_tables
@@ -85,6 +85,7 @@ async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> Non
     await service.stop()
     await asyncio.to_thread(end_processes, layout)
     await withdraw_public_addresses(layout, ())
+    await withdraw_service_addresses(layout)
     await sync_tables(layout, [], NetworkSnapshot() if read_record(layout.engine / "subnets.json") else None)
     await PublicInterface(layout).remove_table()
     await _remove_bridges(layout)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.base import EngineError, PlatformService, Reference
 from neocloud.engines.manifest import (
     ConfigMap,
     Manifest,
@@ -23,6 +23,7 @@ from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.attachments import Attachments, BridgePorts, HostsFiles
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
+from neocloud.engines.podman.network.platform_services import PlatformServices
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 from neocloud.engines.podman.pods import Pods
@@ -53,13 +54,16 @@ class Components:
         pool: IPv4Network,
         opened: Sequence[IPv4Network],
         public_interface: str,
+        platform_services: Sequence[PlatformService],
         other_homes: Callable[[], Iterable[Path]],
     ) -> "Components":
         objects, ports = Objects(layout), BridgePorts(layout)
         virtual = VirtualNetworks(layout, libpod, objects, ports.find)
         announcer = PublicInterface(layout, public_interface)
         networks = NamespaceNetworks(
-            *(layout, libpod, pool, virtual, objects, opened, announcer, other_homes)
+            *(layout, libpod, pool, virtual, objects, opened, announcer),
+            PlatformServices(layout, objects, tuple(platform_services)),
+            other_homes,
         )
         hosts_files = HostsFiles(layout, networks, virtual, objects)
         volumes = Volumes(layout)
@@ -153,8 +157,7 @@ class Components:
         """Apply the effect of an object that is only recorded: rules for a policy, names for a service."""
         if reference.kind == NetworkPolicy.kind:
             await self.networks.sync()
-        else:
-            await self._refresh_names(reference.namespace)
+        await self._refresh_names(reference.namespace)
 
     async def _refresh_names(self, namespace: str) -> None:
         await self.hosts_files.refresh(namespace)

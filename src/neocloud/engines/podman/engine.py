@@ -23,6 +23,7 @@ from neocloud.engines.base import (
     ExecResult,
     LogPage,
     Observation,
+    PlatformService,
     Reference,
 )
 from neocloud.engines.gpu_ledger import GpuLedger
@@ -40,7 +41,7 @@ from neocloud.engines.podman.host import (
 )
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Images, Libpod, root_filesystem
-from neocloud.engines.podman.network.addresses import withdraw_public_addresses
+from neocloud.engines.podman.network.addresses import withdraw_public_addresses, withdraw_service_addresses
 from neocloud.engines.podman.network.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer, watch
 from neocloud.engines.podman.probes import Prober
@@ -69,15 +70,19 @@ class PodmanEngine:
         pool: IPv4Network = DEFAULT_POOL,
         opened_ranges: Sequence[IPv4Network] = (),
         public_interface: str = "",
+        platform_services: Sequence[PlatformService] = (),
         other_homes: Callable[[], Iterable[Path]] = tuple,
     ) -> None:
         """`opened_ranges`: private ranges that pods may reach. `public_interface`: where other machines find
-        public addresses by ARP. `other_homes`: of other clouds on this host, whose subnets stay theirs."""
+        public addresses by ARP. `platform_services` listen on this machine. `other_homes`: of other clouds on
+        this host, whose subnets stay theirs."""
         self.layout = Layout.of(home)
         """Paths and names of the engine, for builders of images and for status."""
         self._libpod = Libpod(self.layout.socket, self._start_service)
         self._components = Components.of(
-            *(self.layout, self._libpod, pool, opened_ranges, public_interface, other_homes)
+            *(self.layout, self._libpod, pool, opened_ranges, public_interface),
+            platform_services,
+            other_homes,
         )
         self._prober = Prober(self._run_probe, self.restart)
         self._observer = Observer(self._components, self._libpod, self._prober)
@@ -122,6 +127,7 @@ class PodmanEngine:
                 "encryption at rest": ENCRYPTION,
                 "private ranges open to workloads": self._opened,
                 **public.details(),
+                **dict(self._components.networks.platform_services.details()),
                 "state": str(self.layout.home),
                 **{f"limit {name}": str(hard) for name, _, hard in host.limits},
             },
@@ -272,6 +278,7 @@ class PodmanEngine:
             self._prober.close()  # a probe would find pods that are stopping, and restart them
             await self._components.pods.stop_all()
             await withdraw_public_addresses(self.layout, ())
+            await withdraw_service_addresses(self.layout)
         await self._service().stop()
         if not keep:
             # Monitors of commands in pods: the clean-up that they start later would mount the storage again.

@@ -102,7 +102,9 @@ SERVICE = Service(
     kinds=KINDS,
     methods=METHODS,
     aliases=ALIASES,
-    reconcilers=lambda dependencies: (NetworkReconciler(dependencies.engine),),
+    reconcilers=lambda dependencies: (
+        NetworkReconciler(dependencies.engine, dependencies.settings.platform_services),
+    ),
     defaults={"nebius.iam.v1.Container": create_project_defaults},
 )
 

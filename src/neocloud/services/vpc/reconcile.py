@@ -55,13 +55,15 @@ class NetworkScope:
 class NetworkReconciler:
     kind = vpc.NETWORK
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, platform_services: Sequence[str] = ()) -> None:
+        """`platform_services` are reached from every network, subject to its security groups."""
         self._engine = engine
+        self._platform_services = tuple(platform_services)
 
     async def scope(self, context: Context) -> NetworkScope:
         row = context.resource
         return NetworkScope(
-            view=await view_of(context, row),
+            view=await view_of(context, row, self._platform_services),
             status=NetworkStatus.FromString(row.status),
             is_deleting=row.deleted_at is not None,
         )
@@ -88,7 +90,9 @@ class NetworkReconciler:
         await engine_call(self._engine.remove(removal(scope.view.id)))
 
 
-async def view_of(context: Context, network: Resource) -> NetworkView:
+async def view_of(
+    context: Context, network: Resource, platform_services: tuple[str, ...] = ()
+) -> NetworkView:
     """Return the network as the store holds it now."""
     routes = {
         table.id: _routes(await context.children(table.id))
@@ -101,6 +105,7 @@ async def view_of(context: Context, network: Resource) -> NetworkView:
         id=network.id,
         domain=vpc.domain_of(network.name),
         subnets=tuple(_subnet(row, routes, default_id) for row in subnets),
+        platform_services=platform_services,
         groups=tuple([GroupView(row.id, _rules(await context.children(row.id))) for row in groups]),
     )
 

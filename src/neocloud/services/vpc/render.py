@@ -52,6 +52,7 @@ class NetworkView:
     domain: str
     subnets: tuple[SubnetView, ...] = ()
     groups: tuple[GroupView, ...] = ()
+    platform_services: tuple[str, ...] = ()
 
 
 def render(network: NetworkView) -> list[Manifest]:
@@ -65,6 +66,7 @@ def render(network: NetworkView) -> list[Manifest]:
             subnets=tuple(_subnet(subnet) for subnet in network.subnets),
             groups=tuple(_group(group) for group in network.groups),
             domain=network.domain,
+            platform_services=network.platform_services,
         ),
     ]
 

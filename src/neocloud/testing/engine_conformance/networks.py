@@ -5,6 +5,7 @@ import pytest
 from neocloud.engines.base import (
     EngineError,
 )
+from neocloud.engines.manifest.base import PLATFORM_SERVICES_ANNOTATION
 from neocloud.testing.engine_space import OPEN_RULES, SERVE, Bench, Space, on_network
 from neocloud.testing.waiting import until
 
@@ -89,3 +90,29 @@ class NetworkConformance:
             with pytest.raises(EngineError, match=message):
                 await space.apply(on_network(space.pod("two"), address=address, **fields))
             assert await space.seen("two") is None
+
+    async def test_namespace_reaches_a_platform_service_that_it_names(
+        self, space: Space, bench: Bench
+    ) -> None:
+        service = bench.platform_service
+        await space.apply(space.pod("client"))
+        assert not await space.reaches("client", str(service.address))
+        assert service.host_name.encode() not in await space.read("client", "/etc/hosts")
+        await space.apply(space.policy(service.name, "unknown"))
+        await until(lambda: space.reaches("client", service.host_name))
+        await space.apply(space.policy())
+        assert not await space.reaches("client", service.host_name)
+        assert not await space.reaches("client", str(service.address))
+
+    async def test_member_reaches_a_platform_service_by_its_rules(self, space: Space, bench: Bench) -> None:
+        service = bench.platform_service
+        network = space.network("lab", 6, *OPEN_RULES)
+        named = {**network["metadata"], "annotations": {PLATFORM_SERVICES_ANNOTATION: service.name}}
+        # The policy is for the namespace's own network: it opens nothing on another.
+        await space.apply(network, space.policy(service.name))
+        await space.apply(on_network(space.pod("client"), space.name, "10.210.6.8"))
+        assert not await space.reaches("client", str(service.address))
+        await space.apply({**network, "metadata": named})
+        await until(lambda: space.reaches("client", service.host_name))
+        await space.apply({**space.network("lab", 6, OPEN_RULES[0]), "metadata": named})
+        assert not await space.reaches("client", service.host_name)

@@ -11,5 +11,8 @@ else
     . /usr/share/lmod/lmod/init/sh
 fi
 
+# Amazon's clients bring a list of authorities of their own, without that of the cloud's object storage.
+export AWS_CA_BUNDLE="${AWS_CA_BUNDLE:-/etc/ssl/certs/ca-certificates.crt}"
+
 # People are root here unless they made other users: mpirun then works as well as srun.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

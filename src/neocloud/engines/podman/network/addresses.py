@@ -155,6 +155,28 @@ async def end_connections(addresses: Iterable[IPv4Address]) -> None:
                 await process.wait()  # fails when there was no connection
 
 
+async def withdraw_service_addresses(layout: Layout, needed: Iterable[IPv4Address] = ()) -> set[IPv4Address]:
+    """Remove the addresses of our platform services that are not in `needed`; return those that remain."""
+    ours = {address for _, address, label in await _addresses() if label == _service_label(layout)}
+    needed = set(needed)
+    for address in ours - needed:
+        await _ip("address", "delete", f"{address}/32", "dev", _INTERFACE)
+    return ours & needed
+
+
+async def add_service_address(layout: Layout, address: IPv4Address) -> None:
+    """Add the address of a platform service; this machine does not use it as the source of its own calls.
+
+    Raises EngineError where something else on this machine has it.
+    """
+    label = _service_label(layout)
+    await _ip("address", "add", f"{address}/32", "dev", _INTERFACE, "scope", "link", "label", label)
+
+
+def _service_label(layout: Layout) -> str:
+    return f"{_label(layout)}s"
+
+
 def _label(layout: Layout) -> str:
     return f"{_INTERFACE}:{layout.interface_prefix.removesuffix('-')}"
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.base import EngineError, PlatformService, Reference
 from neocloud.engines.manifest import Pod, Service, VirtualNetwork
 from neocloud.engines.manifest.network_spec import Member
 from neocloud.engines.podman.containers import monitors_ended
@@ -52,15 +52,17 @@ def render_hosts(
     services: Iterable[Service],
     others: Iterable[HostEntry] = (),
     gateways: Iterable[IPv4Address] = (),
+    platform_services: Iterable[PlatformService] = (),
 ) -> str:
     """Return the content of a hosts file.
 
-    A service adds its name to each pod that it selects. `others` come last, because the first line with a
-    name counts. The machine's own calls come from the gateways. They have a name, because programs such as
-    slurmctld look up the name of each client, and wait for seconds where the name server is silent.
+    A service adds its name to each pod that it selects. The first line with a name counts: platform services
+    come first, so that no pod takes the name of one, and `others` last. The machine's own calls come from the
+    gateways. They have a name, because programs such as slurmctld look up the name of each client, and wait
+    for seconds where the name server is silent.
     """
     services = list(services)
-    lines = [*_FIRST_LINES]
+    lines = [*_FIRST_LINES, *(f"{each.address} {each.host_name}" for each in platform_services)]
     for entry in sorted(pods, key=lambda entry: entry.address):
         names, pod = _names(entry), entry.pod
         if pod.subdomain:
@@ -129,7 +131,9 @@ class HostsFiles:
             if pod.name in network.addresses and pod.name not in on_networks
         ]
         services = self._objects.list(namespace, Service)
-        write_in_place(self.hosts_file(namespace), render_hosts(pods, services, gateways=[network.gateway]))
+        reachable = self._networks.platform_services.of_namespace(namespace)
+        text = render_hosts(pods, services, gateways=[network.gateway], platform_services=reachable)
+        write_in_place(self.hosts_file(namespace), text)
 
     def _write_networks(self) -> None:
         members = self._virtual.members()
@@ -154,7 +158,8 @@ class HostsFiles:
             [HostEntry(m.interface.address, pod, domain) for m in group if (pod := self._objects.pod(m.pod))]
             for group in (own, others)
         )
-        return render_hosts(inside, services, outside, gateways)
+        reachable = self._networks.platform_services.of_network(network)
+        return render_hosts(inside, services, outside, gateways, reachable)
 
 
 _INTERFACES = Path("/sys/class/net")

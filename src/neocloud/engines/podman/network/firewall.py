@@ -11,12 +11,13 @@ whose NetworkPolicy allows no egress reaches only the ranges that the operator o
 closed in a wider range that is opened, as in `core/destinations.py`: it has to be opened by its own address.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, collapse_addresses
 
 from neocloud.core.destinations import METADATA_ADDRESSES, REFUSED_NETWORKS
 from neocloud.engines.podman.layout import Layout
+from neocloud.engines.podman.network.platform_services import ServiceAccess, render_services
 from neocloud.engines.podman.network.security_rules import (
     OUTSIDE_CHAIN,
     bridge_table_removal,
@@ -84,11 +85,13 @@ def render_table(
     bridges: Iterable[tuple[str, IPv4Network]],
     snapshot: NetworkSnapshot | None = None,
     egress: Egress | None = None,
+    services: Sequence[ServiceAccess] = (),
 ) -> str:
     """Return the rule set for the (interface, subnet) pairs of namespaces and for virtual networks.
 
     A pod may connect within its namespace and to the public internet; it may not send with another source
-    address, nor reach another bridge or this machine. From outside only published ports are reachable.
+    address, nor reach another bridge, nor this machine but for `services`. From outside only published ports
+    are reachable.
     """
     bridges = sorted(bridges)
     ours = f'"{layout.interface_prefix}*"'
@@ -101,12 +104,14 @@ def render_table(
             "    iifname @subnet_bridges goto from_member",
             "    oifname @subnet_bridges goto to_member",
         ]
+    to_services = render_services(services, ours)
     lines = [
         f"table inet {layout.table}",
         f"delete table inet {layout.table}",
         f"table inet {layout.table} {{",
         *render_egress(egress or Egress()),
         *members,
+        *to_services.objects,
         "  chain forward {",
         f"    type filter hook forward priority {_BEFORE_PODMAN}; policy accept;",
         f"    iifname != {ours} oifname != {ours} accept",
@@ -122,8 +127,11 @@ def render_table(
         "  }",
         "  chain input {",
         f"    type filter hook input priority {_BEFORE_PODMAN}; policy accept;",
+        *to_services.closed_to_others,
         f"    iifname != {ours} accept",
+        *(spoofed if services else ()),
         "    ct state established,related accept",
+        *to_services.allowed,
         "    counter drop",
         "  }",
         "}",
@@ -137,6 +145,7 @@ async def sync_tables(
     snapshot: NetworkSnapshot | None = None,
     egress: Egress | None = None,
     answers: str = "",
+    services: Sequence[ServiceAccess] = (),
 ) -> str:
     """Load the rules for these bridges and networks, and return them; without any, remove our tables.
 
@@ -145,9 +154,11 @@ async def sync_tables(
     """
     bridges = list(bridges)
     if snapshot and snapshot.networks:
-        rules = render_table(layout, bridges, snapshot, egress) + render_anti_spoofing_table(layout, snapshot)
+        rules = render_table(layout, bridges, snapshot, egress, services)
+        rules += render_anti_spoofing_table(layout, snapshot)
     else:
-        rules = render_table(layout, bridges, egress=egress) if bridges else _table_removal(layout)
+        plain = render_table(layout, bridges, egress=egress, services=services)
+        rules = plain if bridges else _table_removal(layout)
         rules += "\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""
     rules += answers
     await load(rules)

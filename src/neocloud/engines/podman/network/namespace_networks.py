@@ -30,6 +30,7 @@ from neocloud.engines.podman.network.addresses import (
 )
 from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
 from neocloud.engines.podman.network.netavark import remove_network_rules
+from neocloud.engines.podman.network.platform_services import PlatformServices
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot, VirtualNetworks
 from neocloud.engines.podman.storage.mounts import remove_tree
@@ -51,10 +52,12 @@ class NamespaceNetworks:
         objects: Objects,
         opened: Sequence[IPv4Network],
         public_interface: PublicInterface,
+        platform_services: PlatformServices,
         other_homes: Callable[[], Iterable[Path]] = tuple,
     ) -> None:
         self.layout = layout
         self.public_interface = public_interface
+        self.platform_services = platform_services
         self._libpod = libpod
         self._pool = pool
         self._virtual = virtual
@@ -192,21 +195,25 @@ class NamespaceNetworks:
 
     async def _sync(self) -> None:
         """Load the rules; before it, remove unused public addresses; after it, add and announce new ones."""
-        networks = [self.find(namespace) for namespace in self.namespaces()]
+        networks = {name: found for name in self.namespaces() if (found := self.find(name))}
         snapshot = self._virtual.snapshot()
         present: set[IPv4Address] = set()
         if snapshot and (snapshot.public_addresses() or self._public != {}):
             snapshot, present = await self._settle_public_addresses(snapshot)
         public = snapshot.public_addresses() if snapshot else {}
-        bridges = [(n.interface, n.subnet) for n in networks if n]
+        bridges = [(network.interface, network.subnet) for network in networks.values()]
+        services = self.platform_services.granted(
+            {n: each.interface for n, each in networks.items()}, snapshot
+        )
         began = time.monotonic()
         answers = self.public_interface.render(public) if snapshot else ""
-        rules = await sync_tables(self.layout, bridges, snapshot, self._egress(), answers)
+        rules = await sync_tables(self.layout, bridges, snapshot, self._egress(), answers, services)
         if rules != self._rules:
             logger.debug("Loaded changed firewall rules in %.3f s", time.monotonic() - began)
             self._rules = rules
         if snapshot and self._public is None and not self.public_interface.name:
             await self.public_interface.remove_table()  # of an engine before, which had an interface
+        await self.platform_services.settle_addresses(services)
         before = self._public or {}
         await end_connections(a for a, leads_to in before.items() if public.get(a) != leads_to)
         self._public = public

@@ -58,6 +58,8 @@ class ClusterReconciler:
         self._login_ports = dependencies.provided.get(LoginPorts)
         self._login_addresses = dependencies.settings.login_addresses
         self._home = dependencies.settings.home
+        self._platform_services = dependencies.settings.platform_services
+        self._authority = dependencies.settings.storage_authority_file
         self._engine = dependencies.engine
         self._access = SlurmAccess.of(dependencies)
         self._members = dependencies.provided.get(GroupMembers)
@@ -177,7 +179,11 @@ class ClusterReconciler:
             is_running=is_running(scope.observation, scope.ssh_pod),
         )
         addresses = tuple(each for each in self._login_addresses if each not in scope.closed_addresses)
-        return await cluster_view(scope, self._image(), claim, addresses or (LOOPBACK,), str(folder))
+        return await cluster_view(
+            *(scope, self._image(), claim, addresses or (LOOPBACK,), str(folder)),
+            platform_services=self._platform_services,
+            storage_authority=self._authority.read_text() if self._authority else "",
+        )
 
     async def _wait_for_controller(self, scope: Scope) -> None:
         await _require_controller(scope)

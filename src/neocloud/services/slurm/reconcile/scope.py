@@ -251,6 +251,8 @@ async def cluster_view(
     shared_root_claim: str,
     login_addresses: tuple[str, ...],
     models_folder: str = "",
+    platform_services: tuple[str, ...] = (),
+    storage_authority: str = "",
 ) -> ClusterView:
     """Return the view that the pods are rendered from."""
     secrets_kept = await cluster_secrets(scope.context)
@@ -282,6 +284,8 @@ async def cluster_view(
         ssh_host_addresses=login_addresses,
         absent=scope.absent,
         reports_boots=frozenset(filter(scope.reports_boots, scope.workers)),
+        platform_services=platform_services,
+        storage_authority=storage_authority,
         models_folder=models_folder,
         models_on=frozenset(filter(scope.may_show_models, scope.workers)) if models_folder else frozenset(),
     )

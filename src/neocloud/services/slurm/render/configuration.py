@@ -31,6 +31,7 @@ WORKER_HOST_KEY = "worker-host-key"
 SSH_HOST_KEY_FILE = "ssh_host_ed25519_key"
 LOGIN_NODES = "login-nodes"
 SSH_TO_WORKERS = "ssh-to-workers"
+STORAGE = "storage"
 SSH_CLIENT_FOLDER = "/run/neocloud/ssh"
 """The folder in which jobs and login shells have the files of SSH_TO_WORKERS."""
 CONTROLLER_STATE = "controller-state"
@@ -276,8 +277,13 @@ def namespace(name: str, cluster_name: str) -> Namespace:
 
 
 def network_policy(view: ClusterView) -> NetworkPolicy:
-    """Let nodes of a cluster reach each other, and keep other namespaces out."""
-    return NetworkPolicy(name="same-namespace-only", namespace=view.namespace, labels=view.labels)
+    """Let nodes of a cluster reach each other and object storage, and keep other namespaces out."""
+    return NetworkPolicy(
+        name="same-namespace-only",
+        namespace=view.namespace,
+        labels=view.labels,
+        platform_services=view.platform_services,
+    )
 
 
 def nodes_service(view: ClusterView) -> Service:
@@ -312,6 +318,8 @@ def config_maps(view: ClusterView) -> list[ConfigMap]:
         LOGIN_KEYS: {user: "".join(f"{key.strip()}\n" for key in lines) for user, lines in keys.items()},
         SSH_TO_WORKERS: ssh_client_files(view),
     }
+    if view.storage_authority:
+        files[STORAGE] = {"ca.pem": view.storage_authority}
     if view.has_balancer:
         files[LOGIN_NODES] = {"drained": "".join(f"{name}\n" for name in view.drained_login_nodes)}
     return [

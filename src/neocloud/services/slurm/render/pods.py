@@ -51,6 +51,7 @@ CONFIGURATION = "/etc/neocloud/slurm"
 LOGIN_KEYS = "/etc/neocloud/login-keys"
 LOGIN_NODES = "/etc/neocloud/login-nodes"
 SSH_TO_WORKERS = "/etc/neocloud/ssh"
+STORAGE = "/etc/neocloud/storage"
 FILESYSTEMS = "/run/neocloud/filesystems"
 """The image's mount-jail finds filesystem 0, 1, ... here; NODE_FILESYSTEMS lists their mount points in order.
 The engine does not mount them in the shared root: users own the folders there, and a link would lead out."""
@@ -246,6 +247,7 @@ def _node_mounts(view: ClusterView) -> tuple[Mount, ...]:
         *(Mount(f"filesystem-{index}", f"{FILESYSTEMS}/{index}") for index in range(len(view.mounts))),
         Mount("login-keys", LOGIN_KEYS, read_only=True),
         Mount("ssh-to-workers", SSH_TO_WORKERS, read_only=True),
+        *([Mount("storage", STORAGE, read_only=True)] if view.storage_authority else ()),
         *_key_mounts("slurm-key"),
     )
 
@@ -261,8 +263,13 @@ def _node_volumes(view: ClusterView, tmp_mib: int, shm_mib: int) -> tuple[Volume
         ),
         Volume("login-keys", config_map=ConfigMapSource(name=configuration.LOGIN_KEYS)),
         Volume("ssh-to-workers", config_map=ConfigMapSource(name=configuration.SSH_TO_WORKERS)),
+        *(_storage_volumes() if view.storage_authority else ()),
         *_secret_volumes("slurm-key"),
     )
+
+
+def _storage_volumes() -> tuple[Volume, ...]:
+    return (Volume("storage", config_map=ConfigMapSource(name=configuration.STORAGE)),)
 
 
 def _key_mounts(*names: str) -> tuple[Mount, ...]:

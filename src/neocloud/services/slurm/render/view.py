@@ -143,6 +143,11 @@ class ClusterView:
     reports_boots: frozenset[str] = frozenset()
     """Workers that tell Slurm when they were started, which it waits for after it powered a node up."""
 
+    platform_services: tuple[str, ...] = ()
+    """Those of the cloud that nodes on a network of the cluster's own may reach."""
+    storage_authority: str = ""
+    """The certificate, in PEM form, that object storage is trusted by inside nodes; "": it is not reached."""
+
     first_job: int = 0
     """The lowest number of a job; 0 where Slurm chooses it."""
 
