@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -179,6 +180,7 @@ async def tell(folder: Path, disk: Disk, versioning: Versioning) -> None:
         store.engine.database.on_garbage = lambda: None  # the story says when, so that steps are the same
         bucket = await make_bucket(store, versioning=versioning)
         connection = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(connection, sqlite3.Connection)
         connection.set_trace_callback(disk.statement)
         try:
             await Story(store, bucket, disk, folder / "answers").run()

@@ -108,6 +108,7 @@ async def test_reads_cost_no_commit_of_their_own(tmp_path: Path) -> None:
         await store.flush()
         connection = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
         statements: list[str] = []
+        assert isinstance(connection, sqlite3.Connection)
         connection.set_trace_callback(statements.append)
         for _ in range(3):
             for number in range(50):
