@@ -50,6 +50,9 @@ from neocloud.objects.artifacts import ArtifactReader
 from neocloud.objects.blobs.record import problem_with
 from neocloud.objects.blobs.s3.place import S3Place, s3_place
 from neocloud.objects.blobs.s3.place import arguments as blobs_arguments
+from neocloud.objects.errors import StoreUnavailable
+from neocloud.objects.metadata.place import problem_with as metadata_problem
+from neocloud.objects.metadata.place import read_address
 from neocloud.objects.metering import bucket_usage
 from neocloud.objects.scan.reports import ReportReader
 from neocloud.server import expanded
@@ -201,7 +204,14 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
 
     port, tls_port = settings.s3_ports
     place = _blobs_place(settings)
-    if problem := problem_with(object_gateway_folder(settings.home), place):
+    folder = object_gateway_folder(settings.home)
+    metadata = Path(settings.object_metadata) if settings.object_metadata else None
+    try:
+        if metadata is not None:
+            read_address(metadata)
+    except StoreUnavailable as error:
+        raise BadSettings(f"--object-metadata: {error}") from error
+    if problem := metadata_problem(folder, metadata) or problem_with(folder, place):
         raise BadSettings(problem)
 
     def objects(api: str) -> GatewayProcess:
@@ -212,6 +222,7 @@ def _objects(settings: Settings) -> Callable[[str], GatewayProcess]:
                 *(f"--domain={host}" for host in gateway_names(settings)),
                 *(["--allow-private-transfers"] if settings.allow_private_transfers else []),
                 *(blobs_arguments(place) if place else []),
+                *([f"--metadata={metadata}"] if metadata else []),
             ],
             kind=OBJECT_GATEWAY,
             public=_public_gateway(settings, OBJECT_GATEWAY, tls_port),

@@ -36,3 +36,12 @@ class ObjectSettings:
         parse=absolute_path,
         kind=Path,
     )
+    object_metadata: str = option(
+        "",
+        "File of mode 0600 with the URL of a PostgreSQL database that keeps the metadata of objects; it may"
+        ' contain a password. Metadata that are stored already are not moved. Default: "none", a file in the'
+        " state folder.",
+        parse=none_or(lambda text: str(absolute_path(text))),
+        metavar="FILE",
+    )
+    """A path, or empty."""

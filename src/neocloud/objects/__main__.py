@@ -54,6 +54,7 @@ async def serve(settings: ObjectsSettings) -> None:
             scrub_bytes_per_second=settings.scrub_bytes_per_second,
             advisory_file=provided_file(settings.home),
             place=settings.place,
+            metadata=settings.metadata,
             transfers=TransferNetwork(endpoint, settings.region, settings.allow_private_transfers),
         ) as app:
             logger.info("Serving S3 and images on %s, control plane at %s", endpoint, settings.api)
@@ -83,6 +84,7 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
     parser.add_argument("--allow-private-transfers", action="store_true")
     for name in ("blobs", "blobs-endpoint", "blobs-region", "blobs-credentials"):
         parser.add_argument(f"--{name}", default="", help="another S3 engine that has the bodies of objects")
+    parser.add_argument("--metadata", type=Path, help="file with the URL of a database that has the metadata")
     values = read_options(parser, arguments)
     url, *where = (values.pop(f"blobs{name}") for name in ("", "_endpoint", "_region", "_credentials"))
     try:

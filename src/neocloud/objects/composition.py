@@ -75,14 +75,15 @@ async def running_objects(
     advisory_file: Path | None = None,
     transfers: TransferNetwork | None = None,
     place: S3Place | None = None,
+    metadata: Path | None = None,
 ) -> AsyncGenerator[Gateway]:
     """Open the store, follow the control plane and run the workers; yield the application to serve.
 
     `advisory_file` is where the operator puts advisories; None: images are not read. `transfers` says where
     transfers may connect to; None: to this gateway and the public internet. `place` is
-    where another engine has the bodies.
+    where another engine has the bodies, `metadata` a file with the address of the database of the metadata.
     """
-    store = await open_store(folder, key, clock, place=place)
+    store = await open_store(folder, key, clock, place=place, metadata=metadata)
     try:
         s3, door = s3_app(store, control_plane, clock, settings)
         app = Gateway(s3, registry_app(store, door, clock, settings, key), settings.domains)

@@ -50,6 +50,8 @@ class ObjectsSettings:
     """Whether transfers may connect to private addresses and to this machine, the latter over http too."""
     place: S3Place | None = None
     """Where another S3 engine has the bodies of objects; None: they are files in the folder."""
+    metadata: Path | None = None
+    """A file with the URL of a PostgreSQL database that has the metadata; None: a file in the folder."""
     log_level: str = "info"
     log_format: str = "text"
 

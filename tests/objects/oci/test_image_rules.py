@@ -19,6 +19,7 @@ from tests.objects.oci.client import INDEX, MANIFEST, digest_of
 from tests.objects.oci.test_collection import APP, has, make_registry, push, upload
 from tests.objects.stores import check_sums, opened, read
 
+pytestmark = pytest.mark.usefixtures("metadata")
 DAY = 86_400
 KEEP_2, MONTH = ImageRules(keep_last=2), ImageRules(untagged_days=30)
 

@@ -142,6 +142,7 @@ def serving(
             async with running_objects(
                 *(home / "objects", KEY, known, SystemClock(), settings.s3, endpoint),
                 place=settings.place,
+                metadata=settings.metadata,
                 transfers=TransferNetwork(
                     endpoint, settings.region, settings.allow_private_transfers, trusted=trusted
                 ),
