@@ -13,7 +13,7 @@ import psycopg
 
 from neocloud.core.clock import Clock
 from neocloud.objects.blobs.driver import BlobDriver
-from neocloud.objects.metadata import postgres
+from neocloud.objects.metadata import postgres_connection
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.types import (
     Attributes,
@@ -118,13 +118,13 @@ def files(home: Path) -> list[Path]:
 def empty(address_file: Path) -> None:
     """Drop all tables of metadata."""
     with psycopg.connect(address_file.read_text(), autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA IF EXISTS {postgres.SCHEMA} CASCADE".encode())
+        connection.execute(f"DROP SCHEMA IF EXISTS {postgres_connection.SCHEMA} CASCADE".encode())
 
 
 def read(home: Path, query: str, *values: object) -> list[Any]:
     """Read the metadata as another process does."""
     if metadata:
-        with closing(postgres.connect(metadata.read_text())) as connection:
+        with closing(postgres_connection.connect(metadata.read_text())) as connection:
             return connection.execute(query.replace("?", "%s").encode(), values).fetchall()
     with sqlite3.connect(f"{(home / 'meta.db').as_uri()}?mode=ro", uri=True) as connection:
         found = connection.execute(query, values).fetchall()

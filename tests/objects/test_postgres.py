@@ -25,7 +25,7 @@ from neocloud.objects.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from neocloud.objects.metadata import postgres
+from neocloud.objects.metadata import postgres_connection
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.types import Attributes, CompletedPart, WriteConditions
 from neocloud.objects.usage import UsageReader
@@ -178,7 +178,7 @@ async def test_a_gateway_that_is_alone_keeps_others_out_until_it_is_gone(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres, "_LOG_SECONDS", 0)
+    monkeypatch.setattr(postgres_connection, "_LOG_SECONDS", 0)
     async with opened(tmp_path / "one") as one:
         bucket = await make_bucket(one)
         await put(one, bucket, "k", b"1")
@@ -211,7 +211,7 @@ async def test_a_restart_of_the_database_fails_nothing_that_comes_after(
 async def test_a_database_that_is_away_is_said_so_and_found_again(
     tmp_path: Path, postgresql_metadata: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(postgres_connection, "_RETRY_SECONDS", 0)
     address = postgresql_metadata.read_text()
     socket = Path(str(conninfo_to_dict(address)["host"])) / ".s.PGSQL.5432"
     clock = FakeClock()
@@ -246,7 +246,7 @@ async def test_a_database_that_is_away_is_said_so_and_found_again(
 async def test_a_server_that_does_not_answer_stops_reads_for_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_READ_SECONDS", 0.3)
+    monkeypatch.setattr(postgres_connection, "_READ_SECONDS", 0.3)
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store)
         start = time.monotonic()

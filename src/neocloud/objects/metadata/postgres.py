@@ -8,41 +8,34 @@ they begin; a snapshot of the whole transaction would be older than the lock.
 The tables are in a schema of their own, so that the database may have other tables beside them.
 """
 
-import logging
-import re
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import psycopg
-from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
-from psycopg.types.numeric import Int8Dumper
 
-from neocloud.objects.errors import InvalidRequest, ObjectStoreError, StoreBusy, StoreFull, StoreUnavailable
+from neocloud.objects.errors import ObjectStoreError, StoreUnavailable
 from neocloud.objects.metadata.connection import Connection
+from neocloud.objects.metadata.postgres_connection import (
+    SCHEMA,
+    WAIT_SECONDS,
+    PostgresConnection,
+    ReadingConnection,
+    ReadingOnce,
+    Session,
+    Taken,
+    Writer,
+    explain,
+    explain_to_clients,
+    named,
+)
 from neocloud.objects.metadata.schema import MIGRATIONS
 
-SCHEMA = "neocloud_objects"
 _WRITERS, _GATEWAY, _UPGRADE = 0x6F626A31, 0x6F626A32, 0x6F626A33
 """Numbers of locks, the same in each release."""
-_CONNECT_SECONDS = 2
-_READ_SECONDS = 5
-"""A read in the thread of the event loop that takes longer is given up, and its connection with it."""
-_WRITE_SECONDS = 30
-"""The same of a statement of the writer, which may wait for the others."""
-_RETRY_SECONDS = 2
-"""So long after a connection failed, reads fail at once: each attempt stops the event loop."""
-_WAIT_SECONDS = 20
-"""A writer waits for the others, and an idle transaction keeps them waiting, no longer."""
-_LOG_SECONDS = 10
-logger = logging.getLogger(__name__)
-_Database = psycopg.Connection[tuple[Any, ...]]
-_Result = TypeVar("_Result")
-_INDEX = re.compile(r" INDEXED BY \w+")
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""What is acknowledged is on the disk, whatever the database does for others."""
 _WORDS = (
     (
         "CAST(CAST(strftime('%s', 'now') AS INTEGER) * 1000 AS TEXT)",
@@ -58,120 +51,6 @@ _WORDS = (
 """What the migrations say in SQLite's words, longer ones first. Texts are ordered by bytes."""
 
 
-class _Reader(psycopg.Connection[tuple[Any, ...]]):
-    """Gives up a server that does not answer: its thread has other things to do."""
-
-    @property
-    def seconds(self) -> float:
-        return _READ_SECONDS
-
-    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        try:
-            return super().wait(gen, interval, self.seconds if timeout is None else timeout)
-        except psycopg.OperationalError:
-            if self.info.transaction_status == TransactionStatus.ACTIVE:
-                self.close()
-            raise
-
-
-class _Writer(_Reader):
-    @property
-    def seconds(self) -> float:
-        return _WRITE_SECONDS
-
-
-class _Connection:
-    """One connection, opened when it is needed first, and again after it was lost."""
-
-    def __init__(self, address: str, kind: type[_Database] = _Reader, **options: str) -> None:
-        self._address = address
-        self._kind = kind
-        self._options = options
-        self._database: _Database | None = None
-        self._retry_at = 0.0
-
-    def open(self) -> bool:
-        """Return whether the connection is new. Raises psycopg.Error."""
-        if self._database is not None and not self._database.closed:
-            return False
-        if time.monotonic() < self._retry_at:
-            raise psycopg.OperationalError("the connection was lost a moment ago")
-        try:
-            self._database = connect(self._address, self._kind, **self._options)
-        except psycopg.Error:
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
-            raise
-        return True
-
-    @property
-    def database(self) -> _Database:
-        """Used after `open`."""
-        assert self._database is not None
-        return self._database
-
-    @property
-    def is_lost(self) -> bool:
-        return self._database is not None and self._database.closed
-
-    def close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-
-    def rollback(self) -> None:
-        """End a transaction if there is one."""
-        if self._database is not None and not self._database.closed:
-            with suppress(psycopg.Error):
-                if self._database.info.transaction_status != TransactionStatus.IDLE:
-                    self._database.execute("ROLLBACK")
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Raises psycopg.Error, InvalidRequest."""
-        try:
-            return self.database.execute(_translated(sql), parameters)
-        except psycopg.DataError as error:
-            raise _not_storable(error) from error
-
-    def executemany(
-        self, sql: str, parameters: Iterable[Sequence[Any]], /
-    ) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Raises psycopg.Error, InvalidRequest."""
-        cursor = self.database.cursor()
-        try:
-            cursor.executemany(_translated(sql), parameters)
-        except psycopg.DataError as error:
-            raise _not_storable(error) from error
-        return cursor
-
-
-class _Reading(_Connection):
-    """Reads, in the thread of the event loop unless it is of another kind."""
-
-    def __init__(self, address: str, kind: type[_Database] = _Reader) -> None:
-        super().__init__(address, kind, default_transaction_read_only="on")
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Raises StoreUnavailable, InvalidRequest."""
-        try:
-            is_new = self.open()
-            try:
-                return super().execute(sql, parameters)
-            except psycopg.OperationalError:
-                if is_new or not self.open():
-                    raise  # else the server ended the connection before, for example because it was restarted
-                return super().execute(sql, parameters)
-        except psycopg.Error as error:
-            raise explain_to_clients(error, self._address) from error
-
-
-class _ReadingOnce(_Reading):
-    """Reads in a transaction, which a new connection would not go on with."""
-
-    def open(self) -> bool:
-        if self._database is not None:
-            return False
-        return super().open()
-
-
 class PostgresMetadata:
     errors = psycopg.Error
     is_shared = True
@@ -181,13 +60,13 @@ class PostgresMetadata:
         operator."""
         self._address = address
         self._lock = "pg_try_advisory_lock" if is_alone else "pg_try_advisory_lock_shared"
-        self.writing = _Connection(
+        self.writing = PostgresConnection(
             address,
-            _Writer,
-            lock_timeout=f"{_WAIT_SECONDS}s",
-            idle_in_transaction_session_timeout=f"{_WAIT_SECONDS}s",
+            Writer,
+            lock_timeout=f"{WAIT_SECONDS}s",
+            idle_in_transaction_session_timeout=f"{WAIT_SECONDS}s",
         )
-        self.reading = _Reading(address)
+        self.reading = ReadingConnection(address)
         try:
             self._open_writing(upgrade)
             self.reading.open()
@@ -203,7 +82,7 @@ class PostgresMetadata:
         self.writing.close()
 
     def open_reading(self) -> Connection:
-        return _ReadingOnce(self._address, psycopg.Connection[tuple[Any, ...]])
+        return ReadingOnce(self._address, psycopg.Connection[tuple[Any, ...]])
 
     def begin(self) -> None:
         self._open_writing(check_version)
@@ -235,7 +114,7 @@ class PostgresMetadata:
     def explain(self, error: Exception) -> ObjectStoreError:
         return explain_to_clients(error, self._address)
 
-    def _open_writing(self, check: Callable[[_Database, str], None]) -> None:
+    def _open_writing(self, check: Callable[[Session, str], None]) -> None:
         """Connect if need be. A gateway that is alone has a lock as long as its connection: another one that
         took over keeps it from writing."""
         if not self.writing.open():
@@ -244,52 +123,14 @@ class PostgresMetadata:
             self.writing.execute(_DURABLE)
             (is_ours,) = self.writing.execute(f"SELECT {self._lock}({_GATEWAY})").fetchone() or (False,)
             if not is_ours:
-                raise _Taken("another gateway has the database")
+                raise Taken("another gateway has the database")
             check(self.writing.database, self._address)
         except BaseException:
             self.writing.close()
             raise
 
 
-class _Taken(psycopg.OperationalError):
-    """Another gateway has the database."""
-
-
-_DURABLE = (
-    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-)
-"""What is acknowledged is on the disk, whatever the database does for others."""
-
-
-def connect(
-    address: str, kind: type[_Database] = psycopg.Connection[tuple[Any, ...]], **settings: str
-) -> _Database:
-    """Connect, so that each statement is a transaction unless one is begun. Raises psycopg.Error,
-    StoreUnavailable for what is no address."""
-    try:
-        parts = conninfo_to_dict(address)
-    except psycopg.Error:  # which quotes the address
-        raise StoreUnavailable(
-            "The address of PostgreSQL cannot be read. Write postgresql://USER:PASSWORD@HOST/DATABASE."
-        ) from None
-    own = " ".join(f"-c {name}={value}" for name, value in {"search_path": SCHEMA, **settings}.items())
-    options = f"{parts.get('options') or ''} {own}".strip()
-    database = kind.connect(
-        make_conninfo(
-            address,
-            options=options,
-            application_name="neocloud-objects",
-            connect_timeout=_CONNECT_SECONDS,
-            tcp_user_timeout=_WAIT_SECONDS * 1000,
-            client_encoding="utf8",
-        ),
-        autocommit=True,
-    )
-    database.adapters.register_dumper(int, Int8Dumper)  # one type, one plan
-    return database
-
-
-def upgrade(database: _Database, address: str) -> None:
+def upgrade(database: Session, address: str) -> None:
     """Create or upgrade the tables. Raises psycopg.Error, StoreUnavailable."""
     _check_server(database, address)
     with database.transaction():
@@ -318,7 +159,7 @@ def upgrade(database: _Database, address: str) -> None:
         database.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
 
 
-def check_version(database: _Database, address: str) -> None:
+def check_version(database: Session, address: str) -> None:
     """Raises psycopg.Error where another release wrote the tables meanwhile."""
     if _version(database) != len(MIGRATIONS):
         raise psycopg.OperationalError(f"the tables in {named(address)} are of another release")
@@ -327,7 +168,7 @@ def check_version(database: _Database, address: str) -> None:
 def open_reading(address: str) -> Connection:
     """Return a connection for another process than the gateway. Raises StoreUnavailable where another release
     wrote the tables."""
-    connection = _ReadingOnce(address, psycopg.Connection[tuple[Any, ...]])
+    connection = ReadingOnce(address, psycopg.Connection[tuple[Any, ...]])
     (version,) = connection.execute("SELECT version FROM schema_version").fetchone() or (0,)
     if version != len(MIGRATIONS):
         connection.close()
@@ -335,73 +176,7 @@ def open_reading(address: str) -> Connection:
     return connection
 
 
-def named(address: str) -> str:
-    """Return which database an address means, without a password."""
-    try:
-        found = conninfo_to_dict(address)
-    except psycopg.Error:
-        return "that database"
-    host = found.get("host") or "localhost"
-    port = f":{found['port']}" if found.get("port") else ""
-    return f"postgresql://{host}{port}/{found.get('dbname') or ''}"
-
-
-def explain_to_clients(error: Exception, address: str) -> ObjectStoreError:
-    """Write to the log what happened; return the same without names of machines and users."""
-    found = explain(error, address)
-    _log.write(str(found))
-    for kind, text in _FOR_CLIENTS:
-        if isinstance(found, kind):
-            return kind(text)
-    return found
-
-
-_FOR_CLIENTS: tuple[tuple[type[ObjectStoreError], str], ...] = (
-    (StoreFull, "The disk of the object store is full. Nothing was stored or lost. Free some space."),
-    (StoreBusy, "The metadata of the object store do not answer. Nothing was acknowledged. Try again later."),
-    (StoreUnavailable, "The metadata of the object store cannot be used. Try again."),
-)
-
-
-class _Log:
-    """Each request fails while the database is away; the log says so now and then."""
-
-    _next = 0.0
-
-    def write(self, text: str) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _LOG_SECONDS
-            logger.warning("%s", text)
-
-
-_log = _Log()
-
-
-def explain(error: Exception, address: str) -> ObjectStoreError:
-    """Return what happened, in words for the operator."""
-    where, why = named(address), str(error).strip().split("\n")[0]
-    match error:
-        case errors.DiskFull():
-            return StoreFull(f"The PostgreSQL server of {where} has no space left. Free some space there.")
-        case errors.ReadOnlySqlTransaction():
-            return StoreUnavailable(f"{where} is read-only. Give the address of the primary server.")
-        case _Taken():
-            return StoreBusy(
-                f"Another object gateway uses {where}. Stop it, or wait until PostgreSQL has noticed that it"
-                " is gone."
-            )
-        case errors.LockNotAvailable():
-            return StoreBusy(f"Other writers keep {where} busy. Try again.")
-        case errors.InsufficientPrivilege():
-            return StoreUnavailable(f"{where}: {why}. Let its user create schemas in the database.")
-        case psycopg.OperationalError():
-            return StoreBusy(f"PostgreSQL at {where} does not answer ({why}). Is it running?")
-        case _:
-            return StoreUnavailable(f"PostgreSQL at {where} refused: {why}. Try again.")
-
-
-def _check_server(database: _Database, address: str) -> None:
+def _check_server(database: Session, address: str) -> None:
     (is_standby, encoding) = database.execute(
         "SELECT pg_is_in_recovery(), current_setting('server_encoding')"
     ).fetchone() or (False, "")
@@ -413,18 +188,9 @@ def _check_server(database: _Database, address: str) -> None:
         )
 
 
-def _version(database: _Database) -> int | None:
+def _version(database: Session) -> int | None:
     row = database.execute("SELECT version FROM schema_version").fetchone()
     return row[0] if row else None
-
-
-def _not_storable(error: psycopg.DataError) -> InvalidRequest:
-    return InvalidRequest(f"A value cannot be stored: {str(error).strip().splitlines()[0]}.")
-
-
-@lru_cache(maxsize=1000)
-def _translated(sql: str) -> bytes:
-    return _INDEX.sub("", sql).replace("%", "%%").replace("?", "%s").encode()
 
 
 def _in_words_of_postgres(script: str) -> bytes:
