@@ -57,6 +57,7 @@ MOUNT = (
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
 OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
+POSTGRESQL = "needs PostgreSQL: tests/emulator/test_object_metadata.py::test_metadata_in_postgresql"
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
 )
@@ -112,7 +113,11 @@ READERS: Mapping[str, Reader] = {
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
     "docs/guides/object-storage.md": Reader(
-        not_run={"neo up --object-blobs": OTHER_ENGINE, "neo storage mount": MOUNT},
+        not_run={
+            "neo up --object-blobs": OTHER_ENGINE,
+            "neo up --object-metadata": POSTGRESQL,
+            "neo storage mount": MOUNT,
+        },
     ),
     "docs/guides/moving-data.md": Reader(
         not_run={

@@ -211,7 +211,7 @@ async def test_a_restart_of_the_database_fails_nothing_that_comes_after(
 async def test_a_database_that_is_away_is_said_so_and_found_again(
     tmp_path: Path, postgresql_metadata: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_connection, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(postgres_connection, "RETRY_SECONDS", 0)
     address = postgresql_metadata.read_text()
     socket = Path(str(conninfo_to_dict(address)["host"])) / ".s.PGSQL.5432"
     clock = FakeClock()
@@ -246,7 +246,7 @@ async def test_a_database_that_is_away_is_said_so_and_found_again(
 async def test_a_server_that_does_not_answer_stops_reads_for_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_connection, "_READ_SECONDS", 0.3)
+    monkeypatch.setattr(postgres_connection, "READ_SECONDS", 0.3)
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store)
         start = time.monotonic()

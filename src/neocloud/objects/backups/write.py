@@ -31,6 +31,7 @@ from neocloud.objects.backups.place import (
 )
 from neocloud.objects.blobs.driver import NAME
 from neocloud.objects.blobs.record import engine_of
+from neocloud.objects.metadata.place import is_in_postgresql
 
 _MOST_ROUNDS = 20
 """Of copying what is new, when objects are deleted before their blobs were copied."""
@@ -57,6 +58,12 @@ def back_up(store: Path, target: Path, now: datetime, keep: int, show: Show) -> 
 
     An earlier backup stays whole until the new one is complete. Raises ObjectBackupError, OSError.
     """
+    if is_in_postgresql(store):
+        raise ObjectBackupError(
+            "The metadata of the objects are in PostgreSQL, which this command does not back up",
+            f"Back up that database with `pg_dump --schema=neocloud_objects`, and after it {store / BLOBS};"
+            " the key is in `neo backup`",
+        )
     if not (store / METADATA).is_file():
         raise ObjectBackupError(f"There is no object store in {store}", "Name the state folder with --home")
     if target.resolve().is_relative_to(store.parent.resolve()):

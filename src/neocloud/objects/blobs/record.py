@@ -4,14 +4,21 @@ to import."""
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from neocloud.objects.blobs.s3.place import S3Place
-from neocloud.objects.metadata.connection import Connection
 
 FACT = "blobs"
+
+
+class Connection(Protocol):
+    """What the metadata are read with."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from neocloud.objects.metadata.sqlite import SqliteMetadata, open_to_read
 FILE = "meta.db"
 MARK = "metadata.json"
 """Where the metadata are, if they are not in the folder."""
-_MOST_ADDRESS_BYTES = 4096
+MOST_ADDRESS_BYTES = 4096
 
 
 def open_metadata(home: Path, address_file: Path | None, *, is_alone: bool = True) -> Metadata:
@@ -65,7 +65,7 @@ def is_in_postgresql(home: Path) -> bool:
 def read_address(file: Path) -> str:
     """Return the address in a file. Raises StoreUnavailable."""
     try:
-        address = read_private(file, _MOST_ADDRESS_BYTES).strip()
+        address = read_private(file, MOST_ADDRESS_BYTES).strip()
     except ValueError as error:
         raise StoreUnavailable(f"The address of the metadata: {error}.") from error
     except OSError as error:

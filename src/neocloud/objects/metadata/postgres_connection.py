@@ -22,12 +22,12 @@ from psycopg.types.numeric import Int8Dumper
 from neocloud.objects.errors import InvalidRequest, ObjectStoreError, StoreBusy, StoreFull, StoreUnavailable
 
 SCHEMA = "neocloud_objects"
-_CONNECT_SECONDS = 2
-_READ_SECONDS = 5
+CONNECT_SECONDS = 2
+READ_SECONDS = 5
 """A read in the thread of the event loop that takes longer is given up, and its connection with it."""
-_WRITE_SECONDS = 30
+WRITE_SECONDS = 30
 """The same of a statement of the writer, which may wait for the others."""
-_RETRY_SECONDS = 2
+RETRY_SECONDS = 2
 """So long after a connection failed, reads fail at once: each attempt stops the event loop."""
 WAIT_SECONDS = 20
 """A writer waits for the others, and an idle transaction keeps them waiting, no longer."""
@@ -42,7 +42,7 @@ class Reader(psycopg.Connection[tuple[Any, ...]]):
 
     @property
     def seconds(self) -> float:
-        return _READ_SECONDS
+        return READ_SECONDS
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         try:
@@ -56,7 +56,7 @@ class Reader(psycopg.Connection[tuple[Any, ...]]):
 class Writer(Reader):
     @property
     def seconds(self) -> float:
-        return _WRITE_SECONDS
+        return WRITE_SECONDS
 
 
 class PostgresConnection:
@@ -78,7 +78,7 @@ class PostgresConnection:
         try:
             self._database = connect(self._address, self._kind, **self._options)
         except psycopg.Error:
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             raise
         return True
 
@@ -173,7 +173,7 @@ def connect(
             address,
             options=options,
             application_name="neocloud-objects",
-            connect_timeout=_CONNECT_SECONDS,
+            connect_timeout=CONNECT_SECONDS,
             tcp_user_timeout=WAIT_SECONDS * 1000,
             client_encoding="utf8",
         ),
