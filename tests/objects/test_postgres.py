@@ -325,3 +325,42 @@ async def test_a_large_group_is_one_commit(tmp_path: Path) -> None:
         await asyncio.gather(*(put(store, bucket, f"k{number}", b"1") for number in range(100)))
         assert len(commits) <= 25
         assert len(await keys(store, bucket)) == 100
+
+
+async def test_no_page_scans_or_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as store:
+        bucket = await make_versioned(store)
+        version = await put(store, bucket, "a/k", b"1")
+        number = store.engine.bucket(bucket.id).number
+
+        def fill(tx: Any) -> None:
+            tx.connection.execute(
+                "INSERT INTO version SELECT nextval('version_seq_seq'), ?,"
+                " convert_to('b/' || n, 'UTF8'), md5('' || n), 0, 1, 0, 1, '', 0, NULL, 'STANDARD', NULL, 0,"
+                " NULL, '[{},{},{}]', NULL, NULL, 0, '', NULL FROM generate_series(1, 20000) AS n",
+                (number,),
+            )
+
+        await store.engine.database.write(fill)
+        reading = store.engine.database.reading
+        reading.execute("SET default_transaction_read_only = off")
+        reading.execute("ANALYZE version")
+        queries: list[tuple[str, Any]] = []
+        execute = postgres_connection.ReadingConnection.execute
+
+        def noting(self: Any, sql: str, parameters: Any = (), /) -> Any:
+            queries.append((sql, parameters))
+            return execute(self, sql, parameters)
+
+        monkeypatch.setattr(postgres_connection.ReadingConnection, "execute", noting)
+        await store.list_objects(bucket.id, prefix="a", delimiter="/", start_after="a")
+        await store.list_objects(bucket.id)
+        await store.list_versions(bucket.id, key_marker="a/k", version_marker=version.version_id)
+        await store.head(bucket.id, "b/700")
+        await store.head(bucket.id, "a/k", version.version_id)
+        monkeypatch.undo()
+        pages = [(sql, values) for sql, values in queries if "FROM version" in sql]
+        assert len(pages) > 5
+        for sql, values in pages:
+            plan = " ".join(row[0] for row in reading.execute(f"EXPLAIN {sql}", values))
+            assert "Index Scan" in plan and "Seq Scan" not in plan and "Sort" not in plan, (sql, plan)

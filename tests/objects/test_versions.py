@@ -1,5 +1,6 @@
 """Versioning, delete markers and object lock, as S3 has them."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -207,3 +208,42 @@ async def test_a_bucket_is_purged_and_forgotten(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest):
             await store.apply_bucket(desired(name="another", id=bucket.id))
     check_sums(tmp_path)
+
+
+async def test_pages_with_a_delimiter_are_whole_beyond_what_is_read_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        bucket = await make_versioned(store)
+        names = sorted([f"k{number:03}" for number in range(40)] + ["a/1", "a/2", "k010/1", "z/1"])
+        await asyncio.gather(*(put(store, bucket, name, b"1") for name in names))
+        many = [(await put(store, bucket, "k005", b"2")).version_id for _ in range(70)]
+        for _ in range(40):
+            await store.create_upload(bucket.id, "k007", Attributes())
+        for limit in (1, 7, 33, 1000):
+            keys, marker = list[str](), ""
+            while True:
+                page = await store.list_objects(bucket.id, delimiter="/", start_after=marker, limit=limit)
+                keys += [*(each.key for each in page.objects), *page.prefixes]
+                if not page.is_truncated:
+                    break
+                marker = page.next_marker
+            assert sorted(keys) == sorted({name.partition("/")[0] + "/" * ("/" in name) for name in names})
+            ids, key, version = list[str](), "", ""
+            while True:
+                found = await store.list_versions(
+                    bucket.id, delimiter="/", key_marker=key, version_marker=version, limit=limit
+                )
+                ids += [each.version_id for each in found.versions if each.key == "k005"]
+                if not found.is_truncated:
+                    break
+                key, version = found.next_key_marker, found.next_version_marker
+            assert ids[:-1] == many[::-1]
+            uploads, key, upload = list[str](), "", ""
+            while True:
+                those = await store.list_uploads(
+                    bucket.id, delimiter="/", key_marker=key, upload_marker=upload, limit=limit
+                )
+                uploads += [each.upload_id for each in those.uploads]
+                if not those.is_truncated:
+                    break
+                key, upload = those.next_key_marker, those.next_upload_marker
+            assert len(set(uploads)) == len(uploads) == 40

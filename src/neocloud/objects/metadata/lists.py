@@ -77,8 +77,8 @@ def objects(connection: Connection, bucket: BucketRow, selection: Selection, sta
             (bucket.number, key if after is None else key + b"\0", limit),
         )
 
-    start = fetch(selection.first_key(start_after), None, selection.fetched)
-    page = _page(selection, start, fetch, VersionRow._make)
+    first = selection.first_key(start_after)
+    page = _page(selection, fetch(first, None, selection.fetched), fetch, VersionRow._make)
     found = tuple(versions.show(row, bucket) for row in page.rows)
     return ListPage(found, page.common_prefixes, page.next is not None, page.next_key)
 
@@ -102,10 +102,8 @@ def all_versions(
     fetch = _fetching(of_key, from_key)
     first = selection.first_key(key_marker)
     marked = version_marker and versions.by_id(connection, bucket.number, key_marker, version_marker)
-    if marked:
-        start = _rest(of_key, from_key, (key_marker, marked.seq), first, selection.fetched)
-    else:
-        start = from_key(first, selection.fetched)
+    position = (key_marker, marked.seq) if marked else None
+    start = _rest(of_key, from_key, position, first, selection.fetched)
     page = _page(selection, start, fetch, VersionRow._make)
     return VersionPage(
         tuple(versions.show(row, bucket) for row in page.rows),
@@ -134,10 +132,8 @@ def all_uploads(
     fetch = _fetching(of_key, from_key)
     first = selection.first_key(key_marker)
     marked = uploads.by_id(connection, upload_marker) if key_marker and upload_marker else None
-    if marked is not None:
-        start = _rest(of_key, from_key, (key_marker, marked.number), first, selection.fetched)
-    else:
-        start = from_key(first, selection.fetched)
+    position = None if marked is None else (key_marker, marked.number)
+    start = _rest(of_key, from_key, position, first, selection.fetched)
     page = _page(selection, start, fetch, UploadRow._make)
     return UploadPage(
         tuple(row.upload() for row in page.rows),
@@ -163,12 +159,13 @@ def _fetching(of_key: _OfKey, from_key: _FromKey) -> _Fetch:
 
 
 def _rest(
-    of_key: _OfKey, from_key: _FromKey, position: tuple[bytes, int], next_key: bytes, limit: int
+    of_key: _OfKey, from_key: _FromKey, position: tuple[bytes, int] | None, next_key: bytes, limit: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield what follows a position in its key, then what follows from the next key on."""
-    for row in of_key(*position, limit):
-        limit -= 1
-        yield row
+    """Yield what follows a position in its key, if there is one, then what follows from the next key on."""
+    if position is not None:
+        for row in of_key(*position, limit):
+            limit -= 1
+            yield row
     if limit > 0:
         yield from from_key(next_key, limit)
 
@@ -186,7 +183,7 @@ def _page(
     last: _Row | bytes | None = None
     fetched = selection.fetched
     while True:
-        left, row = fetched, None
+        left, row, common = fetched, None, None
         for values in start:
             left -= 1
             row = make(values)
@@ -197,14 +194,17 @@ def _page(
             common = selection.common_prefix(row.key)
             if common is not None:
                 page.prefixes.append(common)
-                fetched = selection.fetched
-                last, start = common, fetch(_after(common), None, fetched)
+                last = common
                 break
             page.rows.append(row)
             last = row
+        start = iter(())  # SQLite compiles a statement again while it is in use
+        if common is not None:
+            fetched = selection.fetched
+            start = fetch(_after(common), None, fetched)
+        elif row is None or left > 0:
+            return page
         else:
-            if row is None or left > 0:
-                return page
             fetched = min(fetched * 4, selection.limit + 1)
             start = fetch(row.key, row[0], fetched)
 
