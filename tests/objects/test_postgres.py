@@ -25,7 +25,7 @@ from neocloud.objects.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from neocloud.objects.metadata import postgres_connection
+from neocloud.objects.metadata import postgres, postgres_connection
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.types import Attributes, CompletedPart, WriteConditions
 from neocloud.objects.usage import UsageReader
@@ -179,6 +179,7 @@ async def test_a_gateway_that_is_alone_keeps_others_out_until_it_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(postgres_connection, "_LOG_SECONDS", 0)
+    monkeypatch.setattr(postgres, "WAIT_SECONDS", 1)
     async with opened(tmp_path / "one") as one:
         bucket = await make_bucket(one)
         await put(one, bucket, "k", b"1")
