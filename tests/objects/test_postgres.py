@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from neocloud.core.contract import ApiError
 from neocloud.core.osfiles import create_file
 from neocloud.objects.blobs.files import FileBlobs
 from neocloud.objects.errors import (
@@ -231,6 +233,8 @@ async def test_a_database_that_is_away_is_said_so_and_found_again(
                 for call in (get(store, bucket, "k"), put(store, bucket, "k", b"2"), store.flush()):
                     with pytest.raises(StoreBusy, match="do not answer"):
                         await call
+                with pytest.raises(ApiError, match="cannot be read now"):
+                    UsageReader(tmp_path, clock).read(["project-a"], start, start + timedelta(days=1))
             finally:
                 socket.with_name("away").rename(socket)
         assert await get(store, bucket, "k") == b"1"
