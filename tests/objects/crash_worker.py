@@ -194,7 +194,7 @@ async def tell(folder: Path, disk: Disk, versioning: Versioning) -> None:
 @contextmanager
 def traced(store: ObjectStore, disk: Disk) -> Iterator[None]:
     """Tell the disk of each statement of the writer before it is run."""
-    connection = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
+    connection: Any = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
     if stores.metadata is None:
         connection.set_trace_callback(disk.statement)
         yield
