@@ -1,6 +1,8 @@
 """Run the same operations again and again, in processes that die at each of their write steps in turn.
 
-    python -m tests.objects.crash_worker FOLDER VERSIONING STRIDE
+    python -m tests.objects.crash_worker FOLDER VERSIONING STRIDE [ADDRESS]
+
+`ADDRESS` is a file with the address of a database of PostgreSQL, beside which each run gets one of its own.
 
 Each run has a folder with a store and `answers`: a line for each operation before it begins and after it was
 answered. At its death a process forgets what it had not flushed: file contents and names of blobs.
@@ -9,25 +11,31 @@ answered. At its death a process forgets what it had not flushed: file contents 
 import asyncio
 import json
 import os
+import re
 import signal
-import sqlite3
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psycopg
+
+from neocloud.core.osfiles import create_file
 from neocloud.objects.blobs import files
 from neocloud.objects.garbage import collect
 from neocloud.objects.metadata import uploads
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Attributes, Bucket, CompletedPart, Source, Versioning
 from neocloud.testing.waiting import FakeClock
+from tests.objects import stores
 from tests.objects.stores import KIB, make_bucket, opened, put, put_part
 
 MOST_STEPS = 2000
+DATABASE = "database"
+"""The file in a folder with the address of its database."""
 KINDS = ("INSERT INTO version", "INSERT INTO garbage", "DELETE FROM garbage", "DELETE FROM upload")
 _lock = threading.RLock()
 
@@ -179,18 +187,39 @@ async def tell(folder: Path, disk: Disk, versioning: Versioning) -> None:
     async with opened(folder, FakeClock()) as store:
         store.engine.database.on_garbage = lambda: None  # the story says when, so that steps are the same
         bucket = await make_bucket(store, versioning=versioning)
-        connection = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
-        assert isinstance(connection, sqlite3.Connection)
-        connection.set_trace_callback(disk.statement)
-        try:
+        with traced(store, disk):
             await Story(store, bucket, disk, folder / "answers").run()
-        finally:
-            connection.set_trace_callback(None)
+
+
+@contextmanager
+def traced(store: ObjectStore, disk: Disk) -> Iterator[None]:
+    """Tell the disk of each statement of the writer before it is run."""
+    connection: Any = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
+    if stores.metadata is None:
+        connection.set_trace_callback(disk.statement)
+        yield
+        connection.set_trace_callback(None)
+        return
+
+    def before(call: Callable[..., Any]) -> Callable[..., Any]:
+        def traced_call(sql: str, *parameters: Any) -> Any:
+            disk.statement(sql)
+            return call(sql, *parameters)
+
+        return traced_call
+
+    with (
+        mock.patch.object(connection, "execute", before(connection.execute)),
+        mock.patch.object(connection, "executemany", before(connection.executemany)),
+    ):
+        yield
 
 
 def run(folder: Path, last_step: int | None, versioning: Versioning) -> int:
     """Tell the story, or die in it; return the number of steps."""
     folder.mkdir()
+    if stores.metadata is not None:
+        stores.metadata = own_database(folder)
     disk = Disk(last_step, folder / "answers")
     patches = (
         mock.patch.object(files.os, "open", disk.open),
@@ -208,6 +237,17 @@ def run(folder: Path, last_step: int | None, versioning: Versioning) -> int:
     return disk.steps
 
 
+def own_database(folder: Path) -> Path:
+    """Create a database for a folder; return the file with its address."""
+    assert stores.metadata is not None
+    address = stores.metadata.read_text()
+    name = f"crash{folder.name}x{os.getpid()}"
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    create_file(folder / DATABASE, re.sub(r"/\w+\?", f"/{name}?", address))
+    return folder / DATABASE
+
+
 def main(base: Path, versioning: Versioning, stride: int) -> None:
     """Fork a process for every step, or for one in `stride`, until one reaches the end of the story."""
     for last_step in range(1, MOST_STEPS, stride):
@@ -221,4 +261,5 @@ def main(base: Path, versioning: Versioning, stride: int) -> None:
 
 
 if __name__ == "__main__":
+    stores.metadata = Path(sys.argv[4]) if len(sys.argv) > 4 else None
     main(Path(sys.argv[1]), Versioning(sys.argv[2]), int(sys.argv[3]))

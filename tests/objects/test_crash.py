@@ -14,6 +14,8 @@ import pytest
 from neocloud.objects.garbage import collect, sweep_orphans
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Bucket, Versioning
+from tests.objects import stores
+from tests.objects.crash_worker import DATABASE
 from tests.objects.stores import MEMORY, check_sums, desired, files, get, opened, read
 
 
@@ -25,12 +27,31 @@ def base() -> Iterator[Path]:
 
 @pytest.mark.parametrize(("versioning", "stride"), ((Versioning.ENABLED, 1), (Versioning.DISABLED, 3)))
 async def test_killed_at_every_step(base: Path, versioning: Versioning, stride: int) -> None:
+    deaths, runs = await killed_and_checked(base, versioning, stride)
+    steps = {"open", "write", "fdatasync", "sync_folder", "unlink", "COMMIT", "answer"}
+    if stride == 1:
+        assert steps | {"DELETE FROM garbage", "INSERT INTO version", "INSERT INTO garbage"} <= deaths
+    assert runs > 60 / stride
+
+
+async def test_killed_with_metadata_in_postgresql(base: Path, postgresql_metadata: Path) -> None:
+    deaths, runs = await killed_and_checked(base, Versioning.ENABLED, 5, str(postgresql_metadata))
+    assert {"COMMIT", "answer"} <= deaths
+    assert runs > 12
+
+
+async def killed_and_checked(
+    base: Path, versioning: Versioning, stride: int, *address: str
+) -> tuple[set[str], int]:
+    """Return before what processes died, and how many there were."""
     command = [sys.executable, "-m", "tests.objects.crash_worker", str(base), versioning, str(stride)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=300)
+    subprocess.run([*command, *address], check=True, cwd=Path(__file__).parents[2], timeout=300)
     deaths: set[str] = set()
     folders = sorted(base.iterdir(), key=lambda path: int(path.name))
     for folder in folders:
         lines = [json.loads(line) for line in (folder / "answers").read_text().splitlines()]
+        if address:
+            stores.metadata = folder / DATABASE
         deaths |= {line["died"].split("(")[0].strip() for line in lines if "died" in line}
         async with opened(folder) as store:
             bucket = await store.apply_bucket(desired(versioning=versioning))
@@ -40,10 +61,7 @@ async def test_killed_at_every_step(base: Path, versioning: Versioning, stride: 
         check_sums(folder)
         named = {name for (name,) in read(folder, "SELECT blob FROM content WHERE blob IS NOT NULL")}
         assert {path.name for path in files(folder)} == named, folder.name
-    steps = {"open", "write", "fdatasync", "sync_folder", "unlink", "COMMIT", "answer"}
-    if stride == 1:
-        assert steps | {"DELETE FROM garbage", "INSERT INTO version", "INSERT INTO garbage"} <= deaths
-    assert len(folders) > 60 / stride
+    return deaths, len(folders)
 
 
 async def check(

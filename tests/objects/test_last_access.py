@@ -106,7 +106,7 @@ async def test_reads_cost_no_commit_of_their_own(tmp_path: Path) -> None:
         for number in range(50):
             await put(store, bucket, f"k{number}", b"1")
         await store.flush()
-        connection = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
+        connection: Any = store.engine.database._writing  # pyright: ignore[reportPrivateUsage]
         statements: list[str] = []
         assert isinstance(connection, sqlite3.Connection)
         connection.set_trace_callback(statements.append)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from neocloud.core.contract import ApiError
 from neocloud.core.osfiles import create_file
+from neocloud.objects.backups.place import ObjectBackupError
+from neocloud.objects.backups.write import back_up
 from neocloud.objects.blobs.files import FileBlobs
 from neocloud.objects.errors import (
     ConditionFailed,
@@ -25,10 +29,11 @@ from neocloud.objects.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from neocloud.objects.metadata import postgres_connection
+from neocloud.objects.metadata import postgres, postgres_connection
 from neocloud.objects.store import ObjectStore, open_store
 from neocloud.objects.types import Attributes, CompletedPart, WriteConditions
 from neocloud.objects.usage import UsageReader
+from neocloud.objects.verify import verify
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import (
     KEY,
@@ -179,6 +184,7 @@ async def test_a_gateway_that_is_alone_keeps_others_out_until_it_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(postgres_connection, "_LOG_SECONDS", 0)
+    monkeypatch.setattr(postgres, "WAIT_SECONDS", 1)
     async with opened(tmp_path / "one") as one:
         bucket = await make_bucket(one)
         await put(one, bucket, "k", b"1")
@@ -230,6 +236,8 @@ async def test_a_database_that_is_away_is_said_so_and_found_again(
                 for call in (get(store, bucket, "k"), put(store, bucket, "k", b"2"), store.flush()):
                     with pytest.raises(StoreBusy, match="do not answer"):
                         await call
+                with pytest.raises(ApiError, match="cannot be read now"):
+                    UsageReader(tmp_path, clock).read(["project-a"], start, start + timedelta(days=1))
             finally:
                 socket.with_name("away").rename(socket)
         assert await get(store, bucket, "k") == b"1"
@@ -325,6 +333,23 @@ async def test_a_large_group_is_one_commit(tmp_path: Path) -> None:
         await asyncio.gather(*(put(store, bucket, f"k{number}", b"1") for number in range(100)))
         assert len(commits) <= 25
         assert len(await keys(store, bucket)) == 100
+
+
+async def test_a_store_is_verified_beside_its_gateway_and_not_backed_up(
+    tmp_path: Path, postgresql_metadata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "home" / "objects"
+    async with opened(folder) as store:
+        bucket = await make_bucket(store)
+        await put(store, bucket, "k", b"1" * 100_000)
+        create_file(folder / "store.key", KEY.hex())
+        assert await verify(folder) == 0
+        with psycopg.connect(postgresql_metadata.read_text()) as connection:
+            connection.execute(b"UPDATE neocloud_objects.held SET bytes = bytes + 1")
+        assert await verify(folder) == 1
+        assert "+1 bytes more are counted" in capsys.readouterr().out
+        with pytest.raises(ObjectBackupError, match="are in PostgreSQL"):
+            back_up(folder, tmp_path / "backup", datetime.now(UTC), 1, lambda _: None)
 
 
 async def test_no_page_scans_or_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class ArtifactReader:
 
     def reading(self) -> AbstractContextManager[Connection | None]:
         """Return a connection that reads one state of the metadata; None where there are no registries yet.
-        Raises StoreUnavailable when it is entered."""
+        Raises ApiError (UNAVAILABLE) when it is entered."""
         return reading(self._home, "manifest")
 
 

@@ -40,7 +40,7 @@ class KnownBuckets:
 
 
 class StoredBuckets:
-    """Buckets read again each time, where other gateways may change them, too. Their numbers never change."""
+    """Buckets read each time, where other gateways may change them, too. Their numbers never change."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -6,16 +6,19 @@ folder, so that other processes find the metadata, too.
 """
 
 import json
+import logging
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from neocloud.core import contract
 from neocloud.core.osfiles import read_private, write_file
 from neocloud.objects.errors import StoreUnavailable
 from neocloud.objects.metadata.connection import Connection, Metadata
 from neocloud.objects.metadata.sqlite import SqliteMetadata, open_to_read
 
+logger = logging.getLogger(__name__)
 FILE = "meta.db"
 MARK = "metadata.json"
 """Where the metadata are, if they are not in the folder."""
@@ -90,13 +93,18 @@ def open_beside(home: Path) -> Connection:
 @contextmanager
 def reading(home: Path, table: str) -> Generator[Connection | None]:
     """Yield a connection of another process that reads one state of the metadata; None where there is no
-    such table yet. Raises StoreUnavailable where the metadata are in PostgreSQL, which is away."""
+    such table yet. Raises ApiError (UNAVAILABLE) where they are in PostgreSQL, which is away."""
     if is_in_postgresql(home):
         from neocloud.objects.metadata.postgres import open_reading  # noqa: PLC0415
 
-        with closing(open_reading(_noted_address(home))) as connection:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            yield connection
+        try:
+            with closing(open_reading(_noted_address(home))) as connection:
+                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+                yield connection
+        except StoreUnavailable as error:
+            logger.warning("The metadata of objects cannot be read: %s", error)
+            text = "The object store cannot be read now. Try again later."
+            raise contract.unavailable(text) from error
         return
     path = home / FILE
     if not path.exists():

@@ -8,7 +8,6 @@ they begin; a snapshot of the whole transaction would be older than the lock.
 The tables are in a schema of their own, so that the database may have other tables beside them.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -36,6 +35,8 @@ _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
 """What is acknowledged is on the disk, whatever the database does for others."""
+_NOTICED = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
+"""The server notices within 25 seconds that the machine of a gateway is gone, and lets another one begin."""
 _WORDS = (
     (
         "CAST(CAST(strftime('%s', 'now') AS INTEGER) * 1000 AS TEXT)",
@@ -59,16 +60,17 @@ class PostgresMetadata:
         """`is_alone`: no other gateway may use the database. Raises StoreUnavailable with words for the
         operator."""
         self._address = address
-        self._lock = "pg_try_advisory_lock" if is_alone else "pg_try_advisory_lock_shared"
+        self._kind = "" if is_alone else "_shared"
         self.writing = PostgresConnection(
             address,
             Writer,
             lock_timeout=f"{WAIT_SECONDS}s",
             idle_in_transaction_session_timeout=f"{WAIT_SECONDS}s",
+            **_NOTICED,
         )
         self.reading = ReadingConnection(address)
         try:
-            self._open_writing(upgrade)
+            self._start()
             self.reading.open()
         except psycopg.Error as error:
             self.close()
@@ -85,7 +87,7 @@ class PostgresMetadata:
         return ReadingOnce(self._address, psycopg.Connection[tuple[Any, ...]])
 
     def begin(self) -> None:
-        self._open_writing(check_version)
+        self._open_writing()
         self.rollback()  # a group before may have ended with an error that nobody expected
         begin = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})"
         try:
@@ -94,7 +96,7 @@ class PostgresMetadata:
             if not self.writing.is_lost:
                 raise
             # It ended while nothing was written, for example by a restart of the server.
-            self._open_writing(check_version)
+            self._open_writing()
             self.writing.execute(begin)
 
     def commit(self) -> None:
@@ -114,17 +116,29 @@ class PostgresMetadata:
     def explain(self, error: Exception) -> ObjectStoreError:
         return explain_to_clients(error, self._address)
 
-    def _open_writing(self, check: Callable[[Session, str], None]) -> None:
+    def _start(self) -> None:
+        """Connect, wait a while for a gateway before that has just ended, and upgrade the tables."""
+        self.writing.open()
+        self.writing.execute(_DURABLE)
+        try:
+            self.writing.execute(f"SELECT pg_advisory_lock{self._kind}({_GATEWAY})")
+        except psycopg.errors.LockNotAvailable as error:
+            raise Taken from error
+        upgrade(self.writing.database, self._address)
+
+    def _open_writing(self) -> None:
         """Connect if need be. A gateway that is alone has a lock as long as its connection: another one that
         took over keeps it from writing."""
         if not self.writing.open():
             return
         try:
             self.writing.execute(_DURABLE)
-            (is_ours,) = self.writing.execute(f"SELECT {self._lock}({_GATEWAY})").fetchone() or (False,)
+            lock = f"SELECT pg_try_advisory_lock{self._kind}({_GATEWAY})"
+            (is_ours,) = self.writing.execute(lock).fetchone() or (False,)
             if not is_ours:
-                raise Taken("another gateway has the database")
-            check(self.writing.database, self._address)
+                raise Taken
+            if _version(self.writing.database) != len(MIGRATIONS):
+                raise psycopg.OperationalError("the tables are of another release now")
         except BaseException:
             self.writing.close()
             raise
@@ -157,12 +171,6 @@ def upgrade(database: Session, address: str) -> None:
         for script in MIGRATIONS[version:]:
             database.execute(_in_words_of_postgres(script))
         database.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
-
-
-def check_version(database: Session, address: str) -> None:
-    """Raises psycopg.Error where another release wrote the tables meanwhile."""
-    if _version(database) != len(MIGRATIONS):
-        raise psycopg.OperationalError(f"the tables in {named(address)} are of another release")
 
 
 def open_reading(address: str) -> Connection:

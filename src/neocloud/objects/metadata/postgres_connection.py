@@ -154,6 +154,9 @@ class ReadingOnce(ReadingConnection):
 class Taken(psycopg.OperationalError):
     """Another gateway has the database."""
 
+    def __init__(self) -> None:
+        super().__init__("another gateway has the database")
+
 
 def connect(
     address: str, kind: type[Session] = psycopg.Connection[tuple[Any, ...]], **settings: str
