@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -86,6 +87,41 @@ def test_audit_events_and_bills_become_objects(
     assert refused.returncode == 3 and "There is no bucket" in refused.stderr
     refused = neo(tmp_path, *export, *which, f"s3://{bucket}/", "--cursor", "x", cloud=cloud)
     assert refused.returncode == 2 and "written whole" in refused.stderr
+
+
+def test_an_export_rule_writes_by_itself(
+    neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str]
+) -> None:
+    cloud, bucket, rule = neocloud_emulator, new_name(), new_name()
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    first, last = today - timedelta(days=3), today - timedelta(days=1)
+    assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=cloud).returncode == 0
+    what = ("--content", "FOCUS_BILL", "--schedule", "DAILY", "--start", f"{first:%Y-%m-%dT%H:%M:%SZ}")
+    made = neo(
+        tmp_path,
+        "export",
+        "rule",
+        "create",
+        rule,
+        *what,
+        "--destination",
+        f"s3://{bucket}/bills",
+        cloud=cloud,
+    )
+    assert made.returncode == 0, made.stderr
+
+    def status() -> dict[str, str]:
+        ran = neo(tmp_path, "export", "rule", "get", rule, "-o", "json", cloud=cloud)
+        return json.loads(ran.stdout)["status"]
+
+    wait_until(
+        lambda: status().get("written_until", "") >= f"{last:%Y-%m-%d}", lambda: f"the export: {status()}"
+    )
+    shown = neo(tmp_path, "storage", "ls", f"s3://{bucket}/bills/", "--recursive", cloud=cloud).stdout
+    assert f"focus-{first:%Y%m%d}T000000Z-" in shown and shown.count("focus-") >= 2, shown
+    newest = neo(tmp_path, "storage", "cp", status()["last_object"], "-", cloud=cloud).stdout
+    assert newest.startswith("BilledCost,BillingAccountId,")
+    assert neo(tmp_path, "export", "rule", "delete", rule, "--yes", cloud=cloud).returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

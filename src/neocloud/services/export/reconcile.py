@@ -68,6 +68,7 @@ class Scope:
     status: ExportRuleStatus
     problem: str = ""
     """Why the gateway did not write."""
+    has_written: bool = False
 
     @property
     def rule_id(self) -> str:
@@ -77,6 +78,10 @@ class Scope:
     def next_period(self) -> Period:
         last = self.status.written_until if self.status.HasField("written_until") else self.rule.spec.start
         return period_with(self.rule.spec.schedule, contract.to_datetime(last))
+
+    @property
+    def goes_on_failing(self) -> bool:
+        return self.context.resource.state == State.FAILED and not self.has_written
 
     @property
     def wait_seconds(self) -> float:
@@ -106,7 +111,7 @@ class ExportRuleReconciler:
         status, state = scope.status, State.ACTIVE
         if scope.context.resource.deleted_at is not None:
             state = State.DELETING
-        elif result.error is not None or (result.waiting and scope.context.resource.state == State.FAILED):
+        elif result.error is not None or (result.waiting and scope.goes_on_failing):
             state = State.FAILED
         status.state = StateEnum.Value(state)
         status.reconciling = not result.is_done
@@ -116,7 +121,7 @@ class ExportRuleReconciler:
         return result.with_status(status, state, wait)
 
     async def _write_due(self, scope: Scope) -> None:
-        """Begin to write the next period, or count it as written. Raises RetryLater while it is written."""
+        """Begin to write the next period, or count it as written. Raises RetryLater until no more is due."""
         running = self._work.find(scope.rule_id)
         if running is None:
             if scope.wait_seconds == 0:
@@ -134,6 +139,9 @@ class ExportRuleReconciler:
         if running.label == scope.next_period:
             scope.status.written_until.FromDatetime(running.label.end)
             scope.status.last_object = f"{_folder(scope)}{running.label.object_name(scope.rule.spec.content)}"
+            scope.has_written = True
+        if scope.wait_seconds == 0:
+            raise RetryLater("the next object is due", delay_seconds=0)
 
     async def _stop(self, scope: Scope) -> None:
         self._work.cancel(scope.rule_id)
