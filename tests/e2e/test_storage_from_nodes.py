@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
 from tests.e2e.container_images import busybox_layer, write_layout
+from tests.e2e.test_machines import Machine
 
 NAME = "storage.eu-north1.neocloud.internal"
 LIBRARIES = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3")
@@ -113,4 +115,17 @@ def test_a_job_runs_an_image_of_the_registry_of_its_cloud(bank: Cluster, key: Ke
         assert "hello" in said
     finally:
         bank.ssh(f"rm -rf ~/.docker {SHARED}/image")
-        bank.cloud.neo("registry", "registry", "delete", "nodes", "--force", "--yes")
+        bank.cloud.call(
+            "nebius.registry.v1.RegistryService/Delete", {"id": registry["metadata"]["id"], "force": True}
+        )
+
+
+def test_a_machine_reaches_it_by_name_and_nothing_else(cloud: Cloud) -> None:
+    machine = Machine.create(cloud, "store")
+    try:
+        knock = (
+            "for port in 443 22 80; do nc -w 3 {} $port </dev/null >/dev/null 2>&1 && echo $port; done; true"
+        )
+        assert machine.run(knock.format(NAME)) == "443"
+    finally:
+        machine.delete()

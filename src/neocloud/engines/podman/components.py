@@ -62,8 +62,8 @@ class Components:
         announcer = PublicInterface(layout, public_interface)
         networks = NamespaceNetworks(
             *(layout, libpod, pool, virtual, objects, opened, announcer),
-            PlatformServices(layout, objects, tuple(platform_services)),
             other_homes,
+            PlatformServices(layout, objects, tuple(platform_services)),
         )
         hosts_files = HostsFiles(layout, networks, virtual, objects)
         volumes = Volumes(layout)

@@ -52,12 +52,12 @@ class NamespaceNetworks:
         objects: Objects,
         opened: Sequence[IPv4Network],
         public_interface: PublicInterface,
-        platform_services: PlatformServices,
         other_homes: Callable[[], Iterable[Path]] = tuple,
+        platform_services: PlatformServices | None = None,
     ) -> None:
         self.layout = layout
         self.public_interface = public_interface
-        self.platform_services = platform_services
+        self.platform_services = platform_services or PlatformServices(layout, objects)
         self._libpod = libpod
         self._pool = pool
         self._virtual = virtual
