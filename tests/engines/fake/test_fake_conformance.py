@@ -1,6 +1,7 @@
 """The fake engine keeps every promise of the border, so that tests on it mean something."""
 
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,11 @@ class FakeBench:
     image = "busybox"
     root_filesystem = "localhost/neocloud/busybox:1"
 
-    def __init__(self) -> None:
-        self.engine = FakeEngine()
+    def __init__(self, folders: Path) -> None:
+        self.engine = FakeEngine(folders=folders)
 
     def reopened(self) -> FakeEngine:
-        return FakeEngine(self.engine.world)
+        return FakeEngine(self.engine.world, folders=self.engine.folders)
 
     def pull(self, word: str) -> ImagePull:
         image = pulled_name("project-e00test", sha256(word.encode()).hexdigest())
@@ -26,8 +27,8 @@ class FakeBench:
 
 
 @pytest.fixture(scope="module")
-def bench() -> FakeBench:
-    return FakeBench()
+def bench(tmp_path_factory: pytest.TempPathFactory) -> FakeBench:
+    return FakeBench(tmp_path_factory.mktemp("filesystems"))
 
 
 class TestFakeEngine(EngineConformance):

@@ -142,7 +142,8 @@ def test_directories_are_keys_where_they_are_empty_or_were_put(view: View) -> No
     assert view.listed() == ["dir/", "dir/file", "empty/", "plain/file"]
     assert view.error("head_object", Key="plain/")[0] == 404
     view.client.delete_object(Bucket=view.name, Key="dir/file")
-    assert view.head("dir/")["ContentLength"] == 0
+    assert view.head("dir/")["ContentLength"] == 0 and view.get("dir/") == b""
+    assert view.listed(Prefix="dir//") == [] and view.listed(Prefix="/") == []
     assert view.error("put_object", Key="dir/", Body=b"content") == (400, "InvalidRequest")
     assert view.error("put_object", Key="plain/file/below", Body=b"x") == (400, "InvalidRequest")
     assert view.error("put_object", Key="plain", Body=b"x") == (400, "InvalidRequest")

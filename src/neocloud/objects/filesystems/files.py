@@ -85,10 +85,10 @@ class BucketFiles:
             yield found
 
     def file(self, key: str) -> tuple[BinaryIO, ObjectVersion, os.stat_result]:
-        """Return an object that is a file, open for reading; the caller closes it. Raises NoSuchKey."""
+        """Return an object, open for reading; the caller closes it. Raises NoSuchKey."""
         with self._read(key) as (root, place):
             if place.is_folder:
-                raise no_such_key()
+                return _nothing_of(root, key, place)
             opened = root.file(place.path)
             try:
                 state = os.fstat(opened.fileno())
@@ -282,6 +282,15 @@ def object_at(root: Folder, key: str, place: Place) -> ObjectVersion | None:
         if error.errno in _ABSENT:
             return None
         raise
+
+
+def _nothing_of(root: Folder, key: str, place: Place) -> tuple[BinaryIO, ObjectVersion, os.stat_result]:
+    """Return the content of a folder, which is empty. Raises NoSuchKey."""
+    found = object_at(root, key, place)
+    if found is None:
+        raise no_such_key()
+    empty = open(os.devnull, "rb", buffering=0)  # noqa: SIM115
+    return empty, found, os.fstat(empty.fileno())
 
 
 def is_object(folder: Folder) -> bool:

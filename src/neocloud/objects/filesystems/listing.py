@@ -209,6 +209,8 @@ class _Walk:
 
 
 def _is_path(base: str) -> bool:
+    if base.endswith("/"):
+        return False
     try:
         place_of(base)
     except ObjectStoreError:

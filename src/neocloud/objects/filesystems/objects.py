@@ -59,9 +59,6 @@ class FilesystemObjects(BucketOperations, ObjectOperations, ListOperations):
     async def in_file_thread(self, call: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self.file_threads, call)
 
-    def counts(self, bucket_id: str) -> Callable[[RequestClass | None], None]:
-        return lambda request: self.count(bucket_id, request)
-
     async def open_write(
         self,
         bucket_id: str,
@@ -90,8 +87,16 @@ class FilesystemObjects(BucketOperations, ObjectOperations, ListOperations):
         algorithms: Collection[ChecksumAlgorithm],
         most_bytes: int,
     ) -> FileWriter:
-        count = self.counts(bucket_id)
-        return FileWriter(self._engine, self.file_threads, files, count, length, algorithms, most_bytes)
+        return FileWriter(
+            self._engine,
+            self.file_threads,
+            files,
+            bucket_id,
+            lambda request: self.count(bucket_id, request),
+            length,
+            algorithms,
+            most_bytes,
+        )
 
     async def head(
         self, bucket_id: str, key: str, version_id: str | None = None, *, customer_key: bytes | None = None

@@ -39,6 +39,7 @@ class FileWriter:
         engine: Engine,
         executor: Executor,
         files: BucketFiles,
+        bucket_id: str,
         count: Callable[[RequestClass | None], None],
         length: int | None,
         algorithms: Collection[ChecksumAlgorithm],
@@ -48,6 +49,7 @@ class FileWriter:
         self._engine = engine
         self._executor = executor
         self._files = files
+        self._bucket_id = bucket_id
         self._count = count
         self._length = length
         self._most_bytes = most_bytes
@@ -146,6 +148,7 @@ class FileWriter:
             verify(expected, self._digests, self._received)
             file, mtime_ns = self._file, self._engine.database.now_ms() * 1_000_000
             assert file is not None
+            self._engine.bucket(self._bucket_id)  # it may have been deleted meanwhile
             loop = asyncio.get_running_loop()
             version = await loop.run_in_executor(
                 self._executor, lambda: self._files.put(key, file, record(), conditions, mtime_ns)
