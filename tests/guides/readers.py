@@ -57,6 +57,10 @@ MOUNT = (
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
 OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
+FILESYSTEM_BUCKET = (
+    "needs real files: tests/engines/podman/test_filesystem_buckets.py"
+    "::test_a_filesystem_of_the_engine_is_a_bucket_of_the_gateway"
+)
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
 )
@@ -112,7 +116,11 @@ READERS: Mapping[str, Reader] = {
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
     "docs/guides/object-storage.md": Reader(
-        not_run={"neo up --object-blobs": OTHER_ENGINE, "neo storage mount": MOUNT},
+        not_run={
+            "neo up --object-blobs": OTHER_ENGINE,
+            "neo storage mount": MOUNT,
+            "neo storage bucket create sets": FILESYSTEM_BUCKET,
+        },
     ),
     "docs/guides/moving-data.md": Reader(
         not_run={
