@@ -113,13 +113,14 @@ def test_names_and_keys_of_any_length(view: View) -> None:
     assert view.listed(Prefix="d") == [], "its key would have a slash more than 1,024 bytes"
 
 
-def test_what_is_no_regular_file_and_names_without_utf8_are_not_there(view: View) -> None:
+def test_what_is_no_regular_file_and_names_without_utf8_are_not_there(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(view.folder / "fifo")
     os.mknod(view.folder / "device", 0o666 | 0o020000, os.makedev(1, 3))
-    with socket.socket(socket.AF_UNIX) as found:
-        os.chdir(view.folder)
+    with socket.socket(socket.AF_UNIX) as found, monkeypatch.context() as context:
+        context.chdir(view.folder)  # the whole path is too long for the address of a socket
         found.bind("socket")
-        os.chdir("/")
     (view.folder / os.fsdecode(b"not-\xff-utf8")).write_text("x")
     (view.folder / os.fsdecode(b"folder-\xff")).mkdir()
     (view.folder / "line\nbreak \x01").write_text("x")
@@ -148,7 +149,7 @@ def test_a_folder_is_swapped_for_a_link_while_keys_are_written(view: View, outsi
     swapping = threading.Thread(target=swap)
     swapping.start()
     try:
-        for number in range(60):
+        for number in range(25):
             for call, given in (("put_object", {"Body": b"x"}), ("get_object", {}), ("delete_object", {})):
                 try:
                     getattr(view.client, call)(Bucket=view.name, Key=f"folder/{number % 3}", **given)
