@@ -12,6 +12,7 @@ import pytest
 from boto3.s3.transfer import TransferConfig
 
 from tests.objects.s3.served import Served, error_of, serving
+from tests.objects.stores import read
 
 MIB = 1024**2
 
@@ -187,3 +188,32 @@ def test_what_files_cannot_have_is_refused(view: View) -> None:
     )
     long = {"long": "x" * 2000}
     assert view.put("other", Metadata=long) and view.head("other")["Metadata"] == long
+
+
+def test_requests_and_egress_are_counted_and_no_bytes_are_held(view: View) -> None:
+    view.put("k", b"0123456789")
+    view.get("k")
+    view.head("k")
+    view.listed()
+    view.client.create_multipart_upload(Bucket=view.name, Key="open")
+    view.client.delete_object(Bucket=view.name, Key="k")
+    bucket = view.s3.store.bucket(view.name)
+    view.s3.call(view.s3.store.flush())
+    found = dict(
+        read(
+            view.s3.home / "objects",
+            "SELECT sku, sum(count) FROM counted_hour JOIN bucket ON bucket.number = counted_hour.bucket"
+            " WHERE bucket.name = ? GROUP BY sku",
+            view.name,
+        )
+    )
+    egress = found.pop("egress-private")
+    assert egress > 10, "of the object, the list and the upload"
+    assert found == {
+        "requests.modify": 2,
+        "requests.read": 2,
+        "requests.list": 1,
+        "requests.delete": 1,
+    }
+    (held,) = view.s3.store.counters(bucket.id)
+    assert (held.uploads, held.bytes, held.simple_objects) == (1, 0, 0)
