@@ -59,6 +59,10 @@ DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_term
 STORAGE_JOB = "real Slurm: tests/e2e/test_storage_from_nodes.py::test_a_job_uses_object_storage_by_name"
 OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
 POSTGRESQL = "needs PostgreSQL: tests/emulator/test_object_metadata.py::test_metadata_in_postgresql"
+FILESYSTEM_BUCKET = (
+    "needs real files: tests/engines/podman/test_filesystem_buckets.py"
+    "::test_a_filesystem_of_the_engine_is_a_bucket_of_the_gateway"
+)
 IMAGE_CLIENTS = (
     "has files of its own: tests/emulator/test_registry.py::test_podman_pushes_pulls_and_is_refused"
 )
@@ -128,6 +132,7 @@ READERS: Mapping[str, Reader] = {
             "neo up --object-metadata": POSTGRESQL,
             "neo storage mount": MOUNT,
             "#!/bin/bash": STORAGE_JOB,
+            "neo storage bucket create sets": FILESYSTEM_BUCKET,
         },
     ),
     "docs/guides/moving-data.md": Reader(

@@ -25,6 +25,8 @@ What an engine promises:
 - Pods reach a platform service by its name and port where a NetworkPolicy of their namespace, or their
   VirtualNetwork, names it; on a virtual network their security groups must allow it, too. Nothing else
   answers at its address, and other pods do not reach it.
+- Where `Capabilities.shares_filesystems` is set, a filesystem has a path for processes of this machine
+  (`shared_folder`), at which they see what pods write, and pods what they write.
 - An engine never decides that a pod should exist; its caller does, by applying it.
 """
 
@@ -220,6 +222,8 @@ class Capabilities:
     enforces_memory: bool = False
     enforces_volume_size: bool = False
     enforces_container_disk: bool = False
+    shares_filesystems: bool = False
+    """Whether `shared_folder` is served: processes of this machine can work on filesystems."""
     is_boundless: bool = False
     """Capacity for workloads without GPUs is unlimited, since nothing really runs."""
     details: dict[str, str] = field(default_factory=dict[str, str])
@@ -304,6 +308,14 @@ class Engine(Protocol):
 
     async def stored_bytes(self, claim: Reference) -> int:
         """Return how much of a disk the content of a volume takes; 0 for a volume that is not there."""
+        ...
+
+    async def shared_folder(self, claim: Reference) -> str:
+        """Return the path of a filesystem's files for processes of this machine, such as the object gateway.
+
+        It stays mounted there until it is removed, has to be unmounted to grow, or the machine restarts; so
+        ask again. Where it is not mounted the path does not exist.
+        """
         ...
 
     def removal_commands(self, namespace: str) -> Sequence[str]:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Storage classes of nebius.storage.v1 whose objects lie in the object store."""
+"""Storage classes of nebius.storage.v1."""
 
 from enum import StrEnum
 
@@ -8,3 +8,9 @@ class StorageClass(StrEnum):
     STANDARD = "STANDARD"
     ENHANCED_THROUGHPUT = "ENHANCED_THROUGHPUT"
     INTELLIGENT = "INTELLIGENT"
+    FILESYSTEM = "FILESYSTEM"
+    """Objects of filesystem buckets, and no others."""
+
+
+SELECTABLE = tuple(each for each in StorageClass if each is not StorageClass.FILESYSTEM)
+"""What clients may ask for."""

@@ -31,20 +31,16 @@ from neocloud.objects.blobs.driver import BlobDriver, BlobError
 from neocloud.objects.blobs.s3.place import S3Place
 from neocloud.objects.blobs.sealing import KeySealer, NotAuthentic
 from neocloud.objects.bodies.engine import Engine
-from neocloud.objects.bodies.reader import Reader as ObjectReader
+from neocloud.objects.bodies.protocols import BodyReader as ObjectReader
+from neocloud.objects.bodies.protocols import BodyWriter
 from neocloud.objects.bodies.room import Room
-from neocloud.objects.bodies.writer import Writer as BodyWriter
 from neocloud.objects.errors import StoreFull, StoreUnavailable
+from neocloud.objects.filesystems.operations import FilesystemOperations
 from neocloud.objects.metadata.database import Database
 from neocloud.objects.metadata.place import open_metadata
 from neocloud.objects.metadata.transaction import Transaction
 from neocloud.objects.operations.blob_uploads import BlobUploadOperations
-from neocloud.objects.operations.buckets import BucketOperations
-from neocloud.objects.operations.copies import CopyOperations
 from neocloud.objects.operations.images import ImageOperations
-from neocloud.objects.operations.lists import ListOperations
-from neocloud.objects.operations.objects import ObjectOperations
-from neocloud.objects.operations.uploads import UploadOperations
 
 __all__ = ["BodyWriter", "ObjectReader", "ObjectStore", "open_store"]
 
@@ -57,15 +53,12 @@ KEY_CHECK = "key-check"
 
 
 class ObjectStore(
-    BucketOperations,
-    ObjectOperations,
-    CopyOperations,
-    UploadOperations,
-    ListOperations,
+    FilesystemOperations,
     ImageOperations,
     BlobUploadOperations,
 ):
-    """Opened by `open_store`. Its methods are in `operations`, by topic."""
+    """Opened by `open_store`. Its methods are in `operations`, by topic; those on objects that are files of a
+    shared filesystem are in `filesystems`."""
 
     def __init__(self, engine: Engine, clock: Clock, lock: HeldLock) -> None:
         super().__init__(engine)
@@ -93,6 +86,7 @@ class ObjectStore(
         await self._engine.blobs.close()
         await self._engine.database.close()
         await asyncio.to_thread(self._engine.executor.shutdown)
+        await asyncio.to_thread(self.file_threads.shutdown)
         self._lock.release()
 
     async def flush(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from neocloud.objects.filesystem_view import FilesystemView
 from neocloud.objects.last_access import AccessCondition
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleRule
 from neocloud.objects.storage_class import StorageClass
@@ -101,6 +102,8 @@ class DesiredBucket:
     kind: BucketKind = BucketKind.S3
     title: str = ""
     """What people call it, where the name is not that."""
+    filesystem: FilesystemView | None = None
+    """Where its objects are files; None: they lie in the object store."""
     document: bytes = b""
     """Whatever else belongs to the bucket (policy, CORS, audit...), kept as it is for the front."""
 

@@ -17,11 +17,12 @@ from neocloud.messages.neocloud.storage.v1 import (
     ScrubReport,
 )
 from neocloud.objects.blobs.s3.driver import S3Blobs
+from neocloud.objects.filesystem_view import FilesystemView
 from neocloud.objects.image_types import RemovedImage, RemovedImages
 from neocloud.objects.last_access import AccessCondition, AccessMethod
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.scrub import ScrubResult
-from neocloud.objects.storage_class import StorageClass
+from neocloud.objects.storage_class import SELECTABLE, StorageClass
 from neocloud.objects.types import Bucket, BucketKind, BucketState, Counters, DesiredBucket, Versioning
 
 Mode = GatewayBucket.Mode
@@ -50,7 +51,22 @@ def desired(bucket: GatewayBucket) -> DesiredBucket:
         lifecycle=tuple(_rule(rule) for rule in spec.lifecycle_configuration.rules),
         access_filter=_access_filter(spec),
         state=_state(bucket),
+        filesystem=_filesystem(bucket),
         document=bucket.SerializeToString(deterministic=True),
+    )
+
+
+def _filesystem(bucket: GatewayBucket) -> FilesystemView | None:
+    if not bucket.spec.HasField("filesystem_bucket"):
+        return None
+    spec = bucket.spec.filesystem_bucket
+    return FilesystemView(
+        bucket.filesystem_folder,
+        spec.directory,
+        spec.uid,
+        spec.gid,
+        int(spec.file_mode, 8) if spec.file_mode else FilesystemView.file_mode,
+        int(spec.directory_mode, 8) if spec.directory_mode else FilesystemView.directory_mode,
     )
 
 
@@ -189,7 +205,7 @@ def _counters(found: Counters) -> BucketCounters:
 
 def _storage_class(value: ClassMessage) -> StorageClass:
     name = ClassMessage.Name(value)
-    return StorageClass(name) if name in StorageClass.__members__ else StorageClass.STANDARD
+    return StorageClass(name) if name in SELECTABLE else StorageClass.STANDARD  # parts of FILESYSTEM, too
 
 
 def _access_filter(spec: BucketSpec) -> tuple[AccessCondition, ...]:

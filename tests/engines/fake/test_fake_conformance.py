@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +22,11 @@ class FakeBench:
         "storage", "storage.test.internal", IPv4Address("169.254.255.99"), 8080, 18080
     )
 
-    def __init__(self) -> None:
-        self.engine = FakeEngine(FakeWorld(platform_services=(self.platform_service,)))
+    def __init__(self, folders: Path) -> None:
+        self.engine = FakeEngine(FakeWorld(platform_services=(self.platform_service,)), folders=folders)
 
     def reopened(self) -> FakeEngine:
-        return FakeEngine(self.engine.world)
+        return FakeEngine(self.engine.world, folders=self.engine.folders)
 
     def pull(self, word: str) -> ImagePull:
         image = pulled_name("project-e00test", sha256(word.encode()).hexdigest())
@@ -33,8 +34,8 @@ class FakeBench:
 
 
 @pytest.fixture(scope="module")
-def bench() -> FakeBench:
-    return FakeBench()
+def bench(tmp_path_factory: pytest.TempPathFactory) -> FakeBench:
+    return FakeBench(tmp_path_factory.mktemp("filesystems"))
 
 
 class TestFakeEngine(EngineConformance):

@@ -1,14 +1,15 @@
 # pyright: strict
 """FakeEngine: an engine in memory, with faults on demand.
 
-For tests and for trying the control plane on any laptop. It runs no real program: `shell` implements a few,
-and a test may answer `exec` itself. Nothing here waits, except with a clock and a fault that needs it.
+For tests and for trying the control plane on any laptop. `shell` implements a few programs, and a test may
+answer `exec` itself. Nothing here waits, except with a clock and a fault that needs it.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from neocloud.engines.base import (
@@ -29,6 +30,7 @@ from neocloud.engines.base import (
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.images import FakeImages, program_of, require_images
 from neocloud.engines.fake.shell import Process, StillRunning, log_lines, run
+from neocloud.engines.fake.volumes import FakeVolumes
 from neocloud.engines.fake.world import (
     ContainerState,
     FakeContainer,
@@ -59,7 +61,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class FakeEngine(FakeImages):
+class FakeEngine(FakeImages, FakeVolumes):
     """Implements `neocloud.engines.base.Engine`."""
 
     def __init__(
@@ -73,10 +75,11 @@ class FakeEngine(FakeImages):
         memory_mib: int = 512 * 1024,
         accelerators: tuple[Accelerator, ...] = (),
         is_boundless: bool = False,
+        folders: Path | None = None,
     ) -> None:
         self.world = world or FakeWorld()
         self.faults = faults or Faults()
-        self.responder = responder
+        self.responder, self.folders = responder, folders
         self.applied: list[list[Reference]] = []
         """The references of each call of apply, for tests that count."""
         self._clock = clock
@@ -89,6 +92,7 @@ class FakeEngine(FakeImages):
             isolates_namespaces=True,
             enforces_volume_size=True,
             enforces_container_disk=True,
+            shares_filesystems=folders is not None,
             is_boundless=is_boundless,
             details={"acceleration": "tcg", "acceleration reason": "no machine really runs"},
             warnings=("Nothing really runs: this engine only pretends.",),
@@ -140,10 +144,6 @@ class FakeEngine(FakeImages):
                 self._remove_pod(pod.reference)
             self.world.remove_namespace(reference.name)
         self.world.save()
-
-    async def stored_bytes(self, claim: Reference) -> int:
-        self.faults.check_available()
-        return sum(map(len, self.world.volumes.get(claim, {}).values()))
 
     async def restart(self, pod: Reference) -> None:
         self.faults.check_available()

@@ -6,7 +6,7 @@ process. It starts nothing: the engine changes it, tests inspect it.
 """
 
 import pickle  # nosec B403
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -75,7 +75,7 @@ class ByNamespace(dict[Reference, Value]):
         return tuple(self._names.get(namespace, ()))
 
 
-Files = dict[str, bytes]
+Files = MutableMapping[str, bytes]
 """Content by path."""
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

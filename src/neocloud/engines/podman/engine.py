@@ -115,6 +115,7 @@ class PodmanEngine:
             enforces_memory="memory" in info["host"]["cgroupControllers"],
             enforces_volume_size=self._components.volumes.enforces_sizes,
             enforces_container_disk=self._components.pods.disks.are_enforced,
+            shares_filesystems=True,
             details={
                 "acceleration": acceleration,
                 "acceleration reason": reason,
@@ -186,6 +187,12 @@ class PodmanEngine:
     async def stored_bytes(self, claim: Reference) -> int:
         check_reference(claim)
         return await asyncio.to_thread(self._components.volumes.stored_bytes, claim.namespace, claim.name)
+
+    async def shared_folder(self, claim: Reference) -> str:
+        check_reference(claim)
+        await self._prepare()
+        volumes = self._components.volumes
+        return str(await asyncio.to_thread(volumes.shared_path, claim.namespace, claim.name))
 
     async def restart(self, pod: Reference) -> None:
         check_reference(pod)

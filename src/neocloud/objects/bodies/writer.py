@@ -119,6 +119,7 @@ class Writer:
 
         def work(tx: Transaction, content: NewContent) -> ObjectVersion:
             bucket = tx.bucket(self._bucket.bucket.id)
+            assert bucket.bucket.filesystem is None, "objects of filesystem buckets are files"
             tx.count(bucket.number, request)
             algorithm = expected.checksum.algorithm if expected.checksum else expected.stored or DEFAULT
             new = NewVersion(
@@ -190,7 +191,7 @@ class Writer:
                     f"The body has {self._received:,} of the {self._length:,} bytes that were declared."
                 )
             content = await self._stored()
-            self._verify(expected)
+            verify(expected, self._digests, self._received)
             if self._blob is not None:
                 await self._blob.finish()
             return await self._engine.database.write(lambda tx: work(tx, content), self._reservation.release)
@@ -215,21 +216,6 @@ class Writer:
             await self._start_batch(rest)
         await self._end_batch()
         return NewContent(self._received, self._name, self._sealed_key, None)
-
-    def _verify(self, expected: Expected) -> None:
-        """Raises DigestMismatch, ContentHashMismatch, ChecksumMismatch, IncompleteBody."""
-        if expected.size not in (None, self._received):
-            raise IncompleteBody(f"The body has {self._received:,} bytes, not {expected.size:,}.")
-        if expected.md5 not in (None, self._digests.md5):
-            raise DigestMismatch("The body has another MD5 than Content-MD5 says.")
-        if expected.sha256 not in (None, self._digests.digest(ChecksumAlgorithm.SHA256)):
-            raise ContentHashMismatch("The body has another SHA-256 than was signed.")
-        if expected.checksum is not None:
-            found = self._digests.checksum(expected.checksum.algorithm)
-            if found is None:
-                raise InvalidRequest("The checksum was not announced before the body.")
-            if found.value != expected.checksum.value:
-                raise ChecksumMismatch(f"The body has another checksum {found.algorithm} than was declared.")
 
     async def _start_batch(self, batch: bytes) -> None:
         await self._end_batch()
@@ -268,6 +254,22 @@ class Writer:
                 await self._blob.abort()
                 await self._engine.blobs.delete(self._name)
         self._reservation.release()
+
+
+def verify(expected: Expected, digests: Digests, received: int) -> None:
+    """Raises DigestMismatch, ContentHashMismatch, ChecksumMismatch, IncompleteBody."""
+    if expected.size not in (None, received):
+        raise IncompleteBody(f"The body has {received:,} bytes, not {expected.size:,}.")
+    if expected.md5 not in (None, digests.md5):
+        raise DigestMismatch("The body has another MD5 than Content-MD5 says.")
+    if expected.sha256 not in (None, digests.digest(ChecksumAlgorithm.SHA256)):
+        raise ContentHashMismatch("The body has another SHA-256 than was signed.")
+    if expected.checksum is not None:
+        found = digests.checksum(expected.checksum.algorithm)
+        if found is None:
+            raise InvalidRequest("The checksum was not announced before the body.")
+        if found.value != expected.checksum.value:
+            raise ChecksumMismatch(f"The body has another checksum {found.algorithm} than was declared.")
 
 
 def key_md5(customer_key: bytes | None) -> str:

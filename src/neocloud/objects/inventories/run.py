@@ -15,7 +15,7 @@ from neocloud.core.clock import Clock
 from neocloud.messages.nebius.storage.v1 import InventorySpec
 from neocloud.messages.neocloud.storage.v1 import GatewayInventory
 from neocloud.objects.access import ControlPlane
-from neocloud.objects.bodies.writer import Writer
+from neocloud.objects.bodies.protocols import BodyWriter
 from neocloud.objects.errors import ConditionFailed, NoSuchBucket, NoSuchKey, ObjectStoreError
 from neocloud.objects.inventories.columns import columns_of, values
 from neocloud.objects.inventories.formats import CsvGzip, Format
@@ -132,7 +132,7 @@ class InventoryRun:
         key = f"{self._folder()}data/{row.run}-{number:05d}.{form.suffix}"
         await self._remove_leftover(key)
         destination = self._destination()
-        async with await self._store.open_write(destination.id, None) as writer:
+        async with await self._store.open_write(destination.id, None, key=key) as writer:
             position, count, is_listed = await self._list(row.position, form, writer)
             if not count:
                 return await self._records.advance(row, position, None, is_listed=True)
@@ -145,7 +145,7 @@ class InventoryRun:
         )
         return await self._records.advance(row, position, file, is_listed=is_listed)
 
-    async def _list(self, position: Position, form: Format, writer: Writer) -> tuple[Position, int, bool]:
+    async def _list(self, position: Position, form: Format, writer: BodyWriter) -> tuple[Position, int, bool]:
         """Write versions into a file until it is full; return the last one, how many, and whether it is the
         last of all."""
         engine, count = self._store.engine, 0
@@ -196,7 +196,7 @@ class InventoryRun:
     async def _put(self, key: str, body: bytes, content_type: str) -> None:
         """Store a small object; one with this content may be there from before a crash."""
         destination = self._destination()
-        async with await self._store.open_write(destination.id, len(body)) as writer:
+        async with await self._store.open_write(destination.id, len(body), key=key) as writer:
             await writer.write(body)
             with suppress(_Exists):
                 await _committed(lambda: writer.commit(key, _attributes(content_type), conditions=_NEW))

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from neocloud.objects.filesystem_view import FilesystemView
 from neocloud.objects.last_access import AccessCondition, AccessMethod
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
 from neocloud.objects.storage_class import StorageClass
@@ -29,7 +30,7 @@ def encode(bucket: Bucket) -> bytes:
 
 def decode(settings: bytes, document: bytes) -> Bucket:
     found: dict[str, Any] = orjson.loads(settings)
-    retention = found["default_retention"]
+    retention, filesystem = found["default_retention"], found.get("filesystem")
     values: dict[str, Any] = {
         **found,
         "created_at": datetime.fromisoformat(found["created_at"]),
@@ -42,6 +43,7 @@ def decode(settings: bytes, document: bytes) -> Bucket:
         and DefaultRetention(RetentionMode(retention["mode"]), retention["days"], retention.get("years", 0)),
         "state": BucketState(found["state"]),
         "kind": BucketKind(found.get("kind", BucketKind.S3)),
+        "filesystem": filesystem and FilesystemView(**filesystem),
         "document": document,
     }
     return Bucket(**values)

@@ -24,6 +24,7 @@ from neocloud.objects.storage_class import StorageClass
 from neocloud.objects.types import (
     MAX_PART_NUMBER,
     Attributes,
+    Checksum,
     ChecksumAlgorithm,
     ChecksumType,
     CompletedPart,
@@ -176,19 +177,7 @@ def complete(
     """Raises InvalidPart, InvalidPartOrder, PartTooSmall, ChecksumMismatch, ConditionFailed, NoSuchKey,
     InvalidRequest, TooLarge."""
     uploaded = {row.number: row for row in _parts(tx.connection, upload, "")}
-    used = _chosen(uploaded, named)
-    size = sum(part.size for part in used)
-    if size > MAX_OBJECT_BYTES:
-        raise TooLarge("An object has at most 5 TiB.")
-    if expected.size not in (None, size):
-        raise InvalidRequest(f"The parts have {size:,} bytes together, not {expected.size:,}.")
-    found = [(rows.load_checksum(part.checksum), part.size) for part in used]
-    checksum = checksums.of_parts(
-        ChecksumType(upload.checksum_type), [(each, length) for each, length in found if each is not None]
-    )
-    asked = expected.checksum
-    if asked is not None and not checksums.is_of_object(asked, checksum):
-        raise ChecksumMismatch(f"The object of these parts has another {asked.algorithm} checksum.")
+    used, size, checksum = checked(uploaded, upload, named, expected)
     content = _composed(tx, used)
     for number in uploaded.keys() - {part.number for part in used}:
         _drop(tx, upload, uploaded[number])
@@ -209,6 +198,26 @@ def complete(
     values = (upload.id, upload.bucket, upload.key, version.seq, tx.now_ms)
     tx.connection.execute("INSERT INTO completed VALUES (?, ?, ?, ?, ?)", values)
     return version
+
+
+def checked(
+    uploaded: dict[int, PartRow], upload: UploadRow, named: Sequence[CompletedPart], expected: Expected
+) -> tuple[list[PartRow], int, Checksum]:
+    """Return the parts that become the object, its size and its checksum. Raises as complete."""
+    used = _chosen(uploaded, named)
+    size = sum(part.size for part in used)
+    if size > MAX_OBJECT_BYTES:
+        raise TooLarge("An object has at most 5 TiB.")
+    if expected.size not in (None, size):
+        raise InvalidRequest(f"The parts have {size:,} bytes together, not {expected.size:,}.")
+    found = [(rows.load_checksum(part.checksum), part.size) for part in used]
+    checksum = checksums.of_parts(
+        ChecksumType(upload.checksum_type), [(each, length) for each, length in found if each is not None]
+    )
+    asked = expected.checksum
+    if asked is not None and not checksums.is_of_object(asked, checksum):
+        raise ChecksumMismatch(f"The object of these parts has another {asked.algorithm} checksum.")
+    return used, size, checksum
 
 
 def take_content(tx: Transaction, upload: UploadRow) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from neocloud.objects import conditions as rules
-from neocloud.objects.bodies.reader import Reader
+from neocloud.objects.bodies.protocols import BodyReader, BodyWriter
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, Writer, too_large
 from neocloud.objects.errors import InvalidRequest, ObjectStoreError
 from neocloud.objects.last_access import AccessMethod, counts
@@ -37,7 +37,7 @@ class ObjectOperations(Operations):
         key: str | None = None,
         algorithms: Collection[ChecksumAlgorithm] = (),
         customer_key: bytes | None = None,
-    ) -> Writer:
+    ) -> BodyWriter:
         """Begin a body of a declared length; None: unknown. With `key`, the object that it replaces counts as
         room that becomes free. All algorithms that `Expected` will need have to be named here; CRC64NVME is
         always computed. Raises QuotaExceeded, TooLarge, InvalidRequest."""
@@ -80,7 +80,7 @@ class ObjectOperations(Operations):
         part_number: int | None = None,
         conditions: ReadConditions = READ_ALWAYS,
         customer_key: bytes | None = None,
-    ) -> Reader:
+    ) -> BodyReader:
         """Return a reader whose first MiB was verified. Use it as a context manager. Raises as head, and
         NotModified, ConditionFailed, RangeNotSatisfiable, InvalidPartNumber, Damaged."""
         bucket, row = self._find(bucket_id, key, version_id, customer_key)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from neocloud.core.clock import Clock
 from neocloud.objects.access import ControlPlane
-from neocloud.objects.bodies.reader import Reader
+from neocloud.objects.bodies.protocols import BodyReader
 from neocloud.objects.errors import NoSuchBucket
 from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3.body import Body
@@ -27,7 +27,7 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Values as text of Latin-1."""
     body: bytes = b""
-    reader: Reader | None = None
+    reader: BodyReader | None = None
     """The content in place of `body`; whoever sends it closes it."""
     length: int | None = None
     """The Content-Length where there is no body, as for HEAD."""

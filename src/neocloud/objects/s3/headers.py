@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from neocloud.objects.s3.errors import S3Error, denied, invalid, not_served
 from neocloud.objects.s3.request import S3Request
-from neocloud.objects.storage_class import StorageClass
+from neocloud.objects.storage_class import SELECTABLE, StorageClass
 from neocloud.objects.types import (
     Attributes,
     Bucket,
@@ -112,10 +112,9 @@ def storage_class(request: S3Request) -> StorageClass | None:
     given = request.header("x-amz-storage-class")
     if not given:
         return None
-    try:
-        return StorageClass(given)
-    except ValueError:
-        raise S3Error("InvalidStorageClass", f"Use one of {', '.join(StorageClass)}.") from None
+    if given not in SELECTABLE:
+        raise S3Error("InvalidStorageClass", f"Use one of {', '.join(SELECTABLE)}.")
+    return StorageClass(given)
 
 
 def retention(request: S3Request) -> Retention | None:

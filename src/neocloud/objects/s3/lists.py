@@ -21,12 +21,14 @@ async def list_objects(exchange: Exchange) -> Response:
     page = await exchange.store.list_objects(
         bucket.id, prefix=prefix, delimiter=delimiter, start_after=marker, limit=limit
     )
+    # Without a delimiter clients go on after the last key, which is not where such a page ends.
+    ends_early = page.is_truncated and (not page.objects or page.objects[-1].key != page.next_marker)
     body = document(
         "ListBucketResult",
         element("Name", bucket.name),
         element("Prefix", encoded(prefix, kind)),
         element("Marker", encoded(marker, kind)),
-        optional("NextMarker", encoded(page.next_marker, kind) if delimiter else ""),
+        optional("NextMarker", encoded(page.next_marker, kind) if delimiter or ends_early else ""),
         element("MaxKeys", limit),
         optional("Delimiter", encoded(delimiter, kind)),
         optional("EncodingType", kind),

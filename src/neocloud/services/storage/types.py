@@ -32,6 +32,7 @@ ITERATIONS_KEPT = 1000
 """How many of the last iterations of each transfer are kept."""
 _RUN, _LAST_ITERATION = "run", "last-iteration"
 _ACTOR = "actor"
+_FOLDER = "filesystem-folder"
 
 
 class State(StrEnum):
@@ -107,6 +108,15 @@ def write_deletion(tx: Transaction, bucket_id: str, deletion: Deletion | None) -
         times = (deletion.deleted_at.isoformat(), deletion.purge_at.isoformat())
         content = json.dumps((*times, deletion.is_kept_when_empty))
     tx.put_secret(bucket_id, _DELETION, content.encode())
+
+
+def read_folder(tx: Transaction, bucket_id: str) -> str:
+    """Return where the gateway finds the filesystem of a filesystem bucket; "": it is not mounted yet."""
+    return (tx.secret(bucket_id, _FOLDER) or b"").decode()
+
+
+def write_folder(tx: Transaction, bucket_id: str, folder: str) -> None:
+    tx.put_secret(bucket_id, _FOLDER, folder.encode())
 
 
 def show_deletion(status: BucketStatus, deletion: Deletion | None) -> None:

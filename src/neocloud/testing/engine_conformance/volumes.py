@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,6 +200,28 @@ class VolumeConformance:
                 await other.apply(other.claim("data"))
         finally:
             await other.remove("Namespace", other.name)
+
+    async def test_processes_of_this_machine_and_pods_see_the_same_files_of_a_filesystem(
+        self, space: Space, bench: Bench
+    ) -> None:
+        data = space.reference("PersistentVolumeClaim", "data")
+        with pytest.raises(EngineError, match="filesystem that exists"):
+            await bench.engine.shared_folder(data)
+        volume = mounted({"persistentVolumeClaim": {"claimName": "data"}}, "/data")
+        await space.apply(space.claim("data"), space.pod("one", **volume))
+        await space.run("one", "tee", "/data/file", stdin=b"of a pod")
+        assert (await bench.engine.capabilities()).shares_filesystems
+        folder = Path(await bench.engine.shared_folder(data))
+        assert (folder / "file").read_bytes() == b"of a pod"
+        (folder / "other").write_bytes(b"of a process")
+        assert await space.read("one", "/data/other") == b"of a process"
+        await space.run("one", "tee", "/data/file", stdin=b"again")
+        assert await bench.engine.shared_folder(data) == str(folder)
+        assert (folder / "file").read_bytes() == b"again"
+        await space.remove("Pod", "one")
+        await space.remove("PersistentVolumeClaim", "data")
+        with pytest.raises(EngineError, match="filesystem that exists"):
+            await bench.engine.shared_folder(data)
 
     async def test_containers_of_a_pod_share_scratch_space(self, space: Space) -> None:
         pod = space.pod("pair", **mounted({"emptyDir": {"medium": "Memory"}}, "/scratch"))

@@ -138,6 +138,16 @@ class Volumes:
         make_folder(content / "data", FOLDER_MODE)
         return content / "data"
 
+    def shared_path(self, namespace: str, name: str) -> Path:
+        """Return the folder of a filesystem for processes of this machine; it does not exist while the
+        filesystem is not mounted. Raises EngineError."""
+        record = read_record(self._folder(namespace, name) / "volume.json") or {}
+        if SHARED not in record.get("spec", {}).get("accessModes", ()) or record["source"]:
+            raise EngineError(
+                f"PersistentVolumeClaim {name} is not a filesystem that exists; apply it first."
+            )
+        return self.claim_path(namespace, name)
+
     def stored_bytes(self, namespace: str, name: str) -> int:
         """Return what the files of a volume take of the disk: of an overlay, the changes."""
         folder = self._folder(namespace, name)

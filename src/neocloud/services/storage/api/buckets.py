@@ -87,21 +87,26 @@ async def undelete(call: Call, request: UndeleteBucketRequest) -> Write[Operatio
 async def list_with_filter(
     call: Call, request: ListBucketsWithFilterRequest
 ) -> ListBucketsWithFilterResponse:
-    """List the buckets of a project. There are no filesystem buckets yet, so a filter for them finds none."""
+    """List the buckets of a project. A page has those that the filters let through, which may be none."""
     filters, scope = request.filters, f"{BUCKET_SERVICE}/ListWithFilter:{request.parent_id}"
     if request.page_size < 0:
         raise contract.bad_field("page_size", "must be positive, or 0 for the default")
     size = min(request.page_size or PAGE_SIZE, MAX_PAGE_SIZE)
     page = Page(size, contract.page_after(request.page_token, scope, numbers=1))
-    if filters.bucket_type == _FILESYSTEM or filters.filesystem_id:
-        return ListBucketsWithFilterResponse()
     rows, after = await call.dependencies.store.read(
         lambda tx: tx.list(BUCKET, parent_id=request.parent_id, page=page)
     )
     return ListBucketsWithFilterResponse(
-        items=[wire.message(row, Bucket) for row in rows],
+        items=[each for each in (wire.message(row, Bucket) for row in rows) if _is_listed(each, filters)],
         next_page_token=contract.page_token(after, scope),
     )
+
+
+def _is_listed(bucket: Bucket, filters: ListBucketsWithFilterRequest.Filters) -> bool:
+    is_filesystem = bucket.spec.HasField("filesystem_bucket")
+    if filters.bucket_type and (filters.bucket_type == _FILESYSTEM) != is_filesystem:
+        return False
+    return filters.filesystem_id in ("", bucket.spec.filesystem_bucket.filesystem_id)
 
 
 def _purge_at(request: DeleteBucketRequest, now: datetime) -> tuple[datetime, bool]:

@@ -51,6 +51,7 @@ from neocloud.services.storage.types import (
     PERMISSIONS,
     TRANSFER,
     mode_of,
+    read_folder,
     read_run,
     write_iteration,
 )
@@ -58,6 +59,7 @@ from neocloud.services.storage.types import (
 SERVICE = "neocloud.storage.v1.ObjectGatewayService"
 LONGEST_WAIT_SECONDS = 60
 VERSION_CHARS = 32
+_SERVE = GatewayBucket.Mode.Value("SERVE")
 
 
 class VersionedList(Protocol):
@@ -174,10 +176,17 @@ def read_buckets(
 ) -> ListGatewayBucketsResponse:
     """Return all buckets, also of other services; the version is a digest of them."""
     answer = ListGatewayBucketsResponse()
-    answer.buckets.extend(_bucket(tx, row, requests) for row in all_rows(tx, BUCKET))
+    found = (_bucket(tx, row, requests) for row in all_rows(tx, BUCKET))
+    answer.buckets.extend(each for each in found if _can_be_served(each))
     for source in sources:
         answer.buckets.extend(source.bucket(tx, row) for row in all_rows(tx, source.kind))
     return with_version(answer)
+
+
+def _can_be_served(bucket: GatewayBucket) -> bool:
+    """Return whether the gateway can do what is wanted: a filesystem has to be mounted for it first."""
+    is_away = bucket.spec.HasField("filesystem_bucket") and not bucket.filesystem_folder
+    return bucket.mode != _SERVE or not is_away
 
 
 async def newer_list(
@@ -222,6 +231,7 @@ def _bucket(tx: Transaction, row: Resource, requests: SignedRequests) -> Gateway
         created_at=contract.timestamp(row.created_at),
         spec=bucket.spec,
         labels=row.labels,
+        filesystem_folder=read_folder(tx, row.id),
     )
     for rule in bucket.spec.bucket_policy.rules:
         found.policy.add(

@@ -10,10 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocloud.core import operations
-from neocloud.core.reconcile.reconciler import Context, ReconcileResult, RetryLater, Step
+from neocloud.core.reconcile.reconciler import (
+    IDLE_RESYNC_SECONDS,
+    POLL_SECONDS,
+    Context,
+    Failed,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.storage.v1 import BucketSpec, BucketStatus, InsecureEndpoint
+from neocloud.services.compute.public import claim_reference, may_attach
+from neocloud.services.compute.types import FilesystemState
 from neocloud.services.storage.gateway_link import BucketBoard, BucketChanges
 from neocloud.services.storage.public import GatewayWait, poll_seconds
 from neocloud.services.storage.reconcile.inventories import mark_inventories
@@ -25,7 +36,9 @@ from neocloud.services.storage.types import (
     mark_for_purge,
     mode_of,
     read_deletion,
+    read_folder,
     show_deletion,
+    write_folder,
 )
 
 
@@ -53,6 +66,7 @@ class BucketReconciler:
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._store = dependencies.store
+        self._engine = dependencies.engine
         self._changes = dependencies.provided.get(BucketChanges)
         self._board = dependencies.provided.get(BucketBoard)
         self._wait = GatewayWait(self._store, self._board, self._changes)
@@ -67,7 +81,10 @@ class BucketReconciler:
     def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         if scope.row.state == State.SCHEDULED_FOR_DELETION:
             return (Step("Hide it from clients", self._apply), Step("Purge it in time", self._schedule))
-        return (Step("Apply it to the gateway", self._apply),)
+        return (
+            Step("Show its filesystem to the gateway", self._show_filesystem),
+            Step("Apply it to the gateway", self._apply),
+        )
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
@@ -83,7 +100,8 @@ class BucketReconciler:
             state = State.ACTIVE if result.is_done else unfinished
         status.state = BucketStatus.State.Value(state)
         status.suspension_state = BucketStatus.SuspensionState.Value("NOT_SUSPENDED")
-        status.bucket_type = BucketStatus.BucketType.Value("REGULAR")
+        is_filesystem = scope.spec.HasField("filesystem_bucket")
+        status.bucket_type = BucketStatus.BucketType.Value("FILESYSTEM" if is_filesystem else "REGULAR")
         status.region, status.domain_name = self._region, self._board.endpoint or status.domain_name
         status.insecure_endpoint.mode = InsecureEndpoint.Mode.Value("DISABLED")
         rules = scope.spec.bucket_policy.rules
@@ -95,7 +113,31 @@ class BucketReconciler:
         is_protected = report is not None and report.is_protected  # its next report will say when it is not
         is_timed = state is State.SCHEDULED_FOR_DELETION and not (is_protected and scope.seconds_left <= 0)
         resync = max(scope.seconds_left, 0.0) if is_timed else None
+        if state is State.ACTIVE and is_filesystem:
+            resync = IDLE_RESYNC_SECONDS  # the filesystem may have been unmounted
         return result.with_status(status, state, resync)
+
+    async def _show_filesystem(self, scope: Scope) -> None:
+        """Let the engine mount the filesystem of a filesystem bucket, and tell the gateway where it is."""
+        if not scope.spec.HasField("filesystem_bucket"):
+            return
+        bucket, filesystem_id = scope.row, scope.spec.filesystem_bucket.filesystem_id
+        filesystem = await scope.context.get(filesystem_id)
+        if filesystem is None or not may_attach(filesystem, bucket.parent_id):
+            raise Failed("FilesystemLost", f"The filesystem {filesystem_id} is gone. Delete the bucket.")
+        if filesystem.state == FilesystemState.CREATING:
+            raise RetryLater(f"{filesystem_id} is CREATING", delay_seconds=POLL_SECONDS)
+        claim = claim_reference(filesystem)
+        folder = await engine_call(self._engine.shared_folder(claim), waiting=f"{filesystem_id} is not shown")
+
+        def work(tx: Transaction) -> bool:
+            is_new = tx.get(bucket.id) is not None and read_folder(tx, bucket.id) != folder
+            if is_new:
+                write_folder(tx, bucket.id, folder)
+            return is_new
+
+        if await self._store.write(work):
+            self._changes.notify()
 
     async def _apply(self, scope: Scope) -> None:
         """Wait until the gateway has applied this version of the bucket."""

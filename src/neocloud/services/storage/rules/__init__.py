@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for a bucket. Names, lifecycle, CORS and policy have files of their own."""
+"""What is legal for a bucket. Names, lifecycle, CORS, policy and filesystems have files of their own."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +14,12 @@ from neocloud.messages.nebius.storage.v1 import (
     VersioningPolicy,
 )
 from neocloud.services.storage.rules.cors import cors_violations
+from neocloud.services.storage.rules.filesystems import (
+    acquire_filesystem,
+    filesystem_violations,
+    is_filesystem_bucket,
+    set_defaults,
+)
 from neocloud.services.storage.rules.lifecycle import access_violations, lifecycle_violations
 from neocloud.services.storage.rules.names import name_problem
 from neocloud.services.storage.rules.policy import group_violations, policy_violations
@@ -21,12 +27,12 @@ from neocloud.services.storage.types import BUCKET_NAMES
 
 _DISABLED = VersioningPolicy.Value("DISABLED")
 _SCHEDULED = BucketStatus.State.Value("SCHEDULED_FOR_DELETION")
-NOT_SERVED = "is not supported by this cloud yet; leave it unset"
 
 
 class BucketRules(Rules[Bucket]):
     def defaults(self, resource: Bucket) -> None:
         resource.spec.versioning_policy = resource.spec.versioning_policy or _DISABLED
+        set_defaults(resource.spec)
         for rule in resource.spec.lifecycle_configuration.rules:
             rule.filter.SetInParent()
 
@@ -46,11 +52,14 @@ class BucketRules(Rules[Bucket]):
         yield from cors_violations(new.spec.cors)
         yield from policy_violations(new.spec.bucket_policy)
         yield from group_violations(new.spec.bucket_policy, new.metadata.parent_id, reader)
+        yield from filesystem_violations(new, old, reader)
 
     def complete(self, new: Bucket, old: Bucket | None, reader: ResourceReader) -> None:
         if old is None and not reader.reserve(BUCKET_NAMES, new.metadata.name, new.metadata.id):
             # Names are one space for all tenants, as in S3, so the answer says no more than that it is taken.
             raise contract.already_exists("bucket", new.metadata.name)
+        if old is None and is_filesystem_bucket(new.spec):
+            acquire_filesystem(new, reader)
 
 
 def _spec_violations(new: BucketSpec, old: BucketSpec | None) -> Iterable[Violation]:
@@ -61,8 +70,7 @@ def _spec_violations(new: BucketSpec, old: BucketSpec | None) -> Iterable[Violat
         )
     if new.max_size_bytes < 0:
         yield Violation("spec.max_size_bytes", "must be a number of bytes, or 0 for no limit")
-    if new.default_storage_class == StorageClass.Value("FILESYSTEM"):
+    is_regular = not is_filesystem_bucket(new)
+    if is_regular and new.default_storage_class == StorageClass.Value("FILESYSTEM"):
         yield Violation("spec.default_storage_class", "is FILESYSTEM, which is for filesystem buckets only")
-    if new.HasField("filesystem_bucket"):
-        yield Violation("spec.filesystem_bucket", NOT_SERVED)
     yield from access_violations(new.last_access, "spec.last_access")

@@ -4,11 +4,11 @@ destination. The rights of the account count again at each run."""
 
 from collections.abc import Iterable, Mapping
 
-from neocloud.core import contract
+from neocloud.core import contract, wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader, Subject
 from neocloud.core.store.protocol import Transaction
-from neocloud.messages.nebius.storage.v1 import Inventory, InventorySpec
+from neocloud.messages.nebius.storage.v1 import Bucket, Inventory, InventorySpec
 from neocloud.services.iam.types import SignedRequests
 from neocloud.services.storage.types import BUCKET, State, write_actor
 
@@ -89,5 +89,10 @@ def _act_as(tx: Transaction, subject: Subject, inventory: Inventory, requests: S
         if bucket.state == State.SCHEDULED_FOR_DELETION:
             raise contract.bad_state(
                 bucket_id, f"The {word} bucket {bucket.name} is scheduled for deletion. Undelete it first."
+            )
+        if word == "source" and wire.message(bucket, Bucket).spec.HasField("filesystem_bucket"):
+            raise contract.bad_state(
+                bucket_id,
+                f"{bucket.name} is a filesystem bucket, of which there are no inventories. List it.",
             )
     write_actor(tx, inventory.metadata.id, subject.id)
