@@ -15,7 +15,7 @@ from neocloud.objects.lifecycle import Action, apply_lifecycle
 from neocloud.objects.lifecycle_rules import LifecycleRule, Transition
 from neocloud.objects.metadata import accesses, database
 from neocloud.objects.metadata.accesses import Accesses
-from neocloud.objects.metadata.schema import MIGRATIONS
+from neocloud.objects.metadata.schema import LAST_ACCESS, MIGRATIONS
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Bucket, RequestClass, StorageClass
 from neocloud.objects.usage import UsageReader
@@ -201,7 +201,8 @@ async def test_an_old_file_is_upgraded_and_its_objects_count_from_then(tmp_path:
         connection.execute("ALTER TABLE version DROP COLUMN accessed_ms")
         settings = b"replace(settings, '\"access_filter\":[],', '')".decode()
         connection.execute(f"UPDATE bucket SET settings = CAST({settings} AS BLOB)")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
+        connection.execute("DROP TABLE object_event")
+        connection.execute(f"PRAGMA user_version = {MIGRATIONS.index(LAST_ACCESS)}")
     connection.close()
     async with opened(tmp_path, FakeClock()) as store:
         (value,) = store.engine.database.reading.execute(

@@ -44,6 +44,7 @@ ALLOWED = {
     "services/inference/render.py": "a file of the package",
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",
     "services/slurm/api/probes/node.py": "runs inside the cluster",
+    "services/slurm/reconcile/__init__.py": "a certificate in the state folder, the operator's own",
     "engines/podman/host.py": "/proc, /dev/kvm",
     "engines/podman/storage/attached_claims.py": "folders of the engine's own, which pods have read-only",
     "engines/podman/network/attachments.py": "the engine's own folder, /etc/resolv.conf, /sys/class/net",
