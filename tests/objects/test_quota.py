@@ -59,10 +59,9 @@ async def test_100_that_fit_exactly_all_fit(tmp_path: Path) -> None:
 async def test_what_is_refused_is_refused_before_the_body(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store, max_size_bytes=1000)
-        async with await store.open_write(bucket.id, 600) as writer:
+        async with await store.open_write(bucket.id, 600):
             with pytest.raises(QuotaExceeded):
                 await store.open_write(bucket.id, 600)
-            await writer.abort()
         await put(store, bucket, "k", b"x" * 1000)
         await put(store, bucket, "k", b"y" * 1000)
         with pytest.raises(QuotaExceeded):

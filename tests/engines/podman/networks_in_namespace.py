@@ -19,7 +19,6 @@ from neocloud.engines.podman.network.addresses import withdraw_public_addresses
 from neocloud.engines.podman.network.attachments import Attachments
 from neocloud.engines.podman.network.firewall import sync_tables
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
-from neocloud.engines.podman.network.platform_services import PlatformServices
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot, VirtualNetworks
 
@@ -34,14 +33,7 @@ class Networks:
         virtual = VirtualNetworks(self._layout, UNUSED, self._objects, lambda pod: f"port-{pod.name}")
         self.interface = PublicInterface(self._layout, interface)
         self._networks = NamespaceNetworks(
-            self._layout,
-            UNUSED,
-            IPv4Network("10.89.0.0/16"),
-            virtual,
-            self._objects,
-            (),
-            self.interface,
-            PlatformServices(self._layout, self._objects, ()),
+            self._layout, UNUSED, IPv4Network("10.89.0.0/16"), virtual, self._objects, (), self.interface
         )
         self._attachments = Attachments(UNUSED, self._networks, virtual, UNUSED, UNUSED)
         cidr, gateway = "10.211.1.0/24", "10.211.1.1"

@@ -9,7 +9,6 @@ from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.libpod import NotFound
 from neocloud.engines.podman.network import namespace_networks
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
-from neocloud.engines.podman.network.platform_services import PlatformServices
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
 
@@ -35,16 +34,7 @@ async def subnet_of(home: Path, others: Sequence[Path], monkeypatch: Any) -> IPv
     objects = Objects(layout)
     virtual = VirtualNetworks(layout, podman, objects, UNUSED)
     networks = NamespaceNetworks(
-        *(
-            layout,
-            podman,
-            POOL,
-            virtual,
-            objects,
-            (),
-            PublicInterface(layout, ""),
-            PlatformServices(layout, objects, ()),
-        ),
+        *(layout, podman, POOL, virtual, objects, (), PublicInterface(layout, "")),
         other_homes=lambda: others,
     )
 
