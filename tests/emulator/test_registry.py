@@ -206,6 +206,19 @@ def test_images_are_counted_listed_and_deleted_by_neo(
     )
 
 
+def test_a_registry_goes_with_its_images_only_by_force(
+    neocloud_emulator: Emulator, registry_id: str, clients: Clients, layout: Path
+) -> None:
+    clients.login("iam", neocloud_emulator.client.tokens.token())
+    clients.skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}", f"docker://{clients.address}/app:v1")
+    registry = ("registry", "registry")
+    until(lambda: "images_count: 1" in neo(neocloud_emulator, *registry, "get", registry_id, "-o", "yaml"))
+    with pytest.raises(AssertionError, match="images"):
+        neo(neocloud_emulator, *registry, "delete", registry_id, "--yes")
+    assert "is deleted" in neo(neocloud_emulator, *registry, "delete", registry_id, "--force", "--yes")
+    assert registry_id not in neo(neocloud_emulator, *registry, "list", "-o", "json")
+
+
 def test_buildah_pushes_an_index_and_the_cloud_reports_on_its_image(
     neocloud_emulator: Emulator, registry_id: str, clients: Clients
 ) -> None:

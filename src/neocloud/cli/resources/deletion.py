@@ -30,8 +30,9 @@ ForceOption = Annotated[
     bool,
     typer.Option(
         "--force",
-        help=f"If the deletion does not end within {WAIT_SECONDS:.0f} s, remove the resource from the control"
-        " plane and list what is left behind. For operators of the cloud.",
+        help="Delete a registry with its images. Of any resource: if the deletion does not end within"
+        f" {WAIT_SECONDS:.0f} s, remove it from the control plane and list what is left behind (for operators"
+        " of the cloud).",
     ),
 ]
 
@@ -47,13 +48,16 @@ def id_to_delete(find: Callable[[], str], name: str, *, force: bool) -> str:
 
 
 def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, yes: bool) -> None:
-    """Delete the resource with the method `path`; if it is still there afterwards, remove it by force.
+    """Delete the resource with the method `path`, a registry with its images; if it is still there afterwards,
+    remove it by force.
 
     Asks again before that, unless `yes`. Raises ClientError.
     """
     refusal: ClientError | None = None
     try:
-        operation = client.call(path, {"id": resource_id})
+        fields = contract.method(path).input.DESCRIPTOR.fields_by_name
+        own = {"force": True} if "force" in fields else {}
+        operation = client.call(path, {"id": resource_id, **own})
     except ClientError as error:
         if error.code not in _NOT_ACCEPTED:
             raise
