@@ -48,8 +48,8 @@ def id_to_delete(find: Callable[[], str], name: str, *, force: bool) -> str:
 
 
 def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, yes: bool) -> None:
-    """Delete the resource with the method `path`, a registry with its images; if it is still there afterwards,
-    remove it by force.
+    """Delete the resource with the method `path`, a registry with its images; if it is still there after
+    that, remove it by force.
 
     Asks again before that, unless `yes`. Raises ClientError.
     """
