@@ -90,10 +90,26 @@ def mounted(
             start_new_session=True,  # Ctrl-C is for us alone, who end it and wait
         )
         try:
-            _wait_until_mounted(process, folder)
-            yield process
+            with _ended_with_us(process):
+                _wait_until_mounted(process, folder)
+                yield process
         finally:
             _end(process, folder)
+
+
+@contextmanager
+def _ended_with_us(process: "subprocess.Popen[bytes]") -> Generator[None]:
+    """Have the program end once if we are killed. PR_SET_PDEATHSIG would signal it at the end of each of our
+    threads, and its second signal ends it before it has unmounted."""
+    reading, ours = os.pipe()
+    watch = ["sh", "-c", 'read -r _; kill "$0"', str(process.pid)]  # once the pipe closes
+    with subprocess.Popen(watch, stdin=reading, start_new_session=True) as watcher:
+        os.close(reading)
+        try:
+            yield
+        finally:
+            watcher.kill()
+            os.close(ours)
 
 
 @contextmanager
@@ -121,10 +137,8 @@ def _command(place: BucketPlace, folder: Path, *, is_writable: bool) -> list[str
         "--retries=1",
         "--low-level-retries=3",
     ]
-    # It ends with us, also when we are killed.
-    after_us = ["setpriv", "--pdeathsig=TERM"] if shutil.which("setpriv") else []
     remote = f"{REMOTE.lower()}:{place.bucket}/{place.prefix}".rstrip("/")
-    return [*after_us, PROGRAM, "mount", *options, "--", remote, str(folder)]
+    return [PROGRAM, "mount", *options, "--", remote, str(folder)]
 
 
 def _environment(storage: Storage, keys: Mapping[str, str]) -> dict[str, str]:
