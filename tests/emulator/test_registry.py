@@ -197,6 +197,8 @@ def test_images_are_counted_listed_and_deleted_by_neo(
         neo(neocloud_emulator, "registry", "artifact", "list", "--parent-id", registry_id, "-o", "json")
     )
     assert artifact["id"] in listed and artifact["tags"] == ["v1"]
+    assert listed.split("\n")[0].split() == ["NAME", "TAGS", "BYTES", "DIGEST", "ID"]
+    assert f" {artifact['size']} " in listed
     neo(neocloud_emulator, "registry", "artifact", "delete", artifact["id"], "--yes")
     until(
         lambda: (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 from nebius.api.nebius.common.v1 import ResourceMetadata
 from nebius.api.nebius.registry.v1 import (
@@ -58,6 +59,10 @@ async def test_a_registry_is_active_once_the_gateway_serves_it(cloud: RegistryCl
     assert found.status.State.Name(found.status.state) == "ACTIVE"
     assert found.status.registry_fqdn == f"127.0.0.1:8902/{short(found.metadata.id)}"
     assert (found.status.images_count, found.spec.description) == (0, "Images of the team")
+    address = f"http://{cloud.running.server.addresses.http}/status"
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {cloud.token}"}) as http:
+        told = (await http.get(address)).json()["reports"]["storage"]
+    assert (told["is_reporting"], told["orphan_buckets"]) == (True, [])
     named = await cloud.call("RegistryService/GetByName", parent_id=cloud.project_id, name="team")
     assert named == found
     assert list((await cloud.call("RegistryService/List", parent_id=cloud.project_id)).items) == [found]

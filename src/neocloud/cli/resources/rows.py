@@ -14,11 +14,15 @@ SINGLE_ADDRESS = "/32"
 
 
 def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[tuple[str, str]] = ()) -> View:
-    """Return a row per resource: name, state, the given columns, id.
+    """Return a row per resource: name, state, the given columns, id. Of items that are no resources: the
+    given columns alone, or else all as JSON.
 
     A column is a header and the path of a field. By default they are the first plain spec fields in use.
     """
     items = list(items)
+    if "metadata" not in descriptor.fields_by_name and columns:
+        rows = ([text_at(item, path) for _, path in columns] for item in items)
+        return table([header for header, _ in columns], rows)
     if "metadata" not in descriptor.fields_by_name:
         return table(["VALUE"], ((contract.to_json(item),) for item in items))
     chosen = [(header, [text_at(item, path) for item in items]) for header, path in columns]

@@ -51,6 +51,13 @@ STORAGE_PRODUCTS: Mapping[str, Product] = {
                 "Images in registries.",
                 parent=Parent.GIVEN,
                 parent_service="nebius.registry.v1.RegistryService",
+                columns=(
+                    ("NAME", "name"),
+                    ("TAGS", "tags"),
+                    ("BYTES", "size"),
+                    ("DIGEST", "digest"),
+                    ("ID", "id"),
+                ),
             ),
             Noun(
                 "neocloud.registry.v1.VulnerabilityReportService",

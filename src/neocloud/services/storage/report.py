@@ -11,6 +11,7 @@ from neocloud.core.store.protocol import AuditEvent, Transaction
 from neocloud.messages.neocloud.storage.v1 import BlobPlace, ScrubReport
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.storage.gateway_link import BucketBoard
+from neocloud.services.storage.public import BucketSources
 from neocloud.services.storage.types import BUCKET
 
 _SECRETS_ID, _SCRUB = "storage", "last-scrub"
@@ -20,7 +21,9 @@ MOST_ORPHANS = 100
 
 async def report(dependencies: Dependencies) -> Mapping[str, object]:
     board = dependencies.provided.get(BucketBoard)
-    known = await dependencies.store.read(lambda tx: [row.id for row in tx.list(BUCKET)[0]])
+    sources = dependencies.provided.find(BucketSources) or BucketSources()
+    kinds = (BUCKET, *(source.kind for source in sources))
+    known = await dependencies.store.read(lambda tx: [row.id for kind in kinds for row in tx.list(kind)[0]])
     orphans = board.orphans(known)
     return {
         "is_reporting": board.is_reporting,
