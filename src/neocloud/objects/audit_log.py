@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 
 from neocloud.core import contract
 from neocloud.core.callers import Buckets, Rate
@@ -23,7 +24,8 @@ from neocloud.objects.store import ObjectStore
 MOST_PER_SECOND = 200.0
 """Events of one tenant, for long; more for seconds. It is what one tenant can make the audit log grow by."""
 MOST_IN_MEMORY, MOST_ON_DISK = 20_000, 100_000
-SENT_TOGETHER = 500
+SENT_TOGETHER, SENT_BYTES = 100, 128 * 1024
+"""Events of one request, as many as a request of the API may have."""
 KEEP_SECONDS = 1.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
 LOST = "LostEvents"
@@ -123,8 +125,11 @@ class AuditLog:
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
     def _oldest(self) -> Sequence[tuple[int, bytes]]:
+        """Return as many events as one request may have, and at least one unless there is none."""
         statement = "SELECT number, event FROM object_event ORDER BY number LIMIT ?"
-        return self._database.reading.execute(statement, (SENT_TOGETHER,)).fetchall()
+        rows = self._database.reading.execute(statement, (SENT_TOGETHER,)).fetchall()
+        sizes = accumulate(len(event) for _, event in rows)
+        return rows[: max(1, sum(size <= SENT_BYTES for size in sizes))]
 
     async def _send(self, rows: Sequence[tuple[int, bytes]]) -> None:
         request = ReportObjectEventsRequest(

@@ -1,12 +1,19 @@
 """Requests to objects in the audit log: only of those who may see it, each once."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pytest
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent, ReportObjectEventsRequest
 
 from neocloud.core import contract
-from tests.services.storage.cloud import StorageCloud
+from neocloud.core.store import Page, Store
+from neocloud.core.store.audit_query import OBJECT_METHOD, AuditQuery, Is
+from neocloud.core.store.audit_query import Test as Comparison
+from tests.services.registry.cloud import cloud_in_process
+from tests.services.storage.cloud import AccountCloud, StorageCloud
 
 HOSTILE = "a\x00b\x1b[31m'; DROP TABLE audit --\n../%s"
 
@@ -38,7 +45,7 @@ async def new_bucket(cloud: StorageCloud) -> str:
     return made.resource_id
 
 
-def event(cloud: StorageCloud, bucket_id: str, number: int = 1, **fields: Any) -> ObjectEvent:
+def event(cloud: AccountCloud, bucket_id: str, number: int = 1, **fields: Any) -> ObjectEvent:
     usual: dict[str, Any] = {
         "id": f"auditevent-{number}",
         "at": contract.timestamp(datetime.now(UTC)),
@@ -110,3 +117,21 @@ async def test_accounts_of_other_tenants_are_not_named(cloud: StorageCloud) -> N
     found = await cloud.running.store.read(lambda tx: tx.list_audit()[0])
     (row,) = [each for each in found if each.id == "auditevent-1"]
     assert (row.tenant_id, row.subject, row.subject_name) == ("tenant-e00other", account_id, "")
+
+
+@pytest.mark.parametrize(("number", "text"), [(700, "key"), (90, "\U0001f600" * 1024)])
+async def test_any_number_of_events_of_any_size_gets_through(tmp_path: Path, number: int, text: str) -> None:
+    async with cloud_in_process(tmp_path) as cloud:
+        for each in range(number):
+            told = event(cloud, "storagebucket-e00gone", each, key=text, version_id=text, user_agent=text)
+            cloud.gateway.s3.audit.record(told)
+        query = AuditQuery(cloud.tenant_id, condition=Is("method", Comparison.CONTAINS, OBJECT_METHOD))
+        store = cloud.running.store
+        async with asyncio.timeout(20):
+            while (await _number_of(store, query)) < number:
+                await asyncio.sleep(0.05)
+        assert await _number_of(store, query) == number
+
+
+async def _number_of(store: Store, query: AuditQuery) -> int:
+    return len((await store.read(lambda tx: tx.find_audit(query, Page(2000))))[0])
