@@ -12,6 +12,7 @@ from neocloud.core import contract
 from neocloud.core.store import Page, Store
 from neocloud.core.store.audit_query import OBJECT_METHOD, AuditQuery, Is
 from neocloud.core.store.audit_query import Test as Comparison
+from tests import control_plane
 from tests.services.registry.cloud import cloud_in_process
 from tests.services.storage.cloud import AccountCloud, StorageCloud
 
@@ -127,7 +128,7 @@ async def test_any_number_of_events_of_any_size_gets_through(tmp_path: Path, num
             cloud.gateway.s3.audit.record(told)
         query = AuditQuery(cloud.tenant_id, condition=Is("method", Comparison.CONTAINS, OBJECT_METHOD))
         store = cloud.running.store
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(control_plane.DEADLINE_SECONDS):
             while (await _number_of(store, query)) < number:
                 await asyncio.sleep(0.05)
         assert await _number_of(store, query) == number
