@@ -10,7 +10,9 @@ Slurm cluster, another one the emulator's and then those that start clusters, ma
 sequence, and whichever is free the rest. Clouds beside each other have address ranges of their own.
 """
 
+import faulthandler
 import signal
+import sys
 import time
 from collections import OrderedDict
 from pathlib import PurePosixPath
@@ -152,6 +154,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         remove_leftovers()
 
 
+def pytest_sessionfinish() -> None:
+    """A process that does not end once its tests have is ended, and says what it was waiting for."""
+    assert sys.__stderr__ is not None
+    faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=sys.__stderr__)
+
+
+END_SECONDS = 300.0
 SLOW_SECONDS = 10.0
 
 
