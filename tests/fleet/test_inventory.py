@@ -2,7 +2,7 @@ import pytest
 
 from neocloud.engines.base import Accelerator, Capabilities
 from neocloud.engines.gpu_types import gpu_type
-from neocloud.fleet import Inventory
+from neocloud.fleet.inventory import Inventory
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import CapacityUses, Rows
 from neocloud.engines.base import Capabilities, Reference
-from neocloud.fleet import Inventory
+from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
 from neocloud.services.compute import maintenance, preemption

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
-from neocloud.fleet import Inventory
+from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import GetByNameRequest
 from neocloud.messages.nebius.compute.v1 import (
     DiskSnapshot,

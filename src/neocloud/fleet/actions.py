@@ -1,0 +1,22 @@
+"""What can be done to a node or one of its parts after a fault."""
+
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """The repair ladder, from what disturbs least to what takes a part away; a later rung includes what the
+    earlier ones would have done."""
+
+    NONE = "none"
+    RESTART_APP = "restart_app"
+    RESET_GPU = "reset_gpu"
+    REBOOT = "reboot"
+    POWER_CYCLE = "power_cycle"
+    REIMAGE = "reimage"
+    TRIAGE = "triage"
+    RMA = "rma"
+
+    @property
+    def rung(self) -> int:
+        """Position on the ladder; 0 is no action."""
+        return list(Action).index(self)
