@@ -13,7 +13,7 @@ from .conftest import RECIPES
 
 # Stands where Slurm's srun would: says it runs, and ends when the batch script forwards SIGTERM.
 SRUN = """#!/bin/bash
-trap 'echo "SIGTERM reached $*"; kill "$waiting"; exit 1' TERM
+trap 'echo "SIGTERM reached $*"; kill -KILL "$waiting"; exit 1' TERM
 sleep infinity &
 waiting=$!
 echo started
@@ -67,7 +67,10 @@ def finish(environment: dict[str, str], signal_number: int) -> tuple[int, str]:
     with process:
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal_number)
-        output = process.stdout.read()
+        try:
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     return process.returncode, output
 
 
@@ -79,6 +82,13 @@ def test_sigterm_is_forwarded_and_the_job_exits_with_75(slurm: dict[str, str]) -
     assert "finetune.py --config" in output
 
 
+def test_a_signal_at_the_moment_when_srun_starts_is_forwarded(slurm: dict[str, str], tmp_path: Path) -> None:
+    told = SRUN.replace("sleep infinity", "kill -TERM $PPID\nsleep infinity")
+    (tmp_path / "bin" / "srun").write_text(told, "utf-8")
+    code, output, _ = outcome(slurm)
+    assert code == 75 and "SIGTERM reached" in output
+
+
 def test_near_the_time_limit_the_job_goes_back_into_the_queue(slurm: dict[str, str]) -> None:
     code, output = finish(slurm, signal.SIGUSR1)
     assert code == 0
@@ -88,7 +98,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue(slurm: dict[str, s
 def outcome(environment: dict[str, str]) -> tuple[int, str, str]:
     """Run the fine-tuning job to its end: exit code, stdout, stderr."""
     script = ["bash", str(RECIPES / "finetune_distributed.sbatch")]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
