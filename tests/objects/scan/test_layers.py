@@ -12,7 +12,8 @@ import pyarrow
 import pytest
 
 from neocloud.objects.scan import layers
-from neocloud.objects.scan.layers import Inventory, Unreadable, read_layers
+from neocloud.objects.scan.inventory import Inventory
+from neocloud.objects.scan.layers import Unreadable, read_layers
 from tests.objects.scan.layers import BOOKWORM, RELEASE, STATUS, debian, framed, layer, package
 
 CURL = package("curl", "7.88.1-10")

@@ -3,7 +3,8 @@
 
 `python -m neocloud.objects.scan.layers` reads layers from standard input, the lowest first, each as its
 length in eight bytes and its content, and prints an `Inventory` as JSON. It opens no file and writes none;
-where it may, it gives up its rights first. Beside the standard library it imports Arrow, which reads zstd.
+where it may, it gives up its rights first. Beside the standard library it imports Arrow, which reads zstd,
+and `inventory`.
 """
 
 import gzip
@@ -15,14 +16,15 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import IO, Any, Protocol, cast
+
+from neocloud.objects.scan.inventory import LENGTH_BYTES, Inventory
 
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # others reserve more addresses than LIMITS has
 
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 
-LENGTH_BYTES = 8
 MAX_LAYERS = 512
 MAX_UNPACKED_BYTES = 64 * 1024**3
 """The limit of all layers together."""
@@ -57,15 +59,6 @@ _CODENAME = re.compile(r"[a-z]{1,32}")
 
 class Unreadable(Exception):
     """The layers cannot be read, or are more than is read."""
-
-
-@dataclass(frozen=True)
-class Inventory:
-    release: str = ""
-    """The code name of the Debian release: "bookworm"; "": it is no Debian, or does not say."""
-    packages: int = 0
-    sources: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """The source packages that they were built from, each with its version."""
 
 
 class _Layer:

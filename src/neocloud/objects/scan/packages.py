@@ -11,7 +11,7 @@ import orjson
 from neocloud.objects.metadata import rows
 from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.transaction import Transaction
-from neocloud.objects.scan.layers import Inventory
+from neocloud.objects.scan.inventory import Inventory
 
 IMAGE_TYPES = (
     "application/vnd.oci.image.config.v1+json",

@@ -19,8 +19,8 @@ import orjson
 from neocloud.core.clock import Clock
 from neocloud.objects.errors import BlobUnknown, Damaged, ManifestUnknown, NoSuchBucket, ObjectStoreError
 from neocloud.objects.metadata.transaction import Transaction
-from neocloud.objects.scan import advisories, layers, packages
-from neocloud.objects.scan.layers import LENGTH_BYTES, Inventory
+from neocloud.objects.scan import advisories, packages
+from neocloud.objects.scan.inventory import LENGTH_BYTES, Inventory
 from neocloud.objects.scan.packages import Waiting
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Bucket, BucketKind, BucketState
@@ -113,7 +113,7 @@ class Scanner:
 
     async def _read(self, registry: Bucket, image: Waiting) -> tuple[Inventory, str]:
         """Return what an image has, and why that could not be found out."""
-        process = await _start(layers.__name__, errors=DEVNULL)
+        process = await _start("neocloud.objects.scan.layers", errors=DEVNULL)
         feeding = asyncio.create_task(self._feed(process, registry, image))
         try:
             async with asyncio.timeout(IMAGE_SECONDS):
