@@ -14,11 +14,10 @@ from collections.abc import Callable
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import Fleet, decide
-from neocloud.fleet.events import Event, Phase, Scope, Status, Suite
-from neocloud.fleet.limits import DAY, HOUR
-from neocloud.fleet.simulator import rates
+from neocloud.fleet.events import Event, Phase, Suite
+from neocloud.fleet.limits import DAY
+from neocloud.fleet.simulator.faults import Faults
 from neocloud.fleet.simulator.job import Job, Stop
-from neocloud.fleet.simulator.rates import CAUSES, LLAMA_GPU_HOURS, Cause
 from neocloud.fleet.simulator.scenario import Scenario
 
 JOB = "job"
@@ -42,17 +41,10 @@ class Simulation:
         self.member_places: dict[str, int] = {}
         self.unfit: set[str] = set()
         """Nodes of the job that are not in good service."""
-        self.broken: dict[str, tuple[Cause, Action]] = {}
-        self.lemons: list[str] = []
-        self.cured_lemons: set[str] = set()
         self.accused: dict[str, list[tuple[str, str, bool]]] = {}
         """For each drained node: check, verdict and whether it was right."""
-        self.dark_racks: set[str] = set()
-        self.verdicts, self.boots = 0, 0
+        self.boots = 0
         self.events, self.plans = 0, 0
-        self.by_cause: Counter[str] = Counter()
-        self.relapses = 0
-        """Faults that verification missed and that struck again; not among the causes."""
         self.decisions: Counter[str] = Counter()
         self.false_drains = 0
         self.held: dict[str, str] = {}
@@ -62,6 +54,7 @@ class Simulation:
         self.out_seconds: dict[int, float] = {}
         self.short_since: float | None = None
         self.short_seconds = 0.0
+        self.faults = Faults(self)
 
     # The queue
 
@@ -112,19 +105,9 @@ class Simulation:
                 self.append(e.Attached(0.0, node))
                 self.append(e.Returned(0.0, node))
                 self.append(e.Assigned(0.0, node, "tenant", JOB))
-        count = round(scenario.lemon_nodes * scenario.job_nodes)
-        self.lemons = self.random.sample(self.members, count)
-        self._next_fault()
-        for check, per_day in (
-            ("", scenario.false_positives),
-            (rates.OUTLIER, scenario.outlier_false_positives),
-        ):
-            if per_day > 0:
-                self._next_false_positive(check, per_day)
+        self.faults.start()
         if scenario.maintenance > 0:
             self.after(scenario.maintenance_every, self._open_window)
-        if scenario.rack_faults_per_year > 0:
-            self._next_rack_fault()
 
     def _boot(self, node: str, at: float) -> None:
         self.boots += 1
@@ -213,7 +196,7 @@ class Simulation:
                 pass
 
     def _drain(self, event: e.DrainRequested, was_in_job: bool) -> None:
-        is_right = event.node in self.broken
+        is_right = event.node in self.faults.broken
         self.accused[event.node] = [(event.check, event.evidence, is_right)]
         self.false_drains += not is_right
         wait = self.scenario.drain
@@ -225,13 +208,9 @@ class Simulation:
 
     def _end_step(self, event: e.StepStarted) -> None:
         node = event.node
-        succeeded = self.random.random() >= self.scenario.step_failure
-        is_dark = self.fleet.nodes[node].rack in self.dark_racks
-        succeeded = succeeded and not is_dark
-        if event.action is not Action.RESET_GPU and not is_dark:
+        succeeded = self.faults.repair(node, event.action)
+        if succeeded and event.action is not Action.RESET_GPU:
             self._boot(node, self.now)
-        if succeeded and node in self.broken and event.action.rung >= self.broken[node][1].rung:
-            del self.broken[node]
         for check, verdict, is_right in self.accused.pop(node, ()):
             if check:
                 self.append(e.Judged(self.now, node, check, verdict, is_right))
@@ -239,33 +218,19 @@ class Simulation:
 
     def _end_verification(self, event: e.VerificationStarted) -> None:
         node = event.node
-        is_found = node in self.broken and self.random.random() < self.scenario.verify_recall
+        passed = not self.faults.is_found(node)
         until = self.now + self.scenario.limits.certificate_term
-        self.append(
-            e.VerificationEnded(self.now, node, event.attempt, passed=not is_found, valid_until=until)
-        )
-        if node in self.broken and not is_found:
-            self.after(self.random.expovariate(1 / self.scenario.relapse), lambda: self._relapse(node))
-
-    def _relapse(self, node: str) -> None:
-        if node not in self.broken:
-            return
-        if node in self.member_places:
-            self.relapses += 1
-            self._strike(node, *self.broken[node])
-        elif self.fleet.nodes[node].phase in (Phase.IN_SERVICE, Phase.READY_SPARE):
-            self.after(self.scenario.relapse, lambda: self._relapse(node))
+        self.append(e.VerificationEnded(self.now, node, event.attempt, passed, until))
 
     def _end_triage(self, node: str) -> None:
-        if node not in self.broken:
+        if node not in self.faults.broken:
             self._burn_in(node)
             return
         self._move(node, Phase.RMA_OUT)
         self.after(self.scenario.repair, lambda: self._return_from_repair(node))
 
     def _return_from_repair(self, node: str) -> None:
-        self.broken.pop(node, None)
-        self.cured_lemons.add(node)
+        self.faults.replace_part(node)
         self._move(node, Phase.RMA_RETURNED)
         self.after(1.0, lambda: self._burn_in(node))
 
@@ -316,11 +281,11 @@ class Simulation:
             self.start_token += 1
             self.job.start(self.now)
 
-    def _stop(self, reason: Stop) -> None:
+    def stop(self, reason: Stop) -> None:
         self.job.stop(self.now, reason)
         self.start_token += self.start_token % 2
 
-    def _block(self, what: str, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+    def block(self, what: str, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         """Keep the job down for a time, and do something at its end."""
         self.blocks[what] += 1
 
@@ -333,8 +298,8 @@ class Simulation:
     def _open_window(self) -> None:
         """Planned maintenance: the job saves and stops, and nodes whose certificate ends soon are tested."""
         scenario, limits = self.scenario, self.scenario.limits
-        self._stop(Stop.PLANNED)
-        self._block("window", scenario.maintenance)
+        self.stop(Stop.PLANNED)
+        self.block("window", scenario.maintenance)
         at_once = int(limits.renew_share * len(self.fleet.nodes)) - self.fleet.phases[Phase.VERIFYING]
         due = [
             node
@@ -345,134 +310,3 @@ class Simulation:
         for node in due[: max(0, at_once)]:
             self.append(e.Unassigned(self.now, node, JOB))
         self.after(scenario.maintenance_every, self._open_window)
-
-    # Faults
-
-    def _next_fault(self) -> None:
-        """Faults of one constant rate; the cause, and then the node, are drawn."""
-        scenario = self.scenario
-        total = sum(cause.count for cause in CAUSES)
-        per_hour = scenario.rate * total / LLAMA_GPU_HOURS * scenario.gpus
-        self.after(self.random.expovariate(per_hour) * HOUR, self._fault)
-
-    def _fault(self) -> None:
-        self._next_fault()
-        cause = self.random.choices(CAUSES, [each.count for each in CAUSES])[0]
-        if cause.cured_by is None:
-            self.by_cause[cause.name] += 1
-            self._stop(Stop.UNPLANNED)
-            self._block("restart", self.scenario.detect)
-            return
-        node = self._victim()
-        if node is None:
-            return
-        if cause.scope is Scope.LINK and self.random.random() < self.scenario.leaf_share:
-            self._leaf_fault(cause, self.fleet.nodes[node].leaf)
-            return
-        cure = self.random.choices(list(cause.cured_by), list(cause.cured_by.values()))[0]
-        self.by_cause[cause.name] += 1
-        self._strike(node, cause, cure)
-
-    def _victim(self) -> str | None:
-        """Draw a node of the job; a lemon whose parts were replaced is a node like the others."""
-        scenario = self.scenario
-        if self.lemons and self.random.random() < scenario.lemon_faults:
-            node = self.random.choice(self.lemons)
-            usual = (1 - scenario.lemon_faults) / scenario.job_nodes
-            weight = scenario.lemon_faults / len(self.lemons)
-            if node in self.cured_lemons and self.random.random() > usual / weight:
-                return None
-            return node if node in self.member_places else None
-        return self.random.choice(self.members) if self.members else None
-
-    def _strike(self, node: str, cause: Cause, cure: Action) -> None:
-        known = self.broken.get(node)
-        if known is None or cure.rung > known[1].rung:
-            self.broken[node] = cause, cure
-        self._stop(Stop.UNPLANNED)
-        is_named = self.random.random() < self.scenario.recall
-        check = cause.check if is_named else rates.SEARCH
-        wait = self.scenario.detect + (0.0 if is_named else self.scenario.search)
-        action = Action.RESET_GPU if cause.check.startswith(("gpu", "ecc")) else Action.REBOOT
-        scope = cause.scope if is_named else Scope.NODE
-
-        def report() -> None:
-            self._report(node, check, action, scope)
-
-        self._block("search", wait, report)
-
-    def _report(
-        self,
-        node: str,
-        check: str,
-        action: Action,
-        scope: Scope = Scope.NODE,
-        *,
-        is_fatal: bool = True,
-        status: Status = Status.FAIL,
-    ) -> str:
-        self.verdicts += 1
-        verdict = f"v{self.verdicts}"
-        boot = self.fleet.nodes[node].boot
-        self.append(
-            e.Verdict(
-                self.now, node, verdict, check, status, boot, "simulated", "simulated", "simulator", "1",
-                action, scope, is_fatal,
-            )
-        )  # fmt: skip
-        return verdict
-
-    def _leaf_fault(self, cause: Cause, leaf: str) -> None:
-        """A leaf switch fails: the links of all its nodes are down until it is repaired."""
-        self.by_cause[cause.name] += 1
-        self._stop(Stop.UNPLANNED)
-        nodes = [node for node in self.members if self.fleet.nodes[node].leaf == leaf]
-
-        def report(status: Status) -> None:
-            for node in nodes:
-                self._report(node, cause.check, Action.REBOOT, Scope.LINK, status=status)
-
-        self._block("search", self.scenario.detect, lambda: report(Status.FAIL))
-        self.after(self.scenario.detect + self.scenario.leaf_repair, lambda: report(Status.PASS))
-
-    def _next_rack_fault(self) -> None:
-        mean = 365 * DAY / self.scenario.rack_faults_per_year
-        self.after(self.random.expovariate(1 / mean), self._rack_fault)
-
-    def _rack_fault(self) -> None:
-        """A rack loses power until it is repaired."""
-        self._next_rack_fault()
-        rack = self.fleet.nodes[self.random.choice(self.members)].rack if self.members else ""
-        if rack in self.dark_racks or not rack:
-            return
-        self.by_cause[rates.RACK_CAUSE] += 1
-        self.dark_racks.add(rack)
-        self._stop(Stop.UNPLANNED)
-        nodes = [node for node in self.members if self.fleet.nodes[node].rack == rack]
-        cause = Cause(rates.RACK_CAUSE, 0, rates.RACK_POWER)
-        for node in nodes:
-            self.broken.setdefault(node, (cause, Action.POWER_CYCLE))
-
-        def report() -> None:
-            for node in nodes:
-                self._report(node, rates.RACK_POWER, Action.POWER_CYCLE)
-
-        self._block("search", self.scenario.detect, report)
-        self.after(self.scenario.rack_repair, lambda: self.dark_racks.discard(rack))
-
-    def _next_false_positive(self, check: str, per_day: float) -> None:
-        mean = DAY / (per_day * self.scenario.job_nodes)
-        self.after(self.random.expovariate(1 / mean), lambda: self._false_positive(check, per_day))
-
-    def _false_positive(self, check: str, per_day: float) -> None:
-        self._next_false_positive(check, per_day)
-        node = self.random.choice(self.members) if self.members else ""
-        if not node or node in self.broken:
-            return
-        named = check or self.random.choice(sorted(self.scenario.limits.trusted - {rates.OUTLIER}))
-        is_in_shadow = bool(self.fleet.breakers.in_shadow(named))
-        verdict = self._report(node, named, Action.RESET_GPU, is_fatal=False)
-        if is_in_shadow:
-            # An active test judges it when the node is idle.
-            wait = self.scenario.maintenance_every
-            self.after(wait, lambda: self.append(e.Judged(self.now, node, named, verdict, False)))

@@ -85,8 +85,8 @@ def summarize(simulation: Simulation) -> Result:
     best = checkpoints.best_interval(job.runs, scenario.save, interval)
     return Result(
         interruptions=unplanned,
-        relapses=simulation.relapses,
-        by_cause=dict(simulation.by_cause.most_common()),
+        relapses=simulation.faults.relapses,
+        by_cause=dict(simulation.faults.by_cause.most_common()),
         planned_interruptions=job.stops[Stop.PLANNED],
         false_drains=simulation.false_drains,
         false_drain_interruptions=job.stops[Stop.FALSE_DRAIN],
