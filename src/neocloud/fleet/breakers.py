@@ -1,0 +1,196 @@
+# pyright: strict
+"""Breakers: what stops drains and repairs while something larger than one node may be wrong.
+
+They are a fold over the same events as the nodes. A breaker that trips stops what it guards for a cool-down;
+then it is half-open and admits canaries, whose outcome closes it or opens it again.
+"""
+
+from collections import Counter, deque
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+from neocloud.fleet import events as e
+from neocloud.fleet.events import OURS, Event, Status
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.limits import HOUR, Limits
+
+Key = tuple[str, str]
+"""What a breaker guards: a check, rack, leaf or action with its name, or the cluster with ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    opened_at: float
+    canaries: tuple[tuple[str, float], ...] = ()
+    """Nodes that were let through since, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    confirmed: int = 0
+    refuted: int = 0
+
+    @property
+    def judged(self) -> int:
+        return self.confirmed + self.refuted
+
+
+@dataclass(slots=True)
+class CheckRate:
+    """How many nodes fail a check: each within the window, and counts by the hour for the baseline."""
+
+    recent: deque[tuple[float, str]] = field(default_factory=deque[tuple[float, str]])
+    by_hour: Counter[int] = field(default_factory=Counter[int])
+
+    def copy(self) -> "CheckRate":
+        return CheckRate(self.recent.copy(), self.by_hour.copy())
+
+
+class Breakers:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.drains: deque[tuple[float, str, str]] = deque()
+        """Our drains within the window: when, rack, leaf."""
+        self.rates: dict[str, CheckRate] = {}
+        self.failures: Counter[str] = Counter()
+        """Failures of each action in a row."""
+        self.trips: dict[Key, Trip] = {}
+        self.precisions: dict[str, Precision] = {}
+
+    def copy(self) -> "Breakers":
+        other = copy(self)
+        other.drains = self.drains.copy()
+        other.rates = {check: rate.copy() for check, rate in self.rates.items()}
+        other.failures, other.trips = self.failures.copy(), self.trips.copy()
+        other.precisions = self.precisions.copy()
+        return other
+
+    def in_shadow(self, check: str) -> str:
+        """Return why a check may not drain nodes yet, or "" for one that may."""
+        record = self.precisions.get(check, Precision())
+        if record.judged >= self.limits.judged_minimum:
+            share = record.confirmed / record.judged
+            if share < self.limits.precision_minimum:
+                return f"shadow: {check} was right in {record.confirmed} of {record.judged} cases"
+            return ""
+        if check in self.limits.trusted:
+            return ""
+        return f"shadow: {check} has {record.judged} judged cases, {self.limits.judged_minimum} are needed"
+
+    def refusal(self, key: Key, now: float) -> str:
+        """Return why a breaker refuses, or "" when it is closed or has room for a canary."""
+        trip = self.trips.get(key)
+        if trip is None:
+            return ""
+        name = " ".join(key).strip()
+        if now < trip.opened_at + self.limits.cool_down:
+            return f"breaker {name}: open"
+        waiting = sum(1 for _, at in trip.canaries if at > now - self.limits.cool_down)
+        return f"breaker {name}: waits for its canary" if waiting >= self.limits.canaries else ""
+
+    def drain_refusal(self, state: NodeState, check: str, now: float) -> str:
+        keys: tuple[Key, ...] = (
+            ("check", check),
+            ("leaf", state.leaf),
+            ("rack", state.rack),
+            ("cluster", ""),
+        )
+        return next((why for key in keys if (why := self.refusal(key, now))), "")
+
+    def observe(self, event: Event, before: NodeState, after: NodeState, fleet_size: int) -> None:
+        """Take in an event that changed its node, or a judgement."""
+        match event:
+            case e.Verdict() if event.status is not Status.PASS:
+                self._failing(event)
+            case e.Judged():
+                self._judged(event)
+            case e.DrainRequested() if event.owner == OURS and not before.is_drained_by_us:
+                self._drained(event, after, fleet_size)
+            case e.StepStarted():
+                self._canary(("action", event.action), event.node, event.at)
+            case e.StepEnded() if before.running is not None:
+                self._step_ended(event, str(before.running.action))
+            case e.VerificationEnded():
+                for key in [key for key in self.trips if key[0] in ("cluster", "rack", "leaf")]:
+                    self._canary_ended(key, event.node, event.at, is_good=after.certificate is not None)
+            case _:
+                pass
+
+    def _trip(self, key: Key, at: float) -> None:
+        self.trips.setdefault(key, Trip(at))
+
+    def _canary(self, key: Key, node: str, at: float) -> None:
+        trip = self.trips.get(key)
+        if trip is not None:
+            self.trips[key] = replace(trip, canaries=(*trip.canaries, (node, at)))
+
+    def _canary_ended(self, key: Key, node: str, at: float, *, is_good: bool) -> None:
+        trip = self.trips.get(key)
+        if trip is None or all(node != each for each, _ in trip.canaries):
+            return
+        if is_good:
+            del self.trips[key]
+        else:
+            self.trips[key] = Trip(at)
+
+    def _drained(self, event: e.DrainRequested, state: NodeState, fleet_size: int) -> None:
+        limits = self.limits
+        self.drains.append((event.at, state.rack, state.leaf))
+        while self.drains and self.drains[0][0] <= event.at - limits.window:
+            self.drains.popleft()
+        self._canary(("check", event.check), event.node, event.at)
+        in_cluster = max(limits.smallest_cluster_limit, int(limits.cluster_drains * fleet_size))
+        counts: tuple[tuple[Key, int, int], ...] = (
+            (("cluster", ""), len(self.drains), in_cluster),
+            (
+                ("rack", state.rack),
+                sum(1 for _, rack, _ in self.drains if rack == state.rack),
+                limits.rack_drains,
+            ),
+            (
+                ("leaf", state.leaf),
+                sum(1 for _, _, leaf in self.drains if leaf == state.leaf),
+                limits.leaf_drains,
+            ),
+        )
+        for key, count, limit in counts:
+            if key in self.trips:
+                self._canary(key, event.node, event.at)
+            elif count >= limit:
+                self._trip(key, event.at)
+
+    def _failing(self, event: e.Verdict) -> None:
+        limits = self.limits
+        rate = self.rates.setdefault(event.check, CheckRate())
+        while rate.recent and rate.recent[0][0] <= event.at - limits.check_window:
+            rate.recent.popleft()
+        if any(node == event.node for _, node in rate.recent):
+            return
+        rate.recent.append((event.at, event.node))
+        hour = int(event.at // HOUR)
+        rate.by_hour[hour] += 1
+        oldest = hour - int(limits.baseline // HOUR)
+        for each in [each for each in rate.by_hour if each < oldest]:
+            del rate.by_hour[each]
+        if len(rate.recent) < limits.check_minimum:
+            return
+        earlier = sum(rate.by_hour.values()) - len(rate.recent)
+        usual = earlier * limits.check_window / limits.baseline
+        if len(rate.recent) > limits.check_factor * usual:
+            self._trip(("check", event.check), event.at)
+
+    def _judged(self, event: e.Judged) -> None:
+        record = self.precisions.get(event.check, Precision())
+        confirmed = record.confirmed + event.is_confirmed
+        self.precisions[event.check] = Precision(confirmed, record.refuted + (not event.is_confirmed))
+        self._canary_ended(("check", event.check), event.node, event.at, is_good=event.is_confirmed)
+
+    def _step_ended(self, event: e.StepEnded, action: str) -> None:
+        key: Key = ("action", action)
+        self._canary_ended(key, event.node, event.at, is_good=event.succeeded)
+        if event.succeeded:
+            self.failures[action] = 0
+            return
+        self.failures[action] += 1
+        if self.failures[action] >= self.limits.action_failures:
+            self._trip(key, event.at)

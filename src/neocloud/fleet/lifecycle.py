@@ -1,0 +1,347 @@
+# pyright: strict
+"""The state of a node as a pure fold over its events.
+
+`advance` never raises for an event that comes late, twice or out of turn: it returns the state unchanged.
+What is unknown is never healthy, and only a passed verification of the running boot makes a node usable.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from neocloud.fleet import events as e
+from neocloud.fleet.actions import Action
+from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
+
+HISTORY_SECONDS = 7 * 86400.0
+"""How far back steps are remembered: the longest budget."""
+
+BY_HAND: Mapping[Phase, frozenset[Phase]] = {
+    Phase.ORDERED: frozenset({Phase.RACKED}),
+    Phase.RACKED: frozenset({Phase.ONBOARDING}),
+    Phase.ONBOARDING: frozenset({Phase.SEATRIAL, Phase.TRIAGE}),
+    Phase.SEATRIAL: frozenset({Phase.FIRMWARE, Phase.TRIAGE}),
+    Phase.FIRMWARE: frozenset({Phase.BURN_IN, Phase.TRIAGE}),
+    Phase.BURN_IN: frozenset({Phase.TRIAGE}),
+    Phase.DRAINED: frozenset({Phase.TRIAGE, Phase.MAINTENANCE, Phase.QUARANTINED_RACK, Phase.RETIRED}),
+    Phase.MAINTENANCE: frozenset({Phase.DRAINED}),
+    Phase.QUARANTINED_RACK: frozenset({Phase.DRAINED, Phase.TRIAGE}),
+    Phase.TRIAGE: frozenset({Phase.DEBUG, Phase.RMA_OUT, Phase.ONBOARDING, Phase.BURN_IN, Phase.RETIRED}),
+    Phase.DEBUG: frozenset({Phase.TRIAGE, Phase.RMA_OUT, Phase.ONBOARDING, Phase.RETIRED}),
+    Phase.RMA_OUT: frozenset({Phase.RMA_RETURNED, Phase.RETIRED}),
+    Phase.RMA_RETURNED: frozenset({Phase.ONBOARDING, Phase.BURN_IN}),
+}
+"""Moves that people make. None leads into service: only a passed verification does."""
+
+UNVERIFIED = frozenset({Phase.DRAINED, Phase.BURN_IN})
+"""Phases from which a verification starts, beside idle nodes whose certificate is renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Proof that a node passed its tests, for one boot and until an end."""
+
+    boot: str
+    issued_at: float
+    valid_until: float
+    suite: Suite
+
+    def is_valid(self, boot: str, now: float) -> bool:
+        return bool(boot) and self.boot == boot and self.issued_at <= now < self.valid_until
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A remediation step or a verification that runs; `action` is NONE for a verification."""
+
+    number: int
+    started_at: float
+    deadline: float
+    boot: str
+    action: Action = Action.NONE
+    suite: Suite = Suite.QUICK
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    node: str
+    rack: str = ""
+    leaf: str = ""
+    phase: Phase = Phase.ORDERED
+    since: float = -math.inf
+    boot: str = ""
+    booted_at: float = -math.inf
+    certificate: Certificate | None = None
+    faults: tuple[e.Verdict, ...] = ()
+    """The verdicts that speak against the node, one for each check."""
+    judged: tuple[tuple[str, float], ...] = ()
+    """Time of the last verdict of each check."""
+    findings: tuple[tuple[str, float], ...] = ()
+    """Time of the last judgement of each check's verdicts."""
+    holds: tuple[e.DrainRequested, ...] = ()
+    """Drains in force, one for each owner."""
+    released: tuple[tuple[str, float], ...] = ()
+    """When each owner last released a drain: an older request is late."""
+    moved_at: float = -math.inf
+    assigned_at: float = -math.inf
+    unassigned_at: float = -math.inf
+    attempts: int = 0
+    running: Attempt | None = None
+    tried: Action = Action.NONE
+    """Highest rung since the node left service."""
+    is_repaired: bool = False
+    """Whether the last step succeeded, and no verification has judged it yet."""
+    has_failed_test: bool = False
+    """Whether the last verification did not pass."""
+    history: tuple[tuple[Action, float], ...] = ()
+    reserved_for: str | None = None
+    is_attached: bool = False
+    tenant: str = ""
+    job: str = ""
+
+    def is_schedulable(self, now: float) -> bool:
+        """Return whether new work may start on the node."""
+        return (
+            self.phase is Phase.IN_SERVICE
+            and self.has_certificate(now)
+            and not self.faults
+            and not self.holds
+        )
+
+    def has_certificate(self, now: float) -> bool:
+        return self.certificate is not None and self.certificate.is_valid(self.boot, now)
+
+    @property
+    def is_held_by_others(self) -> bool:
+        return any(hold.owner != OURS for hold in self.holds)
+
+    @property
+    def is_drained_by_us(self) -> bool:
+        return any(hold.owner == OURS for hold in self.holds)
+
+
+def fold(node: str, log: Iterable[Event]) -> NodeState:
+    state = NodeState(node)
+    for event in log:
+        state = advance(state, event)
+    return state
+
+
+def advance(state: NodeState, event: Event) -> NodeState:
+    """Return the state after an event of this node."""
+    match event:
+        case e.Verdict():
+            return _verdict(state, event)
+        case e.Registered():
+            return _registered(state, event)
+        case e.Booted():
+            return _booted(state, event)
+        case e.DrainRequested() | e.DrainReleased() | e.Drained():
+            return _drain(state, event)
+        case e.StepStarted() | e.StepEnded() | e.VerificationStarted() | e.VerificationEnded():
+            return _attempt(state, event)
+        case e.SpareReserved() | e.Attached() | e.Returned():
+            return _spare(state, event)
+        case e.Assigned() | e.Unassigned():
+            return _work(state, event)
+        case e.Judged():
+            if any(check == event.check and at >= event.at for check, at in state.findings):
+                return state
+            others = (each for each in state.findings if each[0] != event.check)
+            return replace(state, findings=(*others, (event.check, event.at)))
+        case e.Moved():
+            return _moved(state, event)
+        case _:
+            return state
+
+
+def _registered(state: NodeState, event: e.Registered) -> NodeState:
+    if state.since > -math.inf:
+        return state
+    phase = event.phase if event.phase in BY_HAND else Phase.ORDERED
+    return replace(state, rack=event.rack, leaf=event.leaf, phase=phase, since=event.at)
+
+
+def _work(state: NodeState, event: e.Assigned | e.Unassigned) -> NodeState:
+    if isinstance(event, e.Assigned):
+        is_late = event.at <= state.unassigned_at or event.at < state.since
+        if state.job or is_late or not state.is_schedulable(event.at):
+            return state
+        return replace(state, tenant=event.tenant, job=event.job, assigned_at=event.at)
+    if not state.job or event.job != state.job or event.at < state.assigned_at:
+        return state
+    return replace(state, tenant="", job="", unassigned_at=event.at)
+
+
+def _enter(state: NodeState, phase: Phase, at: float) -> NodeState:
+    return replace(state, phase=phase, since=at)
+
+
+def _verdict(state: NodeState, event: e.Verdict) -> NodeState:
+    if event.boot != state.boot or event.at < state.booted_at:
+        return state
+    if any(check == event.check and at >= event.at for check, at in state.judged):
+        return state
+    judged = (*(each for each in state.judged if each[0] != event.check), (event.check, event.at))
+    faults = tuple(each for each in state.faults if each.check != event.check)
+    concerns_node = event.status is Status.UNKNOWN or event.action.rung > Action.RESTART_APP.rung
+    if event.status is not Status.PASS and concerns_node:
+        faults = (*faults, event)
+    state = replace(state, judged=judged, faults=faults)
+    if faults and state.phase is Phase.IN_SERVICE:
+        return _enter(state, Phase.SUSPECT, event.at)
+    if faults and state.phase is Phase.READY_SPARE:
+        return _unready(state, event.at)
+    if faults and state.phase is Phase.DRAINED:
+        return replace(state, certificate=None)
+    if not faults and state.phase is Phase.SUSPECT and state.certificate is not None:
+        return _enter(state, Phase.IN_SERVICE, event.at)
+    return state
+
+
+def _unready(state: NodeState, at: float) -> NodeState:
+    return replace(
+        state, phase=Phase.DRAINED, since=at, certificate=None, reserved_for=None, is_attached=False
+    )
+
+
+def _booted(state: NodeState, event: e.Booted) -> NodeState:
+    if event.at <= state.booted_at or event.boot == state.boot:
+        return state
+    state = replace(state, boot=event.boot, booted_at=event.at, certificate=None)
+    if state.phase is Phase.IN_SERVICE:
+        return _enter(state, Phase.SUSPECT, event.at)
+    return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state
+
+
+def _drain(state: NodeState, event: e.DrainRequested | e.DrainReleased | e.Drained) -> NodeState:
+    if isinstance(event, e.DrainRequested):
+        is_late = any(owner == event.owner and at >= event.at for owner, at in state.released)
+        if is_late or not event.evidence or any(hold.owner == event.owner for hold in state.holds):
+            return state
+        state = replace(state, holds=(*state.holds, event))
+        if state.phase in (Phase.IN_SERVICE, Phase.SUSPECT):
+            return _enter(state, Phase.DRAINING, event.at)
+        return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state
+    if isinstance(event, e.DrainReleased):
+        held = next((hold for hold in state.holds if hold.owner == event.owner), None)
+        if held is None or event.at < held.at or event.owner == OURS:
+            # Our own hold ends with a passed verification, and in no other way.
+            return state
+        state = replace(
+            state,
+            holds=tuple(hold for hold in state.holds if hold is not held),
+            released=(*(each for each in state.released if each[0] != event.owner), (event.owner, event.at)),
+        )
+        if state.phase is Phase.DRAINING and not state.holds:
+            usable = state.certificate is not None and not state.faults
+            return _enter(state, Phase.IN_SERVICE if usable else Phase.SUSPECT, event.at)
+        if state.phase is Phase.DRAINED and state.certificate is not None and not state.holds:
+            return _enter(state, Phase.READY_SPARE, event.at)
+        return state
+    if state.phase is not Phase.DRAINING or event.at < state.since:
+        return state
+    return replace(
+        state,
+        phase=Phase.DRAINED,
+        since=event.at,
+        certificate=None,
+        tenant="",
+        job="",
+        unassigned_at=event.at,
+        tried=Action.NONE,
+        is_repaired=False,
+        has_failed_test=False,
+    )
+
+
+def _attempt(
+    state: NodeState, event: e.StepStarted | e.StepEnded | e.VerificationStarted | e.VerificationEnded
+) -> NodeState:
+    if isinstance(event, e.StepStarted):
+        if event.attempt != state.attempts + 1 or state.phase is not Phase.DRAINED or state.is_held_by_others:
+            return state
+        recent = tuple(each for each in state.history if each[1] > event.at - HISTORY_SECONDS)
+        return replace(
+            state,
+            phase=Phase.REMEDIATING,
+            since=event.at,
+            attempts=event.attempt,
+            running=Attempt(event.attempt, event.at, event.deadline, state.boot, event.action),
+            tried=max(state.tried, event.action, key=lambda action: action.rung),
+            history=(*recent, (event.action, event.at)),
+        )
+    if isinstance(event, e.VerificationStarted):
+        renews = state.phase in (Phase.IN_SERVICE, Phase.READY_SPARE) and not state.job
+        if event.attempt != state.attempts + 1 or not (renews or state.phase in UNVERIFIED):
+            return state
+        return replace(
+            state,
+            phase=Phase.VERIFYING,
+            since=event.at,
+            attempts=event.attempt,
+            running=Attempt(event.attempt, event.at, event.deadline, state.boot, suite=event.suite),
+            certificate=None,
+            reserved_for=None,
+            is_attached=False,
+            is_repaired=False,
+        )
+    running = state.running
+    is_step = isinstance(event, e.StepEnded)
+    if running is None or running.number != event.attempt or event.at < running.started_at:
+        return state
+    if is_step is (running.action is Action.NONE):
+        return state
+    state = replace(state, running=None, phase=Phase.DRAINED, since=event.at)
+    if isinstance(event, e.StepEnded):
+        return replace(state, is_repaired=event.succeeded)
+    return _passed(state, running, event) if event.passed else replace(state, has_failed_test=True)
+
+
+def _passed(state: NodeState, running: Attempt, event: e.VerificationEnded) -> NodeState:
+    """A pass counts for the boot that was tested, and against the faults from before the test."""
+    later = tuple(fault for fault in state.faults if fault.at > running.started_at)
+    if later or running.boot != state.boot or not state.boot or event.valid_until <= event.at:
+        return replace(state, has_failed_test=True)
+    foreign = tuple(hold for hold in state.holds if hold.owner != OURS)
+    ours = (OURS, event.at)
+    return replace(
+        state,
+        certificate=Certificate(state.boot, event.at, event.valid_until, running.suite),
+        faults=(),
+        holds=foreign,
+        released=(*(each for each in state.released if each[0] != OURS), ours),
+        phase=Phase.DRAINED if foreign else Phase.READY_SPARE,
+        since=event.at,
+        tried=Action.NONE,
+        has_failed_test=False,
+    )
+
+
+def _spare(state: NodeState, event: e.SpareReserved | e.Attached | e.Returned) -> NodeState:
+    is_ready = (
+        state.phase is Phase.READY_SPARE
+        and state.has_certificate(event.at)
+        and not (state.faults or state.holds)
+    )
+    if not is_ready or event.at < state.since:
+        return state
+    if isinstance(event, e.SpareReserved):
+        return replace(state, reserved_for=event.replaces) if state.reserved_for is None else state
+    if state.reserved_for is None:
+        return state
+    if isinstance(event, e.Attached):
+        return replace(state, is_attached=True)
+    if not state.is_attached:
+        return state
+    return replace(state, phase=Phase.IN_SERVICE, since=event.at, reserved_for=None, is_attached=False)
+
+
+def _moved(state: NodeState, event: e.Moved) -> NodeState:
+    if event.at <= state.moved_at or event.at < state.since:
+        return state
+    if event.to not in BY_HAND.get(state.phase, frozenset()):
+        return state
+    return replace(
+        state, phase=event.to, since=event.at, moved_at=event.at, certificate=None, tried=Action.NONE
+    )

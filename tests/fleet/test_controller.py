@@ -1,0 +1,215 @@
+"""The controller: promises kept on random walks, breakers, correlation, spares. HEALTH-05, HEALTH-06."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from neocloud.fleet import events as e
+from neocloud.fleet.actions import Action
+from neocloud.fleet.controller import Fleet, Plan, decide
+from neocloud.fleet.events import OURS, Phase, Scope, Status, Suite
+from neocloud.fleet.limits import DAY, MINUTE, Limits
+from tests.fleet.walk import Walk
+
+LIMITS = Limits(trusted=frozenset({"gpu", "link", "mount"}))
+ROOMY = replace(LIMITS, cluster_drains=0.5, rack_drains=99, leaf_drains=99, check_minimum=99)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_walk_keeps_every_promise(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(1500):
+        walk.step()
+    walk.check_replay()
+    assert walk.drained_ever > 10, "it drained nodes"
+    assert walk.served_steps > 1500, "nodes were in service"
+    assert any(isinstance(event, e.StepStarted) for event in walk.log)
+
+
+class Site:
+    """A fleet of 40 nodes in service, 4 to a rack and 8 to a leaf switch, and spares."""
+
+    def __init__(self, limits: Limits = LIMITS, spares: int = 0) -> None:
+        self.fleet, self.now = Fleet(limits, 40), 1000.0
+        for number in range(40 + spares):
+            name = f"n{number}"
+            self.add(e.Registered(0, name, f"r{number // 4}", f"l{number // 8}", Phase.DRAINED))
+            self.add(e.Booted(1, name, "b"))
+            self.add(e.VerificationStarted(2, name, Suite.FULL, 1, 99))
+            self.add(e.VerificationEnded(3, name, 1, passed=True, valid_until=7 * DAY))
+            if number < 40:
+                self.add(e.SpareReserved(4, name))
+                self.add(e.Attached(5, name))
+                self.add(e.Returned(6, name))
+                self.add(e.Assigned(7, name, "tenant", f"j{number % 20}"))
+
+    def add(self, event: e.Event) -> None:
+        self.fleet.apply(event)
+
+    def fail(
+        self,
+        *numbers: int,
+        check: str = "gpu",
+        status: Status = Status.FAIL,
+        scope: Scope = Scope.NODE,
+        fatal: bool = True,
+    ) -> None:
+        for number in numbers:
+            text = f"v{number}-{self.now}"
+            sample = ("s", "t", "test", "1", Action.RESET_GPU, scope, fatal)
+            self.add(e.Verdict(self.now, f"n{number}", text, check, status, "b", *sample))
+
+    def decide(self, seconds: float = 0.0) -> Plan:
+        """Decide after a time, and take the decisions."""
+        self.now += seconds
+        plan = decide(self.fleet, self.now)
+        for decision in plan.decisions:
+            self.add(decision.event)
+        return plan
+
+    def repair(self, node: str, *, is_good: bool) -> None:
+        """Take a node that is draining through reset and verification."""
+        self.add(e.Drained(self.now, node))
+        self.decide(1)
+        self.add(e.StepEnded(self.now, node, self.fleet.nodes[node].attempts, True))
+        self.decide(1)
+        attempt = self.fleet.nodes[node].attempts
+        self.add(e.VerificationEnded(self.now + 1, node, attempt, is_good, self.now + 7 * DAY))
+        self.decide(2)
+
+
+def drains(plan: Plan) -> Sequence[str]:
+    return [each.event.node for each in plan.decisions if isinstance(each.event, e.DrainRequested)]
+
+
+def test_a_fault_is_drained_repaired_verified_and_replaced() -> None:
+    site = Site(spares=2)
+    site.fail(3)
+    plan = site.decide(1)
+    assert drains(plan) == ["n3"] and site.fleet.nodes["n3"].holds[0].evidence == "v3-1000.0"
+    reserved = [each.event for each in plan.decisions if isinstance(each.event, e.SpareReserved)]
+    assert [(each.node, each.replaces) for each in reserved] == [("n40", "n3")]
+    assert not site.decide(1).decisions
+    site.add(e.Attached(site.now, "n40"))
+    assert [type(each.event) for each in site.decide(1).decisions] == [e.Returned]
+    site.repair("n3", is_good=True)
+    assert site.fleet.nodes["n3"].phase is Phase.READY_SPARE
+    assert site.fleet.nodes["n3"].history[0][0] is Action.RESET_GPU
+
+
+def test_the_cluster_breaker_stops_drains_and_a_canary_closes_it() -> None:
+    site = Site()
+    site.fail(0, 9, 17, 25)
+    plan = site.decide()
+    assert len(drains(plan)) == 2, "5% of 40"
+    assert set(plan.held.values()) == {"breaker cluster: open"}
+    assert not drains(site.decide(29 * MINUTE))
+    site.repair("n0", is_good=True)
+    plan = site.decide(2 * MINUTE)
+    assert drains(plan) == ["n17"]
+    assert plan.held == {"n25": "breaker cluster: waits for its canary"}
+    site.repair("n17", is_good=False)
+    assert site.decide().held["n25"] == "breaker cluster: open", "the canary failed"
+    assert drains(site.decide(31 * MINUTE)) == ["n25"]
+    site.repair("n25", is_good=True)
+    assert not site.fleet.breakers.trips
+
+
+def test_a_check_that_fails_everywhere_is_tripped_and_what_it_said_is_judged() -> None:
+    site = Site(replace(ROOMY, check_minimum=3))
+    site.fail(0, 9, 17, check="gpu")
+    assert not drains(site.decide())
+    assert set(site.decide().held.values()) == {"breaker check gpu: open"}
+    assert drains(site.decide(31 * MINUTE)) == ["n0"]
+    site.add(e.Judged(site.now, "n0", "gpu", "v", is_confirmed=True))
+    assert drains(site.decide()) == ["n9", "n17"]
+
+
+def test_a_check_without_a_record_and_one_with_a_bad_one_take_no_node() -> None:
+    site = Site(replace(LIMITS, judged_minimum=2))
+    site.fail(0, check="new")
+    assert not site.decide().decisions and site.fleet.nodes["n0"].phase is Phase.IN_SERVICE
+    for number, is_right in enumerate((True, True, False, False, False)):
+        site.add(e.Judged(site.now + number, f"n{number}", "gpu", "v", is_right))
+        site.add(e.Judged(site.now + number, f"n{number}", "new", "v", not is_right))
+    site.fail(1, check="new")
+    site.fail(2, check="gpu")
+    assert drains(site.decide()) == ["n1"], "right in 3 of 5; the trusted check in 2 of 5"
+
+
+@pytest.mark.parametrize(
+    ("check", "scope", "numbers", "to_blame"),
+    [
+        ("link", Scope.LINK, (0, 1, 2), "switch l0"),
+        ("mount", Scope.STORAGE, (0, 9, 17, 25, 33), "storage"),
+    ],
+)
+def test_many_nodes_that_share_something_are_not_to_blame(
+    check: str, scope: Scope, numbers: tuple[int, ...], to_blame: str
+) -> None:
+    site = Site(ROOMY)
+    site.fail(*numbers, check=check, scope=scope)
+    site.decide()
+    plan = site.decide(6)
+    assert not plan.decisions and len(plan.held) == len(numbers)
+    assert all(to_blame in why for why in plan.held.values())
+    site.fail(numbers[0], check=check, scope=scope, status=Status.PASS)
+    expected = list(f"n{number}" for number in numbers[1:])
+    assert drains(site.decide(6)) == expected, "few enough to be faults of their own"
+
+
+def test_one_job_loses_one_node_at_a_time_unless_it_is_dead_already() -> None:
+    site = Site(ROOMY)
+    site.fail(0, 20, fatal=False)
+    plan = site.decide()
+    assert drains(plan) == ["n0"] and "job j0" in plan.held["n20"]
+    site.fail(1, 21, fatal=True)
+    assert drains(site.decide(1)) == ["n1", "n21"]
+
+
+def test_steps_that_fail_in_a_row_stop_that_step() -> None:
+    site = Site(replace(ROOMY, action_failures=2))
+    site.fail(0, 9, 17)
+    site.decide()
+    for node in ("n0", "n9"):
+        site.add(e.Drained(site.now, node))
+        site.decide(1)
+        site.add(e.StepEnded(site.now, node, 2, succeeded=False))
+    site.add(e.Drained(site.now, "n17"))
+    assert site.decide(1).held == {"n17": "breaker action reset_gpu: open"}
+    assert isinstance(site.decide(31 * MINUTE).decisions[-1].event, e.StepStarted), "a canary"
+
+
+def test_a_step_that_never_ends_has_failed_at_its_deadline() -> None:
+    site = Site()
+    site.fail(0)
+    site.decide()
+    site.add(e.Drained(site.now, "n0"))
+    site.decide(1)
+    assert not site.decide(14 * MINUTE).decisions
+    assert [type(each.event) for each in site.decide(2 * MINUTE).decisions] == [e.StepEnded]
+    step = site.decide(1).decisions[0].event
+    assert isinstance(step, e.StepStarted) and step.action is Action.REBOOT
+
+
+def test_a_rack_that_is_one_domain_is_drained_as_a_whole() -> None:
+    site = Site(replace(ROOMY, rack_tolerates=2))
+    site.fail(0, 1)
+    assert drains(site.decide()) == ["n0", "n1"]
+    site.fail(2)
+    assert drains(site.decide(1)) == ["n2", "n3"]
+    site.add(e.Drained(site.now, "n3"))
+    site.decide(1)
+    assert site.fleet.nodes["n3"].phase is Phase.QUARANTINED_RACK
+
+
+def test_what_others_drained_is_left_alone() -> None:
+    site = Site()
+    site.add(e.DrainRequested(site.now, "n0", "alice", "asked"))
+    site.add(e.Drained(site.now, "n0"))
+    site.fail(0)
+    assert site.decide(1).held == {"n0": "drained by alice"}
+    site.add(e.DrainReleased(site.now, "n0", "alice"))
+    assert isinstance(site.decide(1).decisions[0].event, e.StepStarted)
+    assert not any(hold.owner == OURS for hold in site.fleet.nodes["n1"].holds)
