@@ -55,7 +55,8 @@ OTHERS = {
     },
     "storage": {
         "gateway_link.py": "what the object gateway and control plane tell each other",
-        "object_clients.py": "the rights and keys of the two files below",
+        "object_clients.py": "the rights and keys of the three files below",
+        "object_keys.py": "keys for the gateway, which keeps files of projects in buckets",
         "object_reads.py": "reads objects for other services, as the account that asked",
         "object_writes.py": "writes objects for other services, as the account that asked",
         "report.py": "what the operator is told in neo status",

@@ -8,7 +8,8 @@ import pytest
 from neocloud.core.sqlite_file import SqliteFileError, lock_file, open_file
 from neocloud.gateway.metering.ledger import open_ledger
 from neocloud.gateway.openai_files.batches import BatchRows
-from neocloud.gateway.openai_files.files import Database, FileStore
+from neocloud.gateway.openai_files.database import Database
+from neocloud.gateway.openai_files.files import FileStore
 from neocloud.testing.waiting import FakeClock
 
 EARLIER = Path(__file__).parent / "earlier_files"
@@ -38,7 +39,7 @@ def test_earlier_files_and_batches_are_found(tmp_path: Path) -> None:
     restore("files.sql", tmp_path / "gateway" / "files.db")
     store = FileStore(tmp_path)
     file = store.find("file-000000000000000000000001")
-    assert file is not None and (file.project_id, file.bytes) == ("project-a", 3)
+    assert file is not None and (file.project_id, file.bytes, file.bucket_id) == ("project-a", 3, "")
     batch = BatchRows(store.database).find("batch_1")
     assert batch is not None and batch.state == "completed"
 

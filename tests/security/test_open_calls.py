@@ -32,6 +32,7 @@ ALLOWED = {
     "gateway/control_plane.py": "the key in the gateway's own folder",
     "gateway/openai_files/batches.py": "a batch's folder, the gateway's own; names in it are fixed",
     "gateway/openai_files/batch_runner.py": "folders of batches; names are ids that it made",
+    "gateway/openai_files/bucket_files.py": "the gateway's own folder; names are ids that it made",
     "gateway/openai_files/files.py": "the gateway's own folder; names are ids that it made",
     "gateway/openai_files/validation.py": "a file of the store, or the input in a batch's folder",
     "gateway/pages/routes.py": "files of the package",

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from awscrt import checksums as crt
 from botocore.exceptions import BotoCoreError, ClientError
@@ -24,6 +24,11 @@ ALGORITHM = "CRC64NVME"
 Count = Callable[[int], None]
 
 
+class Uploaded(NamedTuple):
+    size: int
+    etag: str
+
+
 class TooLong(Exception):
     """The stream has more bytes than an object may have."""
 
@@ -35,18 +40,18 @@ def part_bytes(index: int) -> int:
 
 def upload(
     s3: Any, stream: BinaryIO, bucket: str, key: str, headers: Mapping[str, str], count: Count | None = None
-) -> int:
-    """Upload all bytes of a stream, and return their number. `headers` are those that PutObject takes.
+) -> Uploaded:
+    """Upload all bytes of a stream. `headers` are those that PutObject takes.
 
     Raises the errors of botocore and of the stream, and TooLong.
     """
     fields = {**headers, "ChecksumAlgorithm": ALGORITHM}
     block = _read(stream, part_bytes(0))
     if len(block) < part_bytes(0):
-        s3.put_object(Bucket=bucket, Key=key, Body=block, **fields)
+        answer = s3.put_object(Bucket=bucket, Key=key, Body=block, **fields)
         if count is not None:
             count(len(block))
-        return len(block)
+        return Uploaded(len(block), answer["ETag"])
     with _upload(s3, {"Bucket": bucket, "Key": key}, fields) as parts:
         while block:
             parts.add(block)
@@ -104,10 +109,10 @@ class _Upload:
             self._running.pop(each)
             self._done.append(each.result())
 
-    def complete(self) -> int:
-        """Make it an object, and return its size."""
+    def complete(self) -> Uploaded:
+        """Make it an object."""
         self._take(wait(self._running).done)
-        self._pool.submit(
+        answer = self._pool.submit(
             self._s3.complete_multipart_upload,
             **self._where,
             UploadId=self._creation.result()["UploadId"],
@@ -115,7 +120,7 @@ class _Upload:
             ChecksumType="FULL_OBJECT",
             **{f"Checksum{ALGORITHM}": _encoded(self._value)},
         ).result()
-        return self._size
+        return Uploaded(self._size, answer["ETag"])
 
     def abort(self) -> None:
         """Remove what was uploaded, once no request runs any more."""

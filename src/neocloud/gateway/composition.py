@@ -2,7 +2,7 @@
 """Build the gateway from its components."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -25,17 +25,19 @@ from neocloud.gateway.openai_files.batch_run import BatchClient, ProxyBatchClien
 from neocloud.gateway.openai_files.batch_runner import BatchRunner
 from neocloud.gateway.openai_files.batches import BatchRows
 from neocloud.gateway.openai_files.batches_api import BatchesApi
-from neocloud.gateway.openai_files.files import FileStore, StorageLimits
+from neocloud.gateway.openai_files.bucket_files import BucketFiles, FileKeys
+from neocloud.gateway.openai_files.files import FileStore
 from neocloud.gateway.openai_files.files_api import FilesApi
 from neocloud.gateway.openai_files.fine_tuning import TuningApi
 from neocloud.gateway.openai_files.handlers import CallerAuthenticator, refusal
+from neocloud.gateway.openai_files.quota import StorageLimits
 from neocloud.gateway.pages.routes import Pages
 from neocloud.gateway.routing.proxy import Proxy
 from neocloud.gateway.routing.routes import LoadBalancer, RouteTable, RouteWatcher
 from neocloud.gateway.routing.traffic import Metrics, Traffic
 from neocloud.gateway.routing.upstream import ConnectionPool
 from neocloud.gateway.settings import FileSettings, GatewaySettings
-from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse
+from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse, ProjectFileBucket
 
 
 class OpenAiFiles:
@@ -46,8 +48,10 @@ class OpenAiFiles:
         home: Path,
         callers: CallerAuthenticator,
         batch_client: BatchClient,
+        file_keys: FileKeys,
         api: str,
         *,
+        file_buckets: Callable[[], Iterable[ProjectFileBucket]] = tuple[ProjectFileBucket],
         settings: FileSettings | None = None,
         clock: Clock | None = None,
         calls: CallerApi | None = None,
@@ -58,9 +62,13 @@ class OpenAiFiles:
         quota = self.files.quota(
             StorageLimits(settings.max_project_files, settings.max_project_bytes, settings.min_free_bytes)
         )
-        self._files_api = FilesApi(self.files, quota, settings)
+        self._buckets = BucketFiles(self.files, file_keys, file_buckets)
+        self._files_api = FilesApi(self.files, self._buckets, quota, settings)
         rows = BatchRows(self.files.database)
-        self._runner = BatchRunner(home, rows, self.files, callers, batch_client, settings, clock)
+        self._runner = BatchRunner(
+            home, rows, self.files, self._buckets, callers, batch_client, settings, clock
+        )
+        self._settling: asyncio.Task[None] | None = None
         self._calls = calls or GrpcCallerApi(api, gateway_key_file(home))
         self._tuning_api = TuningApi(self.files, self._calls)
         self._batches_api = BatchesApi(rows, self.files, quota, self._runner, settings, clock)
@@ -77,11 +85,15 @@ class OpenAiFiles:
     async def start(self) -> None:
         """Remove what a crash left behind, and resume unfinished batches."""
         await asyncio.to_thread(self.files.sweep)
+        self._settling = asyncio.create_task(self._buckets.settle_periodically())
         await self._runner.start()
 
     async def stop(self) -> None:
         """Stop running batches; the next start resumes them."""
         await self._runner.stop()
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.gather(self._settling, return_exceptions=True)
         if isinstance(self._calls, GrpcCallerApi):
             await self._calls.close()
 
@@ -118,7 +130,11 @@ class Gateway:
             control_plane, self.table, settings.routes_file, self._routes_changed
         )
         batch_client = ProxyBatchClient(self.proxy, self.authenticator, self.traffic, settings.media_domains)
-        self.objects = OpenAiFiles(settings.home, self.authenticator, batch_client, settings.api, clock=clock)
+        self.objects = OpenAiFiles(
+            *(settings.home, self.authenticator, batch_client, control_plane, settings.api),
+            clock=clock,
+            file_buckets=lambda: self.table.response.file_buckets,
+        )
         model_routes = models_api.routes(
             self.authenticator, self.table, self.metrics, lambda: self._route_watcher.is_connected
         )

@@ -16,6 +16,8 @@ from neocloud.gateway.api.errors import OpenAiError, forbidden, not_authenticate
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,
+    IssueFileKeyRequest,
+    IssueFileKeyResponse,
     ListRoutesRequest,
     ListRoutesResponse,
     ReportTrafficRequest,
@@ -40,6 +42,10 @@ class ControlPlaneUnavailable(Exception):
     """The control plane did not respond, or its error says nothing about the caller."""
 
 
+class NoFileBucket(Exception):
+    """The project has no file bucket with this bucket, or the bucket is gone."""
+
+
 class ControlPlane(Protocol):
     async def admit(self, token: str = "", *, proof: str = "") -> AdmitResponse:
         """Raises InvalidToken, ControlPlaneUnavailable."""
@@ -51,6 +57,10 @@ class ControlPlane(Protocol):
 
     async def report(self, items: Sequence[Traffic]) -> None:
         """Send Traffic messages. Raises ControlPlaneUnavailable."""
+        ...
+
+    async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
+        """Return a key for the object of one file. Raises ControlPlaneUnavailable, NoFileBucket."""
         ...
 
 
@@ -74,6 +84,14 @@ class GrpcControlPlane:
     async def report(self, items: Sequence[Traffic]) -> None:
         request = ReportTrafficRequest(items=items)
         await self._call_or_away("ReportTraffic", request, CALL_SECONDS)
+
+    async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
+        try:
+            return await self._call("IssueFileKey", request, CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.NOT_FOUND:
+                raise NoFileBucket from error
+            raise ControlPlaneUnavailable(error.details() or "the control plane is not reachable") from error
 
     async def close(self) -> None:
         await self._channel.close()

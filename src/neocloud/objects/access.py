@@ -64,6 +64,8 @@ class KeyLimit:
     prefix: str
     writes: bool = False
     """It creates objects instead, and neither reads nor lists."""
+    deletes: bool = False
+    """It deletes objects instead, and does nothing else."""
 
 
 @dataclass(frozen=True)

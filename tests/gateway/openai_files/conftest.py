@@ -5,10 +5,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from neocloud.messages.neocloud.inference.v1 import IssueFileKeyRequest, IssueFileKeyResponse
 
 from neocloud.gateway.api.errors import not_authenticated
 from neocloud.gateway.authentication import Caller
 from neocloud.gateway.composition import OpenAiFiles
+from neocloud.gateway.control_plane import NoFileBucket
 from neocloud.gateway.settings import FileSettings
 from neocloud.testing.waiting import FakeClock
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient
@@ -50,6 +52,13 @@ class KnownCallers:
         return await self.authenticate(authorization)
 
 
+class NoKeys:
+    """Of projects without a file bucket."""
+
+    async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
+        raise NoFileBucket
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -74,7 +83,9 @@ def jobs() -> Jobs:
 def objects(
     tmp_path: Path, clock: FakeClock, sender: ScriptedBatchClient, settings: FileSettings, jobs: Jobs
 ) -> OpenAiFiles:
-    return OpenAiFiles(tmp_path, KnownCallers(), sender, "", settings=settings, clock=clock, calls=jobs)
+    return OpenAiFiles(
+        *(tmp_path, KnownCallers(), sender, NoKeys(), ""), settings=settings, clock=clock, calls=jobs
+    )
 
 
 @pytest.fixture

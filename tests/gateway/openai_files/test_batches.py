@@ -16,7 +16,7 @@ from neocloud.gateway.openai_files.batch_run import BatchResponse
 from neocloud.gateway.settings import FileSettings
 from neocloud.testing.waiting import FakeClock, until
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient, ok
-from tests.gateway.openai_files.conftest import KnownCallers, client, upload
+from tests.gateway.openai_files.conftest import KnownCallers, NoKeys, client, upload
 
 CHAT = "/v1/chat/completions"
 Body = dict[str, Any]
@@ -271,7 +271,7 @@ async def test_a_restart_goes_on_and_asks_nothing_twice_that_was_answered(
     await alice.delete(f"files/{made['input_file_id']}")
 
     later = ScriptedBatchClient()
-    restarted = OpenAiFiles(tmp_path, KnownCallers(), later, "127.0.0.1:1", clock=clock)
+    restarted = OpenAiFiles(tmp_path, KnownCallers(), later, NoKeys(), "127.0.0.1:1", clock=clock)
     await restarted.start()
     async with client(restarted, "alice") as http:
         done = await in_state(http, made, "completed")

@@ -31,7 +31,7 @@ from tests.services.inference.cloud import (
 
 SERVICE = f"{FakeCloud.api}.GatewayService"
 shared = pytest.mark.asyncio(loop_scope="module")
-METHODS = ("Admit", "ListRoutes", "ReportTraffic")
+METHODS = ("Admit", "ListRoutes", "ReportTraffic", "IssueFileKey")
 WAIT_SECONDS = 60
 
 

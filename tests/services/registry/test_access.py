@@ -134,7 +134,8 @@ async def test_a_pulling_key_pulls_one_repository_and_does_nothing_else(cloud: R
     ):
         assert (await cloud.ask(method, path, rest, key)).status_code in (401, 403), (method, path)
     writing = KeyLimit(registry_id, repository_limit("app"), writes=True)
-    for limit in (KeyLimit(registry_id, ""), KeyLimit(registry_id, "app"), writing):
+    deleting = KeyLimit(registry_id, repository_limit("app"), deletes=True)
+    for limit in (KeyLimit(registry_id, ""), KeyLimit(registry_id, "app"), writing, deleting):
         assert (await cloud.ask("GET", name, "manifests/v1", await limited(limit))).status_code in (401, 403)
     await cloud.call("nebius.iam.v1.AccessPermitService/Delete", id=permit)
     async with asyncio.timeout(20):

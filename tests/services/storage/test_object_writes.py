@@ -125,6 +125,38 @@ async def test_a_writing_key_creates_below_its_prefix_and_does_nothing_else(clou
     assert await cloud.requests.token(made.aws_access_key_id) is None
 
 
+async def test_a_deleting_key_deletes_below_its_prefix_and_does_nothing_else(cloud: Cloud) -> None:
+    """Its account may do all of it."""
+    limit = KeyLimit(cloud.bucket_id, "out/old", deletes=True)
+    made = await cloud.requests.limited_key(cloud.account_id, cloud.project_id, limit, timedelta(minutes=5))
+    await cloud.bucket("other-sets")
+    for bucket, key in (("data-sets", "out/old"), ("data-sets", "out/kept"), ("other-sets", "out/old")):
+        await cloud.put(cloud.key, bucket, key, b"old")
+    s3 = cloud.s3(made.aws_access_key_id, made.secret)
+
+    def attack() -> None:
+        inside = {"Bucket": "data-sets", "Key": "out/old"}
+        for call, request in (
+            (s3.delete_object, {"Bucket": "data-sets", "Key": "out/kept"}),
+            (s3.delete_object, {"Bucket": "other-sets", "Key": "out/old"}),
+            (s3.get_object, inside),
+            (s3.head_object, inside),
+            (s3.list_objects_v2, {"Bucket": "data-sets", "Prefix": "out/old"}),
+            (s3.put_object, {**inside, "Body": b""}),
+            (s3.create_multipart_upload, inside),
+            (s3.put_object_tagging, {**inside, "Tagging": {"TagSet": []}}),
+            (s3.put_object_retention, {**inside, "Retention": {"Mode": "GOVERNANCE"}}),
+            (s3.delete_bucket, {"Bucket": "data-sets"}),
+            (s3.list_buckets, {}),
+        ):
+            assert error_of(call, **request)[0] == 403, call
+        assert error_of(s3.delete_object, **inside, IfMatch='"other"') == (412, "PreconditionFailed")
+        s3.delete_object(**inside)
+
+    await asyncio.to_thread(attack)
+    assert await content(cloud, "out/kept") == b"old"
+
+
 async def test_a_write_that_lasts_gets_new_keys(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """botocore renews a key a quarter of an hour before its end."""
     used: list[str] = []

@@ -25,7 +25,7 @@ def upload_stream(s3: Any, stream: BinaryIO, to: BucketPlace, count: Count) -> i
     leaves no upload either."""
     with s3_errors(to):
         try:
-            return upload(s3, stream, to.bucket, to.key, upload_headers(to.key), count)
+            return upload(s3, stream, to.bucket, to.key, upload_headers(to.key), count).size
         except TooLong as error:
             raise ClientError("OUT_OF_RANGE", f"{to}: {error}", "Split the stream") from error
 

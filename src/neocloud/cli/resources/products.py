@@ -261,6 +261,12 @@ PRODUCTS: Mapping[str, Product] = {
                 "monthly --monthly-limit 250.00",
                 after_create="inference.price:warn_of_unpriced",
             ),
+            Noun(
+                "neocloud.inference.v1.FileBucketService",
+                "The bucket in which the gateway keeps files of a project.",
+                "files --bucket team-data",
+                columns=(("BUCKET", "spec.bucket"),),
+            ),
         ),
     ),
     "operator": Product(

@@ -1,8 +1,8 @@
 # pyright: strict
 """Run unfinished batches beside live traffic. State is in rows and folders, so a restart resumes them.
 
-The folder `<home>/gateway/batches/<id>/` of a batch holds its input, as it was at its creation, and the
-results. It is removed at the end of the batch.
+The folder `<home>/gateway/batches/<id>/` of a batch holds its input, as it was uploaded, and the results. It
+is removed at the end of the batch. Of a project with a file bucket the results go to the bucket.
 """
 
 import asyncio
@@ -10,9 +10,12 @@ import logging
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from neocloud.core.clock import Clock
+from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.openai_files.batch_run import (
     AccessEnded,
     BatchClient,
@@ -21,6 +24,7 @@ from neocloud.gateway.openai_files.batch_run import (
     unanswered,
 )
 from neocloud.gateway.openai_files.batches import Batch, BatchRows, InputLines, ResultsFile, split_results
+from neocloud.gateway.openai_files.bucket_files import BucketError, BucketFiles
 from neocloud.gateway.openai_files.files import FileStore, StoredFile, new_file_id
 from neocloud.gateway.openai_files.handlers import CallerAuthenticator
 from neocloud.gateway.openai_files.validation import ValidationCrashed, validate_file
@@ -28,8 +32,36 @@ from neocloud.gateway.settings import FileSettings
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
+BUCKET_SECONDS = 600
+"""For so long a batch waits for a bucket that cannot be used at the moment."""
 MAX_CHECKS = 3
 """A file that crashes its validation so often fails the batch."""
+
+
+OUTPUT = "batch_output"
+"""The purpose of files of results."""
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Results as files: path, id and name of each that is not empty."""
+
+    files: Sequence[tuple[Path, str, str]]
+    completed: int
+    failed: int
+    is_expired: bool
+
+
+def _noting(error: BucketError, name: str) -> Callable[[Batch], None]:
+    """Return a change that notes why a file of results is not in the bucket."""
+    message = f"{name} is kept by the gateway and is not in the bucket. {error.message}"
+    noted = {"line": None, "code": "output_not_in_bucket", "message": message, "param": None}
+
+    def note(batch: Batch) -> None:
+        if noted not in batch.errors:
+            batch.errors = [*batch.errors, noted]
+
+    return note
 
 
 class BatchRunner:
@@ -38,6 +70,7 @@ class BatchRunner:
         home: Path,
         rows: BatchRows,
         files: FileStore,
+        buckets: BucketFiles,
         callers: CallerAuthenticator,
         client: BatchClient,
         settings: FileSettings,
@@ -46,6 +79,7 @@ class BatchRunner:
         self._root = home / "gateway" / "batches"
         self._rows = rows
         self._files = files
+        self._buckets = buckets
         self._callers = callers
         self._client = client
         self._settings = settings
@@ -68,10 +102,12 @@ class BatchRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def prepare_folder(self, batch_id: str, file: StoredFile) -> None:
-        """Link the input, so that deleting the file later has no effect. Blocks."""
+        """Link the input, so that deleting the file later has no effect. An input in a bucket is copied
+        once the batch runs. Blocks."""
         folder = self._root / batch_id
         folder.mkdir(mode=0o700, parents=True)
-        os.link(self._files.location(file), folder / "input.jsonl")
+        if not file.bucket_id:
+            os.link(self._files.location(file), folder / "input.jsonl")
 
     def remove_folder(self, batch_id: str) -> None:
         """Remove the folder of a batch. Blocks."""
@@ -96,7 +132,7 @@ class BatchRunner:
             try:
                 await self._advance(batch_id)
                 return
-            except (OSError, sqlite3.Error, ValidationCrashed) as error:
+            except (OSError, sqlite3.Error, ValidationCrashed, BucketError) as error:
                 checks += isinstance(error, ValidationCrashed)
                 if checks == MAX_CHECKS:
                     logger.error("batch %s: %s", batch_id, error)
@@ -117,6 +153,8 @@ class BatchRunner:
             return
         folder = self._root / batch_id
         if batch.state == "validating":
+            batch = await self._fetch(batch, folder / "input.jsonl")
+        if batch.state == "validating":
             batch = await self._validate(batch, folder / "input.jsonl")
         if batch.state == "in_progress":
             try:
@@ -124,7 +162,35 @@ class BatchRunner:
             except AccessEnded:
                 await asyncio.to_thread(self._rows.change, batch_id, self._end_access)
         if batch.is_open or batch.state == "failed":
-            await asyncio.to_thread(self._finish, batch_id, folder)
+            await self._finish(batch_id, folder)
+
+    async def _fetch(self, batch: Batch, path: Path) -> Batch:
+        """Copy an input that is in a bucket. The batch fails where that is impossible."""
+        if await asyncio.to_thread(path.exists):
+            return batch
+        file = await asyncio.to_thread(self._files.find, batch.input_file_id)
+        try:
+            if file is None:
+                message = "The input file was deleted before the batch had read it from its bucket."
+                raise OpenAiError(404, message, code="file_not_found")
+            await self._buckets.fetch(file, path, self._settings.min_free_bytes)
+        except OpenAiError as error:
+            if self._may_pass(error, batch):
+                raise
+            found = {"line": None, "code": error.code, "message": error.message, "param": "input_file_id"}
+
+            def fail(batch: Batch) -> None:
+                if batch.state == "validating":
+                    batch.errors = [found]
+                    batch.enter("failed", self._now())
+
+            return await asyncio.to_thread(self._rows.change, batch.id, fail)
+        return batch
+
+    def _may_pass(self, error: OpenAiError, batch: Batch) -> bool:
+        """Return whether to try again: for some minutes after the batch entered its state."""
+        waited = self._now() - batch.times.get(batch.state, batch.created_at)
+        return isinstance(error, BucketError) and error.is_passing and waited < BUCKET_SECONDS
 
     async def _validate(self, batch: Batch, path: Path) -> Batch:
         result = await validate_file(
@@ -172,34 +238,46 @@ class BatchRunner:
         if not work.cancelled() and (error := work.exception()):
             raise error
 
-    def _finish(self, batch_id: str, folder: Path) -> None:
+    async def _finish(self, batch_id: str, folder: Path) -> None:
         """Create the output files and set the final state. Each step may be repeated."""
-        batch = self._rows.change(batch_id, self._prepare_files)
+        batch = await asyncio.to_thread(self._rows.change, batch_id, self._prepare_files)
         if batch.state != "failed":
-            is_expired = batch.state == "finalizing" and self._note_expired(batch, folder)
-            results = ResultsFile(folder)
-            results.close()
-            output, errors = split_results(folder)
-            names = ((output, batch.output_file_id, "output"), (errors, batch.error_file_id, "error"))
-            created = {
-                name: self._files.add(
-                    batch.project_id, path, "batch_output", f"{batch.id}_{name}.jsonl", file_id
-                )
-                for path, file_id, name in names
-                if path.stat().st_size
-            }
+            split = await asyncio.to_thread(self._split, batch, folder)
+            created = dict[str, str]()
+            for path, file_id, name in split.files:
+                created[name] = await self._add_output(batch, path, f"{batch.id}_{name}.jsonl", file_id)
 
             def change(batch: Batch) -> None:
-                batch.output_file_id, batch.error_file_id = (
-                    created.get("output", ""),
-                    created.get("error", ""),
-                )
-                batch.completed, batch.failed = results.completed, results.failed
-                finished = "expired" if is_expired else "completed"
+                batch.output_file_id = created.get("output", "")
+                batch.error_file_id = created.get("error", "")
+                batch.completed, batch.failed = split.completed, split.failed
+                finished = "expired" if split.is_expired else "completed"
                 batch.enter("cancelled" if batch.state == "cancelling" else finished, self._now())
 
-            self._rows.change(batch_id, change)
-        self.remove_folder(batch_id)
+            await asyncio.to_thread(self._rows.change, batch_id, change)
+        await asyncio.to_thread(self.remove_folder, batch_id)
+
+    def _split(self, batch: Batch, folder: Path) -> "_Split":
+        is_expired = batch.state == "finalizing" and self._note_expired(batch, folder)
+        results = ResultsFile(folder)
+        results.close()
+        output, errors = split_results(folder)
+        names = ((output, batch.output_file_id, "output"), (errors, batch.error_file_id, "error"))
+        files = [each for each in names if each[0].stat().st_size]
+        return _Split(files, results.completed, results.failed, is_expired)
+
+    async def _add_output(self, batch: Batch, path: Path, name: str, file_id: str) -> str:
+        """Add a file of results, to the project's bucket if it has one. Where the bucket does not take it,
+        the gateway keeps it in its own folder, and the batch says why: results must not be lost."""
+        bucket = self._buckets.bucket_of(batch.project_id, OUTPUT)
+        if bucket is not None:
+            try:
+                return await self._buckets.add(batch.project_id, path, OUTPUT, name, file_id, bucket)
+            except BucketError as error:
+                if self._may_pass(error, batch):
+                    raise
+                await asyncio.to_thread(self._rows.change, batch.id, _noting(error, name))
+        return await asyncio.to_thread(self._files.add, batch.project_id, path, OUTPUT, name, file_id)
 
     def _end_access(self, batch: Batch) -> None:
         """End the batch like a cancelled one, with the results so far."""

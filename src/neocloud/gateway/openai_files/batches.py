@@ -16,7 +16,7 @@ from neocloud.core.contract.json_codec import JsonObject
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import parse_json
 from neocloud.gateway.authentication import INVOKE, Caller
-from neocloud.gateway.openai_files.files import Database
+from neocloud.gateway.openai_files.database import Database
 from neocloud.gateway.openai_files.handlers import (
     Page,
     unknown_after,

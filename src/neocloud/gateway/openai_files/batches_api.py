@@ -18,7 +18,7 @@ from neocloud.gateway.openai_files.batches import (
     new_batch_id,
     stored_caller,
 )
-from neocloud.gateway.openai_files.files import FileStore, StorageQuota
+from neocloud.gateway.openai_files.files import FileStore, StoredFile
 from neocloud.gateway.openai_files.files_api import disk_error
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
@@ -30,6 +30,7 @@ from neocloud.gateway.openai_files.handlers import (
     route,
     text,
 )
+from neocloud.gateway.openai_files.quota import StorageQuota
 from neocloud.gateway.settings import FileSettings
 
 PERMISSION = "inference.batches"
@@ -75,16 +76,19 @@ class BatchesApi:
         if file.purpose != "batch":
             message = f'The file has the purpose {file.purpose!r}; upload it with the purpose "batch".'
             raise bad_request(message, param="input_file_id")
-        await asyncio.to_thread(self._quota.require, project_id)
-        batch.input_bytes = file.bytes
-        try:
-            await asyncio.to_thread(self._runner.prepare_folder, batch.id, file)
-            await asyncio.to_thread(self._rows.add, batch, self._settings.max_open_batches)
-        except (OpenAiError, OSError) as error:
-            await asyncio.to_thread(self._runner.remove_folder, batch.id)
-            raise disk_error(error) if isinstance(error, OSError) else error from error
+        await asyncio.to_thread(self._add, batch, file)
         self._runner.begin(batch.id)
         return batch_as_openai(batch)
+
+    def _add(self, batch: Batch, file: StoredFile) -> None:
+        batch.input_bytes = file.bytes
+        with self._quota.batch(batch.project_id, file.bytes if file.bucket_id else 0):
+            try:
+                self._runner.prepare_folder(batch.id, file)
+                self._rows.add(batch, self._settings.max_open_batches)
+            except (OpenAiError, OSError) as error:
+                self._runner.remove_folder(batch.id)
+                raise disk_error(error) if isinstance(error, OSError) else error from error
 
     async def list(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.list")

@@ -1,202 +1,34 @@
 # pyright: strict
-"""Files of projects: bytes in `<home>/gateway/files/<project>/<id>`, rows in files.db.
+"""Files of projects: bytes in `<home>/gateway/files/<project>/<id>` or in a bucket, rows in files.db.
 
 Used by the gateway, and by the control plane for training data and results. A file exists completely or not
-at all: bytes are written under another name and renamed in the transaction that inserts the row. Access is
-checked by the callers of this module. All methods block; asyncio code calls them in threads.
+at all: bytes are written under another name and renamed in the transaction that inserts the row; what is in
+a bucket (`bucket_files`) has a row once it is an object. Access is checked by the callers of this module. All
+methods block; asyncio code calls them in threads.
 """
 
 import fcntl
 import hashlib
 import os
 import secrets
-import shutil
 import sqlite3
-import threading
-from collections import defaultdict
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from neocloud.core import sqlite_file
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.gateway.api.errors import OpenAiError
+from neocloud.gateway.openai_files.database import Database
 from neocloud.gateway.openai_files.handlers import Page, unknown_after
-
-MIGRATIONS = (
-    """
-CREATE TABLE files (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    project_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    sha256 TEXT NOT NULL,
-    created_at INTEGER NOT NULL
-);
-CREATE INDEX files_of_project ON files (project_id, number);
-CREATE TABLE batches (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    project_id TEXT NOT NULL,
-    is_open INTEGER NOT NULL,
-    document TEXT NOT NULL
-);
-CREATE INDEX batches_of_project ON batches (project_id, number);
-CREATE INDEX open_batches ON batches (project_id) WHERE is_open;
-""",
-)
-
-
-class Database:
-    """The rows of files and batches in `<home>/gateway/files.db`.
-
-    Threads take turns on one connection; the process of the control plane has another one. Transactions are
-    short and hold no bytes of files.
-    """
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._turn = threading.Lock()
-        self._connection = sqlite_file.open_file(path, MIGRATIONS, timeout_seconds=30)
-        self._connection.row_factory = sqlite3.Row
-        path.chmod(0o600)
-
-    @contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection]:
-        """Write alone, in this and all processes; an exception undoes the transaction."""
-        with self._turn, sqlite_file.transaction(self._connection):
-            yield self._connection
-
-    @contextmanager
-    def reading(self) -> Generator[sqlite3.Connection]:
-        with self._turn:
-            yield self._connection
-
-    def close(self) -> None:
-        with self._turn:
-            self._connection.close()
-
-
-_USED = """
-SELECT count(*), coalesce(sum(bytes), 0) FROM files WHERE project_id = :project
-"""
-_USED_BY_BATCHES = """
-SELECT coalesce(sum(coalesce(json_extract(document, '$.result_bytes'), 0) + CASE
-    WHEN EXISTS (SELECT 1 FROM files WHERE id = json_extract(document, '$.input_file_id')) THEN 0
-    ELSE coalesce(json_extract(document, '$.input_bytes'), 0) END), 0)
-FROM batches WHERE project_id = :project AND is_open
-"""
-"""Inputs whose file was deleted count until their batch ends, as do results that are not in a file yet."""
-
-
-@dataclass(frozen=True)
-class StorageLimits:
-    files: int
-    """Files of one project."""
-    bytes: int
-    """Bytes of the files of one project, with what its batches keep."""
-    free_bytes: int
-    """Free space that is reserved for the ledger and the database of the control plane."""
-
-
-class StorageQuota:
-    """Limits on what projects store, and on the free space of the disk.
-
-    What is being written counts as well, so concurrent uploads cannot exceed a limit together.
-    """
-
-    def __init__(self, database: Database, folder: Path, limits: StorageLimits) -> None:
-        self._database = database
-        self._folder = folder
-        self._limits = limits
-        self._writing: defaultdict[str, dict[object, int]] = defaultdict(dict)
-        self._turn = threading.Lock()
-
-    def enter(self, project_id: str, upload: object) -> None:
-        """Count a file that is about to be written. Raises OpenAiError 429 or 507."""
-        with self._turn:
-            files, taken = self._used(project_id)
-            if files >= self._limits.files:
-                raise _quota_reached(f"{self._limits.files} files", project_id)
-            if taken >= self._limits.bytes:
-                raise _quota_reached(f"{self._limits.bytes} bytes of files", project_id)
-            self._require_free(0)
-            self._writing[project_id][upload] = 0
-
-    def take(self, project_id: str, upload: object, size: int) -> None:
-        """Count bytes before they are written. Raises OpenAiError 429 or 507."""
-        with self._turn:
-            _, taken = self._used(project_id)
-            if taken + size > self._limits.bytes:
-                raise _quota_reached(f"{self._limits.bytes} bytes of files", project_id)
-            self._require_free(size)
-            self._writing[project_id][upload] += size
-
-    def leave(self, project_id: str, upload: object) -> None:
-        """The upload has become a row of its own or was abandoned."""
-        with self._turn:
-            writing = self._writing.get(project_id, {})
-            writing.pop(upload, None)
-            if not writing:
-                self._writing.pop(project_id, None)
-
-    def require(self, project_id: str) -> None:
-        """Raise OpenAiError 429 where the project cannot store the results of a batch, or 507."""
-        with self._turn:
-            _, taken = self._used(project_id)
-            if taken >= self._limits.bytes:
-                raise _quota_reached(f"{self._limits.bytes} bytes of files", project_id)
-            self._require_free(0)
-
-    def _used(self, project_id: str) -> tuple[int, int]:
-        with self._database.reading() as rows:
-            files, taken = _fetch_row(rows, _USED, project_id)
-            (by_batches,) = _fetch_row(rows, _USED_BY_BATCHES, project_id)
-        writing = self._writing.get(project_id, {})
-        return files + len(writing), taken + by_batches + sum(writing.values())
-
-    def _require_free(self, size: int) -> None:
-        if shutil.disk_usage(self._folder).free - size < self._limits.free_bytes:
-            raise disk_full_error()
-
-
-def _fetch_row(rows: sqlite3.Connection, query: str, project_id: str) -> sqlite3.Row:
-    return rows.execute(query, {"project": project_id}).fetchone()
-
-
-def _quota_reached(most: str, project_id: str) -> OpenAiError:
-    return OpenAiError(
-        429,
-        f"The project {project_id} has reached its limit of {most}. Delete files, or ask your administrator"
-        " to raise the limit.",
-        type="insufficient_quota",
-        code="insufficient_quota",
-        headers={"x-should-retry": "false"},
-    )
-
-
-def disk_full_error() -> OpenAiError:
-    """Clients must not retry uploads of gigabytes by themselves."""
-    return OpenAiError(
-        507,
-        "The disk for files is full; nothing was stored. Delete files, or ask your administrator to free"
-        " space.",
-        type="server_error",
-        code="disk_full",
-        headers={"x-should-retry": "false"},
-    )
-
+from neocloud.gateway.openai_files.quota import StorageLimits, StorageQuota
 
 UPLOAD_PURPOSES = ("fine-tune", "batch", "user_data")
 GENERATED = ("batch_output", "fine-tune-results")
 PURPOSES = UPLOAD_PURPOSES + GENERATED
 COPY_BYTES = 1 << 20
 PARTIAL = ".partial"
+FOLDER = "openai-files/"
+"""The prefix of the objects of files in a bucket; the control plane issues keys for it alone."""
 
 
 class FileMissing(LookupError):
@@ -212,6 +44,16 @@ class StoredFile:
     bytes: int
     sha256: str
     created_at: int
+    bucket_id: str = ""
+    """The bucket that has the bytes; "": they are in the gateway's own folder."""
+    bucket: str = ""
+    """Its name."""
+    etag: str = ""
+    """The ETag that the object got when it was written."""
+
+    @property
+    def key(self) -> str:
+        return f"{FOLDER}{self.id}"
 
 
 def new_file_id() -> str:
@@ -250,6 +92,9 @@ class FileStore:
         found = self.find(file_id)
         if found is None or found.project_id != project_id:
             raise FileMissing(f"The project {project_id} has no file {file_id!r}.")
+        if found.bucket_id:
+            url = f"s3://{found.bucket}/{found.key}"
+            raise FileMissing(f"The file {file_id!r} is the object {url}; name that instead.")
         return self.location(found)
 
     def location(self, file: StoredFile) -> Path:
@@ -303,13 +148,38 @@ class FileStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
-    def insert(self, file: StoredFile, partial: Path) -> None:
+    def insert(self, file: StoredFile, partial: Path | None = None) -> None:
+        """Insert a row; `partial` becomes the bytes of a file that is in no bucket."""
         with self.database.transaction() as rows:
             rows.execute(
-                f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # nosec B608
+                f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # nosec B608
                 astuple(file),
             )
-            partial.rename(self.location(file))
+            rows.execute("DELETE FROM unsettled_objects WHERE id = ?", (file.id,))
+            if partial is not None:
+                partial.rename(self.location(file))
+
+    def note_object(self, file: StoredFile) -> None:
+        """Note that the object of a file without a row may exist soon."""
+        with self.database.transaction() as rows:
+            rows.execute(
+                "INSERT OR REPLACE INTO unsettled_objects VALUES (?, ?, ?, ?)",
+                (file.id, file.project_id, file.bucket_id, file.bucket),
+            )
+
+    def forget_object(self, file_id: str) -> None:
+        """Note that there is no such object."""
+        with self.database.transaction() as rows:
+            rows.execute("DELETE FROM unsettled_objects WHERE id = ?", (file_id,))
+
+    def unsettled_objects(self) -> list[StoredFile]:
+        """Return the files whose objects may exist without a row."""
+        with self.database.reading() as rows:
+            found = rows.execute("SELECT id, project_id, bucket_id, bucket FROM unsettled_objects").fetchall()
+        return [
+            StoredFile(row["id"], row["project_id"], "", "", 0, "", 0, row["bucket_id"], row["bucket"])
+            for row in found
+        ]
 
     def now(self) -> int:
         return int(self._clock.now().timestamp())
@@ -326,7 +196,7 @@ class Draft:
         self._store = store
         self._project_id = project_id
         self._id = file_id
-        self._path = folder / f".{file_id}.{secrets.token_hex(4)}{PARTIAL}"
+        self.path = folder / f".{file_id}.{secrets.token_hex(4)}{PARTIAL}"
         self._file: BinaryIO | None = None
         self._sha256 = hashlib.sha256()
         self.bytes = 0
@@ -341,7 +211,7 @@ class Draft:
             raise
 
     def _open(self) -> Self:
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
         self._file = os.fdopen(handle, "wb", buffering=0)
         return self
@@ -351,7 +221,7 @@ class Draft:
     ) -> None:
         try:
             if self._file:
-                self._path.unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
                 self._file.close()
         finally:
             self._leave()
@@ -374,15 +244,19 @@ class Draft:
         """Turn the draft into a file. Raises OSError when the disk is full."""
         assert self._file, "a draft is kept inside its `with`"
         os.fsync(self._file.fileno())
-        file = StoredFile(
+        file = self.described(name, purpose)
+        self._store.insert(file, self.path)
+        return file
+
+    def described(self, name: str, purpose: str) -> StoredFile:
+        """Return what was written so far as a file, without keeping it."""
+        return StoredFile(
             *(self._id, self._project_id, name, purpose),
             *(self.bytes, self._sha256.hexdigest(), self._store.now()),
         )
-        self._store.insert(file, self._path)
-        return file
 
 
-COLUMNS = "id, project_id, name, purpose, bytes, sha256, created_at"
+COLUMNS = "id, project_id, name, purpose, bytes, sha256, created_at, bucket_id, bucket, etag"
 
 
 def _file(row: sqlite3.Row) -> StoredFile:

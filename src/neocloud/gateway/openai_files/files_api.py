@@ -1,28 +1,22 @@
 # pyright: strict
 """/v1/files: upload, list, get, read, delete. Uploads are written to disk as they arrive, never held in
-memory."""
+memory; those of a project with a file bucket go on from there to the bucket."""
 
 import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from neocloud.gateway.api.errors import OpenAiError, bad_request
-from neocloud.gateway.openai_files.files import (
-    PURPOSES,
-    UPLOAD_PURPOSES,
-    Draft,
-    FileStore,
-    StorageQuota,
-    StoredFile,
-    disk_full_error,
-)
+from neocloud.gateway.openai_files.bucket_files import BucketFiles
+from neocloud.gateway.openai_files.files import PURPOSES, UPLOAD_PURPOSES, Draft, FileStore, StoredFile
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
     CallerAuthenticator,
@@ -30,6 +24,7 @@ from neocloud.gateway.openai_files.handlers import (
     read_page,
     route,
 )
+from neocloud.gateway.openai_files.quota import StorageQuota, disk_full_error
 from neocloud.gateway.settings import FileSettings
 
 WRITTEN_BYTES = 1 << 20
@@ -182,8 +177,11 @@ PERMISSION = "inference.files"
 
 
 class FilesApi:
-    def __init__(self, store: FileStore, quota: StorageQuota, settings: FileSettings) -> None:
+    def __init__(
+        self, store: FileStore, buckets: BucketFiles, quota: StorageQuota, settings: FileSettings
+    ) -> None:
         self._store = store
+        self._buckets = buckets
         self._quota = quota
         self._settings = settings
 
@@ -211,11 +209,16 @@ class FilesApi:
                 draft = self._store.draft(project_id, quota=self._quota)
                 await asyncio.to_thread(stack.enter_context, draft)
                 form = await receive_upload(request.http.stream(), boundary, draft, most)
-                purpose = _purpose(form.fields)
-                kept = await asyncio.to_thread(draft.keep, form.file_name or "file", purpose)
+                kept = await self._keep(draft, form.file_name or "file", _purpose(form.fields), project_id)
             except OSError as error:
                 raise disk_error(error) from error
         return file_as_openai(kept)
+
+    async def _keep(self, draft: Draft, name: str, purpose: str, project_id: str) -> StoredFile:
+        bucket = self._buckets.bucket_of(project_id, purpose)
+        if bucket is None:
+            return await asyncio.to_thread(draft.keep, name, purpose)
+        return await self._buckets.keep(draft, name, purpose, bucket)
 
     async def list(self, request: ApiRequest) -> dict[str, object]:
         project_id = request.project(f"{PERMISSION}.list")
@@ -234,13 +237,29 @@ class FilesApi:
 
     async def content(self, request: ApiRequest) -> Response:
         file = await self._file(request, "get")
+        if file.bucket_id:
+            return await self._object_content(file, request.http.headers.get("range", ""))
         path = self._store.location(file)
         if not await asyncio.to_thread(path.exists):
             raise _file_not_found(file.id)
         return FileResponse(path, media_type="application/octet-stream", filename=file.name)
 
+    async def _object_content(self, file: StoredFile, byte_range: str) -> Response:
+        found = await self._buckets.read(file, byte_range)
+        headers = {
+            "Content-Length": str(found.size),
+            "Content-Disposition": f"attachment; filename*=utf-8''{quote(file.name, safe='')}",
+            "Accept-Ranges": "bytes",
+        }
+        if found.content_range:
+            headers["Content-Range"] = found.content_range
+        status = 206 if found.content_range else 200
+        return StreamingResponse(found.chunks, status, headers, "application/octet-stream")
+
     async def delete(self, request: ApiRequest) -> dict[str, object]:
         file = await self._file(request, "delete")
+        if file.bucket_id:
+            await self._buckets.delete(file)
         if not await asyncio.to_thread(self._store.delete, file):
             raise _file_not_found(file.id)
         return {"id": file.id, "object": "file", "deleted": True}
@@ -275,6 +294,8 @@ def _file_not_found(file_id: str) -> OpenAiError:
 
 
 def file_as_openai(file: StoredFile) -> dict[str, object]:
+    """`location` is ours: where the bytes are, of a file in a bucket."""
+    location = {"location": f"s3://{file.bucket}/{file.key}"} if file.bucket_id else {}
     return {
         "id": file.id,
         "object": "file",
@@ -286,4 +307,5 @@ def file_as_openai(file: StoredFile) -> dict[str, object]:
         "status": "processed",
         "status_details": None,
         "sha256": file.sha256,
+        **location,
     }

@@ -181,7 +181,7 @@ def unauthorized(request: RegistryRequest, action: str, why: str = "") -> Regist
 def _is_within(limit: KeyLimit, registry: Bucket, repository: str, action: str) -> bool:
     """Return whether a limited key is for this: it pulls one repository, and does nothing else."""
     is_same = limit.bucket_id == registry.id and limit.prefix == repository_limit(repository)
-    return action == "pull" and is_same and not limit.writes
+    return action == "pull" and is_same and not (limit.writes or limit.deletes)
 
 
 async def _read_form(body: Body) -> bytes:

@@ -22,7 +22,7 @@ from neocloud.objects.s3 import signature
 from neocloud.objects.s3.body import Body
 from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.errors import S3Error, denied
-from neocloud.objects.s3.operations import CREATE, GET, LIST, Scope
+from neocloud.objects.s3.operations import CREATE, DELETE, GET, LIST, Scope
 from neocloud.objects.s3.remembered import Contact, Remembered
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.s3.settings import S3Settings
@@ -173,7 +173,7 @@ def caller_of(key: SigningKey, signed: Signed | None = None) -> Caller:
 
 
 def _is_within(limit: KeyLimit, bucket: Bucket, permission: str, path: str) -> bool:
-    allowed = (CREATE,) if limit.writes else (GET, LIST)
+    allowed = (DELETE,) if limit.deletes else (CREATE,) if limit.writes else (GET, LIST)
     return bucket.id == limit.bucket_id and permission in allowed and path.startswith(limit.prefix)
 
 

@@ -12,9 +12,16 @@ from neocloud.services.storage.gateway_link import (
     TransferBoard,
     TransferChanges,
 )
+from neocloud.services.storage.object_keys import StoreObjectKeys
 from neocloud.services.storage.object_reads import StoreObjectReads
 from neocloud.services.storage.object_writes import StoreObjectWrites
-from neocloud.services.storage.public import GatewayNotifier, GatewayReports, ObjectReads, ObjectWrites
+from neocloud.services.storage.public import (
+    GatewayNotifier,
+    GatewayReports,
+    ObjectKeys,
+    ObjectReads,
+    ObjectWrites,
+)
 from neocloud.services.storage.reconcile import reconcilers
 from neocloud.services.storage.report import report
 
@@ -30,6 +37,7 @@ SERVICE = Service(
         InventoryBoard: lambda dependencies: InventoryBoard(),
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
+        ObjectKeys: StoreObjectKeys,
         ObjectReads: StoreObjectReads,
         ObjectWrites: StoreObjectWrites,
         ObjectGatewayKey: lambda dependencies: load_or_make_object_gateway_key(dependencies.settings.home),

@@ -20,7 +20,7 @@ from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.storage.v1 import Bucket
 from neocloud.services.iam.types import GROUP_MEMBERSHIP, KeyLimit, SignedRequests, TemporaryKey
 from neocloud.services.storage.gateway_link import BucketBoard
-from neocloud.services.storage.public import AccessProblem, ObjectAccessError, ObjectPlace
+from neocloud.services.storage.public import AccessProblem, ObjectAccessError, ObjectKey, ObjectPlace
 from neocloud.services.storage.rules.policy import policy_allows
 from neocloud.services.storage.types import BUCKET, State
 
@@ -44,6 +44,8 @@ class Use:
     attempts: int
     """Of each request."""
     error: type[ObjectAccessError]
+    deletes: bool = False
+    """It deletes objects instead; `writes` is False then."""
 
 
 class ObjectClients:
@@ -89,15 +91,7 @@ class ObjectClients:
 
     async def client(self, resource_id: str, place: ObjectPlace) -> Any:
         """Return an S3 client for this place alone. Raises ObjectAccessError."""
-        found = await self._dependencies.store.read(lambda tx: self._find(tx, resource_id, place))
-        if found is None:
-            raise self._use.error(
-                AccessProblem.MISSING, f"The bucket {place.bucket} was deleted since this was made."
-            )
-        account_id, bucket = found
-        endpoint = self._dependencies.provided.get(BucketBoard).endpoint
-        if not endpoint:
-            raise self._use.error(AccessProblem.UNANSWERED, "The object gateway does not run yet.")
+        account_id, bucket, endpoint = await self._located(resource_id, place)
         loop = asyncio.get_running_loop()
         key = await self._key(account_id, bucket, place)
 
@@ -109,8 +103,27 @@ class ObjectClients:
         again = renew if use.is_renewed else None
         return await asyncio.to_thread(_new_client, key, again, endpoint, region, use.attempts)
 
+    async def key(self, resource_id: str, place: ObjectPlace) -> ObjectKey:
+        """Return a key for this place alone, for another process of the cloud. Raises ObjectAccessError."""
+        account_id, bucket, endpoint = await self._located(resource_id, place)
+        found = await self._key(account_id, bucket, place)
+        region = self._dependencies.settings.region
+        return ObjectKey(found.aws_access_key_id, found.secret, found.expires_at, endpoint, region)
+
+    async def _located(self, resource_id: str, place: ObjectPlace) -> tuple[str, Resource, str]:
+        """Return the account that the resource acts as, the bucket, and the endpoint of the gateway."""
+        found = await self._dependencies.store.read(lambda tx: self._find(tx, resource_id, place))
+        if found is None:
+            raise self._use.error(
+                AccessProblem.MISSING, f"The bucket {place.bucket} was deleted since this was made."
+            )
+        endpoint = self._dependencies.provided.get(BucketBoard).endpoint
+        if not endpoint:
+            raise self._use.error(AccessProblem.UNANSWERED, "The object gateway does not run yet.")
+        return *found, endpoint
+
     async def _key(self, account_id: str, bucket: Resource, place: ObjectPlace) -> TemporaryKey:
-        limit = KeyLimit(bucket.id, place.key, self._use.writes)
+        limit = KeyLimit(bucket.id, place.key, self._use.writes, self._use.deletes)
         requests = self._dependencies.provided.get(SignedRequests)
         return await requests.limited_key(account_id, bucket.parent_id, limit, self._use.key_lifetime)
 

@@ -4,7 +4,8 @@ objects that they read for their resources, and how a reconciler waits for it. N
 it follows the list of buckets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import BinaryIO, Protocol
 
@@ -157,6 +158,42 @@ class ObjectWrites(Protocol):
     async def put_once(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO) -> None:
         """Write an object of the folder that was allowed, of at most 5 GiB, where there is none: all bytes of
         a file. It may be repeated with the same bytes. Raises Unwritable."""
+        ...
+
+
+class KeyUse(StrEnum):
+    """What a key is for, and nothing else."""
+
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True)
+class ObjectKey:
+    """A key of S3 for one place, and where it is used."""
+
+    aws_access_key_id: str
+    secret: str = field(repr=False)
+    expires_at: datetime
+    endpoint: str
+    """Host and port of the object gateway."""
+    region: str
+
+
+class ObjectKeys(Protocol):
+    """Keys for another process of the cloud, which keeps objects for a resource of another service, as the
+    account that made the resource. The right is checked twice, as by ObjectReads."""
+
+    def allow(
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectPlace
+    ) -> str:
+        """Let a new resource read, write and delete objects of this folder, as the subject, and return the id
+        of the bucket. Raises ApiError unless the subject may, and where the project has no such bucket."""
+        ...
+
+    async def key(self, resource_id: str, place: ObjectPlace, use: KeyUse) -> ObjectKey:
+        """Return a key for one object of the folder that was allowed. Raises ObjectAccessError."""
         ...
 
 

@@ -6,7 +6,8 @@ when it ends; its secret is derived from the id. Each use looks at the account a
 key ends with the session that was revoked or the key that was deactivated, whatever its time.
 
 A limited key is for work that an account started and that outlives the sign-in. It has no credential, ends
-with the account, and either reads one bucket below a prefix or writes there, or pulls one repository.
+with the account, and either reads one bucket below a prefix, writes there or deletes there, or pulls one
+repository.
 """
 
 import base64
@@ -82,7 +83,7 @@ def issue_limited_key(
     prefix = limit.prefix.encode()[:_PREFIX_BYTES].decode(errors="ignore")
     content = [
         *(account_id, "", now.timestamp(), None, project_id, int(expires_at.timestamp())),
-        *(limit.bucket_id, prefix, limit.writes),
+        *(limit.bucket_id, prefix, limit.writes, limit.deletes),
     ]
     return _sealed(tx, content, expires_at)
 

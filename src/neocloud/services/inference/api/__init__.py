@@ -13,13 +13,15 @@ from neocloud.messages.neocloud.inference.v1 import (
 from neocloud.services.inference.api import gateway
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.reconcile.backends import replica_backends
-from neocloud.services.inference.rules import DeploymentRules, ModelRules
+from neocloud.services.inference.rules import DeploymentRules, FileBucketRules, ModelRules
 from neocloud.services.inference.rules.deployment import BudgetRules, budget_view
 from neocloud.services.inference.types import (
     BUDGET,
     BUDGET_ID_PREFIX,
     DEPLOYMENT,
     DEPLOYMENT_ID_PREFIX,
+    FILE_BUCKET,
+    FILE_BUCKET_ID_PREFIX,
     MODEL,
     MODEL_ID_PREFIX,
     PROJECT,
@@ -77,7 +79,18 @@ BUDGETS = Kind(
     outside_view=budget_view,
 )
 
-KINDS = (MODELS, DEPLOYMENTS, RESERVATIONS, BUDGETS)
+FILE_BUCKETS = Kind(
+    message=FILE_BUCKET,
+    rpc="neocloud.inference.v1.FileBucketService",
+    id_prefix=FILE_BUCKET_ID_PREFIX,
+    permission="inference.fileBuckets",
+    parent_kinds=(PROJECT,),
+    verbs=frozenset({"Create", "Get", "GetByName", "List", "Delete"}),
+    rules=FileBucketRules(),
+    initial_state="ACTIVE",
+)
+
+KINDS = (MODELS, DEPLOYMENTS, RESERVATIONS, BUDGETS, FILE_BUCKETS)
 
 DEFAULT_LINES = 200
 

@@ -1,17 +1,20 @@
-"""The methods that the gateway process calls: admit a caller, list routes, report traffic.
+"""The methods of the gateway process: admit a caller, list routes, report traffic, get keys for files.
 
 Each requires the gateway's key, and nothing else.
 """
 
 from datetime import UTC
 
-from neocloud.core import contract
+from neocloud.core import contract, wire
 from neocloud.core.callers import GatewayKey
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,
+    FileBucket,
+    IssueFileKeyRequest,
+    IssueFileKeyResponse,
     ListRoutesRequest,
     ListRoutesResponse,
     ReportTrafficRequest,
@@ -27,7 +30,14 @@ from neocloud.services.iam.types import (
 )
 from neocloud.services.inference.api.routes import TermsOf, read_routes
 from neocloud.services.inference.gateway_link import RouteChanges, TrafficBoard
-from neocloud.services.inference.types import DEPLOYMENT
+from neocloud.services.inference.types import DEPLOYMENT, FILE_BUCKET, FILE_FOLDER, FILE_ID
+from neocloud.services.storage.public import (
+    AccessProblem,
+    KeyUse,
+    ObjectAccessError,
+    ObjectKeys,
+    ObjectPlace,
+)
 
 PERMISSIONS = (
     "inference.deployments.invoke",
@@ -123,9 +133,52 @@ def _enqueue(tx: Transaction, deployment_ids: set[str], call: Call) -> None:
             tx.enqueue(deployment_id, call.dependencies.clock.now())
 
 
+USES = {
+    IssueFileKeyRequest.READ: KeyUse.READ,
+    IssueFileKeyRequest.WRITE: KeyUse.WRITE,
+    IssueFileKeyRequest.DELETE: KeyUse.DELETE,
+}
+
+
+async def issue_file_key(call: Call, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
+    """Return a key for the object of one file. The gateway gets no other keys: they are for the file buckets
+    that projects have chosen, and each opens one object."""
+    require_gateway(call)
+    if not FILE_ID.fullmatch(request.file_id) or request.use not in USES:
+        raise contract.bad_field("file_id", "must be the id of a file, with a use")
+    found = await call.dependencies.store.read(lambda tx: _file_bucket(tx, request))
+    if found is None:
+        raise contract.not_found("file bucket of this project", request.bucket_id)
+    place = ObjectPlace(found.spec.bucket, FILE_FOLDER + request.file_id)
+    try:
+        keys = call.dependencies.provided.get(ObjectKeys)
+        key = await keys.key(found.metadata.id, place, USES[request.use])
+    except ObjectAccessError as error:
+        if error.problem is AccessProblem.MISSING:
+            raise contract.not_found("bucket", found.spec.bucket) from error
+        raise contract.unavailable(str(error)) from error
+    return IssueFileKeyResponse(
+        aws_access_key_id=key.aws_access_key_id,
+        secret=key.secret,
+        expires_at=contract.timestamp(key.expires_at),
+        endpoint=key.endpoint,
+        region=key.region,
+        bucket=found.spec.bucket,
+    )
+
+
+def _file_bucket(tx: Transaction, request: IssueFileKeyRequest) -> FileBucket | None:
+    for row in tx.list(FILE_BUCKET, parent_id=request.project_id)[0]:
+        found = wire.message(row, FileBucket)
+        if row.deleted_at is None and found.status.bucket_id == request.bucket_id:
+            return found
+    return None
+
+
 METHODS = (
     Method(f"{SERVICE}/Admit", admit, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ListRoutes", list_routes, None, is_internal=True, is_checked=False),
     Method(f"{SERVICE}/ReportTraffic", report_traffic, None, is_internal=True, is_checked=False),
+    Method(f"{SERVICE}/IssueFileKey", issue_file_key, None, is_internal=True, is_checked=False),
 )
 """Not validated by the server: a caller without the key does not learn whether a request was well formed."""

@@ -8,6 +8,7 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.inference.v1 import (
     Deployment,
     DeploymentSpec,
+    FileBucket,
     ListRoutesResponse,
     Model,
     Replica,
@@ -17,6 +18,7 @@ from neocloud.services.billing.types import TokenTerms
 from neocloud.services.inference.types import (
     BUDGET,
     DEPLOYMENT,
+    FILE_BUCKET,
     MODEL,
     SERVER_KEY,
     ModelState,
@@ -31,7 +33,7 @@ TermsOf = Callable[[str], TokenTerms]
 
 
 def read_routes(tx: Transaction, terms: TermsOf) -> ListRoutesResponse:
-    """Return all live deployments and budgets; the version is a digest of them."""
+    """Return all live deployments, budgets and file buckets; the version is a digest of them."""
     answer = ListRoutesResponse()
     models: dict[str, Model] = {
         row.id: wire.resource_message(row) for row in tx.list(MODEL)[0] if row.deleted_at is None
@@ -43,6 +45,11 @@ def read_routes(tx: Transaction, terms: TermsOf) -> ListRoutesResponse:
     for row in _live(tx, BUDGET):
         limit = wire.resource_message(row).spec.monthly_limit
         answer.budgets.add(project_id=row.parent_id, monthly_limit=limit)
+    for row in _live(tx, FILE_BUCKET):
+        found: FileBucket = wire.resource_message(row)
+        answer.file_buckets.add(
+            project_id=row.parent_id, bucket_id=found.status.bucket_id, bucket=found.spec.bucket
+        )
     answer.version = hashlib.sha256(answer.SerializeToString(deterministic=True)).hexdigest()[:32]
     return answer
 

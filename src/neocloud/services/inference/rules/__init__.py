@@ -1,6 +1,7 @@
-"""The rules of models, deployments and budgets. Pure."""
+"""The rules of models, deployments, budgets and file buckets. Pure."""
 
 from neocloud.services.inference.rules.deployment import CAPACITY, BudgetRules, DeploymentRules
+from neocloud.services.inference.rules.file_bucket import FileBucketRules
 from neocloud.services.inference.rules.model import ModelRules
 
-__all__ = ["CAPACITY", "BudgetRules", "DeploymentRules", "ModelRules"]
+__all__ = ["CAPACITY", "BudgetRules", "DeploymentRules", "FileBucketRules", "ModelRules"]

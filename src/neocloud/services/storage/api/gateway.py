@@ -100,7 +100,11 @@ async def sign(call: Call, request: SignRequest) -> SignResponse:
         answer.expires_at.CopyFrom(contract.timestamp(found.expires_at))
     if found.limit is not None:
         limit = found.limit
-        answer.limit.CopyFrom(KeyLimit(bucket_id=limit.bucket_id, prefix=limit.prefix, writes=limit.writes))
+        answer.limit.CopyFrom(
+            KeyLimit(
+                bucket_id=limit.bucket_id, prefix=limit.prefix, writes=limit.writes, deletes=limit.deletes
+            )
+        )
     return answer
 
 
