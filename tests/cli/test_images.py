@@ -2,12 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neocloud.cli.machine import images
 from neocloud.client.errors import ClientError
+from neocloud.core import contract
 from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import FakeServer
 
 HEAD = "import json, pathlib, signal, sys, time\nhome = pathlib.Path(sys.argv[2])\n"
 BUILDS = """
@@ -136,3 +139,80 @@ def test_the_list_says_what_is_built(recipe: Path, neo: Neo, home: Path) -> None
     assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "not", "built", "container", "image"]
     images.build_image("slurm", home, lambda line: None)
     assert neo("image", "list").out.splitlines()[1].split() == ["slurm", "abc123", "container", "image"]
+
+
+REGISTRIES = "nebius.registry.v1.RegistryService"
+FQDN = "cr.local:8902/e00team"
+
+
+@pytest.fixture
+def registry(cloud: FakeServer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """A registry by the name of `team`, and what was pushed to it: target, and name of the image."""
+    found = contract.message("nebius.registry.v1.Registry")()
+    found.metadata.id, found.status.registry_fqdn = "registry-e00team", FQDN
+
+    def by_name(request: Any) -> Any:
+        if request.name != "team":
+            raise contract.not_found("registry", request.name)
+        return found
+
+    cloud.serve(f"{REGISTRIES}/GetByName", by_name)
+    cloud.serve(f"{REGISTRIES}/Get", found)
+    pushed: list[tuple[str, str]] = []
+
+    class Client:
+        def __init__(self, _: object, name: object) -> None:
+            self.name = str(name)
+
+        def __enter__(self) -> "Client":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def push(registry: Client, folder: Path, image: object, name: str, show: object) -> str:
+        pushed.append((registry.name, name))
+        return "sha256:5e0b"
+
+    monkeypatch.setattr("neocloud.cli.registry.client.RegistryClient", Client)
+    monkeypatch.setattr("neocloud.cli.registry.images.push_image", push)
+    monkeypatch.setattr("neocloud.cli.commands.image.check_machine", lambda: None)
+    return pushed
+
+
+@pytest.mark.parametrize(
+    ("push", "target"),
+    [("team/neocloud-slurm:v1", f"{FQDN}/neocloud-slurm:v1"), ("team", f"{FQDN}/slurm:abc123")],
+)
+def test_a_build_pushes_what_it_has_built(
+    recipe: Path, signed_in: Neo, registry: list[tuple[str, str]], push: str, target: str
+) -> None:
+    recipe.write_text(HEAD + BUILDS)
+    ran = signed_in("image", "build", "slurm", "--push", push)
+    assert ran.code == 0, ran.err
+    assert registry == [(target, "slurm")]
+    assert "sha256:5e0b" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("names", "push", "said"),
+    [
+        (["machine"], "team", "disks of machines"),
+        (["slurm", "jail"], "team/all:v1", "names one image, and 2 are built"),
+        (["slurm"], "taem", "taem"),
+    ],
+)
+def test_nothing_is_built_that_cannot_be_pushed(
+    recipe: Path,
+    signed_in: Neo,
+    home: Path,
+    registry: list[tuple[str, str]],
+    names: list[str],
+    push: str,
+    said: str,
+) -> None:
+    for name in ("slurm", "jail", "machine", "launcher"):
+        (recipe.parents[1] / name).mkdir(exist_ok=True)
+        (recipe.parents[1] / name / "build").write_text(HEAD + BUILDS)
+    ran = signed_in("image", "build", *names, "--push", push)
+    assert ran.code != 0 and said in ran.err
+    assert registry == [] and images.built_version("slurm", home) == ""

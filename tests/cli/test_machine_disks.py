@@ -14,9 +14,13 @@ from neocloud.cli.machine.disk_architecture import (
     Stretch,
     efi_partition,
 )
+from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.images import import_disk, machine_disks
 from neocloud.client.errors import ClientError
+from neocloud.client.profiles import Profile
+from neocloud.core import contract
 from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import FakeServer
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
 MIB = 2**20
@@ -147,3 +151,34 @@ def test_by_command(tmp_path: Path, neo: Neo) -> None:
     ran = neo("image", "import", str(tmp_path / "text"), "--name", "text")
     assert ran.code != 0
     assert "cannot be used" in ran.err
+
+
+def test_an_import_ends_once_the_running_cloud_offers_it(
+    tmp_path: Path, neo: Neo, cloud: FakeServer, credentials_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks for the family right after the import must find it, and the new version of it."""
+    profile = Profile("home", cloud.endpoint, str(credentials_file))
+    monkeypatch.setattr("neocloud.cli.commands.image.profile_of_home", lambda *_: profile)
+    monkeypatch.setattr("neocloud.cli.commands.image.OFFER_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(Home, "server", lambda _: "runs")
+    lists: list[int] = []
+
+    def offered(_: object) -> object:
+        """Nothing at first, then an earlier version of the image, then the new one."""
+        lists.append(len(lists))
+        answer = contract.message("nebius.compute.v1.ListImagesResponse")()
+        if len(lists) > 1:
+            image = answer.items.add()
+            image.metadata.name = "rocky9"
+            (facts,) = machine_disks(tmp_path / "state")
+            image.spec.version = str(facts["version"]) if len(lists) > 2 else "earlier"
+        return answer
+
+    cloud.serve("nebius.compute.v1.ImageService/ListPublic", offered)
+    file = str(raw_disk(tmp_path / "disk"))
+    ran = neo("image", "import", file, "--name", "rocky9")
+    assert (ran.code, len(lists)) == (0, 3), ran.err
+    lists.clear()
+    monkeypatch.setattr("neocloud.cli.commands.image.OFFER_SECONDS", -1.0)
+    ran = neo("image", "import", file, "--name", "rocky9")
+    assert ran.code != 0 and "is imported, and the running cloud does not offer it" in ran.err

@@ -1,5 +1,7 @@
 """`neo image`: build container images and machine disks, push images, and import disks."""
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +13,10 @@ from neocloud.cli.machine.home import Home
 from neocloud.cli.machine.server_process import check_machine
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, size_text, table
 from neocloud.cli.progress import stage
-from neocloud.cli.registry.names import find_target
-from neocloud.cli.resources.lookup import ProjectOption, connect_to_project
-from neocloud.cli.target import home_of
+from neocloud.cli.registry.names import ArtifactName, find_target
+from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project
+from neocloud.cli.target import home_of, profile_of_home
+from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 
 app = command_group(
@@ -25,6 +28,9 @@ Examples:
   neo image push slurm team/neocloud-slurm:v1
 """
 )
+PUBLIC_IMAGES = "nebius.compute.v1.ImageService/ListPublic"
+OFFER_SECONDS, OFFER_LOOK_SECONDS = 60.0, 0.5
+"""The server looks for new images every 2 s."""
 HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
 
@@ -39,6 +45,16 @@ def build(
         str | None, typer.Option("--only", metavar="NAME", help="Build only this disk of `machine`.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Rebuild from scratch even if it exists.")] = False,
+    push_to: Annotated[
+        str,
+        typer.Option(
+            "--push",
+            metavar="REGISTRY[/REPO:TAG]",
+            help="Push what was named to a registry of the cloud afterwards. Default: REGISTRY/NAME:VERSION.",
+            show_default=False,
+        ),
+    ] = "",
+    project: ProjectOption = "",
     home: HomeOption = None,
 ) -> None:
     """Build images that are missing or whose recipe has changed.
@@ -51,12 +67,18 @@ def build(
       neo image build
       neo image build machine            # before the first virtual machine
       neo image build slurm --force      # even if it exists
+      neo image build slurm --push team/neocloud-slurm:v1
     """
     if only and names != [images.MACHINE]:
         raise ClientError(
             "INVALID_ARGUMENT", "--only selects a disk of `machine`", "Add `machine` to the names"
         )
     chosen = _chosen(names)
+    pushed = list(dict.fromkeys(names or chosen))
+    if push_to:
+        _check_push(pushed, push_to)
+        cloud = connect_to_project(context, project)
+        find_target(cloud, _target(push_to, pushed[0], "latest"))  # before minutes of building
     check_machine()
     place = Home(home_of(context, home))
     place.create()
@@ -69,6 +91,32 @@ def build(
                 images.build_image(name, place.path, progress, force=force and is_named, only=part)
         if images.LAUNCHER in chosen and place.server() is not None:
             say("The running cloud uses it within seconds; running machines keep their present image.")
+    if push_to:
+        cloud = connect_to_project(context, project)  # the build may have outlived a sign-in
+        for name in pushed:
+            target = find_target(cloud, _target(push_to, name, images.built_version(name, place.path)))
+            digest = _push(cloud, place.path, name, target)["digest"]
+            say(f"{name}: {target}, {digest}")
+
+
+def _check_push(names: Sequence[str], push_to: str) -> None:
+    """Raise ClientError where these images cannot be pushed there."""
+    if images.MACHINE in names:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{images.MACHINE} is disks of machines, not a container image",
+            "Build it without --push",
+        )
+    if "/" in push_to and len(names) > 1:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f"{push_to!r} names one image, and {len(names)} are built",
+            f"Name one image, or the registry alone: --push {push_to.partition('/')[0]}",
+        )
+
+
+def _target(push_to: str, name: str, version: str) -> str:
+    return push_to if "/" in push_to else f"{push_to}/{name}:{version}"
 
 
 def _chosen(names: list[str] | None) -> list[str]:
@@ -109,17 +157,21 @@ def push(
       neo image push slurm team/neocloud-slurm:v1
       neo image push jail team/neocloud-jail:v1
     """
+    place = home_of(context, home)
+    images.built_image(name, place)
+    cloud = connect_to_project(context, project)
+    document = _push(cloud, place, name, find_target(cloud, target))
+    show(output, document, fields_table((key.title(), value) for key, value in document.items()))
+
+
+def _push(cloud: ProjectClient, home: Path, name: str, target: ArtifactName) -> dict[str, str]:
     from neocloud.cli.registry.client import RegistryClient  # noqa: PLC0415  httpx, for few commands
     from neocloud.cli.registry.images import push_image  # noqa: PLC0415
 
-    folder, image = images.built_image(name, home_of(context, home))
-    cloud = connect_to_project(context, project)
-    target_name = find_target(cloud, target)
-    with RegistryClient(cloud, target_name) as registry, stage(f"Push to {target_name}") as progress:
+    folder, image = images.built_image(name, home)
+    with RegistryClient(cloud, target) as registry, stage(f"Push to {target}") as progress:
         digest = push_image(registry, folder, image, name, progress)
-    pairs = (("Name", str(target_name)), ("Digest", digest), ("Version", image["version"]))
-    document = {"name": str(target_name), "digest": digest, "version": image["version"]}
-    show(output, document, fields_table(pairs))
+    return {"name": str(target), "digest": digest, "version": str(image["version"])}
 
 
 @app.command("import")
@@ -136,7 +188,8 @@ def import_image(
     """Import a bootable disk, such as a distribution's cloud image, as an image for machines.
 
     It must contain cloud-init; otherwise its machines get no network and no keys. The file is copied. A
-    later import of the same name replaces it for new machines; existing ones keep their disks.
+    later import of the same name replaces it for new machines; existing ones keep their disks. Where the
+    cloud runs, this ends once it offers the image.
 
     Example:
 
@@ -150,7 +203,27 @@ def import_image(
             facts = images.import_disk(
                 file, place.path, name=name, family=family or name, title=title or name
             )
+    if place.server() is not None:
+        with stage("The running cloud takes it"):
+            _wait_until_offered(place, name, str(facts["version"]))
     say(f"Image {name}, family {facts['family']}: for disks of {size_text(facts['minimum_bytes'])} or more.")
+
+
+def _wait_until_offered(place: Home, name: str, version: str) -> None:
+    """Wait until the running cloud lists this version, unless it ends. Raises ClientError."""
+    deadline = time.monotonic() + OFFER_SECONDS
+    with connect(profile_of_home(place.path, "home")) as client:
+        while place.server() is not None:
+            found = client.list_all(PUBLIC_IMAGES, {})
+            if any(each.metadata.name == name and each.spec.version == version for each in found):
+                return
+            if time.monotonic() > deadline:
+                raise ClientError(
+                    "DEADLINE_EXCEEDED",
+                    f"{name} is imported, and the running cloud does not offer it after {OFFER_SECONDS:g} s",
+                    f"Look into {place.log_file}, or start it again with `neo down` and `neo up`",
+                )
+            time.sleep(OFFER_LOOK_SECONDS)
 
 
 @app.command("list")
