@@ -64,6 +64,8 @@ class KeyLimit:
     prefix: str
     writes: bool = False
     """It creates objects instead, and neither reads nor lists."""
+    project_id: str = ""
+    """Instead of one bucket: objects in all buckets of this project, and the list of the buckets."""
 
 
 @dataclass(frozen=True)

@@ -310,4 +310,6 @@ def _is_rate(error: grpc.aio.AioRpcError) -> bool:
 
 def _limit(found: SignResponse) -> KeyLimit | None:
     limit = found.limit
-    return KeyLimit(limit.bucket_id, limit.prefix, limit.writes) if found.HasField("limit") else None
+    if not found.HasField("limit"):
+        return None
+    return KeyLimit(limit.bucket_id, limit.prefix, limit.writes, limit.project_id)

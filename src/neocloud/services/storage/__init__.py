@@ -14,7 +14,13 @@ from neocloud.services.storage.gateway_link import (
 )
 from neocloud.services.storage.object_reads import StoreObjectReads
 from neocloud.services.storage.object_writes import StoreObjectWrites
-from neocloud.services.storage.public import GatewayNotifier, GatewayReports, ObjectReads, ObjectWrites
+from neocloud.services.storage.public import (
+    AccessNotifier,
+    GatewayNotifier,
+    GatewayReports,
+    ObjectReads,
+    ObjectWrites,
+)
 from neocloud.services.storage.reconcile import reconcilers
 from neocloud.services.storage.report import report
 
@@ -28,6 +34,7 @@ SERVICE = Service(
         BucketBoard: lambda dependencies: BucketBoard(dependencies.clock),
         TransferBoard: lambda dependencies: TransferBoard(),
         InventoryBoard: lambda dependencies: InventoryBoard(),
+        AccessNotifier: lambda dependencies: dependencies.provided.get(AccessChanges),
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
         ObjectReads: StoreObjectReads,

@@ -101,6 +101,7 @@ async def sign(call: Call, request: SignRequest) -> SignResponse:
     if found.limit is not None:
         limit = found.limit
         answer.limit.CopyFrom(KeyLimit(bucket_id=limit.bucket_id, prefix=limit.prefix, writes=limit.writes))
+        answer.limit.project_id = limit.project_id
     return answer
 
 
