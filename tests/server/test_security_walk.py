@@ -73,6 +73,8 @@ ABOUT_THE_CALLER = {
     "neocloud.iam.v1.UserService/ChangePassword",
     "neocloud.iam.v1.UserService/ConfirmTotp",
     "neocloud.iam.v1.UserService/StartTotp",
+    "neocloud.slurm.v1.StorageAccessService/Allow",
+    "neocloud.slurm.v1.StorageAccessService/Withdraw",
     "neocloud.storage.v1.TemporaryKeyService/Issue",
 }
 """Anybody who is signed in may ask, and learns only of what is theirs or everybody's."""

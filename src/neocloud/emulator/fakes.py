@@ -28,7 +28,7 @@ from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
 from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
 from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
-from neocloud.services.slurm.types import ADD_USER, REMOVE_USER
+from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 
 PROGRAM = "machine-control"
 
@@ -174,6 +174,8 @@ def respond_as_login_node(
         return ExecResult(0, b"0 1\n", b"")
     if tuple(command) == (ENTER_ROOT, *COUNT_SESSIONS):
         return ExecResult(0, b"sl local_address rem_address st\n", b"")
+    if command[:1] == [ENTER_ROOT] and DELIVER_KEYS in command:
+        return ExecResult(0, b"", b"")
     if command[:1] != [ENTER_ROOT] or not {ADD_USER, REMOVE_USER} & set(command):
         return None
     if REMOVE_USER in command:

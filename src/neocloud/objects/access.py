@@ -66,6 +66,8 @@ class KeyLimit:
     """It creates objects instead, and neither reads nor lists."""
     deletes: bool = False
     """It deletes objects instead, and does nothing else."""
+    project_id: str = ""
+    """Instead of one bucket: objects in all buckets of this project, and the list of the buckets."""
 
 
 @dataclass(frozen=True)

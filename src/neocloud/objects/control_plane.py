@@ -312,4 +312,4 @@ def _limit(found: SignResponse) -> KeyLimit | None:
     limit = found.limit
     if not found.HasField("limit"):
         return None
-    return KeyLimit(limit.bucket_id, limit.prefix, limit.writes, limit.deletes)
+    return KeyLimit(limit.bucket_id, limit.prefix, limit.writes, limit.deletes, limit.project_id)

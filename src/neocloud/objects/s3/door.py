@@ -22,7 +22,16 @@ from neocloud.objects.s3 import signature
 from neocloud.objects.s3.body import Body
 from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.errors import S3Error, denied
-from neocloud.objects.s3.operations import CREATE, DELETE, GET, LIST, Scope
+from neocloud.objects.s3.operations import (
+    BUCKET_GET,
+    BUCKET_LIST,
+    CREATE,
+    DELETE,
+    GET,
+    LIST,
+    UPDATE,
+    Scope,
+)
 from neocloud.objects.s3.remembered import Contact, Remembered
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.s3.settings import S3Settings
@@ -30,6 +39,8 @@ from neocloud.objects.s3.signature import Signed
 from neocloud.objects.types import Bucket
 
 KEY_SECONDS, RIGHT_SECONDS, TOKEN_SECONDS = 300.0, 60.0, 30.0
+_OF_PROJECT = (GET, CREATE, UPDATE, DELETE, LIST, BUCKET_GET)
+"""What a key that is limited to the objects of a project may do."""
 UNKNOWN_SECONDS = 5.0
 UNKNOWN_PER_SECOND = 20.0
 """Keys that are not known, for which one client (IPv6: one /64 network) makes the control plane look."""
@@ -114,9 +125,13 @@ class Door:
 
     async def permissions(self, caller: Caller, target_id: str) -> frozenset[str]:
         """Return what the roles of a caller allow on a bucket or project. Raises S3Error."""
-        if caller.is_anonymous or caller.limit is not None:
+        if caller.is_anonymous:
             return frozenset()
-        return await self._roles(caller, target_id)
+        if caller.limit is None:
+            return await self._roles(caller, target_id)
+        if not target_id or caller.limit.project_id != target_id:
+            return frozenset()
+        return await self._roles(caller, target_id) & {BUCKET_LIST}
 
     async def _roles(self, caller: Caller, target_id: str) -> frozenset[str]:
         place = (caller.subject_id, caller.proof, target_id)
@@ -173,6 +188,8 @@ def caller_of(key: SigningKey, signed: Signed | None = None) -> Caller:
 
 
 def _is_within(limit: KeyLimit, bucket: Bucket, permission: str, path: str) -> bool:
+    if limit.project_id:
+        return bucket.project_id == limit.project_id and permission in _OF_PROJECT
     allowed = (DELETE,) if limit.deletes else (CREATE,) if limit.writes else (GET, LIST)
     return bucket.id == limit.bucket_id and permission in allowed and path.startswith(limit.prefix)
 

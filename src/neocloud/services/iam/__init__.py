@@ -11,6 +11,7 @@ from neocloud.services.iam.access.outgoing import Outgoing
 from neocloud.services.iam.access.passwords import PasswordChecker
 from neocloud.services.iam.access.signed_requests import StoreSignedRequests
 from neocloud.services.iam.access.tokens import token_issuer
+from neocloud.services.iam.access.workload_keys import StoreWorkloadKeys
 from neocloud.services.iam.api import ALIASES, METHODS
 from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
 from neocloud.services.iam.rules.accounts import (
@@ -31,6 +32,7 @@ from neocloud.services.iam.types import (
     TenantRights,
     TokenAuthenticator,
     TokenIssuer,
+    WorkloadKeys,
 )
 
 KINDS = (
@@ -176,6 +178,7 @@ SERVICE = Service(
         GroupMembers: lambda dependencies: group_members(dependencies.store),
         TenantRights: lambda dependencies: tenant_rights(dependencies.store),
         SignedRequests: lambda dependencies: StoreSignedRequests(dependencies.store, dependencies.clock),
+        WorkloadKeys: lambda dependencies: StoreWorkloadKeys(dependencies.store, dependencies.clock),
     },
 )
 

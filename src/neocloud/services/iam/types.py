@@ -5,7 +5,7 @@ Tenant and Project are one message in the published API, `Container`: a row with
 row with one is a project.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -149,6 +149,8 @@ class KeyLimit:
     """It creates objects instead, and neither reads nor lists."""
     deletes: bool = False
     """It deletes objects instead, and does nothing else."""
+    project_id: str = ""
+    """Instead of one bucket: objects in all buckets of this project, and the list of the buckets."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,34 @@ class SignedRequests(Protocol):
         ...
 
     def is_allowed(self, role: str, permission: str) -> bool: ...
+
+
+class WorkloadKeys(Protocol):
+    """Keys with which a workload acts as an account in object storage, where others may administer what it
+    runs on: root of a Slurm cluster. Each stands on a grant, which is kept with the workload's resource and
+    ends with it; a key whose grant was withdrawn is worthless."""
+
+    def grant(self, tx: Transaction, resource_id: str, account_id: str) -> None:
+        """Let a resource have keys of an account. An earlier grant stays as it is."""
+        ...
+
+    def withdraw(self, tx: Transaction, resource_id: str, account_id: str) -> None:
+        """End the grant, and with it every key that stands on it."""
+        ...
+
+    def granted(self, tx: Transaction, resource_id: str) -> Mapping[str, str]:
+        """Return the accounts that a resource may have keys of, by id: a text that tells one grant from
+        another, and opens nothing."""
+        ...
+
+    def is_usable(self, tx: Transaction, account_id: str) -> bool:
+        """Return whether the account may act now."""
+        ...
+
+    async def issue(self, resource_id: str, account_id: str, lifetime: timedelta) -> TemporaryKey | None:
+        """Return a new key for the objects in the buckets of the resource's project; None without a grant.
+        What it may do is what the account may do at the time of use."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, ElasticWorkerSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmFactory
-from neocloud.services.slurm.api import METHODS, backup, rest
+from neocloud.services.slurm.api import METHODS, backup, rest, storage_access
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
@@ -110,7 +110,7 @@ KINDS = (
 SERVICE = Service(
     name="slurm",
     kinds=KINDS,
-    methods=(*METHODS, *rest.METHODS, *backup.METHODS),
+    methods=(*METHODS, *rest.METHODS, *backup.METHODS, *storage_access.METHODS),
     http_routes=rest.ROUTES,
     reconcilers=lambda dependencies: (ClusterReconciler(dependencies),),
     meters=(ClusterMeter(), ElasticWorkerMeter()),

@@ -26,7 +26,7 @@ from neocloud.services.compute.public import (
     preset_violations,
 )
 from neocloud.services.compute.types import FilesystemState, attachment_namespace
-from neocloud.services.iam.types import GROUP, tenant_of
+from neocloud.services.iam.types import GROUP, SERVICE_ACCOUNT, tenant_of
 from neocloud.services.slurm.render import DEFAULT_PARTITION
 from neocloud.services.slurm.topology_rules import topology_violations
 from neocloud.services.slurm.types import CLUSTER, DEFAULT_IDLE_SECONDS, DEFAULT_SHARED_ROOT_GIB
@@ -108,6 +108,7 @@ class ClusterRules(Rules[Cluster]):
             *_login_violations(new, old, reader),
             *_user_violations(new.spec, old),
             *_group_violations(new, old, reader),
+            *_account_violations(new, old, reader),
             *_subnet_violations(new, reader),
             *_filesystem_violations(new, reader),
         ]
@@ -233,6 +234,25 @@ def _group_violations(new: Cluster, old: Cluster | None, reader: ResourceReader)
                 f"spec.group_ids[{index}]",
                 f'"{group_id}" is not a group of this tenant; `neo iam group list` shows them',
             )
+
+
+def _account_violations(new: Cluster, old: Cluster | None, reader: ResourceReader) -> Iterable[Violation]:
+    account_id = new.spec.service_account_id
+    if not account_id or (old and old.spec.service_account_id == account_id):
+        return  # one that was deleted since holds up no other change
+    account = reader.get(account_id)
+    tenant_id = tenant_of(new.metadata.parent_id, reader.get)
+    if (
+        account is None
+        or account.kind != SERVICE_ACCOUNT
+        or account.deleted_at is not None
+        or tenant_of(account_id, reader.get) != tenant_id
+    ):
+        yield Violation(
+            "spec.service_account_id",
+            f'"{account_id}" is not a service account of this tenant;'
+            " `neo iam service-account list` shows them",
+        )
 
 
 def _shared_root_violations(new: ClusterSpec, old: ClusterSpec | None) -> Iterable[Violation]:

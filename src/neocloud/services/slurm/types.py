@@ -47,6 +47,8 @@ class ConditionType(StrEnum):
     """Only where a worker of an elastic set could not be started; "False" then."""
     GROUP_MEMBERS = "GroupMembers"
     """Only where groups have more people than a cluster may have users; "False" then."""
+    STORAGE_KEYS = "StorageKeys"
+    """Only where keys for object storage could not be delivered; "False" then."""
 
 
 class Reason(StrEnum):
@@ -73,6 +75,8 @@ class Secret(StrEnum):
 
 ADD_USER, REMOVE_USER = "add-user", "remove-user"
 """Names of the scripts that change the users of a cluster, as the login node runs them."""
+DELIVER_KEYS = "deliver-keys"
+"""Name of the script that writes keys for object storage."""
 
 
 MAX_MEMBERS = 1000

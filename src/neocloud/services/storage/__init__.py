@@ -16,6 +16,7 @@ from neocloud.services.storage.object_keys import StoreObjectKeys
 from neocloud.services.storage.object_reads import StoreObjectReads
 from neocloud.services.storage.object_writes import StoreObjectWrites
 from neocloud.services.storage.public import (
+    AccessNotifier,
     GatewayNotifier,
     GatewayReports,
     ObjectKeys,
@@ -35,6 +36,7 @@ SERVICE = Service(
         BucketBoard: lambda dependencies: BucketBoard(dependencies.clock),
         TransferBoard: lambda dependencies: TransferBoard(),
         InventoryBoard: lambda dependencies: InventoryBoard(),
+        AccessNotifier: lambda dependencies: dependencies.provided.get(AccessChanges),
         GatewayNotifier: lambda dependencies: dependencies.provided.get(BucketChanges),
         GatewayReports: lambda dependencies: dependencies.provided.get(BucketBoard),
         ObjectKeys: StoreObjectKeys,

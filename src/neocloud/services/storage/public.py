@@ -47,6 +47,13 @@ class GatewayNotifier(Protocol):
         ...
 
 
+class AccessNotifier(Protocol):
+    def notify(self) -> None:
+        """Let the gateway ask again who may do what, after a change that is not one of a resource of iam.
+        From the event loop."""
+        ...
+
+
 class GatewayReports(Protocol):
     """What the object gateway reported last."""
 

@@ -8,6 +8,9 @@ key ends with the session that was revoked or the key that was deactivated, what
 A limited key is for work that an account started and that outlives the sign-in. It has no credential, ends
 with the account, and either reads one bucket below a prefix, writes there or deletes there, or pulls one
 repository.
+
+A key of a workload lies where others may read it, as on a Slurm cluster with an administrator of its own. It
+is limited to the objects of one project, and stands on a grant, a secret of the workload's resource.
 """
 
 import base64
@@ -18,6 +21,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
 
@@ -34,6 +38,11 @@ LONGEST_LIFETIME = timedelta(days=7)
 _ROOT = "temporary-key-root"
 _ROOT_BYTES = 32
 _ID = re.compile(rf"{TEMPORARY_KEY_PREFIX}[A-Za-z0-9_-]{{100,508}}")
+_GRANTS = "storage-grants"
+"""A secret of a workload's resource: by the id of the account, what its keys have to hold."""
+_GRANT_BYTES = 16
+_WORKLOADS_PARTS = 2
+"""How many parts the limit of a workload's key has: its resource and the grant."""
 _PREFIX_BYTES = 100
 """How much of a prefix an id holds, which has to stay short."""
 
@@ -88,6 +97,40 @@ def issue_limited_key(
     return _sealed(tx, content, expires_at)
 
 
+def grants_of(tx: Transaction, resource_id: str) -> dict[str, str]:
+    """Return the grants of a workload's resource, by account; none of one that is being deleted."""
+    row = tx.get(resource_id)
+    kept = tx.secret(resource_id, _GRANTS)
+    return json.loads(kept) if kept and row is not None and row.deleted_at is None else {}
+
+
+def put_grant(tx: Transaction, resource_id: str, account_id: str) -> None:
+    grants = grants_of(tx, resource_id)
+    if account_id not in grants:
+        grants[account_id] = secrets.token_urlsafe(_GRANT_BYTES)
+        tx.put_secret(resource_id, _GRANTS, json.dumps(grants).encode())
+
+
+def withdraw_grant(tx: Transaction, resource_id: str, account_id: str) -> None:
+    grants = grants_of(tx, resource_id)
+    if grants.pop(account_id, None) is not None:
+        tx.put_secret(resource_id, _GRANTS, json.dumps(grants).encode())
+
+
+def issue_workload_key(
+    tx: Transaction, resource_id: str, account_id: str, now: datetime, expires_at: datetime
+) -> TemporaryKey | None:
+    """Return a new key for a workload that acts as an account in its project; None without a grant."""
+    row, grant = tx.get(resource_id), grants_of(tx, resource_id).get(account_id)
+    if row is None or grant is None:
+        return None
+    content = [
+        *(account_id, "", now.timestamp(), None, row.parent_id, int(expires_at.timestamp())),
+        *(resource_id, grant),
+    ]
+    return _sealed(tx, content, expires_at)
+
+
 def _sealed(tx: Transaction, content: Sequence[object], expires_at: datetime) -> TemporaryKey:
     root = tx.secret(SECRETS_ID, _ROOT)
     if root is None:
@@ -115,9 +158,12 @@ def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
     )
     if limit:
         account = find_account(tx, subject_id)
-        if account is None or now >= expires_at or tenant_of(project_id, tx.get) != account.tenant_id:
+        found_limit = _limit_of(tx, subject_id, project_id, limit)
+        if account is None or found_limit is None or now >= expires_at:
             return None
-        return FoundKey(account, None, _secret(root, aws_id), project_id, expires_at, KeyLimit(*limit))
+        if tenant_of(project_id, tx.get) != account.tenant_id:
+            return None
+        return FoundKey(account, None, _secret(root, aws_id), project_id, expires_at, found_limit)
     claims = AccessClaims(
         subject_id, credential_id, issued, expires_at, Actor(*actor) if actor else None, ACCESS_KEY_SCOPES
     )
@@ -128,6 +174,16 @@ def find_key(tx: Transaction, aws_id: str, now: datetime) -> FoundKey | None:
     if now >= expires_at:
         return None
     return FoundKey(found.subject, claims, _secret(root, aws_id), project_id, expires_at)
+
+
+def _limit_of(tx: Transaction, account_id: str, project_id: str, limit: Sequence[Any]) -> KeyLimit | None:
+    """Return the limit that a key names; None where it stands on a grant that is not there any more."""
+    if len(limit) != _WORKLOADS_PARTS:
+        return KeyLimit(*limit)
+    resource_id, grant = limit
+    known = grants_of(tx, resource_id).get(account_id, "")
+    is_granted = hmac.compare_digest(known.encode(), str(grant).encode())
+    return KeyLimit("", "", project_id=project_id) if known and is_granted else None
 
 
 def _fernet(root: bytes) -> Fernet:

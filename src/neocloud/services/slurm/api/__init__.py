@@ -187,6 +187,7 @@ METHODS = (
         _cluster_id,
         is_change=True,
         has_outside_effects=True,
+        is_ending=True,
     ),
     Method(f"{_JOBS}/ReadLog", read_log, "slurm.jobs.get", _cluster_id),
 )

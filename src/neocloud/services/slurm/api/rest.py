@@ -103,6 +103,7 @@ METHODS = (
         _cluster_id,
         is_change=True,
         has_outside_effects=True,
+        is_ending=True,
     ),
 )
 

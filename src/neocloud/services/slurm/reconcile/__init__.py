@@ -31,6 +31,7 @@ from neocloud.services.slurm.reconcile.scope import (
     read_scope,
 )
 from neocloud.services.slurm.reconcile.status import cluster_status
+from neocloud.services.slurm.reconcile.storage_keys import StorageKeys
 from neocloud.services.slurm.reconcile.users import keep_users, wait_for_users
 from neocloud.services.slurm.render import (
     ACCOUNTING_POD,
@@ -66,6 +67,7 @@ class ClusterReconciler:
         # Read once: the engine gets images when the cloud starts, and one built since must not replace pods.
         self._image = cache(partial(dependencies.settings.image, "slurm"))
         self._closed = ClosedAddresses()
+        self._storage_keys = StorageKeys(dependencies)
 
     async def scope(self, context: Context) -> Scope:
         return await read_scope(context, self._engine)
@@ -79,6 +81,7 @@ class ClusterReconciler:
             Step("Find filesystems", find_filesystems),
             Step("Find addresses", find_interfaces),
             Step("Find users", partial(find_users, self._members)),
+            Step("Grant keys for object storage", self._storage_keys.set_grants),
             Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
             Step("Remove powered-down workers", partial(elastic.remove_powered_down, self._engine)),
             Step("Start the pods", self._start_pods),
@@ -91,6 +94,7 @@ class ClusterReconciler:
             Step("Wait for the login node", _require_login),
             Step("Count sessions", partial(count_sessions, self._access)),
             Step("Add and remove users", partial(keep_users, self._access)),
+            Step("Deliver keys for object storage", self._storage_keys.deliver),
             Step("Retire surplus workers", self._retire_workers),
             Step("Release addresses", release_addresses),
             Step("Wait for the workers", self._wait_for_workers),
@@ -101,6 +105,7 @@ class ClusterReconciler:
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
+            Step("End keys for object storage", self._storage_keys.end_all),
             Step("Stop the pods", self._stop_pods),
             Step("Delete the shared root and addresses", self._delete_owned),
             Step("Remove the network", self._remove_namespace),

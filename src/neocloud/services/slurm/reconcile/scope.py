@@ -4,7 +4,7 @@ It is read again in every run, so that no step acts on an old state. `cluster_st
 it, once at the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +17,14 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Interface
-from neocloud.messages.neocloud.slurm.v1 import Cluster, ClusterStatus, NodeSet, Topology, UserStatus
+from neocloud.messages.neocloud.slurm.v1 import (
+    Cluster,
+    ClusterStatus,
+    NodeSet,
+    StorageKeyStatus,
+    Topology,
+    UserStatus,
+)
 from neocloud.services.compute.public import claim_reference, preset
 from neocloud.services.compute.types import FilesystemState
 from neocloud.services.slurm.reconcile.keys import cluster_secrets, public_host_key
@@ -81,6 +88,12 @@ class Scope:
     users_left: int = 0
     """How many users another run adds or removes."""
     last_uid: int = 0
+    granted: Mapping[str, str] = field(default_factory=dict)
+    """Accounts that the cluster may have keys of, and the grants; set after the users that it should have."""
+    storage_keys: list[StorageKeyStatus] | None = None
+    """The keys on the nodes; None: those of the status."""
+    storage_problem: str = ""
+    """Why keys for object storage were not delivered in this run."""
     in_control: str = ""
     """The controller in control, where there are two; "" while none is known."""
     sessions: dict[str, int] = field(default_factory=dict)

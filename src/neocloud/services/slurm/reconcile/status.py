@@ -34,6 +34,7 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     status.conditions.extend(_conditions(scope, result, state))
     status.users.extend(old.users if scope.users is None else scope.users.values())
     status.former_users.extend(old.former_users if scope.users is None else scope.former_users.values())
+    status.storage_keys.extend(old.storage_keys if scope.storage_keys is None else scope.storage_keys)
     status.last_uid = max(scope.last_uid, old.last_uid)
     status.login.CopyFrom(old.login)
     _set_login_nodes(status, scope)
@@ -80,6 +81,9 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
     if scope.left_out:
         text = f"{scope.left_out} people in the groups have no user: a cluster has at most {MAX_MEMBERS}"
         closed.append(Condition(type=ConditionType.GROUP_MEMBERS, status="False", message=text))
+    if scope.storage_problem:
+        text = f"keys for object storage are not delivered: {scope.storage_problem}"
+        closed.append(Condition(type=ConditionType.STORAGE_KEYS, status="False", message=text))
     closed += _elastic_conditions(scope)
     expected = scope.workers.keys() - scope.powering_up
     available = [name for name in expected if name in scope.nodes and scope.nodes[name].is_available]

@@ -102,7 +102,11 @@ async def sign(call: Call, request: SignRequest) -> SignResponse:
         limit = found.limit
         answer.limit.CopyFrom(
             KeyLimit(
-                bucket_id=limit.bucket_id, prefix=limit.prefix, writes=limit.writes, deletes=limit.deletes
+                bucket_id=limit.bucket_id,
+                prefix=limit.prefix,
+                writes=limit.writes,
+                deletes=limit.deletes,
+                project_id=limit.project_id,
             )
         )
     return answer
