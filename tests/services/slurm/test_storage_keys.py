@@ -424,7 +424,7 @@ async def test_amazons_clients_read_it_and_a_program_that_runs_on_reads_the_next
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    s3 = boto3.session.Session().client("s3")
+    s3 = boto3.Session().client("s3")
     await until_code(s3, "")
     assert deliver(shared_root, f"0 NCTKnext secret {soon}\n").returncode == 0
     await until_code(s3, UNKNOWN)
