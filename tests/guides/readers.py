@@ -56,6 +56,7 @@ MOUNT = (
 )
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
+STORAGE_KEYS = "real Slurm: tests/e2e/test_storage_keys_in_jobs.py"
 STORAGE_JOB = "real Slurm: tests/e2e/test_storage_from_nodes.py::test_a_job_uses_object_storage_by_name"
 OTHER_ENGINE = "needs another engine: tests/emulator/test_object_blobs.py::test_bodies_in_another_engine"
 POSTGRESQL = "needs PostgreSQL: tests/emulator/test_object_metadata.py::test_metadata_in_postgresql"
@@ -132,6 +133,7 @@ READERS: Mapping[str, Reader] = {
             "neo up --object-metadata": POSTGRESQL,
             "neo storage mount": MOUNT,
             "#!/bin/bash": STORAGE_JOB,
+            "neo slurm storage": STORAGE_KEYS,
             "neo storage bucket create sets": FILESYSTEM_BUCKET,
         },
     ),
@@ -178,6 +180,7 @@ READERS: Mapping[str, Reader] = {
             "neo slurm cluster ssh team --user ann": USERS,
             "neo login ann.lee": PEOPLE,
             "neo user add-ssh-key": PEOPLE,
+            "neo slurm storage": STORAGE_KEYS,
             "sbatch": SSH_BETWEEN_NODES,
             "squeue": SSH_BETWEEN_NODES,
             "ssh worker-1": SSH_BETWEEN_NODES,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import boto3
 import grpc
 import pytest
 from botocore.exceptions import ClientError
@@ -407,10 +408,34 @@ def test_a_user_reads_its_own_key_and_no_other(shared_root: Path) -> None:
 
 
 @needs_root
+async def test_amazons_clients_read_it_and_a_program_that_runs_on_reads_the_next(
+    cloud: Cloud, shared_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = await cloud.account("trainer", "editors")
+    cluster = await cloud.cluster(service_account_id=account)
+    await until_keys(cloud, cluster, 0)
+    await cloud.bucket("sets")
+    soon = contract.timestamp(datetime.now(UTC) + timedelta(minutes=5)).ToJsonString()
+    assert deliver(shared_root, f"0 {' '.join(cloud.login.keys[0])} {soon}\n").returncode == 0
+    config = shared_root / storage_keys.FOLDER[1:] / "0.config"
+    text = config.read_text().replace("https://storage.test", cloud.s3_url)
+    config.write_text(text.replace(storage_keys.FOLDER, f"{shared_root}{storage_keys.FOLDER}"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    s3 = boto3.Session().client("s3")
+    await until_code(s3, "")
+    assert deliver(shared_root, f"0 NCTKnext secret {soon}\n").returncode == 0
+    await until_code(s3, UNKNOWN)
+
+
+@needs_root
 def test_what_a_user_makes_of_its_own_file_leads_nowhere(shared_root: Path) -> None:
     """It may be a link, readable by others, or kept open: the next key is a new file."""
     line = "5000 NCTKann {} 2026-01-01T00:00:00Z\n"
     assert deliver(shared_root, line.format("one")).returncode == 0
+    (shared_root / storage_keys.FOLDER[1:] / ".new.cut-off").write_text("secret")
     key = shared_root / storage_keys.FOLDER[1:] / "5000.json"
     assert as_user(5000, "chmod", "666", str(key)).returncode == 0
     with key.open() as held:
@@ -420,6 +445,7 @@ def test_what_a_user_makes_of_its_own_file_leads_nowhere(shared_root: Path) -> N
         key.symlink_to(victim)  # worse than a user can
         assert deliver(shared_root, line.format("two")).returncode == 0
         assert "two" not in held.read()
+    assert not list(key.parent.glob(".new.*"))
     assert victim.read_text() == "root's\n" and victim.stat().st_uid == 0
     assert not key.is_symlink() and key.stat().st_mode & 0o777 == 0o400 and key.stat().st_uid == 5000
 
@@ -436,6 +462,9 @@ def test_shells_find_the_key_unless_a_user_has_set_up_another(shared_root: Path)
         assert as_user(5000, shell, "-ec", print_it).stdout.strip() == str(folder / "5000.config")
         assert as_user(5001, shell, "-ec", print_it).stdout.strip() == "none"
         assert as_user(5000, shell, "-ec", print_it, AWS_PROFILE="own").stdout.strip() == "none"
+        of_root = str(folder / "0.config")  # as in a shell that root gave another user
+        assert as_user(5001, shell, "-ec", print_it, AWS_CONFIG_FILE=of_root).stdout.strip() == "none"
+        assert as_user(5000, shell, "-ec", print_it, AWS_CONFIG_FILE="/own").stdout.strip() == "/own"
     (shared_root / ".aws").mkdir()
     (shared_root / ".aws" / "credentials").write_text("")
     assert as_user(5000, "bash", "-c", print_it, HOME=str(shared_root)).stdout.strip() == "none"

@@ -1,6 +1,6 @@
 """`neo slurm`: clusters, their users, and the batch jobs in them."""
 
-from neocloud.cli.commands.slurm import cluster, job, login_node, user
+from neocloud.cli.commands.slurm import cluster, job, login_node, storage, user
 from neocloud.cli.lazy import command_group
 
 app = command_group(
@@ -17,3 +17,4 @@ app.add_typer(cluster.node_app, name="node")
 app.add_typer(job.app, name="job")
 app.add_typer(user.app, name="user")
 app.add_typer(login_node.app, name="login")
+app.add_typer(storage.app, name="storage")

@@ -32,12 +32,17 @@ FOLDER = "/var/lib/neocloud/storage"
 AUTHORITY = "/run/neocloud/storage/ca.pem"
 PROFILE = f"""\
 # Written by the cloud. Keys for object storage, which it renews; what you have set up yourself stays in use.
-neocloud_config={FOLDER}/${{UID:-$(id -u)}}.config
-if [ -r "$neocloud_config" ] && [ -z "${{AWS_CONFIG_FILE:-}}${{AWS_PROFILE:-}}${{AWS_ACCESS_KEY_ID:-}}" ] &&
-    [ ! -e "${{HOME:-}}/.aws/config" ] && [ ! -e "${{HOME:-}}/.aws/credentials" ]; then
-    export AWS_CONFIG_FILE="$neocloud_config"
-fi
-unset neocloud_config
+case ${{AWS_CONFIG_FILE:-}} in
+"" | {FOLDER}/*) # none, or that of the user who started this shell
+    unset AWS_CONFIG_FILE
+    neocloud_config={FOLDER}/${{UID:-$(id -u)}}.config
+    if [ -r "$neocloud_config" ] && [ -z "${{AWS_PROFILE:-}}${{AWS_ACCESS_KEY_ID:-}}" ] &&
+        [ ! -e "${{HOME:-}}/.aws/config" ] && [ ! -e "${{HOME:-}}/.aws/credentials" ]; then
+        export AWS_CONFIG_FILE="$neocloud_config"
+    fi
+    unset neocloud_config
+    ;;
+esac
 """
 
 DELIVER = r"""
@@ -53,6 +58,7 @@ replace() { # file, owner, mode: by what standard input has, never through what 
 }
 mkdir -p "$root/etc/profile.d" "$root$folder"
 chmod 755 "$root${folder%/*}" "$root$folder"
+rm -f "$root$folder"/.new.* # of a run that was cut off
 while read -r uid id secret ends; do
     key=$folder/$uid.json config=$folder/$uid.config
     if [ "$id" = - ]; then

@@ -1,0 +1,136 @@
+"""`neo slurm storage`: the keys for object storage that jobs and login shells of a cluster find."""
+
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.commands.slurm.watch import watch_operation
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.resources.lookup import (
+    CLUSTERS,
+    ClusterArgument,
+    ProjectClient,
+    ProjectOption,
+    connect_to_project,
+)
+from neocloud.cli.terminal import echo
+from neocloud.core import contract
+
+SERVICE = "neocloud.slurm.v1.StorageAccessService"
+SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
+NONE = "none"
+
+app = command_group(
+    """Keys for object storage on the nodes of a cluster, which the cloud keeps and renews.
+
+Examples:
+
+  neo slurm storage allow lab
+  neo slurm storage use-account lab trainer
+  neo slurm storage list lab
+"""
+)
+
+
+@app.command()
+def allow(context: typer.Context, cluster: ClusterArgument, project: ProjectOption = "") -> None:
+    """Let your jobs on a cluster use buckets as you, if you are a user of it by a group.
+
+    Your Linux user gets a short-lived key for the buckets of the cluster's project. It may do what you may do
+    when it is used. Root of the cluster can read it: allow this only where you trust who administers it.
+
+    Example:
+
+      neo slurm storage allow lab
+    """
+    cloud = connect_to_project(context, project)
+    cloud.client.call(f"{SERVICE}/Allow", {"cluster_id": _id_of(cloud, cluster)})
+    echo(f"New shells and jobs of yours on {cluster} use buckets as you, within seconds.")
+    echo(f"End it: neo slurm storage withdraw {quote(cluster)}")
+
+
+@app.command()
+def withdraw(context: typer.Context, cluster: ClusterArgument, project: ProjectOption = "") -> None:
+    """End your own keys on a cluster. Those in use stop working within a second.
+
+    Example:
+
+      neo slurm storage withdraw lab
+    """
+    cloud = connect_to_project(context, project)
+    cloud.client.call(f"{SERVICE}/Withdraw", {"cluster_id": _id_of(cloud, cluster)})
+    echo(f"Your jobs on {cluster} have no key for object storage any more.")
+
+
+AccountArgument = Annotated[
+    str, typer.Argument(help=f'Name or id of a service account, or "{NONE}" to end its keys.')
+]
+
+
+@app.command()
+def use_account(
+    context: typer.Context, cluster: ClusterArgument, account: AccountArgument, project: ProjectOption = ""
+) -> None:
+    """Let jobs of root and of the users that were added by name use buckets as a service account.
+
+    It needs the right to act as the account, also for later changes of the cluster and for jobs that are
+    submitted through the API. People in groups are not concerned: see `neo slurm storage allow`.
+
+    Examples:
+
+      neo slurm storage use-account lab trainer
+      neo slurm storage use-account lab none
+    """
+    cloud = connect_to_project(context, project)
+    found = cloud.find(CLUSTERS, cluster)
+    account_id = ""
+    if account.startswith("serviceaccount-"):
+        account_id = account
+    elif account != NONE:
+        request = {"parent_id": cloud.project, "name": account}
+        account_id = cloud.client.call(f"{SERVICE_ACCOUNTS}/GetByName", request).metadata.id
+    found.spec.service_account_id = account_id
+    change = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
+        metadata={"id": found.metadata.id, "resource_version": found.metadata.resource_version},
+        spec=found.spec,
+    )
+    # An empty id is the field's default: it changes only if the mask names it.
+    operation = cloud.client.call(f"{CLUSTERS}/Update", change, reset_mask=["spec.service_account_id"])
+    watch_operation(cloud, operation, f"Change the account of {cluster}", is_change=True)
+    if account_id:
+        echo(f"New shells and jobs on {cluster} use buckets as {account}.")
+    else:
+        echo(f"Root of {cluster}, and users added by name, have no key for object storage any more.")
+
+
+@app.command("list")
+def list_keys(
+    context: typer.Context,
+    cluster: ClusterArgument,
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List the users of a cluster who have a key for object storage, and the accounts that they act as.
+
+    Example:
+
+      neo slurm storage list lab
+    """
+    found = connect_to_project(context, project).find(CLUSTERS, cluster)
+    items = [
+        {
+            "user": key.user,
+            "account_id": key.account_id,
+            "expires_at": contract.to_datetime(key.expires_at).isoformat(timespec="seconds"),
+        }
+        for key in found.status.storage_keys
+    ]
+    rows = [(item["user"], item["account_id"], item["expires_at"]) for item in items]
+    show(output, items, table(["USER", "ACCOUNT", "RENEWED BEFORE"], rows))
+
+
+def _id_of(cloud: ProjectClient, cluster: str) -> str:
+    """Return the id of a cluster; given the id, the person need not be able to read the cluster."""
+    return cluster if cluster.startswith("slurmcluster-") else cloud.find(CLUSTERS, cluster).metadata.id
