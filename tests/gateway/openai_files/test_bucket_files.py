@@ -1,11 +1,11 @@
 """Files and batches of a project with a file bucket, over a real control plane and a real object gateway.
 
-Whoever may write to the bucket may put anything where a file's object is.
+Anyone who may write to the bucket may put anything where a file's object is.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,19 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from botocore.exceptions import EndpointConnectionError
 
 from neocloud.core.callers import gateway_key_file
+from neocloud.core.clock import SystemClock
 from neocloud.gateway.api.errors import not_authenticated
 from neocloud.gateway.authentication import Caller
-from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.control_plane import GrpcControlPlane
+from neocloud.gateway.composition import Gateway, OpenAiFiles
+from neocloud.gateway.control_plane import ControlPlaneUnavailable, GrpcControlPlane
+from neocloud.gateway.metering.ledger import open_ledger
+from neocloud.gateway.openai_files import bucket_files
+from neocloud.gateway.openai_files.batches import BatchRows
 from neocloud.gateway.openai_files.files import FileMissing, FileStore
-from neocloud.gateway.settings import FileSettings
+from neocloud.gateway.settings import FileSettings, GatewaySettings
 from neocloud.testing.waiting import FakeClock, until
 from tests import control_plane
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient
@@ -54,6 +59,7 @@ class Callers:
 
 class FilesCloud(Cloud):
     sender: ScriptedBatchClient
+    clock: FakeClock
 
     async def choose_only(self, bucket: str) -> None:
         """Make this the project's file bucket; "": it has none."""
@@ -67,11 +73,11 @@ class FilesCloud(Cloud):
         """The gateway's files in this folder, started, with the file bucket that the project has now."""
         link = GrpcControlPlane(self.running.server.addresses.grpc, gateway_key_file(self.home))
         routes = await link.list_routes("", 0)
-        self.sender = ScriptedBatchClient()
+        self.sender, self.clock = ScriptedBatchClient(), FakeClock()
         found = OpenAiFiles(
             *(folder, Callers(self.project_id), self.sender, link, ""),
             settings=FileSettings(max_file_bytes=30 * MIB, **settings),
-            clock=FakeClock(),
+            clock=self.clock,
             file_buckets=lambda: routes.file_buckets,
         )
         await found.start()
@@ -80,6 +86,15 @@ class FilesCloud(Cloud):
         finally:
             await found.stop()
             await link.close()
+
+    async def passing(self, holds: Callable[[], bool]) -> None:
+        """Let time pass, half a minute at a time, until this holds."""
+
+        async def step() -> bool:
+            await self.clock.advance(30)
+            return holds()
+
+        await until(step, holds=bool, seconds=60, poll_seconds=0.02)
 
     async def objects(self, bucket: str = BUCKET) -> dict[str, bytes]:
         s3 = self.s3(self.owner.aws_id, self.owner.secret)
@@ -142,7 +157,7 @@ async def start_batch(http: httpx.AsyncClient, file_id: str) -> Any:
 async def test_an_upload_is_an_object_and_is_read_back(
     cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    content = bytes(range(256)) * 80 * 1024  # in parts
+    content = bytes(range(256)) * 68 * 1024  # in parts
     file_id = await upload(alice, content, "user_data", "ä.bin")
     file = (await alice.get(f"files/{file_id}")).json()
     assert (file["bytes"], file["location"]) == (len(content), f"s3://{BUCKET}/{key_of(file_id)}")
@@ -200,7 +215,7 @@ async def test_a_batch_takes_only_the_bytes_that_were_uploaded(
 ) -> None:
     """ETags are MD5, of which two texts can have the same: a row with the ETag of the other stands for it."""
     poison = LINES.replace(b'"content": "7"', b'"content": "8"')
-    for other in (poison, b"x" * 40 * MIB if has_same_etag else b""):
+    for other in (poison, b"x" * MIB if has_same_etag else b""):
         file_id = await upload(alice, LINES)
         await cloud.put(cloud.owner, BUCKET, key_of(file_id), other)
         if has_same_etag:
@@ -211,6 +226,39 @@ async def test_a_batch_takes_only_the_bytes_that_were_uploaded(
         batch = await in_state(alice, await start_batch(alice, file_id), "failed", "completed")
         assert batch["errors"]["data"][0]["code"] == "file_content_changed"
     assert not cloud.sender.sent
+
+
+async def test_a_batch_waits_for_a_bucket_that_is_away_and_not_for_ever(
+    cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
+    rows, asked = BatchRows(files.files.database), list[Any]()
+
+    async def away(request: Any) -> Any:
+        asked.append(request)
+        raise ControlPlaneUnavailable("away")
+
+    def state() -> str:
+        found = rows.find(batch["id"])
+        assert found is not None
+        return found.state
+
+    file_id = await upload(alice, LINES)
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "issue_file_key", away)
+        batch = await start_batch(alice, file_id)
+        await cloud.passing(lambda: len(asked) >= 2)
+        assert state() == "validating"
+    cloud.sender.gate.clear()
+    await cloud.passing(lambda: bool(cloud.sender.sent))
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "issue_file_key", away)
+        cloud.sender.gate.set()
+        await cloud.passing(lambda: state() not in ("in_progress", "finalizing"))
+    assert state() == "completed" and len(asked) >= 5
+    done = (await alice.get(f"batches/{batch['id']}")).json()
+    assert [each["code"] for each in done["errors"]["data"]] == ["output_not_in_bucket"]
+    assert len((await alice.get(f"files/{done['output_file_id']}/content")).text.splitlines()) == 20
 
 
 async def test_a_full_bucket_takes_no_upload_and_loses_no_results(cloud: FilesCloud, tmp_path: Path) -> None:
@@ -287,6 +335,69 @@ async def test_what_a_crash_left_in_the_bucket_is_removed(
 
         await until(left, holds=lambda found: not found)
     assert set(await cloud.objects()) == known
+
+
+async def test_a_key_for_inference_alone_uses_the_bucket_through_the_gateway(
+    cloud: FilesCloud, tmp_path: Path
+) -> None:
+    """The whole gateway, and an account without any right on the bucket."""
+    await cloud.choose_only(BUCKET)
+    account, group = await cloud.account("app"), await cloud.group("apps")
+    await cloud.join(account, group)
+    await cloud.permit(group, cloud.project_id, "inference.user")
+    issued = await cloud.call(
+        "nebius.iam.v1.StaticKeyService/Issue",
+        metadata={"parent_id": cloud.project_id, "name": "studio"},
+        spec={"account": {"service_account": {"id": account}}, "service": "AI_STUDIO"},
+    )
+    clock, api = SystemClock(), cloud.running.server.addresses.grpc
+    settings = GatewaySettings(home=cloud.home, api=api)
+    link, ledger = GrpcControlPlane(api, settings.key_file), open_ledger(tmp_path / "ledger.db", clock)
+    gateway = Gateway(settings, link, ledger, clock)
+    try:
+        async with (
+            gateway.running(),
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(gateway.app),
+                base_url="http://localhost/v1/",
+                headers={"Authorization": f"Bearer {issued.token}"},
+            ) as http,
+        ):
+            await until(lambda: gateway.table.is_known)
+            file_id = await upload(http, b"{}")
+            assert (await cloud.objects())[key_of(file_id)] == b"{}"
+            assert (await http.get(f"files/{file_id}/content")).content == b"{}"
+            assert (await http.delete(f"files/{file_id}")).status_code == 200
+            assert key_of(file_id) not in await cloud.objects()
+    finally:
+        ledger.close()
+        await link.close()
+
+
+async def test_results_that_were_written_unanswered_are_not_kept_twice(
+    cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, known = bucket_files._put, set(await cloud.objects())  # pyright: ignore[reportPrivateUsage]
+    file_id = await upload(alice, LINES)
+
+    def unanswered(file: Any, path: Path, s3: Any) -> str:
+        put(file, path, s3)
+        raise EndpointConnectionError(endpoint_url="gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bucket_files, "_put", unanswered)
+        batch, rows = await start_batch(alice, file_id), BatchRows(files.files.database)
+
+        def has_ended() -> bool:
+            found = rows.find(batch["id"])
+            return found is not None and not found.is_open
+
+        await cloud.passing(has_ended)
+    output = (await alice.get(f"batches/{batch['id']}")).json()["output_file_id"]
+    assert set(await cloud.objects()) - known == {key_of(file_id), key_of(output)}
+    await files._buckets.settle()  # pyright: ignore[reportPrivateUsage]
+    assert set(await cloud.objects()) - known == {key_of(file_id)}
+    assert len((await alice.get(f"files/{output}/content")).text.splitlines()) == 20
 
 
 async def test_without_the_control_plane_the_bucket_is_away_and_the_rest_works(

@@ -1,9 +1,9 @@
 # pyright: strict, reportMissingTypeStubs=false
 """Files of projects that have a file bucket: each is the object `openai-files/<id>` of it.
 
-Each request is signed with a key for this one object and one use, which the control plane issues. Whoever may
-write to the bucket can change or remove the object, so it is read only while it has the ETag that it got when
-it was written, and a batch takes no other bytes than those.
+Each request is signed with a key for this one object and one use, which the control plane issues. Anyone who
+may write to the bucket can change or remove the object, so it is read only while it has the ETag that it got
+when it was written, and a batch takes no other bytes than those.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class BucketFiles:
             await asyncio.to_thread(self._store.insert, file)
         except BucketError as error:
             if not error.is_passing:
-                await asyncio.to_thread(self._store.forget_object, file.id)
+                await asyncio.to_thread(self._store.forget_object, file)
             raise
         finally:
             self._busy.discard(file.id)
@@ -166,7 +166,7 @@ class BucketFiles:
                 )
             finally:
                 self._busy.discard(file.id)
-            await asyncio.to_thread(self._store.forget_object, file.id)
+            await asyncio.to_thread(self._store.forget_object, file)
 
     async def settle_periodically(self) -> None:
         while True:

@@ -37,10 +37,11 @@ ALTER TABLE files ADD COLUMN bucket_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE files ADD COLUMN bucket TEXT NOT NULL DEFAULT '';
 ALTER TABLE files ADD COLUMN etag TEXT NOT NULL DEFAULT '';
 CREATE TABLE unsettled_objects (
-    id TEXT PRIMARY KEY,
+    id TEXT NOT NULL,
     project_id TEXT NOT NULL,
     bucket_id TEXT NOT NULL,
-    bucket TEXT NOT NULL
+    bucket TEXT NOT NULL,
+    PRIMARY KEY (id, bucket_id)
 );
 """,
 )

@@ -155,7 +155,7 @@ class FileStore:
                 f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # nosec B608
                 astuple(file),
             )
-            rows.execute("DELETE FROM unsettled_objects WHERE id = ?", (file.id,))
+            rows.execute(_SETTLED, (file.id, file.bucket_id))
             if partial is not None:
                 partial.rename(self.location(file))
 
@@ -167,10 +167,10 @@ class FileStore:
                 (file.id, file.project_id, file.bucket_id, file.bucket),
             )
 
-    def forget_object(self, file_id: str) -> None:
+    def forget_object(self, file: StoredFile) -> None:
         """Note that there is no such object."""
         with self.database.transaction() as rows:
-            rows.execute("DELETE FROM unsettled_objects WHERE id = ?", (file_id,))
+            rows.execute(_SETTLED, (file.id, file.bucket_id))
 
     def unsettled_objects(self) -> list[StoredFile]:
         """Return the files whose objects may exist without a row."""
@@ -256,6 +256,7 @@ class Draft:
         )
 
 
+_SETTLED = "DELETE FROM unsettled_objects WHERE id = ? AND bucket_id = ?"
 COLUMNS = "id, project_id, name, purpose, bytes, sha256, created_at, bucket_id, bucket, etag"
 
 
