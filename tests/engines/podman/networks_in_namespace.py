@@ -17,9 +17,10 @@ from neocloud.engines.manifest.pod import INTERFACE_ANNOTATION
 from neocloud.engines.podman.layout import Layout, Objects, write_record
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses
 from neocloud.engines.podman.network.attachments import Attachments
-from neocloud.engines.podman.network.firewall import sync_tables
+from neocloud.engines.podman.network.firewall import render_tables
 from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
 from neocloud.engines.podman.network.public_interface import PublicInterface
+from neocloud.engines.podman.network.security_rules import load
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot, VirtualNetworks
 
 UNUSED = cast(Any, None)
@@ -54,7 +55,7 @@ class Networks:
 
     async def destroy(self) -> None:
         await withdraw_public_addresses(self._layout, ())
-        await sync_tables(self._layout, [], NetworkSnapshot())
+        await load(render_tables(self._layout, [], NetworkSnapshot()))
         await self.interface.remove_table()
 
     def _pod(self, name: str, public: str | None) -> Pod:

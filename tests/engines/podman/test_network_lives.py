@@ -97,6 +97,17 @@ async def test_everything_is_in_place_after_a_boot(space: Space, bench: PodmanBe
     assert await is_held_to_its_addresses(space)
 
 
+async def test_rules_that_somebody_removed_come_back_with_the_next_apply(
+    space: Space, bench: PodmanBench
+) -> None:
+    table = bench.engine.layout.table
+    await space.apply(space.namespace())
+    for _ in range(2):  # what is loaded again counts as the engine's own, too
+        subprocess.run(["nft", "delete", "table", "inet", table], check=True)
+        await space.apply(space.namespace())
+        subprocess.run(["nft", "list", "table", "inet", table], check=True, capture_output=True)
+
+
 async def test_several_containers_share_one_place(space: Space) -> None:
     manifest = server(space)
     main = manifest["spec"]["containers"][0]

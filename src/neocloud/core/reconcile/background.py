@@ -7,6 +7,7 @@ The work is in this process alone. A run after a restart starts it again, so it 
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,8 +24,9 @@ class Work(Generic[LabelT]):
 class BackgroundWork(Generic[LabelT]):
     """At most one piece of work of each resource."""
 
-    def __init__(self, most_at_a_time: int) -> None:
-        self._room = asyncio.Semaphore(most_at_a_time)
+    def __init__(self, most_at_a_time: int | None) -> None:
+        """None: the work itself waits until there is room."""
+        self._room = nullcontext() if most_at_a_time is None else asyncio.Semaphore(most_at_a_time)
         self._found: dict[str, Work[LabelT]] = {}
 
     def start(self, resource_id: str, label: LabelT, work: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -23,9 +23,10 @@ from neocloud.engines.podman.layout import Layout, read_record
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses, withdraw_service_addresses
 from neocloud.engines.podman.network.attachments import write_in_place
-from neocloud.engines.podman.network.firewall import sync_tables
+from neocloud.engines.podman.network.firewall import render_tables
 from neocloud.engines.podman.network.netavark import remove_network_rules, remove_tables
 from neocloud.engines.podman.network.public_interface import PublicInterface
+from neocloud.engines.podman.network.security_rules import load
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, remove_tree, unmount
@@ -86,7 +87,8 @@ async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> Non
     await asyncio.to_thread(end_processes, layout)
     await withdraw_public_addresses(layout, ())
     await withdraw_service_addresses(layout)
-    await sync_tables(layout, [], NetworkSnapshot() if read_record(layout.engine / "subnets.json") else None)
+    had_networks = bool(read_record(layout.engine / "subnets.json"))
+    await load(render_tables(layout, [], NetworkSnapshot() if had_networks else None))
     await PublicInterface(layout).remove_table()
     await _remove_bridges(layout)
     await remove_tables(layout)

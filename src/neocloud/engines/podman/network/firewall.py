@@ -22,7 +22,6 @@ from neocloud.engines.podman.network.security_rules import (
     OUTSIDE_CHAIN,
     bridge_table_removal,
     listed,
-    load,
     render_anti_spoofing_table,
     render_security_rules,
     rendered_chain,
@@ -139,7 +138,7 @@ def render_table(
     return "\n".join(lines) + "\n"
 
 
-async def sync_tables(
+def render_tables(
     layout: Layout,
     bridges: Iterable[tuple[str, IPv4Network]],
     snapshot: NetworkSnapshot | None = None,
@@ -147,7 +146,7 @@ async def sync_tables(
     answers: str = "",
     services: Sequence[ServiceAccess] = (),
 ) -> str:
-    """Load the rules for these bridges and networks, and return them; without any, remove our tables.
+    """Return what makes our tables those for these bridges and networks; without any, removes them.
 
     `answers`: the table of `public_interface.py`, loaded with them. `snapshot` is None on a machine that has
     never had a virtual network, whose kernel may lack support for the table of the bridge family.
@@ -160,9 +159,7 @@ async def sync_tables(
         plain = render_table(layout, bridges, egress=egress, services=services)
         rules = plain if bridges else _table_removal(layout)
         rules += "\n".join(bridge_table_removal(layout)) + "\n" if snapshot else ""
-    rules += answers
-    await load(rules)
-    return rules
+    return rules + answers
 
 
 def _table_removal(layout: Layout) -> str:

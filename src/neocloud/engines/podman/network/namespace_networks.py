@@ -28,7 +28,8 @@ from neocloud.engines.podman.network.addresses import (
     end_connections,
     withdraw_public_addresses,
 )
-from neocloud.engines.podman.network.firewall import Egress, name_servers, sync_tables
+from neocloud.engines.podman.network.firewall import Egress, name_servers, render_tables
+from neocloud.engines.podman.network.loaded_rules import LoadedRules
 from neocloud.engines.podman.network.netavark import remove_network_rules
 from neocloud.engines.podman.network.platform_services import PlatformServices
 from neocloud.engines.podman.network.public_interface import PublicInterface
@@ -65,7 +66,7 @@ class NamespaceNetworks:
         self._opened = tuple(opened)
         self._other_homes = other_homes
         self._lock = asyncio.Lock()
-        self._rules = ""
+        self._rules = LoadedRules()
         self._synced = SingleFlight(self._sync)
         self._public: dict[IPv4Address, IPv4Address] | None = None
         """Public addresses and the private addresses that the loaded rules forward them to; None at first."""
@@ -207,10 +208,9 @@ class NamespaceNetworks:
         )
         began = time.monotonic()
         answers = self.public_interface.render(public) if snapshot else ""
-        rules = await sync_tables(self.layout, bridges, snapshot, self._egress(), answers, services)
-        if rules != self._rules:
+        rules = render_tables(self.layout, bridges, snapshot, self._egress(), answers, services)
+        if await self._rules.load(rules):
             logger.debug("Loaded changed firewall rules in %.3f s", time.monotonic() - began)
-            self._rules = rules
         if snapshot and self._public is None and not self.public_interface.name:
             await self.public_interface.remove_table()  # of an engine before, which had an interface
         await self.platform_services.settle_addresses(services)

@@ -10,7 +10,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
+from neocloud.core.reconcile.background import BackgroundWork
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError
@@ -48,7 +50,7 @@ class _Work:
     """What is done for one workload, in one round."""
 
     what: str
-    task: asyncio.Task[str] | None = None
+    result: str = ""
     failures: int = 0
     error: Failed | None = None
     """Why it will not be tried again in this round."""
@@ -60,6 +62,7 @@ class WorkloadImages:
         self._provided = dependencies.provided
         self._work: dict[str, _Work] = {}
         """By workload."""
+        self._running = BackgroundWork[None](None)
         self._room = asyncio.Semaphore(MOST_AT_A_TIME)
         self._rooms: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(MOST_OF_A_TENANT)
@@ -88,9 +91,8 @@ class WorkloadImages:
         await self._beside(scope, what, lambda: self._pull(scope, tenant), "is being pulled")
 
     def cancel(self, workload_id: str) -> None:
-        work = self._work.pop(workload_id, None)
-        if work is not None and work.task is not None:
-            work.task.cancel()
+        self._work.pop(workload_id, None)
+        self._running.cancel(workload_id)
 
     async def release(self, scope: WorkloadScope) -> None:
         """Let its image go first, and then remove those that no workload needs: of two that end together, the
@@ -145,13 +147,10 @@ class WorkloadImages:
             self._work[scope.id] = found = _Work(what)
         if found.error is not None:
             raise found.error
-        if found.task is None:
-            found.task = asyncio.create_task(_awaited(work))
-        if not found.task.done():
-            raise RetryLater(f"the image {scope.spec.image} {doing}", delay_seconds=POLL_SECONDS)
-        task, found.task = found.task, None
+        if self._running.find(scope.id) is None:
+            self._running.start(scope.id, None, partial(_keep_result, found, work))
         try:
-            return task.result()
+            is_going_on = self._running.is_going_on(scope.id)
         except CannotPull as error:
             if error.problem not in _REASONS:
                 raise self._later(found, str(error)) from error
@@ -164,6 +163,9 @@ class WorkloadImages:
             raise found.error from error
         except EngineError as error:
             raise self._later(found, f"the image is not pulled yet: {error}") from error
+        if is_going_on:
+            raise RetryLater(f"the image {scope.spec.image} {doing}", delay_seconds=POLL_SECONDS)
+        return found.result
 
     def _later(self, work: _Work, why: str) -> RetryLater:
         """Return the order to try again after a pause that grows."""
@@ -172,8 +174,8 @@ class WorkloadImages:
         return RetryLater(why, delay_seconds=pause)
 
 
-async def _awaited(work: Callable[[], Awaitable[str]]) -> str:
-    return await work()
+async def _keep_result(found: _Work, work: Callable[[], Awaitable[str]]) -> None:
+    found.result = await work()
 
 
 def _image_in(value: str) -> str:

@@ -123,7 +123,9 @@ class ClusterReconciler:
             pass  # the controller is lost too; by itself it would notice the lost jobs only after minutes
 
     async def _create_shared_root(self, scope: Scope) -> None:
-        await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
+        known = Reference("Namespace", scope.namespace, scope.namespace)
+        if known not in scope.observation.others:  # later the pods are applied with it
+            await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
         metadata = scope.cluster.metadata
         filesystem = await scope.context.ensure_child(
             FILESYSTEM,
