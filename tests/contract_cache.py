@@ -7,8 +7,9 @@ from neocloud.core.contract.cache import descriptor_set
 
 
 def cache_with_contract(folder: Path) -> Path:
-    """Return the folder, as XDG_CACHE_HOME; programs that use it need not build the contract."""
+    """Return the folder, as XDG_CACHE_HOME; programs that use it need not build it (6 s)."""
     file = folder / "neocloud" / contract.cache_path().name
-    file.parent.mkdir(parents=True)
-    file.write_bytes(descriptor_set())
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(descriptor_set())
     return folder

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import leftovers
+from tests.contract_cache import cache_with_contract
 
 CLOUD_ADDRESS, LAPTOP_ADDRESS = "10.213.0.1", "10.213.0.2"
 CLOUD_ADDRESS_6, LAPTOP_ADDRESS_6 = "fd13::1", "fd13::2"
@@ -79,6 +80,7 @@ def two_machines(folder: Path) -> Iterator[tuple[Machine, Machine]]:
         homes = [folder / "cloud-user", folder / "laptop-user"]
         for home in homes:
             home.mkdir(mode=0o700)
+            cache_with_contract(home / ".cache")
         yield Machine(names[0], homes[0]), Machine(names[1], homes[1])
     finally:
         for name in names:
@@ -92,6 +94,7 @@ def laptop(folder: Path) -> Iterator[tuple[str, Machine]]:
     here, there = _free_addresses()
     home = folder / "laptop-user"
     home.mkdir(mode=0o700)
+    cache_with_contract(home / ".cache")
     try:
         _ip("netns", "add", name)
         _ip("-n", name, "link", "set", "lo", "up")

@@ -20,6 +20,7 @@ from neocloud.core import contract
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.service import environment
 from tests import leftovers
+from tests.contract_cache import cache_with_contract
 
 NEO = Path(sys.executable).with_name("neo")
 
@@ -39,6 +40,7 @@ class Cloud:
         leftovers.record(cloud.home)
         cloud.home.mkdir(mode=0o700, parents=True)
         (folder / "user").mkdir()
+        cache_with_contract(folder / "user" / "cache")
         if images is not None:
             # A state folder must be new or marked as ours, and this one already holds something.
             (cloud.home / "neo.json").write_text("{}")

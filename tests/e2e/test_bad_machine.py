@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from neocloud.testing.waiting import wait_until
+from tests.contract_cache import cache_with_contract
 from tests.e2e.cloud import NEO, Cloud, run
 from tests.e2e.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all these servers compile once."""
-    return tmp_path_factory.mktemp("cache")
+    """With what all these servers would compile."""
+    return cache_with_contract(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
