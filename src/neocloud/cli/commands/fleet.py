@@ -1,0 +1,42 @@
+"""`neo fleet`: health of nodes. Each command is a module of its own, loaded when it is used."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import typer
+
+from neocloud.cli.lazy import Entry, LazyGroup
+
+FAULTS = "Faults"
+
+
+class FleetGroup(LazyGroup):
+    package = "neocloud.cli.commands"
+    entries: ClassVar[Mapping[str, Entry]] = {
+        "explain": Entry(
+            "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
+        ),
+        "conflicts": Entry(
+            "Show where the sources of the fault policy disagree.", FAULTS, "fleet_explain:conflicts_app"
+        ),
+    }
+
+
+app = typer.Typer(
+    cls=FleetGroup,
+    rich_markup_mode="rich",
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def fleet() -> None:
+    """Health of nodes: what a fault means, and what is done about it. These commands need no cloud.
+
+    Examples:
+
+      neo fleet explain xid 79
+      neo fleet conflicts
+    """
