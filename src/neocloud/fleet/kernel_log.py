@@ -57,6 +57,8 @@ class Finding:
     time_s: float | None = None
     text: str = ""
     """The message, with control characters escaped and a bounded length."""
+    sequence: int | None = None
+    """Of the record in /dev/kmsg: with the boot, it names the evidence."""
     is_end: bool = False
     """Whether the line says that the fault is over."""
 
@@ -83,6 +85,12 @@ def record_of(line: str, *, is_bare_allowed: bool = False) -> Record | None:
     if is_bare_allowed and line and not line[0].isspace():
         return Record(line)
     return None
+
+
+def sequence_of(line: str) -> int | None:
+    """Return the sequence of a record of /dev/kmsg, whoever wrote it; None for its continuations."""
+    match = _KMSG.match(line)
+    return int(match[2]) if match else None
 
 
 def _clock_of_journal(text: str) -> float | None:
@@ -119,7 +127,7 @@ def finding_of(record: Record) -> Finding | None:
     if found is None:
         return None
     kind, code, device, detail, part, is_end = found
-    return Finding(kind, code, device, detail, part, record.time_s, visible(message), is_end)
+    return Finding(kind, code, device, detail, part, record.time_s, visible(message), record.sequence, is_end)
 
 
 def visible(text: str, longest: int = LONGEST_TEXT) -> str:
@@ -279,7 +287,8 @@ def findings(records: Iterable[Record]) -> Iterator[Finding]:
         if match := _OFF_BUS_FIRST.match(record.message[:LONGEST_LINE]):
             device, left = _pci(match), _LINES_BETWEEN
         if left and _OFF_BUS_LATER.match(record.message[:LONGEST_LINE]):
-            yield Finding(Kind.XID, "79", device, time_s=record.time_s, text=visible(record.message))
+            text = visible(record.message)
+            yield Finding(Kind.XID, "79", device, time_s=record.time_s, text=text, sequence=record.sequence)
             left = 0
         left = max(0, left - 1)
         if found := finding_of(record):
