@@ -97,6 +97,14 @@ def test_a_kernel_log_from_standard_input(neo: Neo, monkeypatch: pytest.MonkeyPa
     assert "filesystem_read_only   md0" in neo("fleet", "explain", "log").out
 
 
+def test_records_that_are_missing_are_no_good_news(neo: Neo, tmp_path: Path) -> None:
+    path = tmp_path / "kmsg.txt"
+    path.write_text("6,0,100,-;a\n6,1,200,-;b\n6,5,300,-;c\n SUBSYSTEM=pci\n")
+    ran = neo("fleet", "explain", "log", str(path), "-o", "json")
+    assert json.loads(ran.out)["lost_records"] == 3
+    assert "3 records are missing" in ran.err
+
+
 def test_a_file_that_is_no_kernel_log(neo: Neo, tmp_path: Path) -> None:
     path = tmp_path / "other.txt"
     path.write_text("Jan  5 18:28:55 node1 sshd[1]: hello\n")

@@ -3,10 +3,11 @@
 It adds itself to the commands of `fleet_explain`, whose `app` is the whole group then.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Annotated, BinaryIO
+from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
@@ -20,13 +21,16 @@ from neocloud.cli.commands.fleet_explain import (
 )
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table, warn
 from neocloud.client.errors import ClientError
-from neocloud.fleet.kernel_log import Record, lines_of, record_of
+from neocloud.fleet.kernel_log import Record, lines_of, record_of, sequence_of
+from neocloud.fleet.kernel_log_reader import DEVICE, available_lines
 from neocloud.fleet.kernel_log_summary import Fault, summary_of
 from neocloud.fleet.policy import Kind, Severity
 from neocloud.fleet.policy_file import default_policy
 
 __all__ = ["app", "log"]
 STDIN = "-"
+MOST_OF_DEVICE = 1_000_000
+"""Records of /dev/kmsg, whose buffer holds far fewer."""
 
 
 @app.command()
@@ -46,12 +50,13 @@ def log(
 
       journalctl -k -b | neo fleet explain log
       neo fleet explain log dmesg.txt --gpu h100
+      sudo neo fleet explain log /dev/kmsg
     """
     policy = default_policy()
     gpu_name, version = gpu_and_driver(policy, gpu, driver)
     tally = _Tally()
-    with _opened(file) as stream:
-        summary = summary_of(tally.records(lines_of(stream)), policy, gpu=gpu_name, driver=version)
+    with _lines(file) as lines:
+        summary = summary_of(tally.records(lines), policy, gpu=gpu_name, driver=version)
     rows = [
         (
             _title(fault),
@@ -67,6 +72,7 @@ def log(
         "policy": policy_document(policy),
         "kernel_lines": summary.records,
         "other_lines": tally.others,
+        "lost_records": tally.lost,
         "faults": [_document(fault) for fault in summary.faults],
     }
     headers = ["FAULT", "DEVICE", "TIMES", "SEVERITY", "ACTION", "WHAT"]
@@ -75,17 +81,25 @@ def log(
         warn(f"{counted(summary.not_told_apart, 'more line')} report further faults, which are not shown.")
     if not summary.records:
         warn("There is no line of the kernel in it. Pipe in what dmesg or journalctl -k print.")
+    if tally.lost:
+        warn(f"{counted(tally.lost, 'record')} are missing, and may hold more faults.")
     if output is Format.TABLE:
         _say_rest(summary.records, tally.others, summary.faults)
 
 
 class _Tally:
-    """Counts the lines that are not the kernel's."""
+    """Counts the lines that are not the kernel's, and records of /dev/kmsg that are missing."""
 
     others = 0
+    lost = 0
+    _next_sequence = 0
 
     def records(self, lines: Iterable[str]) -> Iterator[Record]:
         for line in lines:
+            sequence = sequence_of(line)
+            if sequence is not None:
+                self.lost += max(0, sequence - self._next_sequence)
+                self._next_sequence = sequence + 1
             record = record_of(line, is_bare_allowed=True)
             if record is not None:
                 yield record
@@ -93,13 +107,19 @@ class _Tally:
                 self.others += 1
 
 
-def _opened(file: str) -> BinaryIO:
+@contextmanager
+def _lines(file: str) -> Iterator[Iterable[str]]:
+    """Open a kernel log, and give its lines. Raises ClientError."""
     if file == STDIN:
         if sys.stdin.isatty():
             say("Reading a kernel log from the terminal; Ctrl-D ends it.")
-        return sys.stdin.buffer
+        yield lines_of(sys.stdin.buffer)
+        return
+    is_device = os.path.exists(file) and DEVICE.exists() and os.path.samefile(file, DEVICE)
     try:
-        return Path(file).open("rb")
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if is_device else 0))
+        with os.fdopen(descriptor, "rb") as stream:
+            yield available_lines(descriptor, most=MOST_OF_DEVICE) if is_device else lines_of(stream)
     except OSError as error:
         reason = (error.strerror or "it cannot be read").lower()
         raise ClientError("NOT_FOUND", f"{file} cannot be read: {reason}") from None
