@@ -7,12 +7,18 @@ import typer
 
 from neocloud.cli.lazy import Entry, LazyGroup
 
-PLANNING = "Planning"
+FAULTS, PLANNING = "Faults", "Planning"
 
 
 class FleetGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
+        "explain": Entry(
+            "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
+        ),
+        "conflicts": Entry(
+            "Show where the sources of the fault policy disagree.", FAULTS, "fleet_explain:conflicts_app"
+        ),
         "simulate": Entry(
             "Simulate a fleet with faults: interruptions, useful time, spares.", PLANNING, "fleet_simulate"
         ),
@@ -30,9 +36,11 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """Health of nodes. These commands need no cloud.
+    """Health of nodes: what a fault means, what is done about it, how a fleet fares. These commands need no cloud.
 
     Examples:
 
+      neo fleet explain xid 79
+      neo fleet conflicts
       neo fleet simulate --gpus 1024
     """

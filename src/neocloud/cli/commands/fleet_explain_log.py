@@ -1,0 +1,161 @@
+"""`neo fleet explain log`: the faults in a kernel log, and what is done about each. It needs no cloud.
+
+It adds itself to the commands of `fleet_explain`, whose `app` is the whole group then.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.commands.fleet_explain import (
+    DriverOption,
+    GpuOption,
+    app,
+    gpu_and_driver,
+    policy_document,
+    rule_document,
+)
+from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table, warn
+from neocloud.client.errors import ClientError
+from neocloud.fleet.kernel_log import Record, lines_of, record_of, sequence_of
+from neocloud.fleet.kernel_log_reader import DEVICE, available_lines
+from neocloud.fleet.kernel_log_summary import Fault, summary_of
+from neocloud.fleet.policy import Kind, Severity
+from neocloud.fleet.policy_file import default_policy
+
+__all__ = ["app", "log"]
+STDIN = "-"
+MOST_OF_DEVICE = 1_000_000
+"""Records of /dev/kmsg, whose buffer holds far fewer."""
+
+
+@app.command()
+def log(
+    file: Annotated[
+        str, typer.Argument(help="Kernel log of a node; - is standard input.", metavar="FILE")
+    ] = STDIN,
+    gpu: GpuOption = "",
+    driver: DriverOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show the faults in a kernel log, the gravest first, with what is done about each. Nothing is changed.
+
+    Reads what dmesg, journalctl and /dev/kmsg print. Of a journal, only lines of the kernel count.
+
+    Examples:
+
+      journalctl -k -b | neo fleet explain log
+      neo fleet explain log dmesg.txt --gpu h100
+      sudo neo fleet explain log /dev/kmsg
+    """
+    policy = default_policy()
+    gpu_name, version = gpu_and_driver(policy, gpu, driver)
+    tally = _Tally()
+    with _lines(file) as lines:
+        summary = summary_of(tally.records(lines), policy, gpu=gpu_name, driver=version)
+    rows = [
+        (
+            _title(fault),
+            fault.device,
+            len(fault.times) or fault.lines,
+            fault.severity,
+            fault.action,
+            _what(fault),
+        )
+        for fault in summary.faults
+    ]
+    document = {
+        "policy": policy_document(policy),
+        "kernel_lines": summary.records,
+        "other_lines": tally.others,
+        "lost_records": tally.lost,
+        "faults": [_document(fault) for fault in summary.faults],
+    }
+    headers = ["FAULT", "DEVICE", "TIMES", "SEVERITY", "ACTION", "WHAT"]
+    show(output, document, table(headers, rows, right=["TIMES"]), empty="No fault that the policy knows of.")
+    if summary.not_told_apart:
+        warn(f"{counted(summary.not_told_apart, 'more line')} report further faults, which are not shown.")
+    if not summary.records:
+        warn("There is no line of the kernel in it. Pipe in what dmesg or journalctl -k print.")
+    if tally.lost:
+        warn(f"{counted(tally.lost, 'record')} are missing, and may hold more faults.")
+    if output is Format.TABLE:
+        _say_rest(summary.records, tally.others, summary.faults)
+
+
+class _Tally:
+    """Counts the lines that are not the kernel's, and records of /dev/kmsg that are missing."""
+
+    others = 0
+    lost = 0
+    _next_sequence = 0
+
+    def records(self, lines: Iterable[str]) -> Iterator[Record]:
+        for line in lines:
+            sequence = sequence_of(line)
+            if sequence is not None:
+                self.lost += max(0, sequence - self._next_sequence)
+                self._next_sequence = sequence + 1
+            record = record_of(line, is_bare_allowed=True)
+            if record is not None:
+                yield record
+            elif line.strip():
+                self.others += 1
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[Iterable[str]]:
+    """Open a kernel log, and give its lines. Raises ClientError."""
+    if file == STDIN:
+        if sys.stdin.isatty():
+            say("Reading a kernel log from the terminal; Ctrl-D ends it.")
+        yield lines_of(sys.stdin.buffer)
+        return
+    is_device = os.path.exists(file) and DEVICE.exists() and os.path.samefile(file, DEVICE)
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if is_device else 0))
+        with os.fdopen(descriptor, "rb") as stream:
+            yield available_lines(descriptor, most=MOST_OF_DEVICE) if is_device else lines_of(stream)
+    except OSError as error:
+        reason = (error.strerror or "it cannot be read").lower()
+        raise ClientError("NOT_FOUND", f"{file} cannot be read: {reason}") from None
+
+
+def _say_rest(records: int, others: int, faults: Iterable[Fault]) -> None:
+    rest = f"; {counted(others, 'other line')} did not count" if others else ""
+    say(f"\nRead {counted(records, 'line')} of the kernel{rest}. More of a fault: neo fleet explain xid CODE")
+    if any(fault.severity is Severity.UNKNOWN for fault in faults):
+        say(
+            "Unknown faults are not healthy: look them up, or have a person look at the node when it is idle."
+        )
+
+
+def _title(fault: Fault) -> str:
+    return fault.code if fault.kind is Kind.KERNEL else f"{fault.kind.upper()} {fault.code}"
+
+
+def _what(fault: Fault) -> str:
+    names = sorted({rule.name for rule in fault.verdict.rules})
+    return "; ".join([*(names or [fault.verdict.unknown]), *fault.because])
+
+
+def _document(fault: Fault) -> JsonObject:
+    return {
+        "kind": fault.kind.value,
+        "code": fault.code,
+        "device": fault.device,
+        "detail": fault.detail,
+        "part": fault.part,
+        "is_known": not fault.verdict.unknown,
+        "severity": fault.severity.value,
+        "action": fault.action.value,
+        "because": fault.because,
+        "lines": fault.lines,
+        "times_s": fault.times,
+        "text": fault.text,
+        "rules": [rule_document(rule) for rule in fault.verdict.rules],
+    }
