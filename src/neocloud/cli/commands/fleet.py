@@ -36,7 +36,7 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """Health of nodes: what a fault means, what is done about it, how a fleet fares. These commands need no cloud.
+    """Explain faults of nodes, and simulate a fleet. These commands need no cloud.
 
     Examples:
 
