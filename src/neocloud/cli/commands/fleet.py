@@ -30,7 +30,7 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """Health of nodes. These commands need no cloud.
+    """Health of nodes: what a fault means, and what is done about it. These commands need no cloud.
 
     Examples:
 
