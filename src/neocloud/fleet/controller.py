@@ -79,7 +79,7 @@ class Fleet:
             if not isinstance(event, e.Registered):
                 return False
             before = NodeState(event.node)
-        after = note(before, event) if self._is_of_shadow(event) else advance(before, event)
+        after = self._after(before, event)
         if after is before:
             return False
         self._count(before, -1)
@@ -98,12 +98,14 @@ class Fleet:
             self.unsettled.pop(event.node, None)
         return True
 
-    def _is_of_shadow(self, event: Event) -> bool:
-        return (
+    def _after(self, before: NodeState, event: Event) -> NodeState:
+        if (
             isinstance(event, e.Verdict)
             and event.status is not Status.PASS
-            and self.breakers.in_shadow(event.check) != ""
-        )
+            and self.breakers.in_shadow(event.check)
+        ):
+            return note(before, event)
+        return advance(before, event)
 
     def _count(self, state: NodeState, sign: int) -> None:
         if state.node in self.nodes or sign > 0:
