@@ -9,7 +9,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import Fleet, Plan, decide
 from neocloud.fleet.events import OURS, Phase, Scope, Status, Suite
-from neocloud.fleet.limits import DAY, MINUTE, Limits
+from neocloud.fleet.limits import DAY, HOUR, MINUTE, Limits
 from tests.fleet.walk import Walk
 
 LIMITS = Limits(trusted=frozenset({"gpu", "link", "mount"}))
@@ -126,6 +126,20 @@ def test_a_check_that_fails_everywhere_is_tripped_and_what_it_said_is_judged() -
     assert drains(site.decide()) == ["n9", "n17"]
 
 
+def test_a_check_that_fails_as_often_as_usual_is_not_tripped() -> None:
+    site = Site(replace(ROOMY, check_minimum=3))
+    for hour in range(60):
+        site.now += HOUR / 2
+        site.fail(hour % 40, status=Status.UNKNOWN)
+        site.fail((hour + 7) % 40, status=Status.UNKNOWN)
+    site.fleet.breakers.trips.clear()
+    site.now += 2 * HOUR
+    site.fail(1, 2, 3)
+    assert not site.fleet.breakers.trips, "120 faults in 7 days are 0.71 an hour; three are 4.2 times that"
+    site.fail(4)
+    assert ("check", "gpu") in site.fleet.breakers.trips
+
+
 def test_a_check_without_a_record_and_one_with_a_bad_one_take_no_node() -> None:
     site = Site(replace(LIMITS, judged_minimum=2))
     site.fail(0, check="new")
@@ -181,6 +195,34 @@ def test_steps_that_fail_in_a_row_stop_that_step() -> None:
     assert isinstance(site.decide(31 * MINUTE).decisions[-1].event, e.StepStarted), "a canary"
 
 
+def test_a_step_that_works_again_ends_the_row_of_failures() -> None:
+    site = Site(replace(ROOMY, action_failures=2))
+    site.fail(0, 9, 17)
+    site.decide()
+    for node, succeeded in (("n0", False), ("n9", True), ("n17", False)):
+        site.add(e.Drained(site.now, node))
+        site.decide(1)
+        site.add(e.StepEnded(site.now, node, 2, succeeded))
+    assert not site.fleet.breakers.trips
+
+
+def test_a_check_that_gives_no_answer_has_some_time() -> None:
+    site = Site()
+    site.fail(0, status=Status.UNKNOWN)
+    assert not site.decide(4 * MINUTE).decisions and not site.fleet.nodes["n0"].is_schedulable(site.now)
+    assert drains(site.decide(2 * MINUTE)) == ["n0"]
+
+
+def test_idle_nodes_renew_their_certificates_a_few_at_a_time() -> None:
+    site = Site()
+    for number in range(20):
+        site.add(e.Unassigned(site.now, f"n{number}", f"j{number % 20}"))
+    assert not site.decide(1).decisions
+    plan = site.decide(5.5 * DAY)
+    assert [type(each.event) for each in plan.decisions] == [e.VerificationStarted] * 8, "20% of 40"
+    assert set(plan.held) == {f"n{number}" for number in range(8, 20)}
+
+
 def test_a_step_that_never_ends_has_failed_at_its_deadline() -> None:
     site = Site()
     site.fail(0)
@@ -191,6 +233,9 @@ def test_a_step_that_never_ends_has_failed_at_its_deadline() -> None:
     assert [type(each.event) for each in site.decide(2 * MINUTE).decisions] == [e.StepEnded]
     step = site.decide(1).decisions[0].event
     assert isinstance(step, e.StepStarted) and step.action is Action.REBOOT
+    site.add(e.StepEnded(site.now + 1, "n0", step.attempt, succeeded=True))
+    test = site.decide(2).decisions[0].event
+    assert isinstance(test, e.VerificationStarted) and test.suite is Suite.FULL, "quick is for a reset"
 
 
 def test_a_rack_that_is_one_domain_is_drained_as_a_whole() -> None:

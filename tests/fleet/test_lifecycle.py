@@ -61,9 +61,9 @@ def test_a_new_boot_ends_the_certificate_and_passing_checks_do_not_bring_it_back
 
 
 def test_a_pass_of_a_boot_that_is_gone_gives_no_certificate() -> None:
-    state = after(*DRAINED, e.VerificationStarted(22, "n", Suite.FULL, 2, 99), e.Booted(23, "n", "b2"))
-    state = after(*DRAINED, e.VerificationStarted(22, "n", Suite.FULL, 2, 99), e.Booted(23, "n", "b2"),
-                  e.VerificationEnded(24, "n", 2, passed=True, valid_until=DAY))  # fmt: skip
+    test = e.VerificationStarted(22, "n", Suite.FULL, 2, 99)
+    passed = e.VerificationEnded(24, "n", 2, passed=True, valid_until=DAY)
+    state = after(*DRAINED, test, e.Booted(23, "n", "b2"), passed)
     assert state.phase is Phase.DRAINED and state.certificate is None and state.has_failed_test
 
 
@@ -84,6 +84,19 @@ def test_a_drain_of_others_is_theirs_to_end() -> None:
     assert after(*held, e.DrainReleased(26, "n", "alice")).phase is Phase.READY_SPARE
     requested_late = e.DrainRequested(21.5, "n", "alice", "asked")
     assert not after(*held, e.DrainReleased(26, "n", "alice"), requested_late).holds
+
+
+def test_our_own_drain_is_not_released_and_nothing_is_repaired_under_a_foreign_one() -> None:
+    draining = [*SERVING, e.DrainRequested(20, "n", OURS, "v1")]
+    assert after(*draining, e.DrainReleased(21, "n", OURS)).phase is Phase.DRAINING
+    foreign = e.DrainRequested(21.5, "n", "alice", "asked")
+    assert after(*DRAINED, foreign, e.StepStarted(22, "n", Action.REBOOT, 2, 99)).phase is Phase.DRAINED
+
+
+def test_a_spare_whose_certificate_ended_is_no_spare() -> None:
+    assert after(*READY, e.SpareReserved(DAY, "n")).reserved_for is None
+    returned_late = (e.SpareReserved(4, "n"), e.Attached(5, "n"), e.Returned(DAY, "n"))
+    assert after(*READY, *returned_late).phase is Phase.READY_SPARE
 
 
 def test_a_drain_needs_evidence() -> None:

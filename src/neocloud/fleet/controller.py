@@ -15,7 +15,7 @@ from neocloud.fleet.actions import Action
 from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.events import OURS, Event, Phase, Scope, Status, Suite
 from neocloud.fleet.ladder import next_action
-from neocloud.fleet.lifecycle import NodeState, advance
+from neocloud.fleet.lifecycle import NodeState, advance, note
 from neocloud.fleet.limits import Limits
 
 RACK_EVIDENCE = "rack:"
@@ -79,15 +79,7 @@ class Fleet:
             if not isinstance(event, e.Registered):
                 return False
             before = NodeState(event.node)
-        if (
-            isinstance(event, e.Verdict)
-            and event.status is not Status.PASS
-            and self.breakers.in_shadow(event.check)
-        ):
-            # Recorded, and no reason to keep work from the node.
-            self.breakers.observe(event, before, before, len(self.nodes))
-            return False
-        after = advance(before, event)
+        after = self._after(before, event)
         if after is before:
             return False
         self._count(before, -1)
@@ -105,6 +97,15 @@ class Fleet:
         else:
             self.unsettled.pop(event.node, None)
         return True
+
+    def _after(self, before: NodeState, event: Event) -> NodeState:
+        if (
+            isinstance(event, e.Verdict)
+            and event.status is not Status.PASS
+            and self.breakers.in_shadow(event.check)
+        ):
+            return note(before, event)
+        return advance(before, event)
 
     def _count(self, state: NodeState, sign: int) -> None:
         if state.node in self.nodes or sign > 0:

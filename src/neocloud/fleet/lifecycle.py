@@ -177,17 +177,27 @@ def _enter(state: NodeState, phase: Phase, at: float) -> NodeState:
     return replace(state, phase=phase, since=at)
 
 
+def note(state: NodeState, event: e.Verdict) -> NodeState:
+    """Return the state that knows of a verdict and draws nothing from it: all that a check in shadow may do.
+
+    A verdict of another boot, and one that is not newer than what the check said before, changes nothing.
+    """
+    is_late = any(check == event.check and at >= event.at for check, at in state.judged)
+    if is_late or event.boot != state.boot or event.at < state.booted_at:
+        return state
+    others = (each for each in state.judged if each[0] != event.check)
+    return replace(state, judged=(*others, (event.check, event.at)))
+
+
 def _verdict(state: NodeState, event: e.Verdict) -> NodeState:
-    if event.boot != state.boot or event.at < state.booted_at:
+    noted = note(state, event)
+    if noted is state:
         return state
-    if any(check == event.check and at >= event.at for check, at in state.judged):
-        return state
-    judged = (*(each for each in state.judged if each[0] != event.check), (event.check, event.at))
     faults = tuple(each for each in state.faults if each.check != event.check)
     concerns_node = event.status is Status.UNKNOWN or event.action.rung > Action.RESTART_APP.rung
     if event.status is not Status.PASS and concerns_node:
         faults = (*faults, event)
-    state = replace(state, judged=judged, faults=faults)
+    state = replace(noted, faults=faults)
     if faults and state.phase is Phase.IN_SERVICE:
         return _enter(state, Phase.SUSPECT, event.at)
     if faults and state.phase is Phase.READY_SPARE:

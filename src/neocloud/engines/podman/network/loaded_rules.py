@@ -1,8 +1,8 @@
 # pyright: strict
 """Load rules only when they are not in the kernel as they were loaded.
 
-The kernel counts the changes of the rule set of a network namespace, and has a number for it, its generation. As
-long as that is the one after our own change, nobody has changed or removed our rules.
+The kernel counts the changes of the rule set of a network namespace, and has a number for it: its generation.
+As long as that is the one after our own change, nobody has changed or removed our rules.
 """
 
 import socket
