@@ -36,6 +36,8 @@ class ControlPlane:
 
     async def report(self, items: Sequence[Any]) -> None: ...
 
+    async def issue_file_key(self, request: Any) -> Any: ...
+
 
 @pytest.fixture
 def clock() -> FakeClock:
