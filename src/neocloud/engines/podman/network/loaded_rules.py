@@ -1,7 +1,7 @@
 # pyright: strict
 """Load rules only when they are not in the kernel as they were loaded.
 
-The kernel counts the changes of the rule set of a network namespace, whoever makes them: its generation. As
+The kernel counts all changes of the rule set of a network namespace, also those of others: its generation. As
 long as that is the one after our own change, nobody has changed or removed our rules.
 """
 
