@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from neocloud.cli.commands.inference import model as command
+from neocloud.cli.registry.names import REGISTRIES
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
 
 INFERENCE = "neocloud.inference.v1"
+CREATE = f"{INFERENCE}.ModelService/Create"
 LIST = f"{INFERENCE}.DeploymentService/List"
 BASE_ID, ADAPTER_ID = "inferencemodel-e00bank", "inferencemodel-e00support"
 ADD = ("model", "add", "support", "s3://models/support", "--base", "bank")
@@ -26,7 +28,7 @@ def resource(name: str, resource_id: str, spec: dict[str, Any]) -> Any:
 def adding(cloud: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.setattr(command, "POLL_SECONDS", 0.01)
     cloud.serve(f"{INFERENCE}.ModelService/GetByName", resource("bank", BASE_ID, {}))
-    cloud.serve(f"{INFERENCE}.ModelService/Create", operation(ADAPTER_ID))
+    cloud.serve(CREATE, operation(ADAPTER_ID))
     cloud.serve(f"{INFERENCE}.ModelService/Get", resource("support", ADAPTER_ID, {"base_model_id": BASE_ID}))
     return cloud
 
@@ -90,3 +92,24 @@ def test_a_caller_who_may_not_list_deployments_adds_all_the_same(signed_in: Neo,
 
     adding.serve(LIST, refuse)
     assert signed_in(*ADD).code == 0
+
+
+HUB_ADD = ("model", "add", "support", "team/support")
+
+
+def test_an_id_of_the_hub_that_may_mean_a_registry_is_not_guessed(signed_in: Neo, adding: FakeServer) -> None:
+    adding.serve(f"{REGISTRIES}/GetByName", contract.message("nebius.registry.v1.Registry")())
+    ran = signed_in(*HUB_ADD)
+    assert ran.code and "team/support:latest" in ran.err and "--revision main" in ran.err
+    assert not adding.asked(CREATE)
+    assert signed_in(*HUB_ADD, "--revision", "main").code == 0
+    assert adding.asked(CREATE)[0].spec.source.hub.id == "team/support"
+
+
+def test_an_id_of_the_hub_needs_no_registry(signed_in: Neo, adding: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.not_found("registry", request.name)
+
+    adding.serve(f"{REGISTRIES}/GetByName", refuse)
+    assert signed_in(*HUB_ADD).code == 0
+    assert adding.asked(CREATE)[0].spec.source.hub.id == "team/support"

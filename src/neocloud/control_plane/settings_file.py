@@ -12,7 +12,6 @@ import json
 import logging
 import operator
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field, replace
@@ -21,7 +20,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 from neocloud.control_plane.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
-from neocloud.core.osfiles import write_file
+from neocloud.core.osfiles import read_private, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +42,7 @@ _ZERO_COUNTS = (
     "calls_per_second",
     "sign_ins_per_second",
 )
+MOST_URL_BYTES = 8192
 DATABASE_URL_VARIABLE = "NEOCLOUD_DATABASE_URL"
 
 
@@ -262,16 +262,11 @@ def without_password(text: str) -> str:
 def database_url_in_file(text: str) -> str:
     """Return the URL in a file that only its owner can read. Raises ArgumentTypeError."""
     try:
-        descriptor = os.open(text, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, encoding="utf-8") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise argparse.ArgumentTypeError(f"{text} is not a file")
-            if found.st_mode & 0o077:
-                raise argparse.ArgumentTypeError(f"{text} is open to other users; run: chmod 600 {text}")
-            return file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise argparse.ArgumentTypeError(f"cannot read {text}: {error}") from None
+        return read_private(Path(text), MOST_URL_BYTES).strip()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text}: {error.strerror or error}") from None
 
 
 def has_password(url: str) -> bool:

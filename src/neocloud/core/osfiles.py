@@ -63,7 +63,7 @@ def read_private(path: Path, most_bytes: int) -> str:
         if not stat.S_ISREG(mode):
             raise ValueError(f"{path} is not a file")
         if mode & OTHERS:
-            raise ValueError(f"{path} is open to others; set its mode to 600, if you know who read it")
+            raise ValueError(f"{path} is open to other users; run: chmod 600 {path}")
         content = os.read(descriptor, most_bytes + 1)
     finally:
         os.close(descriptor)

@@ -6,10 +6,12 @@ The version of a file is its `user_version`: the number of migrations that were 
 
 import sqlite3
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from neocloud.core.osfiles import HeldLock, Locked, take_lock
+
+_COPY_WAIT_MS = 30_000
 
 
 class SqliteFileError(Exception):
@@ -58,6 +60,14 @@ def _upgrade(connection: sqlite3.Connection, path: Path, migrations: Sequence[st
             for statement in script.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy what is committed, in one read transaction, while others write. Deleted rows do not get into the
+    copy. Raises sqlite3.Error."""
+    with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {_COPY_WAIT_MS}")
+        connection.execute("VACUUM INTO ?", (str(target),))
 
 
 @contextmanager

@@ -69,6 +69,7 @@ async def test_a_directory_of_a_filesystem_is_a_bucket(cloud: FilesystemCloud) -
         assert await asyncio.to_thread(body["Body"].read) == b"of a pod"
         refused = await cloud.refusal(f"{FILESYSTEMS}/Delete", id=filesystem_id)
         assert refused.code is Code.FAILED_PRECONDITION and "bucket view" in refused.message
+        assert refused.message.endswith("files stay: `neo storage bucket delete view`.")
         versioning = {"VersioningConfiguration": {"Status": "Enabled"}}
         status, _ = await asyncio.to_thread(error_of, s3.put_bucket_versioning, Bucket="view", **versioning)
         assert status == 400

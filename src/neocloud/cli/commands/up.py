@@ -80,13 +80,7 @@ def up(
     is_first = not place.was_started()
     place.create()
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
-        if is_emulator:
-            given["emulator"] = True
-            if is_first:
-                given = {"grpc_port": 0, "http_port": 0} | given
-        if given.get("grpc_port") == 0:
-            given.setdefault("gateway_port", 0)
-            given.setdefault("s3_port", 0)
+        given = _with_implied(given, is_emulator=is_emulator, is_first=is_first)
         settings = _settings(place.settings(), tls, given)
         check_public_certificate(settings, place.settings(), given)
         server = place.server()
@@ -104,9 +98,7 @@ def up(
                 _prepare_machine(place, settings)
                 server = upgrade(place, server)
             else:
-                remove_copies(place)  # of an upgrade that ended without its `neo up`
-                if keep_supervised(place):
-                    say("The server's supervisor had died; another one watches the server now.")
+                _keep_running(place)
     _keep_service(place, service)
     profile = _make_profile(place)
     if is_new and settings.acme_domains:
@@ -114,6 +106,24 @@ def up(
     _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
     if is_new and not is_first and not settings.emulator:
         echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")
+
+
+def _with_implied(given: dict[str, Any], *, is_emulator: bool, is_first: bool) -> dict[str, Any]:
+    """Return what was given, with what follows from it: a new emulator has free ports, and no port is fixed
+    where that of the API is not."""
+    if is_emulator:
+        given = {**given, "emulator": True}
+    if is_emulator and is_first:
+        given = {"grpc_port": 0, "http_port": 0} | given
+    if given.get("grpc_port") == 0:
+        given = {"gateway_port": 0, "s3_port": 0} | given
+    return given
+
+
+def _keep_running(place: Home) -> None:
+    remove_copies(place)  # of an upgrade that ended without its `neo up`
+    if keep_supervised(place):
+        say("The server's supervisor had died; another one watches the server now.")
 
 
 def _signature() -> inspect.Signature:

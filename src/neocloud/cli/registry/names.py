@@ -41,6 +41,24 @@ def is_artifact(source: str) -> bool:
     return "/" in source and not _HUB_ID.fullmatch(source)
 
 
+def check_hub_id(cloud: ProjectClient, source: str) -> None:
+    """Raise ClientError where an id of the hub may be meant for a repository, as with docker, which adds
+    `:latest`. Neither is guessed: who makes a registry would else decide what an id of the hub is for others.
+    """
+    registry, slash, _ = source.partition("/")
+    if not slash:
+        return
+    try:
+        cloud.client.call(f"{REGISTRIES}/GetByName", {"parent_id": cloud.project, "name": registry})
+    except ClientError:  # there is none, or none for this caller
+        return
+    raise ClientError(
+        "INVALID_ARGUMENT",
+        f"{source!r} may be an id of the hub, and {registry!r} is a registry of this project",
+        f"Write {source}:latest for the registry, or add `--revision main` for the hub",
+    )
+
+
 def find_artifact(cloud: ProjectClient, text: str) -> ArtifactName:
     """Read a name, and find its registry. Raises ClientError."""
     first, _, rest = text.partition("/")

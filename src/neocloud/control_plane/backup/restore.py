@@ -150,7 +150,7 @@ def _write(packed: Packed, expected: Content, path: Path) -> None:
 
 def _check_database(path: Path) -> None:
     try:
-        with closing(opened(path, "ro")) as connection:
+        with closing(opened(path)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             found = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error as error:
@@ -167,7 +167,7 @@ _FIND_REVISIONS = (
 def _check_schema(manifest: Manifest, database: Path) -> None:
     """What counts is the schema of the database itself."""
     try:
-        with closing(opened(database, "ro")) as connection:
+        with closing(opened(database)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)
             connection.set_progress_handler(lambda: True, _MAX_STEPS)  # it ends a query that takes more
             connection.execute("PRAGMA trusted_schema = OFF")

@@ -209,9 +209,9 @@ class Stream:
         self._file.flush()
 
 
-def opened(path: Path, mode: str) -> sqlite3.Connection:
-    fixed = "&immutable=1" if mode == "ro" else ""
-    return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}{fixed}", uri=True, isolation_level=None)
+def opened(copy: Path) -> sqlite3.Connection:
+    """Open a copy of a database, which nobody changes."""
+    return sqlite3.connect(f"file:{quote(str(copy))}?mode=ro&immutable=1", uri=True, isolation_level=None)
 
 
 def free_bytes(folder: Path) -> int:

@@ -44,6 +44,7 @@ from neocloud.control_plane.backup.staging import (
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE, WORLD_FILE
 from neocloud.core.osfiles import write_file
+from neocloud.core.sqlite_file import copy_file
 
 SPARE_BYTES = 64 * 1024**2
 """What a backup leaves free on the disk of a running cloud."""
@@ -134,11 +135,8 @@ def _copy_databases(home: Path, copy: Path, show: Show) -> list[str]:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """Copy what is committed, in one read transaction. Deleted rows do not get into the copy."""
     try:
-        with closing(opened(source, "rw")) as connection:
-            connection.execute("PRAGMA busy_timeout = 30000")
-            connection.execute("VACUUM INTO ?", (str(target),))
+        copy_file(source, target)
     except sqlite3.Error as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
             raise BackupError(
@@ -167,7 +165,7 @@ def _copy_files(home: Path, copy: Path) -> list[str]:
 
 
 def _describe(settings: Settings, made_at: datetime, copy: Path, names: list[str]) -> Manifest:
-    with closing(opened(copy / STATE, "ro")) as connection:
+    with closing(opened(copy / STATE)) as connection:
         resources = dict(
             connection.execute("SELECT kind, count(*) FROM resources GROUP BY kind ORDER BY kind")
         )

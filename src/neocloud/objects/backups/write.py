@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.core.osfiles import sync_folder, write_file
+from neocloud.core.sqlite_file import copy_file
 from neocloud.objects.backups.place import (
     BLOBS,
     DRAFT,
@@ -117,11 +118,8 @@ def _copy_store(store: Path, target: Path, draft: Path, show: Show) -> tuple[int
 
 
 def _copy_metadata(source: Path, target: Path) -> None:
-    """Copy what is committed, in one read transaction."""
     try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as connection:
-            connection.execute("PRAGMA busy_timeout = 30000")
-            connection.execute("VACUUM INTO ?", (str(target),))
+        copy_file(source, target)
     except sqlite3.Error as error:
         raise ObjectBackupError(f"{source} cannot be copied: {error}", "Is one of the disks full?") from None
     descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)

@@ -26,7 +26,7 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import finish, stage
-from neocloud.cli.registry.names import find_artifact, is_artifact
+from neocloud.cli.registry.names import check_hub_id, find_artifact, is_artifact
 from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
@@ -110,9 +110,10 @@ def add(
     base that runs already serves the adapter.
 
     A folder, also one of a bucket, and an artifact of a registry are copied into the cloud, and the copy is
-    deleted with the model. What a tag is for is looked up once. A model's folder holds config.json,
-    *.safetensors and tokenizer files; an adapter's holds adapter_config.json and adapter_model.safetensors,
-    as peft saves them.
+    deleted with the model. What a tag is for is looked up once. A name without a tag is an id of the hub; it
+    is refused where it begins with the name of a registry, unless --revision is given. A model's folder
+    holds config.json, *.safetensors and tokenizer files; an adapter's holds adapter_config.json and
+    adapter_model.safetensors, as peft saves them.
 
     Examples:
 
@@ -153,6 +154,8 @@ def _source_of(cloud: ProjectClient, name: str, source: str, revision: str, *, i
         raise ClientError("NOT_FOUND", f"{folder} is not a folder on this machine", "Check the path")
     if is_artifact(source):
         return {"artifact": {"name": str(find_artifact(cloud, source))}}
+    if not revision:
+        check_hub_id(cloud, source)
     return {"hub": {"id": source, "revision": revision}}
 
 

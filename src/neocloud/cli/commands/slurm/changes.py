@@ -227,34 +227,43 @@ RESET_BY_SCALE = [
 """A count of 0 and an empty list are the fields' defaults: they change only if the mask names them."""
 
 
+NewWorkersOption = Annotated[
+    int | None, typer.Option(help="New number of workers, if there is one node set.")
+]
+NewCountsOption = Annotated[
+    list[str] | None,
+    typer.Option(help="SET=COUNT, for example worker=3; repeatable.", metavar="SET=COUNT"),
+]
+NewMinWorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Make the node set elastic: so many workers stay when they are idle, the others are started"
+        " when jobs wait for them. The number of workers is how many there are at most.",
+    ),
+]
+NewIdleSecondsOption = Annotated[
+    int | None, typer.Option(min=1, help="How long a worker of an elastic set is idle before it goes.")
+]
+FixedOption = Annotated[
+    bool, typer.Option("--fixed", help="Make the node set no longer elastic: all its workers stay.")
+]
+NewLoginNodesOption = Annotated[int | None, typer.Option(help="New number of login nodes, 1 to 8.")]
+NewControllersOption = Annotated[
+    int | None, typer.Option(min=1, max=2, help="New number of controllers, 1 or 2.")
+]
+
+
 def scale(
     context: typer.Context,
     name: ClusterArgument,
-    workers: Annotated[
-        int | None, typer.Option(help="New number of workers, if there is one node set.")
-    ] = None,
-    node_set: Annotated[
-        list[str] | None,
-        typer.Option(help="SET=COUNT, for example worker=3; repeatable.", metavar="SET=COUNT"),
-    ] = None,
-    min_workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Make the node set elastic: so many workers stay when they are idle, the others are started"
-            " when jobs wait for them. The number of workers is how many there are at most.",
-        ),
-    ] = None,
-    idle_seconds: Annotated[
-        int | None, typer.Option(min=1, help="How long a worker of an elastic set is idle before it goes.")
-    ] = None,
-    fixed: Annotated[
-        bool, typer.Option("--fixed", help="Make the node set no longer elastic: all its workers stay.")
-    ] = False,
-    login_nodes: Annotated[int | None, typer.Option(help="New number of login nodes, 1 to 8.")] = None,
-    controllers: Annotated[
-        int | None, typer.Option(min=1, max=2, help="New number of controllers, 1 or 2.")
-    ] = None,
+    workers: NewWorkersOption = None,
+    node_set: NewCountsOption = None,
+    min_workers: NewMinWorkersOption = None,
+    idle_seconds: NewIdleSecondsOption = None,
+    fixed: FixedOption = False,
+    login_nodes: NewLoginNodesOption = None,
+    controllers: NewControllersOption = None,
     project: ProjectOption = "",
 ) -> None:
     """Change the number of workers, login nodes or controllers, up or down, while jobs run.
@@ -281,10 +290,7 @@ def scale(
     if controllers is not None:
         cluster.spec.controller.count = controllers
     if login_nodes is not None:
-        cluster.spec.login.count = login_nodes
-        kept = [name for name in cluster.spec.login.drained_nodes if int(name[-1]) < login_nodes]
-        del cluster.spec.login.drained_nodes[:]
-        cluster.spec.login.drained_nodes.extend(kept)
+        _set_login_nodes(cluster, login_nodes)
     for part in cluster.spec.node_sets:
         if part.name not in counts:
             continue
@@ -297,6 +303,15 @@ def scale(
     operation = cloud.client.call(f"{CLUSTERS}/Update", request, reset_mask=RESET_BY_SCALE)
     view = watch_operation(cloud, operation, f"Scale {name}: {_counts_text(counts)}", is_change=True)
     echo(f"Cluster {name} has {_counts_text(counts)} after {duration(view.elapsed)}.")
+
+
+def _set_login_nodes(cluster: "Cluster", count: int) -> None:
+    """Set their number; those that go are no longer drained."""
+    login = cluster.spec.login
+    login.count = count
+    kept = [name for name in login.drained_nodes if int(name[-1]) < count]
+    del login.drained_nodes[:]
+    login.drained_nodes.extend(kept)
 
 
 def _make_elastic(part: "NodeSet", min_workers: int | None, idle_seconds: int | None, *, fixed: bool) -> None:

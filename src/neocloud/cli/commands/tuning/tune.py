@@ -128,21 +128,10 @@ def tune(
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
       neo tune s3://data-sets/chats.jsonl --base tiny --save-to s3://data-sets/models
     """
-    if price and not serve_it:
-        raise typer.BadParameter(
-            "a price is that of the served model, so it needs --serve", param_hint="--price"
-        )
-    if serve_it and not following:
-        raise typer.BadParameter(
-            "the new model is served once the job has ended, so leave out --no-follow", param_hint="--serve"
-        )
-    if price:
-        parsed_price(price, "--price")  # refused before anything starts
+    _check_options(price, serve_it=serve_it, following=following)
     cloud = connect_to_project(context, project)
     model = cloud.find(MODELS, base)
-    base_model = model
-    if model.spec.base_model_id:
-        base_model = cloud.client.call(f"{MODELS}/Get", {"id": model.spec.base_model_id})
+    base_model = _base_of(cloud, model)
     if serve_it:
         check_serving(cloud, base_model, price, merge=merge)
     settings = {"n_epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
@@ -173,6 +162,26 @@ def tune(
                 names = serve(context, cloud, base_model, job, price)
                 is_here = not data.startswith(SCHEME)
                 _compare(gateway, names, question or (first_question(Path(data)) if is_here else ""))
+
+
+def _check_options(price: str, *, serve_it: bool, following: bool) -> None:
+    """Refuse options that do not go together, before anything starts."""
+    if price and not serve_it:
+        raise typer.BadParameter(
+            "a price is that of the served model, so it needs --serve", param_hint="--price"
+        )
+    if serve_it and not following:
+        raise typer.BadParameter(
+            "the new model is served once the job has ended, so leave out --no-follow", param_hint="--serve"
+        )
+    if price:
+        parsed_price(price, "--price")
+
+
+def _base_of(cloud: ProjectClient, model: "Model") -> "Model":
+    """Return the base of an adapter; another model is its own."""
+    base_id = model.spec.base_model_id
+    return cloud.client.call(f"{MODELS}/Get", {"id": base_id}) if base_id else model
 
 
 def _compare(gateway: Gateway, names: tuple[str, str], question: str) -> None:

@@ -38,6 +38,7 @@ from neocloud.services.compute.types import (
     is_public_image,
     size_bytes,
 )
+from neocloud.services.storage.types import BUCKET
 
 
 def find(reader: ResourceReader, kind: str, resource_id: str, parent_id: str) -> Resource | None:
@@ -54,12 +55,17 @@ def missing(field: str, kind: str, resource_id: str) -> Violation:
 
 
 def attached_to(reader: ResourceReader, holders: Sequence[str], option: str) -> str:
-    """Return who holds an attachment, by kind and name, and how to detach it from an instance."""
+    """Return who holds an attachment, by kind and name, and how to detach it from an instance or a bucket."""
     rows = [(holder, reader.get(holder)) for holder in holders]
     names = ", ".join(
         f"{holder_name(row)} ({holder})" if row and row.name else holder for holder, row in rows
     )
     found = next((row.name for _, row in rows if row and row.kind == INSTANCE and row.name), "")
+    bucket = next((row.name for _, row in rows if row and row.kind == BUCKET), "")
+    if not found and bucket:
+        return (
+            f"{names}. Delete the bucket first, its files stay: `neo storage bucket delete {quote(bucket)}`."
+        )
     if not found:
         return f"{names or 'another instance'}. Detach it there first."
     first = quote(found)
