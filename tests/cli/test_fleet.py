@@ -28,7 +28,8 @@ def test_an_unknown_code_says_so_with_the_next_step(neo: Neo) -> None:
     ran = neo("fleet", "explain", "xid", "9999")
     assert ran.code == 3
     assert "unknown: not known, so neither healthy nor ignored" in ran.out
-    assert "NEXT STEP" in ran.out and "https://" in ran.out
+    assert "NEXT STEP" in ran.out and "docs.nvidia.com/deploy/xid-errors" in ran.out
+    assert "fabric-manager-user-guide.pdf" in neo("fleet", "explain", "sxid", "9999").out
 
 
 def test_programs_get_the_same_as_json(neo: Neo) -> None:
@@ -43,7 +44,7 @@ def test_programs_get_the_same_as_json(neo: Neo) -> None:
 def test_gpu_and_driver_choose_the_row(neo: Neo) -> None:
     assert neo("fleet", "explain", "xid", "74", "--gpu", "NVIDIA H100 80GB HBM3").code == 0
     other = neo("fleet", "explain", "xid", "74", "--gpu", "b200")
-    assert other.code == 3 and "none for this GPU" in other.out
+    assert other.code == 3 and "none for this GPU" in other.out and "only for ampere, hopper" in other.out
     assert neo("fleet", "explain", "xid", "79", "--driver", "newest").code == 2
 
 

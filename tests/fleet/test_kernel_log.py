@@ -207,6 +207,11 @@ def test_a_process_cannot_hide_or_soften_a_fault_by_its_name() -> None:
     name, words = NVLINK.format("Nonfatal"), NVLINK.format("Fatal")
     soft = found(f"NVRM: Xid (PCI:0018:01:00): 149, pid=1, name=, {name}, {words}")
     assert soft is not None and soft.detail == "fatal"
+    words = "GPU recovery action changed from 0x1 (x) to"
+    step = found(
+        f"NVRM: Xid (PCI:0000:18:00): 154, name={words} 0x0 (None), {words} 0x2 (Node Reboot Required)"
+    )
+    assert step is not None and step.detail == "node reboot required"
     other = found(f"NVRM: Xid (PCI:0000:18:00): 79, pid=1, name={XID_79.replace('18', '99')}, off")
     assert other is not None and other.device == "0000:18:00.0"
 
@@ -267,6 +272,17 @@ def test_lines_of_a_burst_are_one_fault() -> None:
     assert twice.faults[0].action is Action.RMA and "2 times" in twice.faults[0].because[0]
     others = summary(f"[ 100.0] {XID_79}", f"[ 9000.0] {XID_79.replace('18', '19')}")
     assert {each.action for each in others.faults} == {Action.REBOOT}, "two GPUs"
+
+
+def test_a_flood_of_different_faults_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neocloud.fleet.kernel_log_summary.MOST_FAULTS", 2)
+    monkeypatch.setattr("neocloud.fleet.kernel_log_summary.MOST_TIMES", 3)
+    lines = [f"[ {code}000.0] NVRM: Xid (PCI:0000:18:00): {code}, x" for code in range(900, 905)]
+    again = [f"[ {at}000.0] NVRM: Xid (PCI:0000:18:00): 900, x" for at in range(1000, 1010)]
+    flood = summary(*lines, *again)
+    assert len(flood.faults) == 2 and flood.not_told_apart == 3
+    first = next(each for each in flood.faults if each.code == "900")
+    assert first.lines == 11 and first.times == [1007000.0, 1008000.0, 1009000.0]
 
 
 def test_page_faults_of_one_gpu_become_its_fault_and_of_several_the_applications() -> None:

@@ -161,13 +161,12 @@ def _xid(message: str) -> _Found | None:
         return (Kind.XID, UNREADABLE, "", "", "", False) if message.startswith("NVRM: Xid ") else None
     code, rest = str(int(match["code"])), match["rest"]
     detail = part = ""
+    # Of each, the last counts: the name of a process, which could hold such words too, comes before.
     if code == "154":
         words = _RECOVERY.findall(rest)
         detail = words[-1].lower() if words else UNREADABLE
     elif words := _NVLINK.findall(rest):
-        detail = words[
-            -1
-        ].lower()  # the last: a process could carry such words in its name, which comes before
+        detail = words[-1].lower()
     elif code == "13" and (parts := _PART.findall(rest)):
         part = "GPC {}, TPC {}".format(*parts[-1])
     return Kind.XID, code, _pci(match), detail, part, False

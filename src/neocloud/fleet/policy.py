@@ -279,6 +279,11 @@ class Policy:
         worst = max(found, key=lambda rule: (rule.severity.rank, rule.action.rung))
         return Verdict(kind, code, worst.severity, worst.action, tuple(found))
 
+    def main_source(self, kind: Kind) -> Source | None:
+        """Return where a code of that kind is looked up: the first source that says something of one."""
+        cited = {each.source.name for rule in self.rules if rule.kind is kind for each in rule.statements}
+        return next((source for name, source in self.sources.items() if name in cited), None)
+
     def conflicts(self, kinds: Iterable[Kind] = tuple(Kind)) -> Sequence[Rule]:
         """Return the rows whose sources disagree, the gravest first."""
         wanted, order = frozenset(kinds), list(Conflict)
@@ -291,7 +296,9 @@ def _reason(kind: Kind, code: str, gpu: str, generation: str | None, rows: Seque
         return f"The policy has no row for {kind} {code}"
     if generation is None:
         return f"The rows for {kind} {code} are for certain GPUs, and {gpu} is not listed with any of them"
-    return f"The policy has rows for {kind} {code}, but none for this GPU, driver or detail"
+    generations = sorted({name for rule in rows for name in rule.generations})
+    others = f", only for {', '.join(generations)}" if generations else ""
+    return f"The policy has rows for {kind} {code}, but none for this GPU, driver or detail{others}"
 
 
 def version_of(text: str) -> Version:

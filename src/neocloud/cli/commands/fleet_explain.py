@@ -226,9 +226,8 @@ def _rule_view(rule: Rule, title: str) -> View:
 
 
 def _unknown(verdict: Verdict, policy: Policy) -> View:
-    addresses = [
-        each.url for each in policy.sources.values() if verdict.kind in (Kind.XID, Kind.SXID) and each.url
-    ]
+    source = policy.main_source(verdict.kind)
+    place = source.url if source else "the documentation of its maker"
     return fields_table(
         [
             ("FAULT", f"{verdict.kind.upper()} {verdict.code}"),
@@ -237,7 +236,7 @@ def _unknown(verdict: Verdict, policy: Policy) -> View:
             ("ACTION", f"{verdict.action}: {ACTIONS[verdict.action]}"),
             (
                 "NEXT STEP",
-                f"Look it up in {' or '.join(addresses[:2])}, and report it, so that the policy gets a row.",
+                f"Look it up in {place} and report it, so that the policy gets a row.",
             ),
         ]
     )
