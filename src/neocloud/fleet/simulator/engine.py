@@ -82,6 +82,7 @@ class Simulation:
                 on_progress(self.now / end)
         self.now = end
         self.job.end(end)
+        self._count_short(is_short=False)
         self._count_out(force=True)
         on_progress(1.0)
 
