@@ -86,8 +86,10 @@ def test_the_same_seed_gives_the_same_run_and_the_log_the_same_fleet() -> None:
     assert faults.by_cause["rack power"] and faults.cured_lemons & set(faults.lemons)
 
 
-def test_a_fleet_without_spares_waits() -> None:
-    assert result_of(replace(SMALL, spares=0)).waiting_for_spares > HOUR
+def test_a_fleet_without_spares_waits_for_the_repair() -> None:
+    found = result_of(replace(PLAIN, gpus=512, days=30, spares=0))
+    assert found.waiting_for_spares > DAY
+    assert found.ettr < 0.9, "to the end of the simulation, too"
 
 
 def test_a_detector_without_precision_costs_nothing_in_shadow_and_is_found_out_when_trusted() -> None:

@@ -28,7 +28,7 @@ WAKE_FIRST, WAKE_LAST = 5.0, 600.0
 class Simulation:
     def __init__(self, scenario: Scenario, *, keeps_log: bool = False) -> None:
         self.scenario = scenario
-        self.random = random.Random(scenario.seed)  # nosec B311 - a simulation, to be repeated by its seed
+        self.random = random.Random(scenario.seed)  # repeated by its seed  # nosec B311
         self.fleet = Fleet(scenario.limits, scenario.job_nodes)
         self.log: list[Event] | None = [] if keeps_log else None
         self.now, self.queued = 0.0, 0
@@ -82,6 +82,7 @@ class Simulation:
                 on_progress(self.now / end)
         self.now = end
         self.job.end(end)
+        self._count_short(is_short=False)
         self._count_out(force=True)
         on_progress(1.0)
 

@@ -27,7 +27,7 @@ class Result:
     mtti_hours: float | None
     """Mean time to interruption, planned ones not counted; None without any."""
     recovery_seconds: float | None
-    """Mean time without the job after an unplanned interruption."""
+    """Mean time without the job after an interruption, planned ones not counted."""
     checkpoint_interval: float
     ettr: float
     """Useful time as a share of the time outside planned maintenance."""
@@ -81,7 +81,8 @@ def summarize(simulation: Simulation) -> Result:
     interval = scenario.checkpoint_interval or checkpoints.daly(scenario.save, expected)
     useful = checkpoints.useful_seconds(job.runs, interval, scenario.save)
     mtti = available / surprises if surprises else None
-    recovery = job.down[Stop.UNPLANNED] / unplanned if unplanned else None
+    down = sum(seconds for reason, seconds in job.down.items() if reason is not Stop.PLANNED)
+    recovery = down / surprises if surprises else None
     best = checkpoints.best_interval(job.runs, scenario.save, interval)
     return Result(
         interruptions=unplanned,
