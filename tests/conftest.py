@@ -6,8 +6,9 @@ e2e    clouds with Slurm, QEMU or vLLM
 long   what takes a minute or more by its nature: `make test-long`, and no other verb
 
 `make test` runs the first three in one pytest: one worker builds the images and takes the tests that share a
-Slurm cluster, another one the emulator's and then those that start clusters, machines or clouds, each in
-sequence, and whichever is free the rest. Clouds beside each other have address ranges of their own.
+Slurm cluster, another one the emulator's, and whichever is free those that start clusters, machines or
+clouds, each in sequence, and the rest. Tests with clouds mostly wait for what starts, so there is one worker
+more than processors. Clouds beside each other have address ranges of their own.
 """
 
 import faulthandler
@@ -123,9 +124,9 @@ GROUPS = {
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
 The first that names a file or its folder counts; every other file is its own group."""
-FIRST = ("shared cluster", "emulator", "own clouds")
+FIRST = ("shared cluster", "emulator", "podman", "own clouds")
 """Groups that start before all others, in this order: those with clouds wait for the images, which the first
-one builds."""
+one builds, and the other workers take those before that need none."""
 
 FAST_SECONDS = 300
 """How long a test of the tier `fast` may take; for the others see `timeout` in pyproject.toml."""
