@@ -3,6 +3,9 @@ PYTHON ?= python3
 # serve: where its state lies
 SERVE_HOME ?= /var/lib/neocloud
 
+# test: processes that run tests; many tests wait for clouds, so one more than processors
+WORKERS ?= $(shell expr $$(nproc) + 1)
+
 BIN := .venv/bin
 STAMPS := .venv/.stamps
 SERVER := $(STAMPS)/server
@@ -23,7 +26,7 @@ serve: setup ## run the control plane in the foreground, on the state in SERVE_H
 	@$(BIN)/python -m neocloud.control_plane --home "$(SERVE_HOME)"
 
 test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parallel; one that fails runs again, and is listed as RERUN
-	@$(BIN)/pytest -n logical --reruns 1 -r fER -m "not long"
+	@$(BIN)/pytest -n $(WORKERS) --max-worker-restart 2 --reruns 1 -r fER -m "not long"
 
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
 	@$(BIN)/pytest -n logical -m "not real and not e2e"

@@ -6,15 +6,17 @@ e2e    clouds with Slurm, QEMU or vLLM
 long   what takes a minute or more by its nature: `make test-long`, and no other verb
 
 `make test` runs the first three in one pytest: one worker builds the images and takes the tests that share a
-Slurm cluster, another one the emulator's and then those that start clusters, machines or clouds, each in
-sequence, and whichever is free the rest. Clouds beside each other have address ranges of their own.
+Slurm cluster, another one the emulator's, and whichever is free those that start clusters, machines or
+clouds, each in sequence, and the rest. Tests with clouds mostly wait for what starts, so there is one worker
+more than processors. Clouds beside each other have address ranges of their own.
 """
 
 import faulthandler
+import os
 import signal
-import sys
 import time
 from collections import OrderedDict
+from collections.abc import Generator
 from pathlib import PurePosixPath
 
 import hypothesis
@@ -122,9 +124,17 @@ GROUPS = {
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
 The first that names a file or its folder counts; every other file is its own group."""
-FIRST = ("shared cluster", "emulator", "own clouds")
+FIRST = ("shared cluster", "emulator", "podman", "own clouds")
 """Groups that start before all others, in this order: those with clouds wait for the images, which the first
-one builds."""
+one builds, and the other workers take those before that need none."""
+
+FAST_SECONDS = 300
+"""How long a test of the tier `fast` may take; for the others see `timeout` in pyproject.toml."""
+END_TEST_SECONDS, END_SECONDS = 60.0, 300.0
+"""How long the end of a test may take, and that of a process of tests."""
+SLOW_SECONDS = 10.0
+STDERR = pytest.StashKey[int]()
+"""That of the run: while a test runs, 2 is the file that its output is kept in."""
 
 hypothesis.settings.register_profile(
     "same everywhere",
@@ -136,12 +146,46 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same everywhere")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests send signals that end a program: a shell that starts pytest in the background may ignore them."""
+    config.stash[STDERR] = os.dup(2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     mark_run()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End a worker whose test goes on after its timeout: print the stacks of its threads.
+
+    pytest-xdist names the test. pytest-timeout interrupts it once: where its fixtures then hang, too, or it
+    hangs when it runs again, nothing else would.
+    """
+    end_later(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Pytest's own plugin has just cancelled it."""
+    if isinstance(node, pytest.Item):
+        end_later(node)
+
+
+def end_later(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput"):
+        seconds = 2 * seconds_of(item) + END_TEST_SECONDS
+        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[STDERR])
+
+
+def seconds_of(item: pytest.Item) -> float:
+    """Return how long a test may take with its fixtures."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0] if marker and marker.args else item.config.getini("timeout"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -154,14 +198,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         remove_leftovers()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process that does not end once its tests have is ended, and says what it was waiting for."""
-    assert sys.__stderr__ is not None
-    faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=sys.__stderr__)
-
-
-END_SECONDS = 300.0
-SLOW_SECONDS = 10.0
+    faulthandler.dump_traceback_later(END_SECONDS, exit=True, file=session.config.stash[STDERR])
 
 
 class ReportsAtOnce:
@@ -196,6 +235,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = tier_of(item)
         if tier != "fast":
             item.add_marker(tier)
+        elif item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(FAST_SECONDS))
         if item.nodeid.startswith(LONG):
             item.add_marker("long")
 
