@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.openai_files import files, validation
+from neocloud.gateway.openai_files import quota, validation
 from neocloud.gateway.openai_files.files_api import MAX_FIELDS
 from neocloud.gateway.settings import FileSettings
 from neocloud.testing.waiting import until
@@ -118,10 +118,10 @@ async def test_an_input_that_was_deleted_counts_until_its_batch_is_over(
 
 async def test_the_disk_keeps_a_reserve(alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     few = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=(2 << 30) - 1))
-    monkeypatch.setattr(files, "shutil", few)
+    monkeypatch.setattr(quota, "shutil", few)
     answer = await alice.post("files", data={"purpose": "batch"}, files={"file": ("f", b"{}")})
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
-    monkeypatch.setattr(files, "shutil", shutil)
+    monkeypatch.setattr(quota, "shutil", shutil)
     await upload(alice, b"{}")
 
 
