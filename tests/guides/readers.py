@@ -125,7 +125,7 @@ READERS: Mapping[str, Reader] = {
         types={"[y/N]:": "y"},
     ),
     "docs/guides/machines.md": Reader(
-        before=HAS_KEY,
+        before=f"{HAS_KEY}neo storage bucket create disks\nhead -c 1M /dev/zero > rocky9.qcow2\n",
         not_run={"neo image build": IMAGES, "neo ssh": REAL_MACHINE},
     ),
     "docs/guides/object-storage.md": Reader(

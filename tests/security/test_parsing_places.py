@@ -53,6 +53,8 @@ OUTSIDE = {
 
 
 FILES_AND_OUTPUT = {
+    "services/compute/disk_import.py": {"json.loads"},
+    "services/compute/reconcile/image_import.py": {"json.loads"},
     "services/inference/public.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
     "services/registry/image_documents.py": {"json.loads"},

@@ -20,8 +20,11 @@ from typing import Any
 
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.engines.fake.world import ContainerState
 from neocloud.engines.manifest import Secret
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
+from neocloud.services.compute.disk_import import WHOLE
+from neocloud.services.compute.reconcile.image_import import IMPORT_POD
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
 from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
@@ -207,9 +210,14 @@ class FakeMachines:
     keeping: set[str] = field(default_factory=set)
     """Disks that their guest does not release."""
 
+    imported: dict[str, bytes] = field(default_factory=dict)
+    """The file that was written to each import of an image."""
+
     def respond(
         self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
     ) -> ExecResult | None:
+        if pod.name == IMPORT_POD:
+            return self._import(pod, command, stdin)
         if not command or command[0] != PROGRAM:
             return respond_as_login_node(pod, container, command, stdin)
         if pod.namespace in self.mute:
@@ -235,6 +243,21 @@ class FakeMachines:
             disks.pop(arguments[0], None)
             return _answer({"is_detached": True})
         return _answer({})
+
+    def _import(self, pod: Reference, command: Sequence[str], stdin: bytes) -> ExecResult:
+        """Answer as the pod that imports an image: the file is kept, and taken for a disk of its length."""
+        if command[0] == "stat":
+            return ExecResult(0, b"1000000000 4096\n", b"")
+        if command[0] == "cat":
+            return ExecResult(1, b"", b"")
+        if not command[1].endswith(f"/{WHOLE}"):
+            kept = b"" if "seek=0" in command else self.imported.get(pod.namespace, b"")
+            self.imported[pod.namespace] = kept + stdin
+            return ExecResult(0, b"", b"")
+        found = self.world.pods[pod].containers[0]
+        found.logs.append(json.dumps({"size_bytes": len(self.imported[pod.namespace])}))
+        found.state, found.exit_code = ContainerState.EXITED, 0
+        return ExecResult(0, b"", b"")
 
     def _disks(self, pod: Reference) -> dict[str, Any]:
         """Return the guest's disks by id: those of its start, and what was done since."""

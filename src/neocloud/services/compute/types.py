@@ -93,6 +93,10 @@ class DiskReason(StrEnum):
     VOLUME_LOST = "VolumeLost"
     SOURCE_LOST = "SourceLost"
     KEY_LOST = "KeyLost"
+    SOURCE_UNREADABLE = "SourceUnreadable"
+    """The object that an image is made from is gone, or may not be read by who made the image."""
+    SOURCE_REFUSED = "SourceRefused"
+    """It is no disk, or one that would read other files."""
 
 
 class FilesystemState(StrEnum):

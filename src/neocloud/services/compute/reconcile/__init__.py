@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from neocloud.core.reconcile.reconciler import Reconciler
 from neocloud.core.service import Dependencies
 from neocloud.services.compute.reconcile.copies import ImageReconciler, SnapshotReconciler
+from neocloud.services.compute.reconcile.image_import import ImageImports
 from neocloud.services.compute.reconcile.machine import InstanceReconciler
 from neocloud.services.compute.reconcile.volumes import DiskReconciler, FilesystemReconciler
+from neocloud.services.storage.public import ObjectReads
 
 __all__ = [
     "DiskReconciler",
@@ -19,11 +21,14 @@ __all__ = [
 
 
 def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler]:
-    engine, store = dependencies.engine, dependencies.store
+    engine, store, settings = dependencies.engine, dependencies.store, dependencies.settings
+    imports = ImageImports(
+        engine, lambda: dependencies.provided.get(ObjectReads), lambda: settings.image("launcher")
+    )
     return (
         FilesystemReconciler(engine, store),
         DiskReconciler(engine, store),
         SnapshotReconciler(engine, store),
-        ImageReconciler(engine, store),
+        ImageReconciler(engine, store, imports),
         InstanceReconciler(dependencies),
     )

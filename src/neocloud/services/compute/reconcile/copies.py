@@ -1,5 +1,5 @@
-"""Snapshots and images: copies of the volume of a disk, taken once, and the images that came with the
-cloud.
+"""Snapshots and images: copies of the volume of a disk, taken once, or imported from a bucket, and the images
+that came with the cloud.
 
 A disk that a machine may be writing is frozen for that time, so that the copy is consistent. Images that came
 with the cloud are files of the engine and need no volume: they are rows that everyone may read. The rows
@@ -33,7 +33,9 @@ from neocloud.engines.base import Engine, Observation, PodPhase
 from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.compute.v1 import DiskSnapshot, Image, ImageSpec, ImageStatus
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.services.compute.disk_import import LARGEST_STORED_BYTES
 from neocloud.services.compute.encryption import disk_keys, ensure_key_of_copy
+from neocloud.services.compute.reconcile.image_import import ImageImports
 from neocloud.services.compute.reconcile.machine_scope import MachineControl
 from neocloud.services.compute.reconcile.volumes import DiskVolumeReconciler, M, VolumeScope
 from neocloud.services.compute.render import VolumeSource, VolumeView
@@ -123,13 +125,18 @@ ImageScope = VolumeScope[Image, VolumeView]
 class ImageReconciler(CopyReconciler[Image]):
     kind = IMAGE
 
+    def __init__(self, engine: Engine, store: Store, imports: ImageImports) -> None:
+        super().__init__(engine, store)
+        self._imports = imports
+
     def source_id(self, resource: Image) -> str:
         return resource.spec.source_disk_id or resource.spec.source_disk_snapshot_id
 
     async def scope(self, context: Context) -> ImageScope:
         image = wire.resource_message(context.resource)
         source = VolumeSource(resource_id=self.source_id(image))
-        volume = VolumeView(image.metadata.id, image.status.min_disk_size_bytes, source)
+        size = LARGEST_STORED_BYTES if is_imported(image) else image.status.min_disk_size_bytes
+        volume = VolumeView(image.metadata.id, size, source)
         is_file = is_public_image(image.metadata.id)
         observation = Observation() if is_file else await self._engine.observe(image.metadata.id)
         return VolumeScope(context, image, volume, observation)
@@ -139,11 +146,35 @@ class ImageReconciler(CopyReconciler[Image]):
         stored = await engine_call(self._engine.stored_bytes(scope.volume.claim))
         scope.resource.status.storage_size_bytes = stored
 
+    async def create_empty_volume(self, scope: ImageScope) -> None:
+        await super(CopyReconciler, self).create_volume(scope)
+
+    async def import_disk(self, scope: ImageScope) -> None:
+        """Fill the volume from a bucket, once."""
+        if scope.was_created:
+            return
+        status = scope.resource.status
+        status.min_disk_size_bytes = await self._imports.finish(scope.resource, scope.observation)
+        status.storage_size_bytes = await engine_call(self._engine.stored_bytes(scope.volume.claim))
+
+    async def stop_import(self, scope: ImageScope) -> None:
+        await self._imports.cancel(scope.volume.id)
+
     def steps(self, scope: ImageScope) -> Sequence[Step]:
-        return () if is_public_image(scope.volume.id) else super().steps(scope)
+        if is_public_image(scope.volume.id):
+            return ()
+        if is_imported(scope.resource):
+            return (
+                Step("Create the volume", self.create_empty_volume),
+                Step("Import the disk", self.import_disk),
+            )
+        return super().steps(scope)
 
     def delete_steps(self, scope: ImageScope) -> Sequence[Step]:
-        return () if is_public_image(scope.volume.id) else super().delete_steps(scope)
+        if is_public_image(scope.volume.id):
+            return ()
+        stop = (Step("Stop the import", self.stop_import),) if is_imported(scope.resource) else ()
+        return (*stop, *super().delete_steps(scope))
 
     def status(self, scope: ImageScope, result: ReconcileResult) -> ReconcileResult:
         state = _state(scope, result)
@@ -153,6 +184,10 @@ class ImageReconciler(CopyReconciler[Image]):
         status.state_description = result.message
         status.reconciling = bool(result.waiting)
         return result.with_status(status, state, IDLE_RESYNC_SECONDS)
+
+
+def is_imported(image: Image) -> bool:
+    return image.spec.HasField("source_storage")
 
 
 def _state(scope: SnapshotScope | ImageScope, result: ReconcileResult) -> str:

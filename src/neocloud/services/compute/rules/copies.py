@@ -9,6 +9,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSnapshot, DiskStatus, Image,
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.services.compute.rules.volumes import find, missing, unfinished_copies
 from neocloud.services.compute.types import DISK, SNAPSHOT, DiskState, is_public_image
+from neocloud.services.storage.public import ObjectPlace, ObjectReads
 
 
 class SnapshotRules(Rules[DiskSnapshot]):
@@ -52,6 +53,25 @@ def check_not_copied(resource: DiskSnapshot | Image, reader: ResourceReader) -> 
 
 
 _ARM64 = ImageSpec.ARM64
+MAX_KEY_BYTES = 1024
+
+
+def _object_violations(new: Image, reader: ResourceReader) -> Iterable[Violation]:
+    """Raises ApiError unless the caller may read the object."""
+    source = new.spec.source_storage
+    key = source.object_name
+    if not source.bucket_name:
+        yield Violation("spec.source_storage.bucket_name", "is required: a bucket of this project")
+    elif not key or key.endswith("/") or len(key.encode()) > MAX_KEY_BYTES:
+        yield Violation(
+            "spec.source_storage.object_name",
+            f"must be the key of an object, of at most {MAX_KEY_BYTES} bytes: a qcow2 or raw disk",
+        )
+    else:
+        place, reads = ObjectPlace(source.bucket_name, key), reader.provided.find(ObjectReads)
+        if reads is None:
+            raise contract.unavailable("This cloud has no object storage to read from.")
+        reader.write(lambda tx: reads.allow(tx, reader.subject, new.metadata, place))
 
 
 class ImageRules(Rules[Image]):
@@ -73,21 +93,18 @@ class ImageRules(Rules[Image]):
                     "spec.source_disk_snapshot_id", f"{snapshot.id} is {snapshot.state}, not READY"
                 )
         elif kind == "source_storage":
-            yield Violation(
-                "spec.source_storage",
-                "is not offered here; create the image from a disk or a snapshot, or let an operator import "
-                "a qcow2 with `neo image import`",
-            )
+            yield from _object_violations(new, reader)
         else:
             yield Violation(
-                "spec.source_disk_id", "is required, or source_disk_snapshot_id: an image copies one"
+                "spec.source_disk_id",
+                "is required, or source_disk_snapshot_id or source_storage: an image copies one",
             )
 
     def complete(self, new: Image, old: Image | None, reader: ResourceReader) -> None:
         if old is not None:
             return
         kind = new.spec.WhichOneof("source")
-        row = reader.get(getattr(new.spec, kind))
+        row = reader.get(getattr(new.spec, kind)) if kind != "source_storage" else None
         if row is None:
             return
         if kind == "source_disk_id":
