@@ -22,7 +22,8 @@ PROJECTS = "nebius.iam.v2.ProjectService"
 FORGOTTEN = contract.message("neocloud.operator.v1.ForgetResourceResponse")
 HAND_MADE = {
     "neocloud.slurm.v1.ClusterService", "neocloud.slurm.v1.JobService",
-    "neocloud.slurm.v1.BackupService", "neocloud.slurm.v1.RestService", "neocloud.billing.v1.UsageService",
+    "neocloud.slurm.v1.BackupService", "neocloud.slurm.v1.RestService",
+    "neocloud.slurm.v1.StorageAccessService", "neocloud.billing.v1.UsageService",
     "neocloud.iam.v1.SignInService", "neocloud.iam.v1.UserService", "neocloud.iam.v1.SessionService",
     "neocloud.iam.v1.SshKeyService",
     "nebius.iam.v1.TokenExchangeService", "nebius.common.v1.OperationService",

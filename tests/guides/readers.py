@@ -99,6 +99,7 @@ SLURM_REST = (
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
+    "docs/guides/fleet.md": Reader(),
     "docs/guides/fleet-simulator.md": Reader(),
     "docs/guides/emulator.md": Reader(
         not_run={

@@ -5,6 +5,7 @@ While a resource is still being created nothing else can be asked of it; an upda
 update replaces it.
 """
 
+import copy
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -98,7 +99,11 @@ class Update:
         return any(acts_as(spec, self._acting_prefixes) for spec in specs)
 
     def _acting(self, new: Any, old: Any) -> frozenset[str]:
-        if not self._descriptor.has("spec") or not self._kind.rules.changes_what_runs(new, old):
+        if not self._descriptor.has("spec"):
+            return frozenset()
+        before = copy.deepcopy(old)
+        self._kind.rules.defaults(before)  # an older release may have had fewer of them
+        if not self._kind.rules.changes_what_runs(new, before):
             return frozenset()
         return acts_as(old.spec, self._acting_prefixes) | acts_as(new.spec, self._acting_prefixes)
 
