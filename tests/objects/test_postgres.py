@@ -305,7 +305,7 @@ async def test_metadata_are_not_looked_for_in_the_wrong_place(
 @pytest.mark.parametrize(
     ("address", "mode", "words"),
     [
-        ("postgresql://u:s3cret@127.0.0.1:1/x", 0o644, "open to others"),
+        ("postgresql://u:s3cret@127.0.0.1:1/x", 0o644, "open to other users"),
         ("mysql://u:s3cret@127.0.0.1/x", 0o600, "does not hold an address"),
         ("postgresql://u:s3cret@127.0.0.1:1/x", 0o600, "does not answer"),
         ("postgresql://u:s3cret@[", 0o600, "cannot be read"),

@@ -330,7 +330,7 @@ def test_a_key_file_is_private_and_is_not_quoted(tmp_path: Path) -> None:
             read_key(file)
         assert "hidden" not in str(raised.value)
     file.chmod(0o640)
-    with pytest.raises(ValueError, match="open to others"):
+    with pytest.raises(ValueError, match="open to other users"):
         read_key(file)
     with pytest.raises(ValueError, match="is not a file"):
         read_key(tmp_path)
