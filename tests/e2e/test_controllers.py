@@ -41,7 +41,11 @@ def running_job(cluster: Cluster) -> Iterator[int]:
     wait_until(lambda: cluster.job_state(job) == "RUNNING", "the job runs")
     settled = cluster.sbatch("sleep 6")  # slurmctld saves its state every five seconds
     wait_until(lambda: cluster.job_state(settled) == "COMPLETED", "the job is in the saved state")
-    yield job
+    try:
+        yield job
+    except BaseException:
+        cluster.try_ssh(f"scancel {job}")  # the test runs again, on idle nodes
+        raise
     shown = f"scontrol --oneliner show job {job}"
     wait_until(lambda: "JobState=RUNNING" in cluster.try_ssh(shown).stdout, "it runs still")
     cluster.ssh(f"touch {GO}")
@@ -62,7 +66,14 @@ def wait_for_control(cluster: Cluster, name: str, *, and_ready: bool = True) -> 
 
     wait_until(is_so, f"{name} is in control", seconds=TAKEOVER_SECONDS)
     if and_ready:
-        assert answering(cluster) == [name]
+        found: list[str] = []
+
+        def is_answered() -> bool:
+            found[:] = answering(cluster)
+            return bool(found)
+
+        wait_until(is_answered, "a controller answers", seconds=TAKEOVER_SECONDS)
+        assert found == [name]
 
 
 def answering(cluster: Cluster) -> list[str]:
