@@ -33,7 +33,7 @@ PAUSED = (
 )
 RECIPES = "real Slurm: tests/e2e/test_training.py::test_the_report_is_read_as_written"
 LARGER = "needs four nodes with GPUs, and a model from a hub"
-IMAGES = "needs the Debian mirror for minutes: `make demo` and tests/images"
+IMAGES = "needs the Debian mirror for minutes: `make demo`, tests/images and tests/cli/test_images.py"
 INTERNET = "needs the internet"
 TRUST = "changes what the whole machine trusts: tests/conformance/trust.py does it for one process"
 SKYPILOT = "tests/conformance/test_skypilot.py::test_a_machine_is_launched_stopped_started_and_taken_down"
@@ -155,6 +155,7 @@ READERS: Mapping[str, Reader] = {
             "neo registry vulnerability-report": IMAGE_REPORT,
             "neo ai job": IMAGE_JOBS,
             "neo image push": PUSHED_IMAGES,
+            "neo image build": IMAGES,
             "neo model push": PUSHED_MODELS,
             "neo model add": PUSHED_MODELS,
             "oras push": ORAS_MODELS,
