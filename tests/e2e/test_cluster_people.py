@@ -82,6 +82,11 @@ class People:
     def remove(self, person: Person) -> None:
         self.cloud.call(f"{IAM}.GroupMembershipService/Delete", {"id": self.memberships.pop(person.id)})
 
+    def delete(self) -> None:
+        for membership in self.memberships.values():
+            self.cloud.call(f"{IAM}.GroupMembershipService/Delete", {"id": membership})
+        self.cloud.call(f"{IAM}.GroupService/Delete", {"id": self.id})
+
 
 @pytest.fixture
 def quants(bank: Cluster) -> Iterator[People]:
@@ -92,6 +97,7 @@ def quants(bank: Cluster) -> Iterator[People]:
     bank.cloud.neo("slurm", "user", "add-group", bank.name, "quants")
     yield group
     bank.cloud.neo("slurm", "user", "remove-group", bank.name, "quants")
+    group.delete()
     bank.cloud.neo("slurm", "cluster", "scale", bank.name, "--login-nodes", "1")
 
 

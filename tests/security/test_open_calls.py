@@ -42,6 +42,7 @@ ALLOWED = {
     "services/ai/__init__.py": "records of images that the operator built",
     "services/compute/reconcile/copies.py": "records of images that the operator built",
     "services/compute/catalogue.py": "a file of the package",
+    "services/compute/disk_import.py": "runs in a pod of its own, in the claim of an image that is being made",
     "services/inference/render.py": "a file of the package",
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",
     "services/slurm/api/probes/node.py": "runs inside the cluster",

@@ -200,6 +200,7 @@ UMASK_IS_RIGHT = {
     "engines/podman/storage/mounts.py": 2,  # an overlay's work folder; mount points
     "engines/podman/storage/config_mounts.py": 1,
     "engines/podman/storage/volumes.py": 2,  # scratch folders and copies; the next line sets the mode
+    "services/compute/disk_import.py": 1,  # in the pod that checks a disk, where nobody else is
     "services/tuning/work_folder.py": 1,  # the folder of models
 }
 """How many folders a file makes with the mode that the umask leaves, by file."""

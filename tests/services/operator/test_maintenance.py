@@ -106,6 +106,7 @@ async def test_machines_stop_at_its_time_and_those_that_recover_start_after_it(c
         answer = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=each)
         assert "maintenance" in answer.reason
     for each in (recovers, fails, stopped):
+        await until(lambda each=each: has_event(cloud, each), holds=bool)
         refused = await cloud.refusal("InstanceService/Start", id=each)
         assert refused.code is Code.FAILED_PRECONDITION and REASON in refused.message
     history = await cloud.running.store.read(lambda tx: tx.history(resource_id=recovers))

@@ -457,6 +457,8 @@ def test_shells_find_the_key_unless_a_user_has_set_up_another(shared_root: Path)
     folder.mkdir()
     (folder / "5000.config").write_text("")
     profile.write_text(storage_keys.PROFILE.replace(storage_keys.FOLDER, str(folder)))
+    for path, mode in ((profile, 0o644), (folder, 0o755), (folder / "5000.config", 0o644)):
+        path.chmod(mode)  # whatever the umask is
     print_it = f'. {profile}; echo "${{AWS_CONFIG_FILE:-none}}"'
     for shell in ("bash", "sh"):
         assert as_user(5000, shell, "-ec", print_it).stdout.strip() == str(folder / "5000.config")
