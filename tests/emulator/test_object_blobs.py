@@ -54,5 +54,8 @@ def test_bodies_in_another_engine(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="are in s3://"), emulator_process(home, options=[]):
             pass
         key_file.chmod(0o644)
-        with pytest.raises(RuntimeError, match="open to other users"), emulator_process(home, options=options):
+        with (
+            pytest.raises(RuntimeError, match="open to other users"),
+            emulator_process(home, options=options),
+        ):
             pass

@@ -69,5 +69,8 @@ def test_metadata_in_postgresql(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="are not moved"), emulator_process(home, options=[]):
             pass
         file.chmod(0o644)
-        with pytest.raises(RuntimeError, match="open to other users"), emulator_process(home, options=options):
+        with (
+            pytest.raises(RuntimeError, match="open to other users"),
+            emulator_process(home, options=options),
+        ):
             pass

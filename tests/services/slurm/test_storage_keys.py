@@ -468,5 +468,6 @@ def test_shells_find_the_key_unless_a_user_has_set_up_another(shared_root: Path)
         assert as_user(5001, shell, "-ec", print_it, AWS_CONFIG_FILE=of_root).stdout.strip() == "none"
         assert as_user(5000, shell, "-ec", print_it, AWS_CONFIG_FILE="/own").stdout.strip() == "/own"
     (shared_root / ".aws").mkdir()
+    (shared_root / ".aws").chmod(0o755)
     (shared_root / ".aws" / "credentials").write_text("")
     assert as_user(5000, "bash", "-c", print_it, HOME=str(shared_root)).stdout.strip() == "none"
