@@ -25,7 +25,9 @@ print(s3.get_object(Bucket="jobs", Key=getpass.getuser())["Body"].read().decode(
 
 @pytest.fixture(scope="module")
 def bucket(bank: Cluster) -> Iterator[str]:
+    """The bucket that the job uses, with the job's program on the cluster."""
     bank.cloud.neo("storage", "bucket", "create", "jobs")
+    bank.ssh(f"cat >{SHARED}/job.py", stdin=DRIVE)
     yield "jobs"
     bank.cloud.neo("storage", "rm", "s3://jobs/", "--recursive", "--yes", code=None)
     bank.cloud.neo("storage", "bucket", "delete", "jobs", "--yes")
@@ -55,7 +57,6 @@ def test_jobs_of_root_and_of_a_user_act_as_the_service_account(
     neo, neo_json = bank.cloud.neo, bank.cloud.neo_json
     account = neo_json("iam", "service-account", "create", "trainer")["metadata"]["id"]
     neo("iam", "group-membership", "create", "--parent-id", "editors", "--member-id", "trainer")
-    bank.ssh(f"cat >{SHARED}/job.py", stdin=DRIVE)
     try:
         change(bank, account, "kim")
         wait_until(lambda: key_holders(bank) == ["root", "kim"], "both have keys", seconds=180)
