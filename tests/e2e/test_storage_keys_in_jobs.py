@@ -83,7 +83,7 @@ def test_jobs_of_root_and_of_a_user_act_as_the_service_account(
 def test_a_person_in_a_group_uses_buckets_after_allowing_it(
     bank: Cluster, bucket: str, libraries: str, quants: People
 ) -> None:
-    eve = Person(bank, "eve@bank.example")
+    eve, project = Person(bank, "eve@bank.example"), ("--project", bank.cloud.server["project_id"])
     eve.cloud.neo("user", "add-ssh-key", f"{eve.key}.pub")
     bank.cloud.neo("iam", "group-membership", "create", "--parent-id", "editors", "--member-id", eve.id)
     quants.add(eve)
@@ -91,9 +91,9 @@ def test_a_person_in_a_group_uses_buckets_after_allowing_it(
     script = f"PYTHONPATH={libraries} python3 {SHARED}/job.py"
     command = f"sbatch --wait --output=out --wrap '{script}'; cat out"
     assert "Unable to locate credentials" in eve.ssh("eve", command).stdout.splitlines()[-1]
-    eve.cloud.neo("slurm", "storage", "allow", bank.id)
+    eve.cloud.neo("slurm", "storage", "allow", bank.id, *project)
     wait_until(lambda: key_holders(bank) == ["eve"], "eve has a key", seconds=120)
     assert eve.ssh("eve", command).stdout.splitlines()[-1] == "from a job"
-    eve.cloud.neo("slurm", "storage", "withdraw", bank.id)
+    eve.cloud.neo("slurm", "storage", "withdraw", bank.id, *project)
     said = eve.ssh("eve", command).stdout.splitlines()[-1]
     assert "credentials" in said or "InvalidAccessKeyId" in said
