@@ -3,8 +3,8 @@ PYTHON ?= python3
 # serve: where its state lies
 SERVE_HOME ?= /var/lib/neocloud
 
-# test: processes that run tests; many tests wait for clouds, so one more than processors
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# test: processes that run tests; one more than processors is worth a try (docs/rfd/0028)
+WORKERS ?= logical
 
 BIN := .venv/bin
 STAMPS := .venv/.stamps

@@ -7,8 +7,7 @@ long   what takes a minute or more by its nature: `make test-long`, and no other
 
 `make test` runs the first three in one pytest: one worker builds the images and takes the tests that share a
 Slurm cluster, another one the emulator's, and whichever is free those that start clusters, machines or
-clouds, each in sequence, and the rest. Tests with clouds mostly wait for what starts, so there is one worker
-more than processors. Clouds beside each other have address ranges of their own.
+clouds, each in sequence, and the rest. Clouds beside each other have address ranges of their own.
 """
 
 import faulthandler
