@@ -46,7 +46,7 @@ def test_all_codes_of_the_catalogue_have_a_row() -> None:
 
 
 def test_what_is_done_about_well_known_faults() -> None:
-    done = {code: POLICY.verdict(Kind.XID, code).action for code in ("13", "48", "63", "79", "94", "119")}
+    done = {code: POLICY.response_to(Kind.XID, code).action for code in ("13", "48", "63", "79", "94", "119")}
     assert done == {
         "13": Action.RESTART_APP,
         "48": Action.RESET_GPU,
@@ -55,24 +55,24 @@ def test_what_is_done_about_well_known_faults() -> None:
         "94": Action.RESET_GPU,
         "119": Action.RESET_GPU,
     }
-    assert POLICY.verdict(Kind.XID, "94").severity is Severity.WARNING, "it waits until the node is idle"
-    assert POLICY.verdict(Kind.SXID, "23001").action is Action.REBOOT
+    assert POLICY.response_to(Kind.XID, "94").severity is Severity.WARNING, "it waits until the node is idle"
+    assert POLICY.response_to(Kind.SXID, "23001").action is Action.REBOOT
 
 
 def test_a_code_without_a_row_is_unknown_and_no_good_news() -> None:
-    verdict = POLICY.verdict(Kind.XID, "9999")
-    assert (verdict.severity, verdict.action) == (Severity.UNKNOWN, Action.TRIAGE)
+    response = POLICY.response_to(Kind.XID, "9999")
+    assert (response.severity, response.action) == (Severity.UNKNOWN, Action.TRIAGE)
     assert Severity.UNKNOWN.rank > Severity.INFO.rank
-    assert verdict.unknown == "The policy has no row for xid 9999"
+    assert response.unknown == "The policy has no row for xid 9999"
 
 
 def test_a_code_is_unknown_on_gpus_that_no_row_is_for() -> None:
     """XID 149 is of NVLink 5, which Hopper does not have; 74 is of the NVLink before."""
-    assert POLICY.verdict(Kind.XID, "149", gpu="b200", detail="fatal").action is Action.RESET_GPU
-    assert POLICY.verdict(Kind.XID, "149", gpu="h100", detail="fatal").severity is Severity.UNKNOWN
-    assert POLICY.verdict(Kind.XID, "74", gpu="blackwell").severity is Severity.UNKNOWN
-    assert POLICY.verdict(Kind.XID, "74", gpu="h200").action is Action.RESET_GPU
-    assert POLICY.verdict(Kind.XID, "79", gpu="t4").action is Action.REBOOT, "a row for all GPUs"
+    assert POLICY.response_to(Kind.XID, "149", gpu="b200", detail="fatal").action is Action.RESET_GPU
+    assert POLICY.response_to(Kind.XID, "149", gpu="h100", detail="fatal").severity is Severity.UNKNOWN
+    assert POLICY.response_to(Kind.XID, "74", gpu="blackwell").severity is Severity.UNKNOWN
+    assert POLICY.response_to(Kind.XID, "74", gpu="h200").action is Action.RESET_GPU
+    assert POLICY.response_to(Kind.XID, "79", gpu="t4").action is Action.REBOOT, "a row for all GPUs"
 
 
 def test_a_model_names_its_type() -> None:
@@ -83,26 +83,26 @@ def test_a_model_names_its_type() -> None:
 
 def test_of_several_rows_the_gravest_counts() -> None:
     """Without the word in the line, an NVLink 5 error is taken for fatal."""
-    both = POLICY.verdict(Kind.XID, "144")
+    both = POLICY.response_to(Kind.XID, "144")
     assert len(both.rules) == 2 and both.severity is Severity.FATAL
-    assert POLICY.verdict(Kind.XID, "144", detail="nonfatal").severity is Severity.INFO
+    assert POLICY.response_to(Kind.XID, "144", detail="nonfatal").severity is Severity.INFO
 
 
 def test_a_line_that_says_fatal_outranks_a_mild_row_or_none() -> None:
-    mild = POLICY.verdict(Kind.SXID, "12028")
+    mild = POLICY.response_to(Kind.SXID, "12028")
     assert mild.severity is Severity.WARNING
-    assert POLICY.verdict(Kind.SXID, "12028", detail="fatal").severity is Severity.FATAL
-    assert POLICY.verdict(Kind.SXID, "99999", detail="fatal").action is Action.REBOOT
-    assert POLICY.verdict(Kind.SXID, "99999", detail="nonfatal").severity is Severity.UNKNOWN
+    assert POLICY.response_to(Kind.SXID, "12028", detail="fatal").severity is Severity.FATAL
+    assert POLICY.response_to(Kind.SXID, "99999", detail="fatal").action is Action.REBOOT
+    assert POLICY.response_to(Kind.SXID, "99999", detail="nonfatal").severity is Severity.UNKNOWN
 
 
 def test_rows_for_some_drivers() -> None:
     old = changed("  name: A fault", '  drivers: "<575"\n  name: A fault')
     policy = load_policy(old, "small.yaml")
-    assert policy.verdict(Kind.XID, "9", driver=version_of("570.211.01")).action is Action.REBOOT
-    assert policy.verdict(Kind.XID, "9", driver=version_of("575")).severity is Severity.UNKNOWN
+    assert policy.response_to(Kind.XID, "9", driver=version_of("570.211.01")).action is Action.REBOOT
+    assert policy.response_to(Kind.XID, "9", driver=version_of("575")).severity is Severity.UNKNOWN
     both = load_policy(old + old[old.index("- xid") :].replace("<575", ">=575"), "small.yaml")
-    assert len(both.verdict(Kind.XID, "9").rules) == 2
+    assert len(both.response_to(Kind.XID, "9").rules) == 2
 
 
 def test_conflicts_have_a_reason_and_say_what_they_are_about() -> None:

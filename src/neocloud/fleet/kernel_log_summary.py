@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.kernel_log import Finding, Record, findings
-from neocloud.fleet.policy import Escalation, Kind, Per, Policy, Repetition, Rule, Severity, Verdict, Version
+from neocloud.fleet.policy import Escalation, Kind, Per, Policy, Repetition, Response, Rule, Severity, Version
 
 MOST_FAULTS = 10_000
 """Different faults that are told apart; lines of more are counted alone."""
@@ -23,7 +23,7 @@ class Fault:
     device: str
     detail: str
     part: str
-    verdict: Verdict
+    response: Response
     severity: Severity
     action: Action
     text: str
@@ -88,12 +88,12 @@ def summary_of(
             if len(faults) >= MOST_FAULTS:
                 not_told_apart += 1
                 continue
-            verdict = policy.verdict(
+            response = policy.response_to(
                 finding.kind, finding.code, gpu=gpu, driver=driver, detail=finding.detail
             )
             fault = faults[key] = Fault(
                 finding.kind, finding.code, finding.device, finding.detail, finding.part,
-                verdict, verdict.severity, verdict.action, finding.text,
+                response, response.severity, response.action, finding.text,
             )  # fmt: skip
         fault.add(finding, policy.burst_s)
     found = list(faults.values())
@@ -120,7 +120,7 @@ class _Counted:
 def _apply_limits(faults: Sequence[Fault], policy: Policy, end_s: float | None) -> None:
     by_row: dict[int, list[Fault]] = {}
     for fault in faults:
-        for rule in fault.verdict.rules:
+        for rule in fault.response.rules:
             if rule.escalations:
                 by_row.setdefault(rule.line, []).append(fault)
     rules = {rule.line: rule for rule in policy.rules}

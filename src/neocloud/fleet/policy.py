@@ -222,7 +222,7 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Response:
     """What the policy says of one code."""
 
     kind: Kind
@@ -265,9 +265,9 @@ class Policy:
         """Return all rows of a code, whatever GPU and driver they are for."""
         return [rule for rule in self.rules if rule.kind is kind and code in rule.codes]
 
-    def verdict(
+    def response_to(
         self, kind: Kind, code: str, *, gpu: str = "", driver: Version | None = None, detail: str = ""
-    ) -> Verdict:
+    ) -> Response:
         """Return what is done about a code. Of several rows that apply, the gravest one counts."""
         generation, rows = self.generation_of(gpu), self.rows(kind, code)
         found = [rule for rule in rows if rule.applies(generation, driver, detail)]
@@ -275,9 +275,9 @@ class Policy:
             found += [rule for rule in self.rows(kind, ANY) if rule.detail == detail]
         if not found:
             reason = _reason(kind, code, gpu, generation, rows)
-            return Verdict(kind, code, Severity.UNKNOWN, Action.TRIAGE, (), reason)
+            return Response(kind, code, Severity.UNKNOWN, Action.TRIAGE, (), reason)
         worst = max(found, key=lambda rule: (rule.severity.rank, rule.action.rung))
-        return Verdict(kind, code, worst.severity, worst.action, tuple(found))
+        return Response(kind, code, worst.severity, worst.action, tuple(found))
 
     def main_source(self, kind: Kind) -> Source | None:
         """Return where a code of that kind is looked up: the first source that says something of one."""

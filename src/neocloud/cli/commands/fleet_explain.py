@@ -10,7 +10,7 @@ from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_t
 from neocloud.cli.terminal import echo, exit_code
 from neocloud.client.errors import ClientError
 from neocloud.fleet.actions import Action
-from neocloud.fleet.policy import Kind, Policy, Rule, Severity, Statement, Verdict, Version, version_of
+from neocloud.fleet.policy import Kind, Policy, Response, Rule, Severity, Statement, Version, version_of
 from neocloud.fleet.policy_file import default_policy
 
 ACTIONS: Mapping[Action, str] = {
@@ -169,15 +169,15 @@ def gpu_and_driver(policy: Policy, gpu: str, driver: str) -> tuple[str, Version 
 def _explain(kind: Kind, code: str, gpu: str, driver: str, output: Format) -> None:
     policy = default_policy()
     gpu_name, version = gpu_and_driver(policy, gpu, driver)
-    verdict = policy.verdict(kind, code, gpu=gpu_name, driver=version)
-    document = verdict_document(verdict) | {"policy": policy_document(policy)}
-    if verdict.unknown:
-        show(output, document, _unknown(verdict, policy))
+    response = policy.response_to(kind, code, gpu=gpu_name, driver=version)
+    document = response_document(response) | {"policy": policy_document(policy)}
+    if response.unknown:
+        show(output, document, _unknown(response, policy))
         raise typer.Exit(exit_code("NOT_FOUND"))
     if output is not Format.TABLE:
         show(output, document, View(()))
         return
-    for number, rule in enumerate(verdict.rules):
+    for number, rule in enumerate(response.rules):
         if number:
             echo()
         show(output, document, _rule_view(rule, f"{kind.upper()} {code}"))
@@ -225,15 +225,15 @@ def _rule_view(rule: Rule, title: str) -> View:
     return fields_table(pairs)
 
 
-def _unknown(verdict: Verdict, policy: Policy) -> View:
-    source = policy.main_source(verdict.kind)
+def _unknown(response: Response, policy: Policy) -> View:
+    source = policy.main_source(response.kind)
     place = source.url if source else "the documentation of its maker"
     return fields_table(
         [
-            ("FAULT", f"{verdict.kind.upper()} {verdict.code}"),
-            ("MEANING", f"{verdict.unknown}."),
-            ("SEVERITY", f"{verdict.severity}: {SEVERITIES[verdict.severity]}"),
-            ("ACTION", f"{verdict.action}: {ACTIONS[verdict.action]}"),
+            ("FAULT", f"{response.kind.upper()} {response.code}"),
+            ("MEANING", f"{response.unknown}."),
+            ("SEVERITY", f"{response.severity}: {SEVERITIES[response.severity]}"),
+            ("ACTION", f"{response.action}: {ACTIONS[response.action]}"),
             (
                 "NEXT STEP",
                 f"Look it up in {place} and report it, so that the policy gets a row.",
@@ -298,15 +298,15 @@ def policy_document(policy: Policy) -> JsonObject:
     return {"updated": policy.updated, "sources": sources}
 
 
-def verdict_document(verdict: Verdict) -> JsonObject:
+def response_document(response: Response) -> JsonObject:
     return {
-        "kind": verdict.kind.value,
-        "code": verdict.code,
-        "is_known": not verdict.unknown,
-        "severity": verdict.severity.value,
-        "action": verdict.action.value,
-        "reason": verdict.unknown,
-        "rules": [rule_document(rule) for rule in verdict.rules],
+        "kind": response.kind.value,
+        "code": response.code,
+        "is_known": not response.unknown,
+        "severity": response.severity.value,
+        "action": response.action.value,
+        "reason": response.unknown,
+        "rules": [rule_document(rule) for rule in response.rules],
     }
 
 

@@ -139,8 +139,8 @@ def _title(fault: Fault) -> str:
 
 
 def _what(fault: Fault) -> str:
-    names = sorted({rule.name for rule in fault.verdict.rules})
-    return "; ".join([*(names or [fault.verdict.unknown]), *fault.because])
+    names = sorted({rule.name for rule in fault.response.rules})
+    return "; ".join([*(names or [fault.response.unknown]), *fault.because])
 
 
 def _document(fault: Fault) -> JsonObject:
@@ -150,12 +150,12 @@ def _document(fault: Fault) -> JsonObject:
         "device": fault.device,
         "detail": fault.detail,
         "part": fault.part,
-        "is_known": not fault.verdict.unknown,
+        "is_known": not fault.response.unknown,
         "severity": fault.severity.value,
         "action": fault.action.value,
         "because": fault.because,
         "lines": fault.lines,
         "times_s": fault.times,
         "text": fault.text,
-        "rules": [rule_document(rule) for rule in fault.verdict.rules],
+        "rules": [rule_document(rule) for rule in fault.response.rules],
     }

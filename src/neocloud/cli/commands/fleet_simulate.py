@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, View, fields_table, show
+from neocloud.cli.output import Format, OutputOption, View, counted, fields_table, show
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.terminal import echo
@@ -137,7 +137,7 @@ def _rows(simulation: Simulation, result: Result) -> Iterator[tuple[str, str]]:
     if result.young_interval and result.daly_interval:
         yield "  best by Young, Daly", f"{duration(result.young_interval)}, {duration(result.daly_interval)}"
     yield "  best in these runs", f"{duration(result.best_interval)}, ETTR {_share(result.best_ettr)}"
-    yield "Breakers tripped", f"{result.breaker_trips} times"
+    yield "Breakers tripped", counted(result.breaker_trips, "time")
 
 
 def _share(value: float) -> str:

@@ -11,15 +11,15 @@ from neocloud.cli.output import Format, OutputOption, show, table
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
-    ProjectClient,
     ProjectOption,
     connect_to_project,
+    id_of,
 )
+from neocloud.cli.resources.names import SERVICE_ACCOUNTS
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 SERVICE = "neocloud.slurm.v1.StorageAccessService"
-SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
 NONE = "none"
 
 app = command_group(
@@ -46,21 +46,21 @@ def allow(context: typer.Context, cluster: ClusterArgument, project: ProjectOpti
       neo slurm storage allow lab
     """
     cloud = connect_to_project(context, project)
-    cloud.client.call(f"{SERVICE}/Allow", {"cluster_id": _id_of(cloud, cluster)})
+    cloud.client.call(f"{SERVICE}/Allow", {"cluster_id": id_of(cloud, CLUSTERS, cluster)})
     echo(f"New shells and jobs of yours on {cluster} use buckets as you, within seconds.")
     echo(f"End it: neo slurm storage withdraw {quote(cluster)}")
 
 
 @app.command()
 def withdraw(context: typer.Context, cluster: ClusterArgument, project: ProjectOption = "") -> None:
-    """End your own keys on a cluster. Those in use stop working within a second.
+    """End your own keys on a cluster, also those that jobs are using.
 
     Example:
 
       neo slurm storage withdraw lab
     """
     cloud = connect_to_project(context, project)
-    cloud.client.call(f"{SERVICE}/Withdraw", {"cluster_id": _id_of(cloud, cluster)})
+    cloud.client.call(f"{SERVICE}/Withdraw", {"cluster_id": id_of(cloud, CLUSTERS, cluster)})
     echo(f"Your jobs on {cluster} have no key for object storage any more.")
 
 
@@ -85,12 +85,7 @@ def use_account(
     """
     cloud = connect_to_project(context, project)
     found = cloud.find(CLUSTERS, cluster)
-    account_id = ""
-    if account.startswith("serviceaccount-"):
-        account_id = account
-    elif account != NONE:
-        request = {"parent_id": cloud.project, "name": account}
-        account_id = cloud.client.call(f"{SERVICE_ACCOUNTS}/GetByName", request).metadata.id
+    account_id = id_of(cloud, SERVICE_ACCOUNTS, account) if account != NONE else ""
     found.spec.service_account_id = account_id
     change = contract.message("neocloud.slurm.v1.UpdateClusterRequest")(
         metadata={"id": found.metadata.id, "resource_version": found.metadata.resource_version},
@@ -129,8 +124,3 @@ def list_keys(
     ]
     rows = [(item["user"], item["account_id"], item["expires_at"]) for item in items]
     show(output, items, table(["USER", "ACCOUNT", "RENEWED BEFORE"], rows))
-
-
-def _id_of(cloud: ProjectClient, cluster: str) -> str:
-    """Return the id of a cluster; given the id, the person need not be able to read the cluster."""
-    return cluster if cluster.startswith("slurmcluster-") else cloud.find(CLUSTERS, cluster).metadata.id
