@@ -378,6 +378,27 @@ async def test_what_runs_as_an_account_is_changed_and_started_by_who_may_act_as_
         assert "impersonate" not in answer.message, answer
 
 
+@pytest.mark.parametrize(
+    "path", ["neocloud.tuning.v1.FineTuningJobService/Create", "neocloud.inference.v1.DeploymentService/Create"]
+)
+async def test_what_runs_on_a_cluster_that_acts_as_an_account_asks_for_the_account(
+    walked: WalkedCloud, path: str
+) -> None:
+    """It runs beside the keys of the account."""
+    token = await editor_without_impersonate(walked)
+    cluster = await walked.store.read(lambda tx: tx.get(walked.victim.ids["slurmcluster"]))
+    assert cluster is not None
+    create = contract.method(path).input()
+    create.metadata.parent_id, create.spec.slurm_cluster_id = cluster.parent_id, cluster.id
+    answer = await walked.send(path, create, token)
+    assert (answer.code, "impersonate" in answer.message) == ("PERMISSION_DENIED", True), answer
+    spec = wire.resource_message(cluster).spec
+    spec.ClearField("service_account_id")
+    await walked.store.write(lambda tx: tx.update(replace(cluster, spec=spec.SerializeToString())))
+    answer = await walked.send(path, create, token)
+    assert answer.code != "PERMISSION_DENIED", answer
+
+
 async def test_user_data_of_a_machine_that_acts_as_an_account_asks_for_the_account(
     walked: WalkedCloud,
 ) -> None:

@@ -126,6 +126,9 @@ class Kind:
     is_reconciled: bool = False
     reference_verb: str = "get"
     """The right that a caller needs on a resource of the kind to name it in another one's spec."""
+    runs_others: bool = False
+    """Resources that name one of the kind run on it, beside the keys of the account that it acts as: to name
+    it needs the right to act as that account, too."""
     is_named_anyway: bool = False
     """The contract calls the kind unnamed, and clients give it names all the same."""
     is_named_by_rules: bool = False

@@ -94,6 +94,7 @@ KINDS = (
         deleting_state=State.DELETING,
         stopped_state=State.STOPPED,
         is_reconciled=True,
+        runs_others=True,
     ),
     Kind(
         message=ELASTIC_WORKER,
