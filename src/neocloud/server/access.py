@@ -41,9 +41,9 @@ async def require(runtime: Runtime, request: Request, permission: str, target_id
 async def require_references(
     runtime: Runtime, request: Request, target_id: str, known: Collection[str] = ()
 ) -> None:
-    """Raises ApiError unless the subject may use every resource that the request names, and act as the account
-    of each that runs the work of others. `known` are ids that the resource named before: keeping them asks for
-    no new right."""
+    """Raises ApiError unless the subject may use every resource that the request names, and act as the
+    account of each that runs the work of others. `known` are ids that the resource named before: keeping them
+    asks for no new right."""
     wanted = {identifier for _, identifier in references(request.message)} - {target_id, *known}
     for identifier in sorted(wanted):
         row = await runtime.store.read(lambda tx, named=identifier: tx.get(named))
