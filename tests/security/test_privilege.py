@@ -381,7 +381,6 @@ async def test_what_runs_as_an_account_is_changed_and_started_by_who_may_act_as_
 @pytest.mark.parametrize(
     "path",
     ["neocloud.tuning.v1.FineTuningJobService/Create", "neocloud.inference.v1.DeploymentService/Create"],
-    ["neocloud.tuning.v1.FineTuningJobService/Create", "neocloud.inference.v1.DeploymentService/Create"],
 )
 async def test_what_runs_on_a_cluster_that_acts_as_an_account_asks_for_the_account(
     walked: WalkedCloud, path: str
