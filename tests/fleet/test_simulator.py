@@ -83,7 +83,8 @@ def test_the_same_seed_gives_the_same_run_and_the_log_the_same_fleet() -> None:
     assert again.nodes == simulation.fleet.nodes
     assert again.breakers.trips == simulation.fleet.breakers.trips
     faults = simulation.faults
-    assert faults.by_cause["rack power"] and faults.cured_lemons & set(faults.lemons)
+    assert again.lemons.records == simulation.fleet.lemons.records
+    assert faults.by_cause["rack power"] and faults.lemons
 
 
 def test_a_fleet_without_spares_waits_for_the_repair() -> None:

@@ -15,6 +15,7 @@ from neocloud.fleet.actions import Action
 from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.events import OURS, Event, Phase, Scope, Status, Suite
 from neocloud.fleet.ladder import next_action
+from neocloud.fleet.lemons import Lemons
 from neocloud.fleet.lifecycle import NodeState, advance, note
 from neocloud.fleet.limits import Limits
 
@@ -41,6 +42,7 @@ class Fleet:
         self.limits, self.wanted = limits, wanted
         self.nodes: dict[str, NodeState] = {}
         self.breakers = Breakers(limits)
+        self.lemons = Lemons(limits)
         self.phases: Counter[Phase] = Counter()
         self.unsettled: dict[str, None] = {}
         """In the order in which they became so; a dict, because the order of a set differs between runs."""
@@ -66,7 +68,7 @@ class Fleet:
         other = copy(self)
         other.nodes, other.unsettled = self.nodes.copy(), self.unsettled.copy()
         other.draining = self.draining.copy()
-        other.breakers = self.breakers.copy()
+        other.breakers, other.lemons = self.breakers.copy(), self.lemons.copy()
         other.phases, other.open_faults = self.phases.copy(), self.open_faults.copy()
         other.out_of_rack = self.out_of_rack.copy()
         other.draining_of_job = self.draining_of_job.copy()
@@ -88,6 +90,7 @@ class Fleet:
             self.racks.setdefault(after.rack, []).append(event.node)
         self.nodes[event.node] = after
         self.breakers.observe(event, before, after, len(self.nodes))
+        self.lemons.observe(event, before)
         if after.phase is Phase.DRAINING:
             self.draining[event.node] = None
         else:
@@ -224,6 +227,9 @@ class _Planning:
         hold = next((hold for hold in state.holds if hold.evidence.startswith(RACK_EVIDENCE)), None)
         if hold is not None and state.moved_at < hold.at and not state.faults:
             self._order(e.Moved(self.now, state.node, Phase.QUARANTINED_RACK, OURS), "its rack is out")
+            return
+        if not state.is_repaired and (why := self.fleet.lemons.reason(state.node, self.now)):
+            self._order(e.Moved(self.now, state.node, Phase.TRIAGE, OURS), why)
             return
         if state.is_repaired or not (state.faults or state.has_failed_test):
             suite = Suite.QUICK if state.tried is Action.RESET_GPU else Suite.FULL

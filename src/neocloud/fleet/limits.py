@@ -61,6 +61,12 @@ class Limits:
     check_minimum: int = 5
     """A check is tripped by this many nodes in its window, if that is `check_factor` times its usual rate."""
     baseline: float = 7 * DAY
+    lemon_failures: int = 3
+    """Failures from which on a node may count as a lemon."""
+    lemon_factor: float = 3.0
+    lemon_probability: float = 0.95
+    """[assumed] A lemon fails more often than `lemon_factor` times the fleet's rate with this probability;
+    above 1, none is."""
     action_failures: int = 3
     """Failures of one action in a row."""
     cool_down: float = 30 * MINUTE

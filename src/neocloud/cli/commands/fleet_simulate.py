@@ -19,6 +19,8 @@ from neocloud.fleet.simulator.result import Result, summarize
 from neocloud.fleet.simulator.scenario import Scenario
 
 NODE = 8
+NEVER = 1.1
+"""A probability that nothing has."""
 app = command_group()
 
 
@@ -39,6 +41,12 @@ def simulate(
     lemons: Annotated[
         float, typer.Option(min=0, max=0.5, help="Share of nodes with half of the faults, e.g. 0.05.")
     ] = 0.0,
+    lemon_triage: Annotated[
+        bool,
+        typer.Option(
+            "--lemon-triage/--no-lemon-triage", help="Send nodes that fail again and again to repair."
+        ),
+    ] = True,
     rack_faults: Annotated[
         float, typer.Option(min=0, max=1000, help="Racks that lose power, per year.")
     ] = 0.0,
@@ -96,10 +104,12 @@ def simulate(
         repair=repair_days * DAY,
         maintenance=maintenance_minutes * 60,
     )
+    limits = scenario.limits
     if trust_outlier:
-        limits = replace(scenario.limits, trusted=scenario.limits.trusted | {OUTLIER})
-        scenario = replace(scenario, limits=limits)
-    simulation = Simulation(scenario)
+        limits = replace(limits, trusted=limits.trusted | {OUTLIER})
+    if not lemon_triage:
+        limits = replace(limits, lemon_probability=NEVER)
+    simulation = Simulation(replace(scenario, limits=limits))
     with stopped_by_signals(), stage(f"Simulating {gpus:,} GPUs for {days:g} days") as show_detail:
         simulation.run(lambda share: show_detail(_tenths(share)))
     result = summarize(simulation)
@@ -129,6 +139,9 @@ def _rows(simulation: Simulation, result: Result) -> Iterator[tuple[str, str]]:
         yield "ETTR by closed form", forms
     yield "Goodput", _share(result.goodput)
     yield "Drains without a fault", f"{result.false_drains:,}, {_share(result.false_drain_loss)} of the time"
+    if result.lemons or result.lemons_sent_to_triage:
+        right = f"{result.lemons_among_them} of them lemons ({result.lemons} in all)"
+        yield "Sent to triage as lemons", f"{result.lemons_sent_to_triage}, {right}"
     waited = duration(result.waiting_for_spares) if result.waiting_for_spares else "not at all"
     yield "Waited for spares", f"{waited}, with {result.spares} spares"
     yield "Nodes out", f"{result.spares_needed_p99} (P99), {result.spares_needed_most} at most"

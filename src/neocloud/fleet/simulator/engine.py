@@ -47,6 +47,8 @@ class Simulation:
         self.events, self.plans = 0, 0
         self.decisions: Counter[str] = Counter()
         self.false_drains = 0
+        self.sent_as_lemons: list[bool] = []
+        """For each node that went to triage as a lemon, whether it was one."""
         self.held: dict[str, str] = {}
         self.breaker_trips = 0
         self.wake_after, self.wakes_at = WAKE_FIRST, math.inf
@@ -192,6 +194,8 @@ class Simulation:
             case e.Returned():
                 self.append(e.Assigned(self.now, node, "tenant", JOB))
             case e.Moved() if event.to is Phase.TRIAGE:
+                if self.fleet.lemons.reason(node, self.now):
+                    self.sent_as_lemons.append(node in self.faults.lemons)
                 self.after(scenario.triage, lambda: self._end_triage(node))
             case _:
                 pass
@@ -224,7 +228,7 @@ class Simulation:
         self.append(e.VerificationEnded(self.now, node, event.attempt, passed, until))
 
     def _end_triage(self, node: str) -> None:
-        if node not in self.faults.broken:
+        if node not in self.faults.broken and not self.fleet.lemons.reason(node, self.now):
             self._burn_in(node)
             return
         self._move(node, Phase.RMA_OUT)

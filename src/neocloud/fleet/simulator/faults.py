@@ -23,6 +23,8 @@ class Faults:
         self.broken: dict[str, tuple[Cause, Action]] = {}
         """The truth: nodes with a fault, and the lowest rung of the ladder that cures it."""
         self.lemons: list[str] = []
+        """Nodes with a part that fails now and then. A step cures it for that time, so no test finds it; only
+        new parts end it."""
         self.cured_lemons: set[str] = set()
         self.dark_racks: set[str] = set()
         """Racks without power."""
@@ -101,6 +103,8 @@ class Faults:
             self._leaf_fault(cause, self.simulation.fleet.nodes[node].leaf)
             return
         cure = self.random.choices(list(cause.cured_by), list(cause.cured_by.values()))[0]
+        if node in self.lemons and node not in self.cured_lemons:
+            cure = min(cure, Action.REBOOT, key=lambda action: action.rung)
         self.by_cause[cause.name] += 1
         self._strike(node, cause, cure)
 

@@ -24,6 +24,7 @@ SOURCES: tuple[tuple[str, str, str], ...] = (
     ("false positives of trusted checks", "assumed", "--false-positives, for each node and day"),
     ("recall of checks", "assumed", "--recall; what no check names is searched for"),
     ("lemons", "assumed", "5% of nodes with 50% of faults agrees with Lablup's 3 of 63; off by default"),
+    ("faults of lemons", "assumed", "a step cures them for that time; only new parts end them"),
     ("burn-in of 24 h", "published", "CoreWeave, after a part was replaced"),
     ("time out for a part of 24 h or 7 days", "assumed", "--repair-days"),
     ("steps, verification, restart", "assumed", "options and the defaults of Scenario"),

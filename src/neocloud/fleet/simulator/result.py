@@ -24,6 +24,10 @@ class Result:
     planned_interruptions: int
     false_drains: int
     false_drain_interruptions: int
+    lemons: int
+    lemons_sent_to_triage: int
+    lemons_among_them: int
+    """Those that were lemons; the others had bad luck."""
     mtti_hours: float | None
     """Mean time to interruption, planned ones not counted; None without any."""
     recovery_seconds: float | None
@@ -91,6 +95,9 @@ def summarize(simulation: Simulation) -> Result:
         planned_interruptions=job.stops[Stop.PLANNED],
         false_drains=simulation.false_drains,
         false_drain_interruptions=job.stops[Stop.FALSE_DRAIN],
+        lemons=len(simulation.faults.lemons),
+        lemons_sent_to_triage=len(simulation.sent_as_lemons),
+        lemons_among_them=sum(simulation.sent_as_lemons),
         mtti_hours=mtti / HOUR if mtti else None,
         recovery_seconds=recovery,
         checkpoint_interval=interval,
