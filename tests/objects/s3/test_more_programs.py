@@ -168,6 +168,11 @@ def test_a_mount(s3: Served, bucket: str, home: Path, name: str) -> None:
             shutil.copyfile(home / "big", mounted / "big")
             with (mounted / "tree" / "one").open("a") as file:
                 file.write("1")
+            # rclone uploads after close() has returned, and fails to rename a file that it is uploading.
+            wait_until(
+                lambda: s3.client().get_object(Bucket=bucket, Key="tree/one")["Body"].read() == b"11",
+                "the upload",
+            )
             (mounted / "tree" / "one").rename(mounted / "moved")
             (mounted / "tree" / "below" / "two ä+").unlink()
             assert (mounted / "moved").read_text() == "11"
