@@ -1,6 +1,8 @@
 # pyright: strict
-"""Which buckets this user has mounted on this machine, as the kernel says: nothing is remembered elsewhere, so
-nothing has to be cleaned after a crash, and no process is signalled by a number that may be another's by now.
+"""Which buckets this user has mounted on this machine, as the kernel says.
+
+Nothing is remembered elsewhere, so nothing has to be cleaned after a crash, and no process is signalled by a
+number that may be another's by now.
 """
 
 import os
@@ -35,9 +37,7 @@ class MountedFolder:
     def is_bucket(self) -> bool:
         """Return whether this user's `neo storage mount` made it. Others choose kind and source of their
         mounts as they like, but not the owner, whom the kernel knows."""
-        return (
-            self.kind == KIND and self.source.startswith(f"{REMOTE}:") and self.owner == os.geteuid()
-        )
+        return self.kind == KIND and self.source.startswith(f"{REMOTE}:") and self.owner == os.geteuid()
 
     @property
     def bucket(self) -> str:
@@ -52,9 +52,8 @@ def mounted_folders() -> list[MountedFolder]:
 
 def mounted_at(folder: Path) -> MountedFolder | None:
     """Return what is mounted at a path, also where it gives errors."""
-    wanted = real_path(folder)
-    found = [each for each in mounted_folders() if each.folder == wanted]
-    return found[-1] if found else None
+    known = {each.folder: each for each in mounted_folders()}
+    return known.get(real_path(folder)) or known.get(Path(os.path.realpath(folder)))
 
 
 def real_path(folder: Path) -> Path:
@@ -89,9 +88,8 @@ def unmount(folder: Path, *, force: bool) -> MountedFolder:
     # Nobody can lose what a stale one holds.
     lazily = force or state_of(found.folder) == "stale"
     options = ["-u", *(["-z"] if lazily else []), "--"]
-    ran = subprocess.run(
-        [UNMOUNT, *options, str(found.folder)], capture_output=True, text=True, errors="replace", check=False
-    )
+    command = [UNMOUNT, *options, str(found.folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if ran.returncode and mounted_at(folder) is not None:
         if "busy" in ran.stderr:
             raise ClientError(
