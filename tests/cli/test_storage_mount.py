@@ -3,17 +3,18 @@
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from neocloud.cli.objects import mounts
+from neocloud.cli.objects import mount_cache, mount_table, mounts
 from neocloud.cli.objects.key_server import serving_keys
 from neocloud.cli.objects.places import BucketPlace
 from neocloud.client.errors import ClientError
+from neocloud.testing.waiting import wait_until
 from tests.objects.s3.served import REGION, Served, serving
 
 NEWLINE, SHOWN = "data/two\nlines", "two\u240alines"
@@ -53,14 +54,18 @@ class Mount:
         return {**names, "Expiration": f"{ends:%Y-%m-%dT%H:%M:%SZ}"}
 
     @contextmanager
-    def running(self, *, is_writable: bool = False) -> Iterator[int]:
+    def running(self, *, is_writable: bool = False, cache: Path | None = None) -> Iterator[int]:
         self.folder.mkdir(exist_ok=True)
         storage = mounts.Storage(self._served.url, REGION, "")
-        with (
-            serving_keys(self.issue) as keys,
-            mounts.mounted(self._place, self.folder, storage, keys, is_writable=is_writable) as process,
-        ):
-            yield process.pid
+        with ExitStack() as stack:
+            keys = stack.enter_context(serving_keys(self.issue))
+            kept = stack.enter_context(self.cached(cache)) if cache else None
+            place, folder = self._place, self.folder
+            mounting = mounts.mounted(place, folder, storage, keys, is_writable=is_writable, cache=kept)
+            yield stack.enter_context(mounting).pid
+
+    def cached(self, cache: Path) -> AbstractContextManager[mount_cache.MountCache]:
+        return mount_cache.prepared(cache, "1G", self._served.url, self._place)
 
 
 @pytest.fixture
@@ -147,3 +152,94 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClientError, match="apt install rclone fuse3"):
         mounts.require_programs()
+
+
+def test_a_mount_has_its_folder_for_itself(mount: Mount) -> None:
+    with (
+        mount.running(),
+        pytest.raises(ClientError, match="Another command is mounting"),
+        mount.running(),
+    ):
+        pass
+    assert not os.path.ismount(mount.folder)
+
+
+def test_what_was_read_is_on_the_disk_for_its_owner_and_nothing_leads_out(
+    mount: Mount, served: Served, bucket: str, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    with mount.running(cache=cache):
+        assert (mount.folder / "one").read_bytes() == b"data/one"
+        assert (mount.folder / "．．" / "．．" / "escaped").read_bytes() == b"data/../../escaped"
+        kept = [path for path in cache.rglob("*") if path.is_file()]
+        assert b"data/one" in [path.read_bytes() for path in kept]
+        assert all(not path.stat().st_mode & 0o077 for path in (cache, *kept))
+        assert not any(served.owner.secret.encode() in path.read_bytes() for path in kept)
+        assert not [path for path in tmp_path.rglob("escaped") if not path.is_relative_to(cache)]
+        with pytest.raises(ClientError, match="uses the cache"), mount.cached(cache):
+            pass
+    # Another object in its place is read, not the copy.
+    served.client().put_object(Bucket=bucket, Key="data/one", Body=b"other bytes")
+    with mount.running(cache=cache):
+        assert (mount.folder / "one").read_bytes() == b"other bytes"
+
+
+def test_who_has_lost_the_sign_in_reads_nothing_from_the_cache(
+    mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount.lifetime = timedelta(seconds=1)
+    monkeypatch.setattr(mounts, "LISTING_SECONDS", 1)
+    with mount.running(cache=tmp_path / "cache"):
+        assert (mount.folder / "one").read_bytes() == b"data/one"
+        mount.is_signed_in = False
+
+        def is_refused() -> bool:
+            try:
+                (mount.folder / "one").read_bytes()
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_refused, "the folder to be listed again")
+
+
+def test_a_cache_that_others_can_reach_is_refused(mount: Mount, tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "private").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "private")
+    (tmp_path / "file").touch()
+    for name, said in (("open", "chmod 700"), ("link", "no folder of yours"), ("file", "File exists")):
+        with pytest.raises(ClientError, match=said), mount.cached(tmp_path / name):
+            pass
+    assert os.listdir(tmp_path / "private") == []
+    for text in ("", "0", "-1G", "1", "10 G", "1G --cache-dir=/", "9999999G"):
+        with pytest.raises(ClientError, match="is not a size"):
+            mount_cache.size_of(text)
+
+
+def test_only_own_buckets_are_taken_for_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others choose the kind and the source of their mounts, and the names of their folders."""
+    me = os.geteuid()
+    lines = (
+        rf"1 1 0:1 / /a\040b\134 ro,nosuid shared:5 master:1 - fuse.rclone neo:b/x ro,user_id={me},group_id=0",
+        rf"2 1 0:1 / /mine rw - fuse.rclone neo:b rw,user_id={me}",
+        rf"3 1 0:1 / /theirs rw - fuse.rclone neo:b rw,user_id={me + 1},group_id=0",
+        rf"4 1 0:1 / /named rw - fuse.rclone other:b rw,user_id={me}",
+        rf"5 1 0:1 / /tmpfs rw - tmpfs neo:b rw,user_id={me}",
+        rf"6 1 0:1 / /fake rw - fuse.rclone neo:b rw,group_id=1user_id={me}",
+        rf"7 1 0:1 / /hidden rw - fuse.rclone neo:b rw,user_id={me}",
+        r"8 7 0:1 / /hidden rw - ext4 /dev/sda rw",
+    )
+    monkeypatch.setattr(mount_table, "MOUNTINFO", tmp_path / "mountinfo")
+    (tmp_path / "mountinfo").write_text("".join(f"{line}\n" for line in lines))
+    own = [each for each in mount_table.mounted_folders() if each.is_bucket]
+    shown = [(str(each.folder), each.bucket, each.is_writable) for each in own]
+    assert shown == [
+        ("/a b\\", "s3://b/x", False),
+        ("/mine", "s3://b", True),
+        ("/hidden", "s3://b", True),
+    ]
+    for name in ("theirs", "named", "tmpfs", "fake", "hidden"):
+        with pytest.raises(ClientError, match="no bucket that you have mounted"):
+            mount_table.unmount(Path("/") / name, force=True)

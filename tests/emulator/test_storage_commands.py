@@ -1,12 +1,13 @@
 """`neo storage` as people use it: signed in with a password, without any access key."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from pathlib import Path
@@ -126,6 +127,97 @@ def test_an_export_rule_writes_by_itself(
     assert neo(tmp_path, "export", "rule", "delete", rule, "--yes", cloud=cloud).returncode == 0
 
 
+def is_mounted(folder: Path) -> bool:
+    return f" {folder} " in Path("/proc/self/mountinfo").read_text()
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes with the folder among their arguments, and the shells that watch them."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(folder) in each.read_bytes().split(b"\0"):
+                found.append(int(each.parent.name))
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = each.read_bytes().split(b"\0")
+            if words[:2] == [b"sh", b"-c"] and words[2].startswith(b"read -r _;") and int(words[3]) in found:
+                found.insert(0, int(each.parent.name))
+    return found
+
+
+@pytest.fixture
+def mounted(
+    neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str]
+) -> Iterator[tuple[str, Path]]:
+    """A bucket, and the folder where the test mounts it."""
+    if shutil.which("rclone") is None or shutil.which("fusermount") is None:
+        pytest.skip("rclone or fuse3 is not installed")
+    bucket, folder = new_name(), tmp_path / "a mounted folder"
+    folder.mkdir()
+    assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=neocloud_emulator).returncode == 0
+    put = neo(tmp_path, "storage", "cp", "-", f"s3://{bucket}/in/one", cloud=neocloud_emulator, text="1")
+    assert put.returncode == 0, put.stderr
+    yield bucket, folder
+    subprocess.run(["fusermount", "-u", "-z", "--", str(folder)], capture_output=True, check=False)
+
+
+def test_a_bucket_is_mounted_until_it_is_unmounted(
+    neocloud_emulator: Emulator, tmp_path: Path, mounted: tuple[str, Path]
+) -> None:
+    (bucket, folder), cloud = mounted, neocloud_emulator
+    cache = ("--cache", str(tmp_path / "cache"), "--cache-size", "1G")
+    ran = neo(tmp_path, "storage", "mount", f"{bucket}/in", str(folder), *cache, cloud=cloud)
+    assert ran.returncode == 0 and "neo storage unmount" in ran.stderr, ran.stderr
+    assert os.path.ismount(folder)
+    assert (folder / "one").read_text() == "1"
+    listed = json.loads(neo(tmp_path, "storage", "mounts", "-o", "json", cloud=cloud).stdout)
+    (found,) = [each for each in listed if each["folder"] == str(folder)]
+    log = Path(found.pop("log"))
+    assert found == {
+        "folder": str(folder),
+        "bucket": f"s3://{bucket}/in",
+        "access": "read-only",
+        "state": "mounted",
+    }
+    assert log.stat().st_mode & 0o777 == 0o600
+    again = neo(tmp_path, "storage", "mount", bucket, str(folder), cloud=cloud)
+    assert again.returncode == 7 and f"s3://{bucket}/in is mounted at" in again.stderr
+    (tmp_path / "other").mkdir()
+    same = neo(tmp_path, "storage", "mount", f"{bucket}/in", str(tmp_path / "other"), *cache, cloud=cloud)
+    assert same.returncode == 7 and "uses the cache" in same.stderr
+    held = (folder / "one").open()
+    with held:
+        busy = neo(tmp_path, "storage", "unmount", str(folder), cloud=cloud)
+        assert busy.returncode == 1 and "is in use" in busy.stderr
+    ended = neo(tmp_path, "storage", "unmount", str(folder), cloud=cloud)
+    assert ended.returncode == 0, ended.stderr
+    assert not os.path.ismount(folder)
+    wait_until(lambda: not processes_of(folder), "the processes to end")
+    assert "was unmounted" in log.read_text()
+    nothing = neo(tmp_path, "storage", "unmount", str(folder), cloud=cloud)
+    assert nothing.returncode == 3 and "Nothing is mounted" in nothing.stderr
+
+
+def test_what_a_kill_leaves_is_seen_and_cleaned(
+    neocloud_emulator: Emulator, tmp_path: Path, mounted: tuple[str, Path]
+) -> None:
+    (bucket, folder), cloud = mounted, neocloud_emulator
+    assert neo(tmp_path, "storage", "mount", bucket, str(folder), cloud=cloud).returncode == 0
+    for each in processes_of(folder):  # neo, rclone, and what would unmount after them
+        os.kill(each, signal.SIGKILL)
+    wait_until(lambda: not processes_of(folder), "the processes to end")
+    listed = json.loads(neo(tmp_path, "storage", "mounts", "-o", "json", cloud=cloud).stdout)
+    assert [each["state"] for each in listed if each["folder"] == str(folder)] == ["stale"]
+    again = neo(tmp_path, "storage", "mount", bucket, str(folder), cloud=cloud)
+    assert again.returncode == 7 and "rclone is gone" in again.stderr and "unmount" in again.stderr
+    assert neo(tmp_path, "storage", "unmount", str(folder), cloud=cloud).returncode == 0
+    assert os.listdir(folder) == []
+    assert neo(tmp_path, "storage", "mount", bucket, str(folder), cloud=cloud).returncode == 0
+    assert os.listdir(folder) == ["in"]
+    assert neo(tmp_path, "storage", "unmount", str(folder), cloud=cloud).returncode == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_bucket_is_mounted_until_the_command_ends(
     neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str], number: signal.Signals
@@ -135,11 +227,12 @@ def test_a_bucket_is_mounted_until_the_command_ends(
     cloud, bucket, folder = neocloud_emulator, new_name(), tmp_path / "mounted"
     folder.mkdir()
     assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=cloud).returncode == 0
-    command = [sys.executable, "-m", "neocloud.cli.main", "storage", "mount", f"s3://{bucket}", str(folder)]
+    program = (sys.executable, "-m", "neocloud.cli.main")
+    command = [*program, "storage", "mount", f"s3://{bucket}", str(folder), "--foreground"]
     environment = environment_of(tmp_path, cloud)
-    absent = [*command[:-2], f"s3://{bucket}-none", str(folder)]
-    refused = subprocess.run(absent, env=environment, capture_output=True, text=True, check=False)
-    assert refused.returncode == 3 and "There is no bucket" in refused.stderr
+    for more in ((), ("--foreground",)):
+        refused = neo(tmp_path, "storage", "mount", f"{bucket}-none", str(folder), *more, cloud=cloud)
+        assert refused.returncode == 3 and refused.stderr.count("There is no bucket") == 1
     mounting = subprocess.Popen([*command, "--write"], env=environment, stderr=subprocess.PIPE, text=True)
     assert mounting.stderr is not None
     with mounting.stderr as said:
@@ -147,6 +240,5 @@ def test_a_bucket_is_mounted_until_the_command_ends(
         (folder / "new").write_text("hello")
         mounting.send_signal(number)
         assert mounting.wait() == {signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}[number]
-    mounts = Path("/proc/self/mountinfo")
-    wait_until(lambda: str(folder) not in mounts.read_text(), "the folder to be unmounted")
+    wait_until(lambda: not is_mounted(folder), "the folder to be unmounted")
     assert neo(tmp_path, "storage", "cp", f"s3://{bucket}/new", "-", cloud=cloud).stdout == "hello"

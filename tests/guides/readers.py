@@ -51,8 +51,7 @@ EVALUATION = (
 ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py::test_a_question_is_asked"
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
 MOUNT = (
-    "lasts until Ctrl-C: tests/emulator/test_storage_commands.py"
-    "::test_a_bucket_is_mounted_until_the_command_ends"
+    "needs FUSE: tests/emulator/test_storage_commands.py::test_a_bucket_is_mounted_until_it_is_unmounted"
 )
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"

@@ -5,6 +5,7 @@ import hashlib
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,11 @@ from neocloud.objects.errors import (
     NoSuchVersion,
     NotModified,
     RangeNotSatisfiable,
+    StoreBusy,
     WrongCustomerKey,
 )
 from neocloud.objects.garbage import collect
+from neocloud.objects.operations.copies import ATTEMPTS, CopyOperations
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import (
     Attributes,
@@ -334,3 +337,33 @@ async def test_bytes_that_are_being_read_stay(tmp_path: Path) -> None:
             assert b"".join([chunk async for chunk in reader]) == body
         await collected(store)
     assert files(tmp_path) == []
+
+
+async def test_a_source_that_is_replaced_meanwhile_is_copied_and_one_that_is_deleted_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the source and the copy, as when a program renames a file that it just changed."""
+    async with opened(tmp_path) as store:
+        bucket = await make_bucket(store)
+        source = Source(bucket.id, "k")
+        look, changes = CopyOperations._checksum, list[bytes | None]((b"22", b"333"))
+
+        async def change_first(*arguments: Any) -> Checksum | None:
+            if changes:
+                body = changes.pop(0)
+                await (put(store, bucket, "k", body) if body else store.delete(bucket.id, "k"))
+            return await look(*arguments)
+
+        await put(store, bucket, "k", b"1")
+        monkeypatch.setattr(CopyOperations, "_checksum", change_first)
+        await store.copy(source, bucket.id, "copy")
+        assert await get(store, bucket, "copy") == b"333"
+        changes.append(None)
+        with pytest.raises(NoSuchKey):
+            await store.copy(source, bucket.id, "other")
+        await put(store, bucket, "k", b"1")
+        changes.extend(b"%d" % number for number in range(ATTEMPTS))
+        with pytest.raises(StoreBusy):
+            await store.copy(source, bucket.id, "other")
+        assert await keys(store, bucket) == ["copy", "k"]
+        check_sums(tmp_path)

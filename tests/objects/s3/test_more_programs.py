@@ -152,22 +152,31 @@ def test_a_mount(s3: Served, bucket: str, home: Path, name: str) -> None:
     remote = f":s3,provider=Other,env_auth,force_path_style,region={REGION},endpoint='{s3.url}':{bucket}"
     commands = {
         "s3fs": ["-f", "-o", f"url={s3.url},use_path_request_style,endpoint={REGION}", bucket, str(mounted)],
-        "rclone": ["mount", "--vfs-cache-mode=writes", "--vfs-write-back=0", remote, str(mounted)],
+        "rclone": ["mount", "--vfs-cache-mode=writes", "--vfs-write-back=100ms", remote, str(mounted)],
     }
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), **key}
 
     def keys() -> set[str]:
         """Without those that stand for folders."""
-        found = s3.client().list_objects_v2(Bucket=bucket)["Contents"]
-        return {each["Key"] for each in found if not each["Key"].endswith("/")}
+        found = s3.client().list_objects_v2(Bucket=bucket)
+        return {each["Key"] for each in found.get("Contents", ()) if not each["Key"].endswith("/")}
+
+    def is_uploaded() -> bool:
+        """rclone uploads after close() has returned, and cannot rename a file that it is uploading. Without
+        a delay (`--vfs-write-back=0`) it does not repeat an upload that a change of the time broke off."""
+        if keys() != {"big", "tree/one", "tree/below/two ä+"}:
+            return False
+        return s3.client().get_object(Bucket=bucket, Key="tree/one")["Body"].read() == b"11"
 
     with subprocess.Popen([name, *commands[name]], env=environment) as process:
         try:
             wait_until(lambda: os.path.ismount(mounted) or process.poll() is not None, "the mount")
+            assert process.poll() is None
             shutil.copytree(home / "tree", mounted / "tree")
             shutil.copyfile(home / "big", mounted / "big")
             with (mounted / "tree" / "one").open("a") as file:
                 file.write("1")
+            wait_until(is_uploaded, "the uploads")
             (mounted / "tree" / "one").rename(mounted / "moved")
             (mounted / "tree" / "below" / "two ä+").unlink()
             assert (mounted / "moved").read_text() == "11"

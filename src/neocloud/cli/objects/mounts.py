@@ -6,6 +6,7 @@ was closed is in the bucket, or closing it said that it is not. So programs writ
 end; what else they try is refused.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,10 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from neocloud.cli.objects.mount_cache import MountCache
+from neocloud.cli.objects.mount_table import REMOTE, UNMOUNT, mounted_at, state_of
 from neocloud.cli.objects.places import BucketPlace
 from neocloud.client.errors import ClientError
 
-PROGRAM, UNMOUNT = "rclone", "fusermount"
+PROGRAM = "rclone"
 FUSE = Path("/dev/fuse")
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -27,7 +30,6 @@ STOP_SECONDS = 60.0
 POLL_SECONDS = 0.05
 PART_MIB = 32
 """A file that is written has 10,000 parts at most, and four of them in memory."""
-REMOTE = "NEO"
 LISTING_SECONDS = 10
 """How long a folder is shown as it was read last."""
 
@@ -60,14 +62,36 @@ def require_programs() -> None:
 
 def require_folder(folder: Path) -> None:
     """Raise ClientError unless it is an empty folder, where nothing is mounted yet."""
+    there = mounted_at(folder)
+    if there is not None and there.is_bucket:
+        what = "a bucket whose rclone is gone" if state_of(folder) == "stale" else there.bucket
+        raise ClientError(
+            "ALREADY_EXISTS", f"{what} is mounted at {folder}", f"`neo storage unmount {folder}` ends it"
+        )
     try:
         is_empty = not any(folder.iterdir())
     except OSError as error:
         raise ClientError(
             "INVALID_ARGUMENT", f"{folder}: {error.strerror}", "Name an empty folder"
         ) from error
-    if not is_empty or os.path.ismount(folder):
+    if not is_empty or there is not None:
         raise ClientError("INVALID_ARGUMENT", f"{folder} is not empty", "Name an empty folder")
+
+
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Keep other commands from mounting at the same folder: FUSE would hide one mount behind the other."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        require_folder(folder)
+        yield
+    except BlockingIOError:
+        raise ClientError(
+            "ALREADY_EXISTS", f"Another command is mounting at {folder}", "`neo storage mounts` lists mounts"
+        ) from None
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -78,11 +102,12 @@ def mounted(
     keys: Mapping[str, str],
     *,
     is_writable: bool,
+    cache: MountCache | None = None,
 ) -> Generator["subprocess.Popen[bytes]"]:
     """Mount while the body lasts, and yield the program."""
-    with _visible_errors() as errors:
+    with _alone(folder), _visible_errors() as errors:
         process = subprocess.Popen(
-            _command(place, folder, is_writable=is_writable),
+            _command(place, folder, cache, is_writable=is_writable),
             env=_environment(storage, keys),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -127,9 +152,9 @@ def _visible_errors() -> Generator[int]:
             os.close(saying)
 
 
-def _command(place: BucketPlace, folder: Path, *, is_writable: bool) -> list[str]:
+def _command(place: BucketPlace, folder: Path, cache: MountCache | None, *, is_writable: bool) -> list[str]:
     options = [
-        "--vfs-cache-mode=off",
+        *(cache.options() if cache else ("--vfs-cache-mode=off",)),
         *([] if is_writable else ["--read-only"]),
         f"--dir-cache-time={LISTING_SECONDS}s",
         "--use-server-modtime",
@@ -137,8 +162,8 @@ def _command(place: BucketPlace, folder: Path, *, is_writable: bool) -> list[str
         "--retries=1",
         "--low-level-retries=3",
     ]
-    remote = f"{REMOTE.lower()}:{place.bucket}/{place.prefix}".rstrip("/")
-    return [PROGRAM, "mount", *options, "--", remote, str(folder)]
+    remote = f"{REMOTE}:{place.bucket}/{place.prefix}".rstrip("/")
+    return [PROGRAM, "mount", *options, f"--devname={remote}", "--", remote, str(folder)]
 
 
 def _environment(storage: Storage, keys: Mapping[str, str]) -> dict[str, str]:
@@ -158,13 +183,14 @@ def _environment(storage: Storage, keys: Mapping[str, str]) -> dict[str, str]:
         name: os.devnull for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "RCLONE_CONFIG")
     }
     trust = {"RCLONE_CA_CERT": storage.ca_file} if storage.ca_file else {}
-    set_up = {f"RCLONE_CONFIG_{REMOTE}_{name}": value for name, value in remote.items()}
+    set_up = {f"RCLONE_CONFIG_{REMOTE.upper()}_{name}": value for name, value in remote.items()}
     return {**kept, **nothing, **trust, **set_up, **keys, "NO_PROXY": "*"}
 
 
 def _wait_until_mounted(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """Return once the kernel has the mount and rclone answers."""
     deadline = time.monotonic() + START_SECONDS
-    while not os.path.ismount(folder):
+    while not _is_ours(folder) or state_of(folder) != "mounted":
         if process.poll() is not None or time.monotonic() > deadline:
             raise ClientError("FAILED_PRECONDITION", f"{folder} was not mounted", "rclone says why above")
         time.sleep(POLL_SECONDS)
@@ -179,11 +205,10 @@ def _end(process: "subprocess.Popen[bytes]", folder: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    if _is_left_mounted(folder):
+    if _is_ours(folder):
         subprocess.run([UNMOUNT, "-u", "-z", "--", str(folder)], check=False, capture_output=True)
 
 
-def _is_left_mounted(folder: Path) -> bool:
-    mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    wanted = str(folder.absolute()).translate({32: "\\040", 9: "\\011", 10: "\\012", 92: "\\134"})
-    return any(line.split()[4] == wanted for line in mounts.splitlines())
+def _is_ours(folder: Path) -> bool:
+    there = mounted_at(folder)
+    return there is not None and there.is_bucket

@@ -5,14 +5,16 @@ Bytes move only where the copy is to be encrypted by another key. They are read 
 source does not have, and for the ETag of a part.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from neocloud.objects import conditions as rules
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.bodies.writer import Writer, key_md5
 from neocloud.objects.checksums import DEFAULT, Digests
-from neocloud.objects.errors import InvalidRequest, NoSuchKey, RangeNotSatisfiable
+from neocloud.objects.errors import InvalidRequest, NoSuchKey, RangeNotSatisfiable, StoreBusy
 from neocloud.objects.metadata import contents, rows, uploads, versions
 from neocloud.objects.metadata.contents import Piece
 from neocloud.objects.metadata.rows import VersionRow
@@ -38,8 +40,35 @@ from neocloud.objects.types import (
     WriteConditions,
 )
 
+ATTEMPTS = 10
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class _SourceChanged(NoSuchKey):
+    """The version that was to be copied is gone: replaced by another one, or deleted."""
+
+
+def _of_what_is_there(
+    copy: Callable[_Arguments, Coroutine[Any, Any, _Result]],
+) -> Callable[_Arguments, Coroutine[Any, Any, _Result]]:
+    """Copy again where the source was replaced meanwhile: a key that always had an object is never absent.
+    Where it was deleted, looking for it again raises."""
+
+    @wraps(copy)
+    async def repeated(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        for _ in range(ATTEMPTS):
+            try:
+                return await copy(*arguments, **options)
+            except _SourceChanged:
+                continue
+        raise StoreBusy("The source is replaced again and again. Nothing was copied. Try again later.")
+
+    return repeated
+
 
 class CopyOperations(Operations):
+    @_of_what_is_there
     async def copy(
         self,
         source: Source,
@@ -90,7 +119,7 @@ class CopyOperations(Operations):
             target = tx.bucket(bucket_id)
             tx.count(target.number, request)
             if rows.select(tx.connection, "seq = ?", (row.seq,)) is None:
-                raise NoSuchKey("The source was deleted meanwhile.")
+                raise _SourceChanged("The source was replaced meanwhile.")
             contents.share(tx, new.content)
             return versions.put(tx, target, new, conditions)
 
@@ -100,6 +129,7 @@ class CopyOperations(Operations):
         finally:
             reservation.release()
 
+    @_of_what_is_there
     async def copy_part(
         self,
         source: Source,
@@ -145,7 +175,7 @@ class CopyOperations(Operations):
                     tx.count(target.number, request)
                     found = uploads.find(tx.connection, target, encoded, upload_id)
                     if not all(contents.share(tx, span.leaf.id) for span in spans):
-                        raise NoSuchKey("The source was deleted meanwhile.")
+                        raise _SourceChanged("The source was replaced meanwhile.")
                     content = contents.compose(
                         tx, [Piece(span.length, span.leaf.id, span.start) for span in spans]
                     )

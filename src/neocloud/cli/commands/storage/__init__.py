@@ -15,7 +15,7 @@ Examples:
   neo storage cp train.jsonl s3://data-sets/train/
   neo storage sync ./checkpoints s3://data-sets/checkpoints
   neo storage ls s3://data-sets/train/
-  neo storage mount s3://data-sets ./data
+  neo storage mount data-sets ./data
   neo storage presign s3://data-sets/train/train.jsonl --expires-in 24h
 """
 )
@@ -25,6 +25,8 @@ app.command("mv")(transfers.mv)
 app.command("sync")(transfers.sync)
 app.command("rm")(objects.rm)
 app.command("mount")(mount.mount)
+app.command("unmount")(mount.unmount)
+app.command("mounts")(mount.mounts)
 app.command("presign")(objects.presign)
 app.command("verify")(verify.verify)
 app.command("backup")(backup.backup)
