@@ -21,6 +21,7 @@ from neocloud.services.compute.reconcile.disk_export_pod import (
 )
 from neocloud.services.compute.render import VolumeView, claim_of, volume_objects, volume_removal
 from tests.images.machines.bench import KEY, MachineBench
+from tests.services.compute.encrypted_disks import encrypt_disk
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 EXPORT = "computediskexport-e00real"
@@ -61,9 +62,7 @@ async def test_an_encrypted_disk_is_read_as_a_plain_one_in_a_pod_without_rights(
     raw, disk, out = tmp_path / "raw", tmp_path / "disk", tmp_path / "out"
     (tmp_path / "key").write_text(KEY)
     raw.write_bytes(os.urandom(20 * MIB) + bytes(30 * MIB) + os.urandom(5 * MIB))
-    luks = "encrypt.format=luks,encrypt.key-secret=k,encrypt.iter-time=10"
-    words = ["-O", "qcow2", "--object", f"secret,id=k,file={tmp_path}/key", "-o", luks, raw, disk]
-    subprocess.run(["qemu-img", "convert", "-f", "raw", *words], check=True)
+    encrypt_disk(raw, disk, tmp_path / "key")
     out.write_bytes(await exported(bench, disk, KEY))
     compared = ["qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, out]
     subprocess.run(compared, check=True, stdout=subprocess.DEVNULL)

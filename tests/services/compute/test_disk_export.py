@@ -15,6 +15,7 @@ import pytest
 
 from neocloud.services.compute import disk_export
 from neocloud.services.compute.disk_export import CLUSTER, ExportedFile, Refused
+from tests.services.compute.encrypted_disks import encrypt_disk
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-nbd") is None, reason="needs qemu-utils")
 MIB = 2**20
@@ -56,16 +57,13 @@ def content(folder: Path) -> Path:
     return made
 
 
-def disk_of(content: Path, target: Path, *, encrypted: bool) -> None:
-    luks = ["-o", "encrypt.format=luks,encrypt.key-secret=k,encrypt.iter-time=10"]
-    options = ["--object", f"secret,id=k,file={target.parent}/key", *luks] if encrypted else []
-    qemu_img("convert", "-f", "raw", "-O", "qcow2", *options, content, target)
-
-
 @pytest.fixture
 def served(folder: Path, content: Path, request: pytest.FixtureRequest) -> Iterator[int]:
     """Serve a disk as the pod does; yield the size of its file."""
-    disk_of(content, folder / "disk.qcow2", encrypted=request.param)
+    if request.param:
+        encrypt_disk(content, folder / "disk.qcow2", folder / "key")
+    else:
+        qemu_img("convert", "-f", "raw", "-O", "qcow2", content, folder / "disk.qcow2")
     encrypted, size = disk_export.checked_head(folder / "disk.qcow2")
     assert (encrypted, size) == (request.param, DISK_BYTES)
     clusters = disk_export.read_clusters(encrypted, size)
