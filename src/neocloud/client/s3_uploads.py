@@ -5,6 +5,7 @@ whole; else nothing of it is left, unless this process is killed. It is slow to 
 """
 
 import base64
+import hashlib
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -39,16 +40,28 @@ def part_bytes(index: int) -> int:
 
 
 def upload(
-    s3: Any, stream: BinaryIO, bucket: str, key: str, headers: Mapping[str, str], count: Count | None = None
+    s3: Any,
+    stream: BinaryIO,
+    bucket: str,
+    key: str,
+    headers: Mapping[str, str],
+    count: Count | None = None,
+    *,
+    replaces: bool = True,
 ) -> Uploaded:
     """Upload all bytes of a stream. `headers` are those that PutObject takes.
 
-    Raises the errors of botocore and of the stream, and TooLong.
+    With `replaces` False, only where there is no object, or one of the same bytes that was uploaded so: else
+    S3 answers PreconditionFailed at the end. Raises the errors of botocore and of the stream, and TooLong.
     """
     fields = {**headers, "ChecksumAlgorithm": ALGORITHM}
     block = _read(stream, part_bytes(0))
     if len(block) < part_bytes(0):
-        answer = s3.put_object(Bucket=bucket, Key=key, Body=block, **fields)
+
+        def put(**condition: str) -> Any:
+            return s3.put_object(Bucket=bucket, Key=key, Body=block, **fields, **condition)
+
+        answer = _written(put, _md5(block).hexdigest(), replaces)
         if count is not None:
             count(len(block))
         return Uploaded(len(block), answer["ETag"])
@@ -58,7 +71,22 @@ def upload(
             if count is not None:
                 count(len(block))
             block = _read(stream, part_bytes(parts.number))
-        return parts.complete()
+        return parts.complete(replaces)
+
+
+def _written(write: Callable[..., Any], etag: str, replaces: bool) -> Any:
+    if replaces:
+        return write()
+    try:
+        return write(IfNoneMatch="*")
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") != "PreconditionFailed":
+            raise
+        return write(IfMatch=f'"{etag}"')
+
+
+def _md5(content: bytes) -> Any:
+    return hashlib.md5(content, usedforsecurity=False)
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
@@ -79,6 +107,7 @@ class _Upload:
     def __init__(self, s3: Any, where: dict[str, str], fields: Mapping[str, str], pool: ThreadPoolExecutor):
         self._s3, self._where, self._pool = s3, where, pool
         self._value = self._size = 0
+        self._digests = bytearray()
         self._done: list[Any] = []
         self._running = dict[Future[Any], int]()
         self.number = 0
@@ -97,6 +126,7 @@ class _Upload:
         self.number += 1
         self._value = crt.crc64nvme(block, self._value)
         self._size += len(block)
+        self._digests += _md5(block).digest()
         self._running[self._pool.submit(self._put, where, self.number, block)] = len(block)
 
     def _put(self, where: dict[str, Any], number: int, block: bytes) -> Any:
@@ -109,18 +139,24 @@ class _Upload:
             self._running.pop(each)
             self._done.append(each.result())
 
-    def complete(self) -> Uploaded:
+    def complete(self, replaces: bool = True) -> Uploaded:
         """Make it an object."""
         self._take(wait(self._running).done)
-        answer = self._pool.submit(
-            self._s3.complete_multipart_upload,
-            **self._where,
-            UploadId=self._creation.result()["UploadId"],
-            MultipartUpload={"Parts": sorted(self._done, key=lambda part: part["PartNumber"])},
-            ChecksumType="FULL_OBJECT",
-            **{f"Checksum{ALGORITHM}": _encoded(self._value)},
-        ).result()
-        return Uploaded(self._size, answer["ETag"])
+        parts = sorted(self._done, key=lambda part: part["PartNumber"])
+
+        def write(**condition: str) -> Any:
+            return self._pool.submit(
+                self._s3.complete_multipart_upload,
+                **self._where,
+                UploadId=self._creation.result()["UploadId"],
+                MultipartUpload={"Parts": parts},
+                ChecksumType="FULL_OBJECT",
+                **{f"Checksum{ALGORITHM}": _encoded(self._value)},
+                **condition,
+            ).result()
+
+        etag = f"{_md5(bytes(self._digests)).hexdigest()}-{self.number}"
+        return Uploaded(self._size, _written(write, etag, replaces)["ETag"])
 
     def abort(self) -> None:
         """Remove what was uploaded, once no request runs any more."""

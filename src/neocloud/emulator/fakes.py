@@ -24,6 +24,8 @@ from neocloud.engines.fake.world import ContainerState
 from neocloud.engines.manifest import Secret
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.compute.disk_import import WHOLE
+from neocloud.services.compute.disk_export import CLUSTER, ExportedFile
+from neocloud.services.compute.reconcile.disk_export_pod import EXPORT_POD
 from neocloud.services.compute.reconcile.image_import import IMPORT_POD
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
@@ -34,6 +36,7 @@ from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreach
 from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 
 PROGRAM = "machine-control"
+EMPTY_DISK_BYTES = 2**30
 
 
 class FakeSlurm:
@@ -213,9 +216,14 @@ class FakeMachines:
     imported: dict[str, bytes] = field(default_factory=dict)
     """The file that was written to each import of an image."""
 
+    exported: bytes = field(default_factory=lambda: empty_disk())
+    """The file that each export of a disk reads: nothing was ever written to a disk of a fake machine."""
+
     def respond(
         self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
     ) -> ExecResult | None:
+        if pod.name == EXPORT_POD:
+            return self._export(command)
         if pod.name == IMPORT_POD:
             return self._import(pod, command, stdin)
         if not command or command[0] != PROGRAM:
@@ -243,6 +251,13 @@ class FakeMachines:
             disks.pop(arguments[0], None)
             return _answer({"is_detached": True})
         return _answer({})
+
+    def _export(self, command: Sequence[str]) -> ExecResult:
+        """Answer as the pod that reads a disk for its export."""
+        if command[0] == "cat":
+            return _answer({"file_size_bytes": len(self.exported)})
+        offset, size = map(int, command[-2:])
+        return ExecResult(0, self.exported[offset : offset + size], b"")
 
     def _import(self, pod: Reference, command: Sequence[str], stdin: bytes) -> ExecResult:
         """Answer as the pod that imports an image: the file is kept, and taken for a disk of its length."""
@@ -286,6 +301,12 @@ class FakeMachines:
         }
         state = self.states.get(namespace, "running")
         return {"state": state, "reason": self.reasons.get(namespace, ""), "disks": disks}
+
+
+def empty_disk() -> bytes:
+    """Return an empty disk as a qcow2 file."""
+    file = ExportedFile.of_empty_disk(EMPTY_DISK_BYTES)
+    return b"".join(bytes(file.cluster(number)) for number in range(file.size // CLUSTER))
 
 
 def _answer(content: Mapping[str, object], exit_code: int = 0) -> ExecResult:

@@ -219,6 +219,19 @@ PRODUCTS: Mapping[str, Product] = {
                 "golden --image-family golden --source-disk-id computedisk-e00abc",
             ),
             Noun(
+                "neocloud.compute.v1.DiskExportService",
+                "Disks written to buckets as qcow2; see also neo compute image export.",
+                "golden --source-image-id computeimage-e00abc --bucket-name disks --object-name golden.qcow2",
+                columns=(
+                    ("BUCKET", "spec.destination_storage.bucket_name"),
+                    ("OBJECT", "spec.destination_storage.object_name"),
+                ),
+                shortcuts=(
+                    ("spec.destination_storage.bucket_name", "--bucket-name"),
+                    ("spec.destination_storage.object_name", "--object-name"),
+                ),
+            ),
+            Noun(
                 "nebius.compute.v1.GpuClusterService",
                 "Groups of machines that share an InfiniBand fabric.",
                 "pretraining --infiniband-fabric fabric-2",

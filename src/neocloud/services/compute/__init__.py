@@ -144,6 +144,17 @@ KINDS = (
         is_reconciled=True,
     ),
     Kind(
+        message=types.DISK_EXPORT,
+        rpc="neocloud.compute.v1.DiskExportService",
+        id_prefix=types.DISK_EXPORT_ID_PREFIX,
+        permission="compute.diskExports",
+        parent_kinds=_PROJECT,
+        verbs=frozenset({"Create", "Get", "GetByName", "List", "Delete"}),
+        rules=rules.DiskExportRules(),
+        initial_state="CREATING",
+        is_reconciled=True,
+    ),
+    Kind(
         message=types.GPU_CLUSTER,
         rpc="nebius.compute.v1.GpuClusterService",
         id_prefix=types.GPU_CLUSTER_ID_PREFIX,

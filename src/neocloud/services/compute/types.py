@@ -56,6 +56,9 @@ SNAPSHOT_ID_PREFIX = "computedisksnapshot"
 IMAGE = "nebius.compute.v1.Image"
 IMAGE_ID_PREFIX = "computeimage"
 
+DISK_EXPORT = "neocloud.compute.v1.DiskExport"
+DISK_EXPORT_ID_PREFIX = "computediskexport"
+
 PUBLIC_IMAGES_PARENT = CLOUDS_PROJECT_ID
 """The parent of the images that came with the cloud: a project that nobody owns."""
 PUBLIC_IMAGE_ID_START = f"{IMAGE_ID_PREFIX}-e00-"
@@ -97,6 +100,12 @@ class DiskReason(StrEnum):
     """The object that an image is made from is gone, or may not be read by who made the image."""
     SOURCE_REFUSED = "SourceRefused"
     """It is no disk, or one that would read other files."""
+    EXPORT_REFUSED = "ExportRefused"
+    """The disk is empty, damaged or too large to be exported."""
+    EXPORT_UNWRITABLE = "ExportUnwritable"
+    """The object may not be written by who made the export, or is there already, or its bucket is full."""
+    EXPORT_FAILED = "ExportFailed"
+    """An export failed before, and stays so."""
 
 
 class FilesystemState(StrEnum):

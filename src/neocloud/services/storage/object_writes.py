@@ -54,6 +54,28 @@ class StoreObjectWrites:
         await self._clients.answered(place, CREATE, "written", lambda: _put_once(s3, place, file))
 
 
+    async def put_new(self, resource_id: str, place: ObjectPlace, stream: BinaryIO) -> None:
+        s3 = await self._clients.client(resource_id, place)
+        await self._clients.answered(place, CREATE, "written", lambda: _put_new(s3, place, stream))
+
+
+def _put_new(s3: Any, place: ObjectPlace, stream: BinaryIO) -> None:
+    """Raises Unwritable where there is another object."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415  it takes a while to load
+
+    from neocloud.client.s3_uploads import upload  # noqa: PLC0415
+
+    try:
+        upload(s3, stream, place.bucket, place.key, {}, replaces=False)
+    except ClientError as error:
+        if cast("dict[str, Any]", error.response).get("Error", {}).get("Code") != "PreconditionFailed":
+            raise
+        raise Unwritable(
+            AccessProblem.OCCUPIED,
+            f"There is an object {place} already, and nothing is replaced. Name another key, or delete it.",
+        ) from error
+
+
 def _put_once(s3: Any, place: ObjectPlace, file: BinaryIO) -> None:
     """Put an object where there is none, or one of the same bytes. Raises Unwritable for another one.
 

@@ -33,6 +33,7 @@ from neocloud.messages.nebius.compute.v1 import (
     FilesystemStatus,
     Image,
 )
+from neocloud.messages.neocloud.compute.v1 import DiskExport
 from neocloud.services.compute.encryption import disk_keys, ensure_key
 from neocloud.services.compute.public import filesystem_holders
 from neocloud.services.compute.render import (
@@ -70,7 +71,7 @@ class Volume(Protocol):
     def claim(self) -> Reference: ...
 
 
-M = TypeVar("M", Disk, DiskSnapshot, Filesystem, Image)
+M = TypeVar("M", Disk, DiskExport, DiskSnapshot, Filesystem, Image)
 V = TypeVar("V", bound=Volume)
 
 

@@ -20,10 +20,12 @@ from neocloud.messages.nebius.compute.v1 import (
 )
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
+from neocloud.messages.neocloud.compute.v1 import DiskExportSpec
 from neocloud.services.compute.public import holder_name
 from neocloud.services.compute.types import (
     BLOCK_SIZE_BYTES,
     DISK,
+    DISK_EXPORT,
     GIB,
     IMAGE,
     INSTANCE,
@@ -121,16 +123,19 @@ class DiskRules(Rules[Disk]):
 
 
 def unfinished_copies(reader: ResourceReader, source_id: str, parent_id: str) -> list[str]:
-    """Return the ids of disks, snapshots and images that are being copied from this resource."""
+    """Return the ids of disks, snapshots, images and exports that are being copied from this resource."""
     found = []
-    for kind, spec in ((SNAPSHOT, SnapshotSpec), (IMAGE, ImageSpec), (DISK, DiskSpec)):
+    for kind, spec in _COPIES:
         for row in reader.list(kind, parent_id):
             if row.state == "CREATING" and source_id in _sources(spec.FromString(row.spec)):
                 found.append(row.id)
     return found
 
 
-def _sources(spec: DiskSpec | ImageSpec | SnapshotSpec) -> list[str]:
+_COPIES = ((SNAPSHOT, SnapshotSpec), (IMAGE, ImageSpec), (DISK, DiskSpec), (DISK_EXPORT, DiskExportSpec))
+
+
+def _sources(spec: DiskSpec | ImageSpec | SnapshotSpec | DiskExportSpec) -> list[str]:
     names = ("source_disk_id", "source_disk_snapshot_id", "source_snapshot_id", "source_image_id")
     return [getattr(spec, name, "") for name in names]
 
