@@ -1,0 +1,6 @@
+# pyright: strict
+"""The node agent: checks of one host, each read by a probe in a process of its own.
+
+A program by itself (`python -m neocloud.fleet.agent`), which needs only Python's standard library where it is
+started from its archive (`bundle`). docs/rfd/0050-node-agent.md says why it has this shape.
+"""

@@ -1,0 +1,195 @@
+# pyright: strict
+"""GPUs, by NVML. The library is loaded only in the process of this probe, which may hang in the driver."""
+
+from collections.abc import Callable
+from typing import Any
+
+from neocloud.fleet.agent.expected import Expected
+from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.probes.pcie import DEVICES, DISPLAY, NVIDIA
+from neocloud.fleet.agent.tree import Tree
+
+CHECKS = (
+    *("gpu_lost", "thermal_margin", "hw_slowdown", "ecc_uncorrected", "ecc_corrected", "sram_uncorrected"),
+    *("sram_corrected", "row_remap_pending", "row_remap_failed", "retired_pages", "nvlink_down"),
+    *("pcie_width", "gpu_pcie_speed"),
+)
+MOST_GPUS = 64
+MOST_NVLINKS = 36
+"""NVML_NVLINK_MAX_LINKS of the drivers so far."""
+SIMULATED = "neocloud_simulated"
+"""A symbol that only the stand-in for the library has."""
+HARDWARE_SLOWDOWN = 0x08 | 0x40 | 0x80
+"""Bits of the reasons: slow-down, thermal slow-down and power brake, all by hardware."""
+
+
+def probe(tree: Tree, expected: Expected) -> Found:
+    found = Found()
+    on_bus = _on_bus(tree)
+    nvml = _load(found, on_bus, expected)
+    if nvml is None:
+        return found
+    if hasattr(nvml.nvmlLib, SIMULATED):
+        found.simulated = "GPUs: a stand-in for NVML answers"
+    try:
+        count = min(MOST_GPUS, nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError as error:
+        found.fail_to_read("gpu_lost", "", f"NVML does not count the GPUs: {error}")
+        return found
+    answering = sum(_gpu(nvml, index, expected, found) for index in range(count))
+    _count(found, answering, max(count, len(on_bus)), expected)
+    read = {each.check for each in (*found.readings, *found.unreadable)}
+    if answering:
+        found.leave_out("The GPUs do not have it, or their driver does not tell", *(
+            name for name in CHECKS if name not in read
+        ))  # fmt: skip
+    elif not expected.gpus and not read - {"gpu_missing"}:
+        found.leave_out("There is no GPU here", *CHECKS)
+    return found
+
+
+def _on_bus(tree: Tree) -> list[str]:
+    return [
+        address
+        for address in tree.names(DEVICES)
+        if tree.optional(f"{DEVICES}/{address}/vendor") == NVIDIA
+        and (tree.optional(f"{DEVICES}/{address}/class") or "").startswith(DISPLAY)
+    ]
+
+
+def _load(found: Found, on_bus: list[str], expected: Expected) -> Any:
+    """Return the started library, or None with the reason in `found`."""
+    try:
+        import pynvml  # noqa: PLC0415 - may be missing  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        _without(found, on_bus, expected, "the Python package nvidia-ml-py is not there")
+        return None
+    nvml: Any = pynvml  # it has no types
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        is_absent = error.value == nvml.NVML_ERROR_LIBRARY_NOT_FOUND
+        _without(
+            found, on_bus, expected, "there is no NVML" if is_absent else f"NVML does not start: {error}"
+        )
+        return None
+    return nvml
+
+
+def _without(found: Found, on_bus: list[str], expected: Expected, why: str) -> None:
+    if on_bus:
+        found.fail_to_read("gpu_lost", "", f"{len(on_bus)} GPUs are on the bus, and {why}")
+    elif not expected.gpus:
+        found.leave_out(f"There is no GPU here, and {why}", "gpu_missing", *CHECKS)
+    if expected.gpus and not on_bus:
+        found.read("gpu_missing", "", expected.gpus, f"0 of {expected.gpus} GPUs; {why}")
+
+
+def _count(found: Found, answering: int, present: int, expected: Expected) -> None:
+    wanted = expected.gpus if expected.gpus is not None else present
+    if not wanted:
+        found.leave_out("There is no GPU here", "gpu_missing")
+        return
+    told = "expected" if expected.gpus is not None else "on the bus or known to NVML"
+    found.read("gpu_missing", "", max(0, wanted - answering), f"{answering} answer of {wanted} {told}")
+
+
+def _gpu(nvml: Any, index: int, expected: Expected, found: Found) -> bool:
+    """Read one GPU. Return whether it answers."""
+    name = f"GPU {index}"
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        name = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        model = _text(nvml.nvmlDeviceGetName(handle))
+        _Gpu(nvml, handle, name, model, found).read_all(expected)
+        found.read("gpu_lost", name, 0)
+    except nvml.NVMLError as error:
+        if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_GPU_NOT_FOUND):
+            found.read("gpu_lost", name, 1, str(error))
+        else:
+            found.fail_to_read("gpu_lost", name, error)
+        return False
+    return True
+
+
+class _Gpu:
+    """Reads of one GPU. What a board or driver does not have is left out; errors of others are kept."""
+
+    def __init__(self, nvml: Any, handle: Any, name: str, model: str, found: Found) -> None:
+        self._nvml, self._handle, self._name, self._model, self._found = nvml, handle, name, model, found
+
+    def read_all(self, expected: Expected) -> None:
+        self._read("thermal_margin", self._margin)
+        self._read("hw_slowdown", self._slowdown)
+        for check, kind in (("ecc_uncorrected", 1), ("ecc_corrected", 0)):
+            self._read(check, lambda kind=kind: self._ask("TotalEccErrors", kind, 0))
+            self._read(f"sram_{check[4:]}", lambda kind=kind: self._ask("MemoryErrorCounter", kind, 0, 7))
+        for check, place in (("row_remap_pending", 2), ("row_remap_failed", 3)):
+            self._read(check, lambda place=place: self._ask("RemappedRows")[place])
+        self._read("retired_pages", self._retired)
+        self._read("nvlink_down", lambda: self._nvlinks(expected))
+        self._read("pcie_width", lambda: self._ask("CurrPcieLinkWidth"))
+        self._read("gpu_pcie_speed", self._pcie_speed)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *arguments)
+
+    def _read(self, check: str, ask: Callable[[], Any]) -> None:
+        nvml = self._nvml
+        try:
+            answer = ask()
+        except nvml.NVMLError as error:
+            if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+                return
+            if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_GPU_NOT_FOUND):
+                raise
+            self._found.fail_to_read(check, self._name, error)
+            return
+        value, note = answer if isinstance(answer, tuple) else (answer, "")
+        if value is not None:
+            self._found.read(check, self._name, float(value), note, self._model)
+
+    def _margin(self) -> Any:
+        nvml = self._nvml
+        now = self._ask("Temperature", nvml.NVML_TEMPERATURE_GPU)
+        try:
+            return self._ask("MarginTemperature"), f"{now} °C"
+        except nvml.NVMLError as error:
+            if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+                raise
+        limit = self._ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+        return limit - now, f"{now} °C, slows down at {limit} °C"
+
+    def _slowdown(self) -> Any:
+        reasons = self._ask("CurrentClocksEventReasons")
+        return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}"
+
+    def _retired(self) -> int:
+        causes = (0, 1)  # several single-bit errors, or one double-bit error
+        return sum(len(self._ask("RetiredPages", cause)) for cause in causes)
+
+    def _nvlinks(self, expected: Expected) -> Any:
+        nvml, states = self._nvml, list[bool]()
+        for link in range(MOST_NVLINKS):
+            try:
+                states.append(bool(self._ask("NvLinkState", link)))
+            except nvml.NVMLError as error:
+                if error.value in (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NOT_SUPPORTED):
+                    break
+                raise
+        if expected.nvlinks is None and not any(
+            states
+        ):  # a board without a bridge has links, all of them down
+            return None, ""
+        wanted = expected.nvlinks if expected.nvlinks is not None else len(states)
+        return max(0, wanted - sum(states)), f"{sum(states)} of {wanted} up"
+
+    def _pcie_speed(self) -> Any:
+        """A GPU that does nothing may save power by a slower link, so only a busy one is judged."""
+        now, most = self._ask("CurrPcieLinkGeneration"), self._ask("MaxPcieLinkGeneration")
+        is_busy = self._ask("PerformanceState") == 0
+        return (int(now < most) if is_busy else None), f"generation {now} of {most}"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,96 @@
+# pyright: strict
+"""Mounts: those that are missing or became read-only, and those whose room is asked for next."""
+
+from dataclasses import dataclass
+
+from neocloud.fleet.agent.expected import Expected
+from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.tree import Tree
+
+TABLE = "proc/self/mountinfo"
+ON_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"})
+REMOTE = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "virtiofs", "wekafs"}
+)
+MOST_MOUNTS = 64
+"""Whose room is asked for."""
+_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
+
+
+@dataclass(frozen=True)
+class Mount:
+    device: str
+    point: str
+    type: str
+    is_asked_writable: bool
+    """What the mount itself says."""
+    is_writable: bool
+    """What the filesystem says: a kernel that found an error changes only this."""
+
+
+def probe(tree: Tree, expected: Expected) -> Found:
+    found = Found()
+    mounts = mounts_in(tree.text(TABLE))
+    points = {each.point for each in mounts}
+    for point in expected.mounts:
+        found.read("mount_missing", point, int(point not in points))
+    if not expected.mounts:
+        found.leave_out("No mount is expected (mounts)", "mount_missing")
+    watched = [each for each in mounts if each.type in ON_DISKS | REMOTE or each.point in expected.mounts]
+    for each in watched:
+        is_changed = each.is_asked_writable and not each.is_writable
+        found.read("mount_read_only", each.point, int(is_changed), "by the kernel" if is_changed else "")
+    if not watched:
+        found.leave_out("There is no filesystem on a disk or of a server here", "mount_read_only")
+    found.mounts = _to_ask(watched, expected)
+    return found
+
+
+def _to_ask(mounts: list[Mount], expected: Expected) -> list[str]:
+    """Return a mount point of each filesystem, those that are expected first."""
+    chosen = dict[str, str]()
+    for each in sorted(mounts, key=lambda mount: mount.point not in expected.mounts):
+        chosen.setdefault(each.device, each.point)
+    return list(chosen.values())[:MOST_MOUNTS]
+
+
+def mounts_in(text: str) -> list[Mount]:
+    """Return the mounts of a mountinfo; lines that are not of its form are left out."""
+    found = dict[str, Mount]()
+    for line in text.split("\n"):
+        before, _, after = line.partition(" - ")
+        fields, of_filesystem = before.split(" "), after.split(" ")
+        if len(fields) < 6 or len(of_filesystem) < 3:
+            continue
+        point = fields[4]
+        for escape, character in _ESCAPES.items():
+            point = point.replace(escape, character)
+        found[point] = Mount(  # a later mount covers an earlier one
+            fields[2],
+            point,
+            of_filesystem[0],
+            "rw" in fields[5].split(","),
+            "rw" in of_filesystem[2].split(","),
+        )
+    return list(found.values())
+
+
+def room(tree: Tree, point: str) -> Found:
+    """Ask one filesystem for its room. May block for ever."""
+    found = Found()
+    try:
+        has = tree.room(point)
+    except OSError as error:
+        for check in ("disk_used", "disk_full"):
+            found.fail_to_read(check, point, error.strerror or error)
+        return found
+    if total := has.bytes_used + has.bytes_free:
+        used = 100 * has.bytes_used / total
+        note = f"{has.bytes_free / 2**30:.1f} GiB left"
+        found.read("disk_used", point, used, note)
+        found.read("disk_full", point, used, note)
+    if has.inodes_total:
+        used = 100 * (has.inodes_total - has.inodes_free) / has.inodes_total
+        found.read("inodes_used", point, used)
+        found.read("inodes_full", point, used)
+    return found
