@@ -9,6 +9,7 @@ from pathlib import Path
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.audit_query import AuditEvent
+from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.postgres import PostgresStore
 from neocloud.core.store.protocol import (
     AlreadyExists,
@@ -40,6 +41,7 @@ __all__ = [
     "IdempotencyKey",
     "Lease",
     "LeaseLost",
+    "LogEvent",
     "Mark",
     "OperationRow",
     "Page",

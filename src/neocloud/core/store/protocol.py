@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from neocloud.core.store.audit_query import AuditEvent, AuditQuery
+from neocloud.core.store.event_log import EventLogs
 
 Result = TypeVar("Result")
 
@@ -143,7 +144,7 @@ class Page:
     after: str = ""
 
 
-class Transaction(Protocol):
+class Transaction(EventLogs, Protocol):
     # Resources
     def insert(self, resource: Resource) -> None:
         """Raises AlreadyExists. Also appends to the history and makes the row due at once."""

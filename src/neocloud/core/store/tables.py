@@ -234,3 +234,15 @@ marks = Table(
     Column("until", BigInteger, nullable=False),
     Index("marks_by_end", "space", "until"),
 )
+
+events = Table(
+    "events",
+    metadata,
+    Column("log", Text, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    _text("subject"),
+    Column("at", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("events_by_subject", "log", "subject", "position"),
+)
+"""Logs of events that are only appended; `position` counts from 1 in each."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     update,
 )
 
+from neocloud.core.store.event_rows import EventLogRows
 from neocloud.core.store.protocol import (
     AlreadyExists,
     Lease,
@@ -141,7 +142,7 @@ _HELD = select(claims.c.space, claims.c.value).where(claims.c.resource_id == bin
 _RELEASE = delete(claims).where(claims.c.space == bindparam("space"), claims.c.value == bindparam("value"))
 
 
-class SqlTransaction(Records):
+class SqlTransaction(Records, EventLogRows):
     """A transaction over one SQLAlchemy connection. It is valid until its work returns."""
 
     # Resources

@@ -12,6 +12,7 @@ from neocloud.testing.store_conformance.counters import (
     MarkConformance,
     ReservationConformance,
 )
+from neocloud.testing.store_conformance.event_logs import EventLogConformance
 from neocloud.testing.store_conformance.history import HistoryConformance
 from neocloud.testing.store_conformance.queue import QueueConformance
 from neocloud.testing.store_conformance.records import AuditConformance, RecordConformance
@@ -32,6 +33,7 @@ class StoreConformance(
     CounterConformance,
     SecretConformance,
     MarkConformance,
+    EventLogConformance,
     TransactionConformance,
 ):
     """All tests of a store."""

@@ -1,0 +1,95 @@
+# pyright: strict
+"""Events of nodes as JSON objects, and back.
+
+Reading is strict: a document that is no event exactly as this release writes it is refused, since a state
+that is folded over half-read events would be wrong without a sign of it. A field that a later release adds
+has to be given a default in `ADDED` here, so that older events stay readable.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any, cast, get_type_hints
+
+from neocloud.fleet import events as e
+from neocloud.fleet.events import Event
+
+MAX_TEXT = 4000
+"""Longest text of an event; samples of probes are cut before."""
+
+TYPES: Mapping[str, type[Event]] = {
+    found.__name__: found
+    for found in (
+        *(e.Registered, e.Booted, e.Verdict, e.Judged, e.DrainRequested, e.DrainReleased, e.Drained),
+        *(e.StepStarted, e.StepEnded, e.VerificationStarted, e.VerificationEnded),
+        *(e.SpareReserved, e.Attached, e.Returned, e.Assigned, e.Unassigned, e.Moved),
+    )
+}
+"""Every event that is stored, by the name under which it is."""
+
+ADDED: Mapping[tuple[str, str], object] = {}
+"""Values of fields that events of older releases lack, by event and field."""
+
+_HINTS = {name: get_type_hints(found) for name, found in TYPES.items()}
+
+
+class BadEvent(ValueError):
+    """A document that is no event; the message says why."""
+
+
+def encode(event: Event) -> bytes:
+    """Return the event as one line of JSON, the same for equal events. Raises BadEvent for one that could not
+    be read back."""
+    name = type(event).__name__
+    if name not in TYPES:
+        raise BadEvent(f"{name} is not an event that is stored")
+    document: dict[str, object] = {"type": name}
+    for each in fields(event):
+        value = getattr(event, each.name)
+        document[each.name] = _checked(name, each.name, value, _HINTS[name][each.name])
+    return json.dumps(document, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
+
+
+def decode(body: bytes) -> Event:
+    """Return the event of a document that `encode` wrote. Raises BadEvent."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadEvent(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadEvent("not a JSON object")
+    document = cast(dict[str, object], found)
+    name = document.pop("type", None)
+    if not isinstance(name, str) or name not in TYPES:
+        raise BadEvent(f"no event has the type {name!r}")
+    known = [each.name for each in fields(TYPES[name])]
+    if unknown := sorted(document.keys() - set(known)):
+        raise BadEvent(f"{name} has no field {', '.join(unknown)}")
+    values: dict[str, Any] = {}
+    for field in known:
+        if field not in document and (name, field) not in ADDED:
+            raise BadEvent(f"{name} lacks the field {field}")
+        value = document.get(field, ADDED.get((name, field)))
+        values[field] = _checked(name, field, value, _HINTS[name][field])
+    return TYPES[name](**values)
+
+
+def _checked(name: str, field: str, value: object, wanted: type) -> object:
+    """Return the value as the field's type. Raises BadEvent."""
+    where = f"{name}.{field}"
+    if issubclass(wanted, StrEnum):
+        try:
+            return wanted(value)  # type: ignore[arg-type]
+        except ValueError:
+            raise BadEvent(f"{where} cannot be {value!r}") from None
+    if wanted is float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadEvent(f"{where} is not a finite number: {value!r}")
+        return float(value)
+    if type(value) is not wanted:
+        raise BadEvent(f"{where} is not of the type {wanted.__name__}: {value!r}")
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        raise BadEvent(f"{where} is longer than {MAX_TEXT} characters")
+    return value
