@@ -1,22 +1,33 @@
 """Measure the object gateway against peers, as ratios in one run.
 
     scripts/install-client seaweedfs; apt-get install nginx-light   # without a peer its rows are not_run
-    python bench/objects.py [--requests 2000] [--rounds 3] [--keys 100000]
+    mmdebstrap --include=ceph-mon,ceph-mgr,ceph-osd,radosgw,swift-proxy,swift-account,swift-container,\
+swift-object,memcached trixie FOLDER
+    python bench/objects.py [--debian FOLDER] [--peer NAME=PORT,PID] [--checkout NAME=FOLDER]
+        [--requests 2000] [--rounds 3] [--keys 100000]
 
 The server runs on one core and the client on another where there are two. Rounds alternate between the
-servers; figures are medians. Processor time is that of the whole server, all its threads.
+servers; figures are medians. Processor time is that of the whole server, all its threads and processes.
 
-Small: put, get and head of 4 KiB from 16 connections, signed, to SeaweedFS (one process with its defaults: it
-answers before the body is on the disk) and to bare uvicorn with the same parser; puts a second to `fdatasync`
-one at a time. Large: 64 MiB, put to MD5 of the same bytes and to `dd` with fsync, get to nginx from the same
-disk (plain, where ours is decrypted and verified), eight parts, four at a time, to one stream. Lists: a page
-of 1,000 keys of a bucket with many keys, to one with 1,000. Then memory and the start to the first answer.
+Peers: SeaweedFS (one process with its defaults: it answers before the body is on the disk); Ceph's radosgw
+with one mon, mgr and OSD, and Swift with its S3 interface, from Debian's packages in a folder (`--debian`,
+as root) by the scripts in bench/peers; any other that runs already (`--peer`: its port and the processes
+that serve it, with PEER_ACCESS_KEY and PEER_SECRET_KEY in the environment); another checkout of this
+project (`--checkout`), to compare before and after; bare uvicorn with the same parser. MinIO's server is in
+no package registry: not_run.
+
+Small: put, get and head of 4 KiB from 16 connections, signed; puts a second to `fdatasync` one at a time.
+Large: 64 MiB, put to MD5 of the same bytes and to `dd` with fsync, and get to nginx from the same disk
+(plain, where ours is decrypted and verified). The put is sent by hand with a signature that does not cover
+the body, once with one core and once with all, which the client uses, too; boto3, which hashes the body
+before the first byte, has a row of its own. Eight parts of 8 MiB, four at a time, are compared to one
+stream. Lists: a page of 1,000 keys of a bucket with many keys, to one with 1,000. Then memory and the start
+to the first answer.
 """
 
 import argparse
 import asyncio
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -26,52 +37,30 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import uvicorn
-from boto3.s3.transfer import TransferConfig
-
-from neocloud.testing.object_control_plane import Account, FakeControlPlane
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from object_peers import (
+    WEED,
+    Server,
+    gateway,
+    given_peer,
+    nginx,
+    packaged,
+    running,
+    seaweedfs,
+)
 
 from tests.objects.s3.raw import signed_head
-from tests.objects.s3.served import Served, serving
 
-ROOT = Path(__file__).parents[1]
 SMALL, LARGE, MIB = bytes(4096), 64 << 20, 1 << 20
 CONNECTIONS = 16
-OWNER = Account("NCAKOWNER0000000", "the-secret-of-the-owner")
-WEED = ROOT / ".cache" / "clients" / "seaweedfs" / "bin" / "weed"
-NGINX = """
-daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr crit;
-events {{}}
-http {{ access_log off; sendfile on; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
-fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-server {{ listen 127.0.0.1:{port}; root {folder}; }} }}
-"""
-
-
-@dataclass
-class Server:
-    process: psutil.Process
-    port: int
-    start_seconds: float
-    registry: str = ""
-    bucket: str = ""
-
-    def s3(self) -> Served:
-        """Return what signs requests to it. The tests' own server has the same account."""
-        return Served(("127.0.0.1", self.port), FakeControlPlane(), None, None, Path(), OWNER)  # type: ignore[arg-type]
-
-    def cpu(self) -> float:
-        return sum(self.process.cpu_times()[:2])
+PARTS = 8
+CORES = list(range(os.cpu_count() or 1))
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
@@ -82,98 +71,14 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": SMALL})
 
 
-def serve(kind: str) -> None:
-    """Serve until the standard input ends; print the port, and the name of a registry."""
-    if kind == "bare":
-        listener = socket.create_server(("127.0.0.1", 0))
-        print(listener.getsockname()[1], flush=True)
-        config = uvicorn.Config(
-            bare, http="httptools", loop="uvloop", lifespan="off", access_log=False, log_level="error"
-        )
-        asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
-        return
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as s3:
-        registry = s3.call(s3.control_plane.make_registry())
-        print(s3.address[1], registry.id.partition("-")[2], flush=True)
-        sys.stdin.read()
-
-
-def free_port() -> int:
-    """Return a port that is free, and whose neighbour for gRPC (SeaweedFS adds 10,000) exists."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        if port < 55_000:
-            return port
-        time.sleep(0)
-
-
-@contextmanager
-def running(command: Sequence[str | Path], port: int = 0) -> Iterator[Server]:
-    """Run a server, which prints its port unless it is given, until the block ends."""
-    begin, pipe = time.monotonic(), subprocess.PIPE
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=pipe, stdout=quiet if port else pipe, stderr=quiet) as started:
-        process, registry = psutil.Process(started.pid), ""
-        try:
-            if (os.cpu_count() or 1) > 1:
-                process.cpu_affinity([0])
-            if not port:
-                assert started.stdout is not None
-                said = started.stdout.readline().decode().split()
-                port, registry = int(said[0]), "".join(said[1:])
-            wait_for_answer(port, started)
-            yield Server(process, port, time.monotonic() - begin, registry)
-        finally:
-            if started.stdin is not None:
-                started.stdin.close()
-            started.terminate()
-            started.wait(60)
-
-
-def wait_for_answer(port: int, started: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        assert started.poll() is None, f"{started.args} ended with {started.returncode}"
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 2) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            if connection.recv(12).startswith(b"HTTP/"):
-                return
-        time.sleep(0.01)
-    raise TimeoutError(f"{started.args} does not answer")
-
-
-@contextmanager
-def seaweedfs() -> Iterator[Server]:
-    with tempfile.TemporaryDirectory() as folder:
-        key = {"accessKey": OWNER.aws_access_key_id, "secretKey": OWNER.secret}
-        actions = ["Admin", "Read", "Write", "List", "Tagging"]
-        keys = {"identities": [{"name": "owner", "credentials": [key], "actions": actions}]}
-        Path(folder, "keys.json").write_text(json.dumps(keys))
-        ports = {name: free_port() for name in ("s3", "filer", "master", "volume")}
-        command = [
-            str(WEED),
-            "server",
-            "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1",
-            f"-dir={folder}",
-            "-master.telemetry=false",
-            "-master.volumeSizeLimitMB=1000",
-            "-volume.max=20",
-            "-s3",
-            f"-s3.config={folder}/keys.json",
-            *(f"-{name}.port={port}" for name, port in ports.items()),
-        ]
-        with running(command, ports["s3"]) as server:
-            yield server
-
-
-@contextmanager
-def nginx(folder: Path) -> Iterator[Server]:
-    port = free_port()
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port))
-    with running(["nginx", "-p", folder, "-c", folder / "nginx.conf"], port) as server:
-        yield server
+def serve_bare() -> None:
+    """Serve until the process is ended; print the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    config = uvicorn.Config(
+        bare, http="httptools", loop="uvloop", lifespan="off", access_log=False, log_level="error"
+    )
+    asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 
 def cpu_ms(server: Server, data: bytes, requests: int, is_head: bool) -> tuple[float, float]:
@@ -257,7 +162,9 @@ def small(figures: Figures, ours: Server, peers: dict[str, Server], requests: in
         own, rate = measure(ours)
         figures.add(f"{method} 4 KiB: ms of processor time a request", own)
         for name, peer in peers.items():
-            figures.add(f"{method} 4 KiB: processor time to {name}", own / measure(peer)[0])
+            theirs, _ = measure(peer)
+            figures.add(f"{method} 4 KiB: ms of processor time of {name}", theirs)
+            figures.add(f"{method} 4 KiB: processor time to {name}", own / theirs)
         if method == "PUT":
             figures.add("PUT 4 KiB: puts a second from 16 connections", rate)
             figures.add(
@@ -265,23 +172,78 @@ def small(figures: Figures, ours: Server, peers: dict[str, Server], requests: in
             )
 
 
-def large(figures: Figures, server: Server, folder: Path, web: Server | None) -> None:
-    client, body = server.s3().client(), os.urandom(LARGE)
-    put = seconds(lambda: client.put_object(Bucket=server.bucket, Key="large", Body=body))
-    link = client.generate_presigned_url("get_object", {"Bucket": server.bucket, "Key": "large"})
-    get = seconds(lambda: urllib.request.urlopen(link).read())
+def send(server: Server, target: str, body: memoryview) -> None:
+    """Put these bytes, with a signature that does not cover them."""
+    head = signed_head(server.s3(), "PUT", f"/{server.bucket}/{target}", {"Content-Length": str(len(body))})
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head)
+        connection.sendall(body)
+        with connection.makefile("rb") as answer:
+            status = answer.readline()
+            assert b" 200 " in status, status
+
+
+def send_parts(server: Server, body: memoryview) -> None:
+    client = server.s3().client()
+    where = {"Bucket": server.bucket, "Key": "parts"}
+    upload = client.create_multipart_upload(**where)["UploadId"]
+    size = len(body) // PARTS
+
+    def part(number: int) -> None:
+        target = f"parts?partNumber={number + 1}&uploadId={upload}"
+        send(server, target, body[size * number : size * (number + 1)])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(part, range(PARTS)))
+    listed = client.list_parts(**where, UploadId=upload)["Parts"]
+    done = [{"PartNumber": each["PartNumber"], "ETag": each["ETag"]} for each in listed]
+    client.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": done})
+
+
+def large(figures: Figures, servers: dict[str, Server], folder: Path, web: Server | None) -> None:
+    body = memoryview(os.urandom(LARGE))
     digest = seconds(lambda: hashlib.md5(body, usedforsecurity=False).digest())
-    figures.add("put 64 MiB: speed to MD5 alone", digest / put)
-    figures.add("put 64 MiB: seconds to dd with fsync", put / seconds(lambda: dd(folder)))
-    figures.add("get 64 MiB: MiB/s", LARGE / MIB / get)
+    figures.add("MD5 alone: MiB/s", LARGE / MIB / digest)
+    flushed = seconds(lambda: dd(folder))
+    plain = None
     if web is not None:
         (folder / "large").write_bytes(body)
         plain = seconds(lambda: urllib.request.urlopen(f"http://127.0.0.1:{web.port}/large").read())
-        figures.add("get 64 MiB: speed to nginx", plain / get)
-    parts = TransferConfig(multipart_threshold=8 * MIB, multipart_chunksize=8 * MIB, max_concurrency=4)
-    (folder / "parts").write_bytes(body)
-    upload = seconds(lambda: client.upload_file(str(folder / "parts"), server.bucket, "parts", Config=parts))
-    figures.add("put 64 MiB as 8 parts, 4 at a time: speed to one stream", put / upload)
+    for name, server in servers.items():
+        before = server.cpu()
+        put = seconds(lambda server=server: send(server, "large", body))
+        figures.add(f"put 64 MiB, {name}: seconds of processor time", server.cpu() - before)
+        figures.add(f"put 64 MiB, {name}: speed to MD5 alone", digest / put)
+        figures.add(f"put 64 MiB, {name}: seconds to dd with fsync", put / flushed)
+        client = server.s3().client()
+        link = client.generate_presigned_url("get_object", {"Bucket": server.bucket, "Key": "large"})
+        get = seconds(lambda link=link: urllib.request.urlopen(link).read())
+        figures.add(f"get 64 MiB, {name}: MiB/s", LARGE / MIB / get)
+        if plain is not None:
+            figures.add(f"get 64 MiB, {name}: speed to nginx", plain / get)
+        whole = seconds(
+            lambda client=client, server=server: client.put_object(
+                Bucket=server.bucket, Key="large", Body=bytes(body)
+            )
+        )
+        figures.add(f"put 64 MiB by boto3, {name}: speed to MD5 alone", digest / whole)
+        with all_cores(server):
+            put = seconds(lambda server=server: send(server, "large", body))
+            figures.add(f"put 64 MiB, {name}, all cores: speed to MD5 alone", digest / put)
+            parts = seconds(lambda server=server: send_parts(server, body))
+            figures.add(f"put 64 MiB as 8 parts, {name}, all cores: speed to one stream", put / parts)
+
+
+@contextmanager
+def all_cores(server: Server) -> Iterator[None]:
+    """Let the server and this client use all cores."""
+    server.use_cores(CORES)
+    os.sched_setaffinity(0, CORES)
+    try:
+        yield
+    finally:
+        server.use_cores(CORES[:1])
+        os.sched_setaffinity(0, CORES[1:] or CORES)
 
 
 def fill(server: Server, bucket: str, keys: int) -> None:
@@ -308,7 +270,7 @@ def pages(figures: Figures, server: Server, keys: int) -> None:
     costs: dict[int, float] = {}
     for count in (1000, keys):
         bucket = f"keys-{count}"
-        client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-north1"})
+        client.create_bucket(Bucket=bucket)
         fill(server, bucket, count)
         before = server.cpu()
         for number in range(50):
@@ -319,6 +281,35 @@ def pages(figures: Figures, server: Server, keys: int) -> None:
     figures.add(f"page of a bucket of {keys} keys: processor time to one of 1,000", costs[keys] / costs[1000])
 
 
+def start(figures: Figures, given: argparse.Namespace, stack: ExitStack) -> dict[str, Server]:
+    """Start the peers that are on the machine."""
+    peers: dict[str, Server] = {}
+    if WEED.exists():
+        peers["SeaweedFS"] = stack.enter_context(seaweedfs())
+    else:
+        figures.not_run("all against SeaweedFS: scripts/install-client seaweedfs")
+    for name, program in (("radosgw", "usr/bin/radosgw"), ("swift", "usr/bin/swift-proxy-server")):
+        if given.debian is not None and (given.debian / program).exists():
+            peers[name] = stack.enter_context(packaged(name, given.debian))
+        else:
+            figures.not_run(f"all against {name}: --debian with its packages")
+    figures.not_run("all against MinIO: its server is in no package registry")
+    peers.update(given.peer)
+    for name, folder in given.checkout:
+        peers[name] = stack.enter_context(gateway(Path(folder)))
+    return peers
+
+
+def memory(figures: Figures, ours: Server, peers: dict[str, Server]) -> None:
+    own = ours.memory()
+    figures.add("memory after this, MiB", own / MIB)
+    for name, peer in peers.items():
+        figures.add(f"memory of {name}, MiB", peer.memory() / MIB)
+        figures.add(f"memory to {name}, which has fewer keys", own / peer.memory())
+        if peer.start_seconds:
+            figures.add(f"start to the first answer, to {name}", ours.start_seconds / peer.start_seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -326,46 +317,39 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000, help="small requests of each kind in a round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keys", type=int, default=100_000, help="keys of the large bucket of the lists")
-    parser.add_argument("--serve", choices=("bare", "objects"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--debian", type=Path, help="folder of a Debian with radosgw or Swift; its /etc/swift changes"
+    )
+    parser.add_argument("--peer", type=given_peer, action="append", default=[], metavar="NAME=PORT,PID[,PID]")
+    parser.add_argument(
+        "--checkout", type=lambda text: text.split("=", 1), action="append", default=[], metavar="NAME=FOLDER"
+    )
+    parser.add_argument("--serve-bare", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        serve(given.serve)
+    if given.serve_bare:
+        serve_bare()
         return
     figures = Figures()
-    if (os.cpu_count() or 1) > 1:
-        os.sched_setaffinity(0, set(range(1, os.cpu_count() or 1)))
+    os.sched_setaffinity(0, CORES[1:] or CORES)
+    print(f"load average before: {os.getloadavg()[0]:.1f}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.chmod(0o755)  # nginx reads it as another user
-        own = [sys.executable, __file__, "--serve"]
-        ours = stack.enter_context(running([*own, "objects"]))
-        peers = {"bare uvicorn": stack.enter_context(running([*own, "bare"]))}
-        if WEED.exists():
-            peers["SeaweedFS"] = stack.enter_context(seaweedfs())
-        else:
-            figures.not_run("all against SeaweedFS: scripts/install-client seaweedfs")
+        ours = stack.enter_context(gateway())
+        peers = start(figures, given, stack)
+        plain = stack.enter_context(running([sys.executable, __file__, "--serve-bare"]))
         web = stack.enter_context(nginx(folder)) if shutil.which("nginx") else None
         if web is None:
             figures.not_run("get 64 MiB against nginx: apt-get install nginx-light")
-        for name, server in {"ours": ours, **peers}.items():
-            server.bucket = "bench"
-            if name != "bare uvicorn":
-                client = server.s3().client()
-                client.create_bucket(
-                    Bucket="bench", CreateBucketConfiguration={"LocationConstraint": "eu-north1"}
-                )
+        for server in (ours, *peers.values()):
+            server.s3().client().create_bucket(Bucket="bench")
         for _ in range(given.rounds):
-            small(figures, ours, peers, given.requests, folder)
-            large(figures, ours, folder, web)
+            small(figures, ours, {**peers, "bare uvicorn": plain}, given.requests, folder)
+            large(figures, {"ours": ours, **peers}, folder, web)
+        memory(figures, ours, peers)
         pages(figures, ours, given.keys)
-        figures.add("memory after this, MiB", ours.process.memory_info().rss / MIB)
-        if "SeaweedFS" in peers:
-            weed = peers["SeaweedFS"]
-            figures.add(
-                "memory to SeaweedFS, which has fewer keys",
-                ours.process.memory_info().rss / weed.process.memory_info().rss,
-            )
-            figures.add("start to the first answer, to SeaweedFS", ours.start_seconds / weed.start_seconds)
+        figures.add("memory after the keys, MiB", ours.memory() / MIB)
+    print(f"load average after: {os.getloadavg()[0]:.1f}")
     figures.print()
 
 

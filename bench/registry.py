@@ -21,7 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from objects import MIB, OWNER, Figures, Server, free_port, running
+from object_gateway import OWNER
+from object_peers import Server, free_port, gateway, running
+from objects import MIB, Figures
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -111,8 +113,7 @@ def main() -> None:
         return
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, set(range(1, os.cpu_count() or 1)))
-    own = [sys.executable, Path(__file__).with_name("objects.py"), "--serve", "objects"]
-    with running(own) as ours, docker_registry() as theirs:
+    with gateway() as ours, docker_registry() as theirs:
         for _ in range(given.rounds):
             measured = measure(ours, given.layers, given.layer_mib)
             peer = measure(theirs, given.layers, given.layer_mib)
@@ -123,7 +124,7 @@ def main() -> None:
                 if peer[name][1] > 0.05:  # below that the clock of processor time is too coarse
                     figures.add(f"{name}: processor time to docker-registry", cpu / peer[name][1])
         for name, server in (("ours", ours), ("docker-registry", theirs)):
-            figures.add(f"memory of {name}, MiB", server.process.memory_info().rss / MIB)
+            figures.add(f"memory of {name}, MiB", server.memory() / MIB)
     figures.print()
 
 

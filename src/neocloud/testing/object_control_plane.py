@@ -37,7 +37,6 @@ from neocloud.objects.access import (
     UnknownToken,
 )
 from neocloud.objects.s3.signature import signing_key
-from neocloud.services.storage.rules.names import name_problem
 
 PERMISSIONS = frozenset(
     (
@@ -235,6 +234,8 @@ class FakeControlPlane:
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec
     ) -> None:
         self._check(aws_access_key_id, project_id, "storage.buckets.create")
+        from neocloud.services.storage.rules.names import name_problem  # noqa: PLC0415  it loads a service
+
         if problem := name_problem(name):
             raise Refused(RefusalCode.INVALID, f"metadata.name: {problem}")
         if any(each.name == name for each in self._buckets.values()):
