@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from neocloud.cli.objects.mount_cache import MountCache
 from neocloud.cli.objects.mount_table import REMOTE, UNMOUNT, mounted_at, state_of
@@ -65,9 +66,8 @@ def require_folder(folder: Path) -> None:
     there = mounted_at(folder)
     if there is not None and there.is_bucket:
         what = "a bucket whose rclone is gone" if state_of(folder) == "stale" else there.bucket
-        raise ClientError(
-            "ALREADY_EXISTS", f"{what} is mounted at {folder}", f"`neo storage unmount {folder}` ends it"
-        )
+        ends = f"`neo storage unmount {quote(str(folder))}` ends it"
+        raise ClientError("ALREADY_EXISTS", f"{what} is mounted at {folder}", ends)
     try:
         is_empty = not any(folder.iterdir())
     except OSError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -70,7 +71,8 @@ def mount(
         options = _options(context, project, cache, size, is_writable=write)
         with stopped_by_signals():
             mount_process.mount_in_background([*options, "--", str(place), str(folder)], folder)
-        say(f"{place} is at {folder}, {_access(write)}. `neo storage unmount {folder}` ends it.")
+        ends = f"`neo storage unmount {quote(str(folder))}` ends it"
+        say(f"{place} is at {folder}, {_access(write)}. {ends}.")
         return
     try:
         with stopped_by_signals():
