@@ -27,6 +27,7 @@ OTHERS = {
         "maintenance.py": "instances under maintenance: public.py, rules and the API use it",
         "preemption.py": "which machines give way to a request: rules, reconcilers and the API use it",
         "encryption.py": "the keys of disks: reconcilers and views use them",
+        "disk_export.py": "the program of the pod that reads a disk for its export",
         "disk_import.py": "the program of the pod that checks and converts the disk of an image",
         "disk_limits.py": "the published limits of disk types: rules, reconcilers and views use them",
         "started_pod.py": "what of a machine's pod stays as it was started",

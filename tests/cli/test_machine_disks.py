@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,8 +164,9 @@ def test_an_import_ends_once_the_running_cloud_offers_it(
     monkeypatch.setattr(Home, "server", lambda _: "runs")
     lists: list[int] = []
 
-    def offered(_: object) -> object:
+    def offered(request: Any) -> object:
         """Nothing at first, then an earlier version of the image, then the new one."""
+        assert request.region, "else a cloud refuses the request"
         lists.append(len(lists))
         answer = contract.message("nebius.compute.v1.ListImagesResponse")()
         if len(lists) > 1:

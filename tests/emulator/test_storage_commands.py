@@ -1,6 +1,7 @@
 """`neo storage` as people use it: signed in with a password, without any access key."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -216,6 +217,33 @@ def test_what_a_kill_leaves_is_seen_and_cleaned(
     assert neo(tmp_path, "storage", "mount", bucket, str(folder), cloud=cloud).returncode == 0
     assert os.listdir(folder) == ["in"]
     assert neo(tmp_path, "storage", "unmount", str(folder), cloud=cloud).returncode == 0
+
+
+def test_an_image_is_exported_and_downloaded(
+    neocloud_emulator: Emulator, tmp_path: Path, new_name: Callable[[], str]
+) -> None:
+    cloud, bucket, name = neocloud_emulator, new_name(), "ubuntu24.04-driverless"
+    assert neo(tmp_path, "storage", "bucket", "create", bucket, cloud=cloud).returncode == 0
+    target = f"s3://{bucket}/out/{name}.qcow2"
+    export = ("compute", "image", "export")
+    ran = neo(tmp_path, *export, name, target, "--name", "golden", "-o", "json", cloud=cloud)
+    assert ran.returncode == 0, ran.stderr
+    file = tmp_path / "disk.qcow2"
+    assert neo(tmp_path, "storage", "cp", target, str(file), cloud=cloud).returncode == 0
+    facts, content = json.loads(ran.stdout), file.read_bytes()
+    assert (facts["size_bytes"], facts["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    assert content.startswith(b"QFI\xfb")
+    other = f"s3://{bucket}/other"
+    assert neo(tmp_path, "storage", "cp", "-", other, cloud=cloud, text="mine").returncode == 0
+    refused = neo(tmp_path, *export, name, other, cloud=cloud)
+    assert refused.returncode and "nothing is replaced" in refused.stderr
+    for wrong in ("./disk.qcow2", f"s3://{bucket}", f"s3://{bucket}/folder/"):
+        refused = neo(tmp_path, *export, name, wrong, cloud=cloud)
+        assert refused.returncode == 2 and "does not name an object" in refused.stderr, refused.stderr
+    absent = neo(tmp_path, *export, "absent", target, cloud=cloud)
+    assert absent.returncode == 3 and "There is no image 'absent'" in absent.stderr
+    assert neo(tmp_path, "compute", "disk-export", "delete", "golden", "--yes", cloud=cloud).returncode == 0
+    assert neo(tmp_path, "storage", "ls", target, cloud=cloud).stdout, "the object stays"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

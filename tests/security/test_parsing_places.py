@@ -53,7 +53,9 @@ OUTSIDE = {
 
 
 FILES_AND_OUTPUT = {
+    "services/compute/disk_export.py": {"json.loads"},
     "services/compute/disk_import.py": {"json.loads"},
+    "services/compute/reconcile/disk_export_pod.py": {"json.loads"},
     "services/compute/reconcile/image_import.py": {"json.loads"},
     "services/inference/public.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},

@@ -23,8 +23,8 @@ from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.world import ContainerState
 from neocloud.engines.manifest import Secret
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
-from neocloud.services.compute.disk_import import WHOLE
 from neocloud.services.compute.disk_export import CLUSTER, ExportedFile
+from neocloud.services.compute.disk_import import WHOLE
 from neocloud.services.compute.reconcile.disk_export_pod import EXPORT_POD
 from neocloud.services.compute.reconcile.image_import import IMPORT_POD
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ async def exported(bench: MachineBench, disk: Path | None, key: str) -> bytes:
         await bench.engine.remove([*export_references(EXPORT), *volume_removal(VolumeView(EXPORT, 1))])
 
 
+def whole(stream: ExportStream) -> bytes:
+    return b"".join(iter(partial(stream.read, MIB), b""))
+
+
 async def _read(bench: MachineBench) -> bytes:
     while True:
         pod = (await bench.engine.observe(EXPORT)).pod(EXPORT_POD)
@@ -50,7 +55,7 @@ async def _read(bench: MachineBench) -> bytes:
             with suppress(RetryLater):
                 size = await read_file_size(bench.engine, EXPORT)
                 stream = ExportStream(bench.engine, EXPORT, size)
-                return await asyncio.to_thread(lambda: b"".join(iter(lambda: stream.read(MIB), b"")))
+                return await asyncio.to_thread(whole, stream)
         elif pod is not None and pod.phase is not PodPhase.PENDING:
             raise AssertionError(await read_problem(bench.engine, EXPORT))
         await asyncio.sleep(0.2)

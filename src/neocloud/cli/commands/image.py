@@ -214,7 +214,7 @@ def _wait_until_offered(place: Home, name: str, version: str) -> None:
     deadline = time.monotonic() + OFFER_SECONDS
     with connect(profile_of_home(place.path, "home")) as client:
         while place.server() is not None:
-            found = client.list_all(PUBLIC_IMAGES, {})
+            found = client.list_all(PUBLIC_IMAGES, {"region": place.settings().region})
             if any(each.metadata.name == name and each.spec.version == version for each in found):
                 return
             if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ import typer
 import yaml
 from google.protobuf.descriptor import Descriptor
 
+from neocloud.cli.commands.disk_export import EXPORT_OVERRIDES
 from neocloud.cli.machine.home import is_emulated
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, warn
 from neocloud.cli.progress import duration, finish, stage
@@ -380,6 +381,7 @@ def _host_of(instance: "Instance") -> str:
 
 
 OVERRIDES: Overrides = {
+    **EXPORT_OVERRIDES,
     "platform": {"list": list_platforms},
     "instance": {
         "create": create,

@@ -1,10 +1,11 @@
 # pyright: strict
 """The program of the pod that reads a disk for its export: the bytes of a plain qcow2 file, at any offset.
-Standard library only: it is mounted into a pod of the launcher's image, which may be one of an earlier release.
+Standard library only: it is mounted into a pod of the launcher's image, which may be one of an earlier
+release.
 
-The disk is hostile, and encrypted: its head is checked here before QEMU's programs open it. They run as a user
-without rights, in a pod without a network, and get the key in memory. The file is never stored anywhere: which
-clusters have data decides where each byte of it is, so that the same disk is always the same file.
+The disk is hostile, and encrypted: its head is checked here before QEMU's programs open it. They run as a
+user without rights, in a pod without a network, and get the key in memory. The file is never stored anywhere:
+which clusters have data decides where each byte of it is, so that the same disk is always the same file.
 
     disk_export.py              find out what there is, serve the disk, and stay
     disk_export.py OFFSET SIZE  write these bytes of the file to the standard output
@@ -71,7 +72,7 @@ def main(arguments: list[str]) -> int:
         os.chown(WORK / "nbd", QEMU_ID, QEMU_ID)
         clusters = read_clusters(encrypted, size)
         serving = start_server(encrypted)
-        file = ExportedFile(size, clusters)
+        file = ExportedFile(size, bytes(clusters))
         (WORK / CLUSTERS).write_bytes(clusters)
         plan = {"disk_size_bytes": size, "file_size_bytes": file.size}
         (WORK / "draft").write_text(json.dumps(plan))
@@ -113,7 +114,11 @@ def read_clusters(encrypted: bool, size: int) -> bytearray:
     """Return a bit for each cluster that has data. Raises Refused."""
     clusters = bytearray(-(-size // CLUSTER // 8) + GROUP_BYTES)
     with started("qemu-img", encrypted, ["map", "--output=json"], stdout=subprocess.PIPE) as listing:
-        signal.signal(signal.SIGALRM, lambda *_: listing.kill())
+
+        def give_up(*_: object) -> None:
+            listing.kill()
+
+        signal.signal(signal.SIGALRM, give_up)
         signal.alarm(MAP_SECONDS)
         assert listing.stdout is not None, "It is a pipe."
         for line in listing.stdout:
@@ -240,7 +245,9 @@ class ExportedFile:
             return (b"\x00\x01" * counted).ljust(CLUSTER, b"\0")
         if number >= self._first_table:
             first = (number - self._first_table) * ENTRIES
-            places = range(self._first_block + first, min(self._first_block + first + ENTRIES, self._first_l2))
+            places = range(
+                self._first_block + first, min(self._first_block + first + ENTRIES, self._first_l2)
+            )
             return _table(place * CLUSTER for place in places)
         if number:
             return self._l1(number - 1)
@@ -297,19 +304,28 @@ def write_file_bytes(offset: int, size: int, target: BinaryIO) -> None:
     file = ExportedFile(plan["disk_size_bytes"], (WORK / CLUSTERS).read_bytes())
     wanted = range(offset // CLUSTER, min(offset + size, file.size) // CLUSTER)
     with connected(WORK / SOCKET) as disk:
-        pending = None  # the first cluster and the number of a run of the disk
-        for number in wanted:
-            found = file.cluster(number)
-            if pending and found == sum(pending):
-                pending = (pending[0], pending[1] + 1)
-                continue
-            if pending:
-                target.write(read_disk(disk, *pending, plan["disk_size_bytes"]))
-            pending = (found, 1) if isinstance(found, int) else None
+        for found in runs(file, wanted):
             if isinstance(found, bytes):
                 target.write(found)
-        if pending:
-            target.write(read_disk(disk, *pending, plan["disk_size_bytes"]))
+            else:
+                target.write(read_disk(disk, found, plan["disk_size_bytes"]))
+
+
+def runs(file: ExportedFile, wanted: range) -> Iterator[bytes | range]:
+    """Yield these clusters of the file: their bytes, or the clusters of the disk that follow each other."""
+    run = range(0)
+    for number in wanted:
+        found = file.cluster(number)
+        if run and found == run.stop:
+            run = range(run.start, run.stop + 1)
+            continue
+        if run:
+            yield run
+        run = range(found, found + 1) if isinstance(found, int) else range(0)
+        if isinstance(found, bytes):
+            yield found
+    if run:
+        yield run
 
 
 def connected(path: Path) -> socket.socket:
@@ -326,9 +342,9 @@ def connected(path: Path) -> socket.socket:
     return connection
 
 
-def read_disk(connection: socket.socket, first: int, count: int, disk_bytes: int) -> bytes:
+def read_disk(connection: socket.socket, clusters: range, disk_bytes: int) -> bytes:
     """Return clusters of the disk; the last one of it is filled up with zeros. Raises OSError."""
-    start, wanted = first * CLUSTER, count * CLUSTER
+    start, wanted = clusters.start * CLUSTER, len(clusters) * CLUSTER
     there = min(wanted, disk_bytes - start)
     connection.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, 0, start, there))
     _, error, _ = struct.unpack(">IIQ", received(connection, 16))

@@ -53,7 +53,6 @@ class StoreObjectWrites:
         place = ObjectPlace(folder.bucket, folder.key + name)
         await self._clients.answered(place, CREATE, "written", lambda: _put_once(s3, place, file))
 
-
     async def put_new(self, resource_id: str, place: ObjectPlace, stream: BinaryIO) -> None:
         s3 = await self._clients.client(resource_id, place)
         await self._clients.answered(place, CREATE, "written", lambda: _put_new(s3, place, stream))

@@ -167,7 +167,6 @@ class ObjectWrites(Protocol):
         a file. It may be repeated with the same bytes. Raises Unwritable."""
         ...
 
-
     async def put_new(self, resource_id: str, place: ObjectPlace, stream: BinaryIO) -> None:
         """Write an object at the place that was allowed, where there is none: all bytes of a stream, which is
         read in another thread. It is visible once it is whole. It may be repeated with the same bytes. Raises

@@ -1,5 +1,5 @@
 # pyright: strict
-"""The pod of an export, which reads a copy of the disk (`disk_export.py`), and the file as it is read from it.
+"""The pod of an export, which reads a copy of the disk (`disk_export.py`), and the file as it is read there.
 
 The pod has the copy, its key, and no network. The bytes go through this process in pieces, by the engine's
 own protocol. Nothing is stored on the way, decrypted or not.
@@ -101,8 +101,8 @@ async def read_file_size(engine: Engine, export_id: str) -> int:
     if done.exit_code:
         raise RetryLater("reading the tables of the disk")
     try:
-        size = int(json.loads(done.stdout)["file_size_bytes"])
-    except (ValueError, TypeError, KeyError) as error:
+        size = int(json.loads(done.stdout[:LOG_BYTES])["file_size_bytes"])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise RetryLater(f"the pod does not say how large the disk is: {error!r}") from error
     if not 0 < size <= 2 * disk_export.LARGEST_DISK_BYTES:
         raise Failed(DiskReason.EXPORT_REFUSED, f"The disk cannot be exported: it would have {size:,} bytes.")
@@ -113,9 +113,8 @@ async def read_problem(engine: Engine, export_id: str) -> str:
     """Return why the pod has ended; "" where it did not end by itself."""
     page = await engine_call(engine.log_page(Reference("Pod", export_id, EXPORT_POD), tail=LOG_LINES))
     try:
-        said = json.loads(page.lines[-1][:LOG_BYTES]) if page.lines else {}
-        return str(said["problem"])
-    except (ValueError, TypeError, KeyError):
+        return str(json.loads(page.lines[-1][:LOG_BYTES])["problem"])
+    except (ValueError, TypeError, LookupError, RecursionError):
         return ""
 
 

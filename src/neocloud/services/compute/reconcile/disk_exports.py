@@ -76,7 +76,7 @@ class DiskExportReconciler(CopyReconciler[DiskExport]):
         observation = Observation() if has_ended else await self._engine.observe(export.metadata.id)
         return VolumeScope(context, export, volume, observation)
 
-    def steps(self, scope: ExportScope) -> Sequence[Step]:
+    def steps(self, scope: ExportScope) -> Sequence[Step[ExportScope]]:
         if scope.resource.status.sha256:
             return (Step("Remove the copy", self._remove_all),)
         if scope.context.resource.state == FAILED:
@@ -90,7 +90,7 @@ class DiskExportReconciler(CopyReconciler[DiskExport]):
             Step("Remove the copy", self._remove_all),
         )
 
-    def delete_steps(self, scope: ExportScope) -> Sequence[Step]:
+    def delete_steps(self, scope: ExportScope) -> Sequence[Step[ExportScope]]:
         return (Step("Stop writing", self._remove_all),)
 
     def status(self, scope: ExportScope, result: ReconcileResult) -> ReconcileResult:
