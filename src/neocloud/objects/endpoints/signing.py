@@ -1,7 +1,7 @@
 """Signs requests to S3 endpoints, by the signer of botocore.
 
-It is imported with the first endpoint that wants signatures: it takes 8 MiB of memory, which a gateway without
-transfers saves.
+It is imported with the first endpoint that wants signatures: it takes 8 MiB of memory, which a gateway
+without transfers saves.
 """
 
 from collections.abc import Mapping

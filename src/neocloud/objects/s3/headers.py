@@ -9,12 +9,14 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
+from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from neocloud.objects.s3.errors import S3Error, denied, invalid, not_served
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.storage_class import SELECTABLE, StorageClass
 from neocloud.objects.types import (
+    READ_ALWAYS,
     Attributes,
     Bucket,
     ByteRange,
@@ -48,6 +50,8 @@ _COPY_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CANNED = ("private", "bucket-owner-full-control", "bucket-owner-read")
 _PUBLIC = ("public-read", "public-read-write", "authenticated-read", "aws-exec-read", "log-delivery-write")
+_READ_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
+_KEY_PARTS = ("algorithm", "key", "key-md5")
 SSE, _KMS_KEY = "x-amz-server-side-encryption", "x-amz-server-side-encryption-aws-kms-key-id"
 _SSE_C = "x-amz-server-side-encryption-customer"
 
@@ -189,7 +193,7 @@ def check_no_encryption(request: S3Request) -> None:
 def customer_key(request: S3Request, *, of_source: bool = False) -> bytes | None:
     """Return the key of the client that encrypts an object (SSE-C). Raises S3Error."""
     start = f"x-amz-copy-source{_SSE_C.removeprefix('x-amz')}" if of_source else _SSE_C
-    given = [request.header(f"{start}-{name}") for name in ("algorithm", "key", "key-md5")]
+    given = [request.header(f"{start}-{name}") for name in _KEY_PARTS]
     if not any(given):
         return None
     if not request.is_secure:
@@ -272,6 +276,8 @@ def copy_range(text: str) -> ByteRange | None:
 
 def read_conditions(request: S3Request, start: str = "") -> ReadConditions:
     """`start` is "x-amz-copy-source-" for those of the source of a copy."""
+    if not any(f"{start}{name}" in request.headers for name in _READ_CONDITIONS):
+        return READ_ALWAYS
     return ReadConditions(
         if_match=etags(request.header(f"{start}if-match")),
         if_none_match=etags(request.header(f"{start}if-none-match")),
@@ -320,6 +326,7 @@ def http_time(text: str) -> datetime | None:
         return None
 
 
+@lru_cache(maxsize=1024)
 def http_date(moment: datetime) -> str:
     return format_datetime(moment.astimezone(UTC).replace(microsecond=0), usegmt=True)
 

@@ -162,12 +162,22 @@ _CANDIDATES = {
     for level in Level
     for method in {each.method for each in TABLE}
 }
+_PLAIN = {
+    place: next((each for each in candidates if not each.marks), None)
+    for place, candidates in _CANDIDATES.items()
+}
+"""What a request is that has neither a query nor the header of a copy."""
+_COPY_SOURCE = "x-amz-copy-source"
 _PART_READS = {"GetObject": ("partNumber",), "HeadObject": ("partNumber",)}
 
 
 def recognize(request: S3Request) -> Operation:
     """Raises S3Error for what is not served."""
     level = Level.OBJECT if request.key else Level.BUCKET if request.bucket else Level.SERVICE
+    if not request.query and _COPY_SOURCE not in request.headers:
+        plain = _PLAIN.get((level, request.method))
+        if plain is not None:
+            return plain
     given = SUBRESOURCES & request.query.keys()
     candidates = _CANDIDATES.get((level, request.method), ())
     for each in candidates:

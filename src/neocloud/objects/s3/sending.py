@@ -27,10 +27,13 @@ async def send_response(
                 await body.discard()  # a close with bytes unread would take the response from the client
                 await send({"type": "http.response.body", "body": b""})
             return
+        left = reader.length
         async for chunk in reader:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            left -= len(chunk)
+            await send({"type": "http.response.body", "body": chunk, "more_body": left > 0})
             sent(len(chunk))
-        await send({"type": "http.response.body", "body": b""})
+        if left or not reader.length:
+            await send({"type": "http.response.body", "body": b""})
     finally:
         if reader is not None:
             await reader.close()

@@ -231,7 +231,7 @@ def canonical_request(signed: Signed, incoming: Incoming, path: str) -> str:
         if name != b"X-Amz-Signature" or not signed.is_presigned
     )
     headers = "".join(
-        f"{name}:{_SPACES.sub(' ', incoming.headers.get(name, '').strip())}\n" for name in signed.headers
+        f"{name}:{_single_spaced(incoming.headers.get(name, ''))}\n" for name in signed.headers
     )
     lines = [
         *(incoming.method, path or "/", "&".join(f"{name}={value}" for name, value in query)),
@@ -240,20 +240,24 @@ def canonical_request(signed: Signed, incoming: Incoming, path: str) -> str:
     return "\n".join(lines)
 
 
+def _single_spaced(value: str) -> str:
+    return _SPACES.sub(" ", value.strip()) if "  " in value else value.strip()
+
+
 def string_to_sign(signed: Signed, request: str) -> str:
     digest = hashlib.sha256(request.encode("latin-1", "replace")).hexdigest()
     return f"{ALGORITHM}\n{signed.date}\n{signed.scope}\n{digest}"
 
 
 def sign(key: bytes, text: str) -> str:
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 def signing_key(secret: str, day: str, region: str) -> bytes:
     """Return the key that signs the requests of a day."""
     key = f"AWS4{secret}".encode()
     for part in (day, region, "s3", "aws4_request"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        key = hmac.digest(key, part.encode(), "sha256")
     return key
 
 
