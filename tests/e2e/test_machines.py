@@ -42,21 +42,33 @@ class Machine:
 
     @classmethod
     def create(
-        cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
+        cls,
+        cloud: Cloud,
+        name: str,
+        boot_disk: Mapping[str, Any] | None = None,
+        script: str = "",
+        **more: Any,
     ) -> "Machine":
-        machine = cls.request(cloud, name, boot_disk, **more)
+        machine = cls.request(cloud, name, boot_disk, script, **more)
         machine.until("RUNNING")
         return machine
 
     @classmethod
     def request(
-        cls, cloud: Cloud, name: str, boot_disk: Mapping[str, Any] | None = None, **more: Any
+        cls,
+        cloud: Cloud,
+        name: str,
+        boot_disk: Mapping[str, Any] | None = None,
+        script: str = "",
+        **more: Any,
     ) -> "Machine":
-        """Create it, and do not wait until it runs."""
+        """Create it, and do not wait until it runs. The image runs a script as user data; OWNER in it becomes
+        the owner's public key."""
         key = cloud.folder / "user" / f"key-{name}"
         key.unlink(missing_ok=True)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-        user = {"name": "ubuntu", "ssh_authorized_keys": [key.with_suffix(".pub").read_text().strip()]}
+        public = key.with_suffix(".pub").read_text().strip()
+        user = {"name": "ubuntu", "ssh_authorized_keys": [public]}
         subnets = cloud.call("nebius.vpc.v1.SubnetService/List", {"parent_id": cloud.project_id}).items
         managed = {
             "name": f"{name}-boot",
@@ -77,7 +89,7 @@ class Machine:
             "boot_disk": boot_disk or {"attach_mode": "READ_WRITE", "managed_disk": managed},
             "network_interfaces": [interface],
             # Without its first line, as clients in the wild send it.
-            "cloud_init_user_data": yaml.safe_dump({"users": [user]}),
+            "cloud_init_user_data": script.replace("OWNER", public) or yaml.safe_dump({"users": [user]}),
         } | more
         request = {"metadata": {"parent_id": cloud.project_id, "name": name}, "spec": spec}
         operation = cloud.call(f"{COMPUTE}.InstanceService/Create", request)

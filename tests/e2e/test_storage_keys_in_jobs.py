@@ -1,7 +1,9 @@
 """Jobs use buckets with keys that the cloud brings to the nodes: nobody copied one."""
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,20 @@ s3 = boto3.client("s3")
 s3.put_object(Bucket="jobs", Key=getpass.getuser(), Body=b"from a job")
 print(s3.get_object(Bucket="jobs", Key=getpass.getuser())["Body"].read().decode())
 """
+
+
+MOUNT = """
+import ctypes, os, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+def said(result):
+    return "yes" if result == 0 else os.strerror(ctypes.get_errno())
+print("device", os.path.exists("/dev/fuse"))
+print("node", subprocess.run(["mknod", "/tmp/fuse", "c", "10", "229"], capture_output=True).returncode != 0)
+print("mount", said(libc.mount(b"fuse", b"/tmp", b"fuse", 0, b"fd=3,rootmode=40000,user_id=0,group_id=0")))
+print("user namespace", said(libc.unshare(0x10000000)))
+print("mount namespace", said(libc.unshare(0x20000)))
+"""
+"""What a file system of a user needs, each asked for by a job."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +93,45 @@ def test_jobs_of_root_and_of_a_user_act_as_the_service_account(
     finally:
         change(bank, "")
     wait_until(lambda: not key_holders(bank), "the keys are gone", seconds=180)
-    assert bank.ssh(f"ls {FOLDER}") == ""
+    assert bank.ssh(f"ls {FOLDER}").split() == ["neo-rclone", "rclone.config"], "which have no key"
+
+
+def test_a_job_cannot_mount_and_copies_with_rclone(bank: Cluster, bucket: str) -> None:
+    """Neither root nor a user: mounting would be a way out of the shared root."""
+    program = shutil.which("rclone")
+    if program is None:
+        pytest.skip("rclone is not installed")
+    neo, neo_json = bank.cloud.neo, bank.cloud.neo_json
+    account = neo_json("iam", "service-account", "create", "copier")["metadata"]["id"]
+    neo("iam", "group-membership", "create", "--parent-id", "editors", "--member-id", "copier")
+    bank.copy_in(Path(program), "/usr/local/bin/rclone")
+    bank.ssh("chmod 755 /usr/local/bin/rclone; cat >/usr/local/share/mount.py", stdin=MOUNT)
+    try:
+        change(bank, account, "kim")
+        wait_until(lambda: key_holders(bank) == ["root", "kim"], "both have keys", seconds=180)
+        copy = f"{FOLDER}/neo-rclone"
+        work = (
+            f"python3 /usr/local/share/mount.py; {copy} mount neo:jobs /mnt 2>&1; mkdir /tmp/made;"
+            f" date > /tmp/made/$(id -un)-copied; {copy} copy /tmp/made neo:jobs/made 2>&1;"
+            f" {copy} lsf neo:jobs/made 2>&1"
+        )
+        refused = [
+            "device False",
+            "node True",
+            "mount Operation not permitted",
+            "user namespace Operation not permitted",
+            "mount namespace Operation not permitted",
+        ]
+        said = bank.run_job(work, "--nodelist=worker-1").splitlines()
+        assert said[:5] == refused and "nodes cannot mount" in said[5] and said[6:] == ["root-copied"]
+        bank.ssh("cat >/home/kim/copy.sh", stdin=f"#!/bin/bash\n{work}\n")
+        command = "cd && sbatch --wait --output=copied --nodelist=worker-0 copy.sh; cat copied"
+        said = bank.ssh(f"su -l kim -c '{command}'").splitlines()[1:]
+        assert said[:5] == refused and said[6:] == ["kim-copied", "root-copied"]
+    finally:
+        change(bank, "")
+        bank.ssh("rm -f /usr/local/bin/rclone /usr/local/share/mount.py")
+    wait_until(lambda: not key_holders(bank), "the keys are gone", seconds=180)
 
 
 def test_a_person_in_a_group_uses_buckets_after_allowing_it(

@@ -50,8 +50,10 @@ EVALUATION = (
 )
 ASKED = "the emulator has no gateway: tests/e2e/inference/test_documentation.py::test_a_question_is_asked"
 LM_EVAL = "needs lm-eval: tests/recipes/test_lm_eval_tasks.py"
-MOUNT = (
-    "needs FUSE: tests/emulator/test_storage_commands.py::test_a_bucket_is_mounted_until_it_is_unmounted"
+MOUNT = "needs FUSE: tests/emulator/test_storage_commands.py::test_a_bucket_is_mounted_until_it_is_unmounted"
+MACHINE_MOUNT = (
+    "real QEMU: tests/e2e/test_bucket_mounts.py"
+    "::test_a_machine_mounts_a_bucket_with_the_key_of_a_service_account"
 )
 EXAMPLE = "tests/emulator/test_guide.py::test_the_example_of_the_guide_passes"
 DSTACK = "tests/conformance/test_dstack.py::test_dstack_creates_reaches_and_terminates_a_machine"
@@ -133,6 +135,10 @@ READERS: Mapping[str, Reader] = {
             "neo up --object-blobs": OTHER_ENGINE,
             "neo up --object-metadata": POSTGRESQL,
             "neo storage mount": MOUNT,
+            "neo storage unmount": MOUNT,
+            "neo compute instance create reader": MACHINE_MOUNT,
+            "neo ssh reader": MACHINE_MOUNT,
+            "printf": MACHINE_MOUNT,
             "#!/bin/bash": STORAGE_JOB,
             "neo slurm storage": STORAGE_KEYS,
             "neo storage bucket create sets": FILESYSTEM_BUCKET,

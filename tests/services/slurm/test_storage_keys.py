@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 import grpc
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
@@ -26,9 +27,10 @@ from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.iam.access.signed_requests import StoreSignedRequests
 from neocloud.services.slurm.access import SlurmFactory
-from neocloud.services.slurm.reconcile import storage_keys
+from neocloud.services.slurm.reconcile import storage_files, storage_keys
 from neocloud.services.slurm.types import DELIVER_KEYS
-from neocloud.testing.waiting import until
+from neocloud.testing.gateway import free_port
+from neocloud.testing.waiting import until, wait_until
 from tests import control_plane
 from tests.objects.s3.served import error_of
 from tests.services.slurm.test_members import join, leave, make_group, name_groups
@@ -351,14 +353,18 @@ async def test_keys_are_renewed_before_they_end_and_a_broken_login_node_holds_up
     await until(lambda: cloud.login.keys[0] != first)
 
 
+FOR_ALL = ("neo-rclone", "rclone.config")
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="changes owners, and acts as another user"
 )
 
 
-def deliver(root: Path, lines: str) -> subprocess.CompletedProcess[str]:
-    arguments = [str(root), storage_keys.FOLDER, "eu-north1", "https://storage.test", "/ca.pem"]
-    command = ["/bin/sh", "-c", storage_keys.DELIVER, DELIVER_KEYS, *arguments, storage_keys.PROFILE]
+def deliver(
+    root: Path, lines: str, endpoint: str = "https://storage.test"
+) -> subprocess.CompletedProcess[str]:
+    arguments = [str(root), storage_files.FOLDER, "eu-north1", endpoint, "/ca.pem", storage_files.PROFILE]
+    rclone = storage_files.rclone_script("eu-north1", endpoint)
+    command = ["/bin/sh", "-c", storage_files.DELIVER, DELIVER_KEYS, *arguments, rclone]
     return subprocess.run(command, input=lines, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -385,7 +391,7 @@ def shared_root() -> Any:
 def test_a_user_reads_its_own_key_and_no_other(shared_root: Path) -> None:
     assert deliver(shared_root, "5000 NCTKann secret-of-ann 2026-01-01T00:00:00Z\n").returncode == 0
     assert deliver(shared_root, "5001 NCTKbob secret-of-bob 2026-01-01T00:00:00Z\n").returncode == 0
-    folder = shared_root / storage_keys.FOLDER[1:]
+    folder = shared_root / storage_files.FOLDER[1:]
     said = as_user(5000, "cat", str(folder / "5000.json"))
     assert json.loads(said.stdout) == {
         "Version": 1,
@@ -397,12 +403,12 @@ def test_a_user_reads_its_own_key_and_no_other(shared_root: Path) -> None:
     assert as_user(5000, "cat", str(folder / "5001.json")).returncode == 1
     for attack in (f"rm -f {folder}/5001.json", f"touch {folder}/x", f"mv {folder}/5000.json {folder}/y"):
         assert as_user(5000, "sh", "-c", attack).returncode == 1, attack
-    assert "credential_process = cat " + storage_keys.FOLDER in (folder / "5000.config").read_text()
+    assert "credential_process = cat " + storage_files.FOLDER in (folder / "5000.config").read_text()
     assert sorted(each.name for each in folder.iterdir()) == [
-        *("5000.config", "5000.json", "5001.config", "5001.json")
+        *("5000.config", "5000.json", "5001.config", "5001.json", *FOR_ALL)
     ]
     assert deliver(shared_root, "5000 -\n").returncode == 0
-    assert sorted(each.name for each in folder.iterdir()) == ["5001.config", "5001.json"]
+    assert sorted(each.name for each in folder.iterdir()) == [*("5001.config", "5001.json", *FOR_ALL)]
     bashrc = (shared_root / "etc" / "bash.bashrc").read_text()
     assert bashrc.count("neocloud-storage.sh") == 2 and bashrc.endswith("echo mine\n")  # one line
 
@@ -417,9 +423,9 @@ async def test_amazons_clients_read_it_and_a_program_that_runs_on_reads_the_next
     await cloud.bucket("sets")
     soon = contract.timestamp(datetime.now(UTC) + timedelta(minutes=5)).ToJsonString()
     assert deliver(shared_root, f"0 {' '.join(cloud.login.keys[0])} {soon}\n").returncode == 0
-    config = shared_root / storage_keys.FOLDER[1:] / "0.config"
+    config = shared_root / storage_files.FOLDER[1:] / "0.config"
     text = config.read_text().replace("https://storage.test", cloud.s3_url)
-    config.write_text(text.replace(storage_keys.FOLDER, f"{shared_root}{storage_keys.FOLDER}"))
+    config.write_text(text.replace(storage_files.FOLDER, f"{shared_root}{storage_files.FOLDER}"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
@@ -431,12 +437,72 @@ async def test_amazons_clients_read_it_and_a_program_that_runs_on_reads_the_next
 
 
 @needs_root
+@pytest.mark.skipif(shutil.which("rclone") is None, reason="rclone is not installed")
+async def test_rclone_reads_it_and_each_user_has_its_own(cloud: Cloud, shared_root: Path) -> None:
+    """Also while it runs on, and in a shell that names an authority, where rclone alone ends."""
+    account = await cloud.account("trainer", "editors")
+    cluster = await cloud.cluster(service_account_id=account, users=[{"name": "kim"}])
+    await until_keys(cloud, cluster, 0, 5000)
+    await cloud.bucket("sets")
+    await asyncio.to_thread(use_rclone, cloud, shared_root)
+
+
+def use_rclone(cloud: Cloud, shared_root: Path) -> None:
+    folder, key = shared_root / storage_files.FOLDER[1:], cloud.login.keys[5000]
+    cloud.s3_of(0).put_object(Bucket="sets", Key="train/one", Body=b"hello")
+
+    def give(key: tuple[str, str], lifetime: timedelta) -> None:
+        ends = contract.timestamp(datetime.now(UTC) + lifetime).ToJsonString()
+        assert deliver(shared_root, f"5000 {' '.join(key)} {ends}\n", cloud.s3_url).returncode == 0
+        for name in FOR_ALL:  # as if this machine's root were the shared root
+            text = (folder / name).read_text().replace(storage_files.FOLDER, str(folder))
+            (folder / name).write_text(text)
+
+    def rclone(uid: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return as_user(uid, str(folder / "neo-rclone"), *arguments, AWS_CA_BUNDLE="/etc/passwd")
+
+    give(key, timedelta(hours=1))
+    copied = rclone(5000, "cat", "neo:sets/train/one")
+    assert copied.stdout == "hello", copied.stderr
+    said = rclone(5001, "cat", "neo:sets/train/one")
+    assert said.returncode == 1 and "neo slurm storage allow" in said.stderr and not said.stdout
+    said = rclone(5000, "mount", "neo:sets", "/mnt")
+    assert said.returncode == 1 and "nodes cannot mount" in said.stderr
+
+    give(("NCTKwrong", "wrong"), timedelta(seconds=1))
+    port = free_port()
+    command = [str(folder / "neo-rclone"), "serve", "http", "neo:sets", f"--addr=127.0.0.1:{port}"]
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    become = ["setpriv", "--reuid=5000", "--regid=5000", "--clear-groups", "--inh-caps=-all"]
+    serving = subprocess.Popen([*become, *command], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: status_of(port) is not None, "rclone to answer")
+        assert status_of(port) != 200
+        give(key, timedelta(hours=1))
+        wait_until(lambda: status_of(port) == 200, "rclone to read the next key")
+        for name in ("cmdline", "environ"):
+            shown = Path(f"/proc/{serving.pid}/{name}").read_bytes()
+            assert b"rclone" in shown.lower() and key[1].encode() not in shown
+    finally:
+        serving.terminate()
+        serving.wait()
+
+
+def status_of(port: int) -> int | None:
+    """Return what a server on this machine answers for the object; None while it does not."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/train/one", trust_env=False).status_code
+    except httpx.TransportError:
+        return None
+
+
+@needs_root
 def test_what_a_user_makes_of_its_own_file_leads_nowhere(shared_root: Path) -> None:
     """It may be a link, readable by others, or kept open: the next key is a new file."""
     line = "5000 NCTKann {} 2026-01-01T00:00:00Z\n"
     assert deliver(shared_root, line.format("one")).returncode == 0
-    (shared_root / storage_keys.FOLDER[1:] / ".new.cut-off").write_text("secret")
-    key = shared_root / storage_keys.FOLDER[1:] / "5000.json"
+    (shared_root / storage_files.FOLDER[1:] / ".new.cut-off").write_text("secret")
+    key = shared_root / storage_files.FOLDER[1:] / "5000.json"
     assert as_user(5000, "chmod", "666", str(key)).returncode == 0
     with key.open() as held:
         victim = shared_root / "etc" / "shadow"
@@ -456,7 +522,7 @@ def test_shells_find_the_key_unless_a_user_has_set_up_another(shared_root: Path)
     folder = shared_root / "keys"
     folder.mkdir()
     (folder / "5000.config").write_text("")
-    profile.write_text(storage_keys.PROFILE.replace(storage_keys.FOLDER, str(folder)))
+    profile.write_text(storage_files.PROFILE.replace(storage_files.FOLDER, str(folder)))
     for path, mode in ((profile, 0o644), (folder, 0o755), (folder / "5000.config", 0o644)):
         path.chmod(mode)  # whatever the umask is
     print_it = f'. {profile}; echo "${{AWS_CONFIG_FILE:-none}}"'

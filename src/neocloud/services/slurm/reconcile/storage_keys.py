@@ -19,6 +19,7 @@ from neocloud.messages.neocloud.slurm.v1 import StorageKeyStatus
 from neocloud.services.iam.types import WorkloadKeys
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.storage_files import AUTHORITY, DELIVER, FOLDER, PROFILE, rclone_script
 from neocloud.services.slurm.types import DELIVER_KEYS
 from neocloud.services.storage.public import AccessNotifier
 
@@ -28,63 +29,6 @@ RENEWAL = timedelta(hours=1)
 BATCH = 100
 """Keys that one run delivers."""
 MAX_MESSAGE = 300
-FOLDER = "/var/lib/neocloud/storage"
-AUTHORITY = "/run/neocloud/storage/ca.pem"
-PROFILE = f"""\
-# Written by the cloud. Keys for object storage, which it renews; what you have set up yourself stays in use.
-case ${{AWS_CONFIG_FILE:-}} in
-"" | {FOLDER}/*) # none, or that of the user who started this shell
-    unset AWS_CONFIG_FILE
-    neocloud_config={FOLDER}/${{UID:-$(id -u)}}.config
-    if [ -r "$neocloud_config" ] && [ -z "${{AWS_PROFILE:-}}${{AWS_ACCESS_KEY_ID:-}}" ] &&
-        [ ! -e "${{HOME:-}}/.aws/config" ] && [ ! -e "${{HOME:-}}/.aws/credentials" ]; then
-        export AWS_CONFIG_FILE="$neocloud_config"
-    fi
-    unset neocloud_config
-    ;;
-esac
-"""
-
-DELIVER = r"""
-set -eu
-umask 022
-root=$1 folder=$2 region=$3 endpoint=$4 authority=$5 profile=$6
-replace() { # file, owner, mode: by what standard input has, never through what lies there
-    new=$(mktemp "$root$folder/.new.XXXXXX")
-    cat >"$new"
-    chmod "$3" "$new"
-    chown "$2" "$new"
-    mv -fT "$new" "$1"
-}
-mkdir -p "$root/etc/profile.d" "$root$folder"
-chmod 755 "$root${folder%/*}" "$root$folder"
-rm -f "$root$folder"/.new.* # of a run that was cut off
-while read -r uid id secret ends; do
-    key=$folder/$uid.json config=$folder/$uid.config
-    if [ "$id" = - ]; then
-        rm -f "$root$key" "$root$config"
-        continue
-    fi
-    replace "$root$key" "$uid" 400 <<END
-{"Version": 1, "AccessKeyId": "$id", "SecretAccessKey": "$secret", "Expiration": "$ends"}
-END
-    replace "$root$config" 0 644 <<END
-[default]
-region = $region
-endpoint_url = $endpoint
-ca_bundle = $authority
-credential_process = cat $key
-END
-done
-printf %s "$profile" | replace "$root/etc/profile.d/neocloud-storage.sh" 0 644
-line='[ ! -r /etc/profile.d/neocloud-storage.sh ] || . /etc/profile.d/neocloud-storage.sh'
-shells=$root/etc/bash.bashrc
-if [ -f "$shells" ] && ! grep -qxF -e "$line" "$shells"; then
-    { echo "$line"; cat "$shells"; } | replace "$shells" 0 644
-fi
-"""
-"""Standard input has a line for each user: number, id of the key, secret, end; "-" for a key that goes. Users
-may write to none of these folders, so none of them has put a link or another file where one is made."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +140,7 @@ class StorageKeys:
         """Return why it failed; "" if it did not. The keys are in no argument: other users see arguments."""
         region = self._settings.region
         endpoint = f"https://{storage_host_name(region)}"
-        arguments = ["", FOLDER, region, endpoint, AUTHORITY, PROFILE]
+        arguments = ["", FOLDER, region, endpoint, AUTHORITY, PROFILE, rclone_script(region, endpoint)]
         try:
             result = await self._access.run_in_login_shell(
                 scope.cluster_id,
