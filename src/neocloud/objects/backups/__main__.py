@@ -32,12 +32,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the backup")
     parser.add_argument("--keep", type=int, default=1, help="snapshots to keep")
     parser.add_argument("--snapshot", help="snapshot to restore; default: the newest")
+    parser.add_argument("--metadata", type=Path, help="file with the address of a database to restore into")
     given = parser.parse_args()
     store = object_gateway_folder(given.home)
     if given.verb == "backup":
         ended = _run(lambda show: back_up(store, given.folder, datetime.now(UTC), given.keep, show))
     else:
-        ended = _run(lambda show: restore(given.folder, store, _key(store), given.snapshot, show))
+        ended = _run(
+            lambda show: restore(given.folder, store, _key(store), given.snapshot, show, given.metadata)
+        )
     _write(ended)
     sys.exit(0 if "done" in ended else 1)
 

@@ -4,34 +4,33 @@
     <folder>/neocloud-objects.json              of which store the backup is
     <folder>/blobs/ab/<name>                    sealed bodies, each once
     <folder>/snapshots/20261126T204500Z.db      the metadata of a moment; complete when it has this name
+    <folder>/snapshots/20261126T204500Z.pg/     the same of a store whose metadata are in PostgreSQL
 
 Blobs never change, so a backup copies those that are new since the last one, and several snapshots share
 them. Bodies stay encrypted: the key of the store is in the backup of the state (`neo backup`), not here.
 """
 
-import hashlib
 import json
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.core.osfiles import Locked, sync_folder, take_lock
 from neocloud.objects.blobs.driver import NAME
-from neocloud.objects.blobs.record import engine_of
-from neocloud.objects.store import KEY_CHECK
 
 MARK, BLOBS, SNAPSHOTS, METADATA = "neocloud-objects.json", "blobs", "snapshots", "meta.db"
 LOCK = "lock"
-FORMAT = 1
+SQLITE, POSTGRESQL = ".db", ".pg"
+FORMAT = 2
+"""2 has snapshots of PostgreSQL, whose blobs a release that knows 1 alone would remove."""
+FIRST_FORMAT = 1
 STAMP = "%Y%m%dT%H%M%SZ"
 DRAFT = ".draft"
-NAMED = "SELECT blob FROM content WHERE blob IS NOT NULL"
 _THREADS = 4
 
 Show = Callable[[str], None]
@@ -48,7 +47,9 @@ class ObjectBackupError(Exception):
 def snapshots_of(target: Path) -> tuple[str, ...]:
     """Return the complete snapshots, oldest first."""
     try:
-        found = sorted(path.stem for path in (target / SNAPSHOTS).iterdir() if path.suffix == ".db")
+        found = sorted(
+            path.stem for path in (target / SNAPSHOTS).iterdir() if path.suffix in (SQLITE, POSTGRESQL)
+        )
     except (FileNotFoundError, NotADirectoryError):
         return ()
     return tuple(each for each in found if _time_of(each) is not None)
@@ -66,22 +67,6 @@ def read_mark(target: Path) -> str:
     return store
 
 
-def store_id(database: Path) -> str:
-    """Return what tells one store from all others, whatever is in it. Raises ObjectBackupError."""
-    return hashlib.sha256(key_check(database)).hexdigest()
-
-
-def key_check(database: Path) -> bytes:
-    try:
-        with closing(reading(database)) as connection:
-            row = connection.execute("SELECT value FROM fact WHERE name = ?", (KEY_CHECK,)).fetchone()
-    except sqlite3.Error as error:
-        raise ObjectBackupError(f"{database} cannot be read: {error}", "Look at the disk") from None
-    if row is None:
-        raise ObjectBackupError(f"{database} was never in use", "Start the cloud first")
-    return bytes(row[0])
-
-
 @dataclass
 class Copied:
     number: int = 0
@@ -90,16 +75,9 @@ class Copied:
     """Names of blobs that the source does not have."""
 
 
-def copy_blobs(source: Path, target: Path, metadata: sqlite3.Connection, show: Show) -> Copied:
-    """Copy the blobs that the metadata name and that the target does not have; durably, each whole or not.
-
-    Blobs in another engine stay there.
-    """
+def copy_blobs(source: Path, target: Path, names: Iterable[str], total: int, show: Show) -> Copied:
+    """Copy the blobs that the target does not have; durably, each whole or not."""
     done, seen = Copied(), 0
-    if engine_of(metadata):
-        return done
-    (total,) = metadata.execute(f"SELECT COUNT(*) FROM ({NAMED})").fetchone()  # nosec B608
-    names = (name for (name,) in metadata.execute(NAMED))
     folders: set[Path] = set()
 
     def copy(name: str) -> int | None:
@@ -156,15 +134,6 @@ def locked(target: Path) -> Generator[None]:
         yield
     finally:
         lock.release()
-
-
-def reading(database: Path) -> sqlite3.Connection:
-    """Open the metadata of a store, which may be in use, or of a snapshot, which never changes."""
-    fixed = "" if database.name == METADATA else "&immutable=1"
-    mode = "rw" if database.name == METADATA else "ro"  # SQLite needs the index of a log beside a used file
-    connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode={mode}{fixed}", uri=True)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
 
 
 def _blob(folder: Path, name: str) -> Path:

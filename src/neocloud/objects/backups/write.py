@@ -1,6 +1,7 @@
 # pyright: strict
 """Back up an object store into a folder, beside its gateway."""
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -11,28 +12,37 @@ from pathlib import Path
 
 from neocloud.core.osfiles import sync_folder, write_file
 from neocloud.core.sqlite_file import copy_file
+from neocloud.core.untrusted_files import remove_tree
 from neocloud.objects.backups.place import (
     BLOBS,
     DRAFT,
+    FIRST_FORMAT,
     FORMAT,
     LOCK,
     MARK,
     METADATA,
-    NAMED,
+    POSTGRESQL,
     SNAPSHOTS,
+    SQLITE,
     STAMP,
+    Copied,
     ObjectBackupError,
     Show,
     copy_blobs,
     locked,
     read_mark,
-    reading,
     snapshots_of,
-    store_id,
+)
+from neocloud.objects.backups.snapshots import (
+    NAMED,
+    Facts,
+    find_snapshot,
+    key_check_of,
+    reading,
+    snapshot_at,
 )
 from neocloud.objects.blobs.driver import NAME
-from neocloud.objects.blobs.record import engine_of
-from neocloud.objects.metadata.place import is_in_postgresql
+from neocloud.objects.metadata.place import is_in_postgresql, is_there, noted_address, open_beside
 
 _MOST_ROUNDS = 20
 """Of copying what is new, when objects are deleted before their blobs were copied."""
@@ -59,13 +69,7 @@ def back_up(store: Path, target: Path, now: datetime, keep: int, show: Show) -> 
 
     An earlier backup stays whole until the new one is complete. Raises ObjectBackupError, OSError.
     """
-    if is_in_postgresql(store):
-        raise ObjectBackupError(
-            "The metadata of the objects are in PostgreSQL, which this command does not back up",
-            f"Back up that database with `pg_dump --schema=neocloud_objects`, and after it {store / BLOBS};"
-            " the key is in `neo backup`",
-        )
-    if not (store / METADATA).is_file():
+    if not is_there(store):
         raise ObjectBackupError(f"There is no object store in {store}", "Name the state folder with --home")
     if target.resolve().is_relative_to(store.parent.resolve()):
         raise ObjectBackupError(
@@ -76,38 +80,38 @@ def back_up(store: Path, target: Path, now: datetime, keep: int, show: Show) -> 
     with locked(target):
         _claim(target, store)
         snapshot = now.astimezone(UTC).strftime(STAMP)
-        path = target / SNAPSHOTS / f"{snapshot}.db"
-        if path.exists():
+        if snapshot in snapshots_of(target):
             raise ObjectBackupError(f"There is a backup of {snapshot} already", "Try again in a second")
-        draft = target / SNAPSHOTS / DRAFT
-        copied, copied_bytes = _copy_store(store, target, draft, show)
-        with closing(reading(draft)) as connection:
-            elsewhere = engine_of(connection)
-            (blobs,) = connection.execute(f"SELECT COUNT(*) FROM ({NAMED})").fetchone()  # nosec B608
+        suffix = POSTGRESQL if is_in_postgresql(store) else SQLITE
+        path = target / SNAPSHOTS / f"{snapshot}{suffix}"
+        draft = path.with_name(f"{DRAFT}{suffix}")
+        copied, copied_bytes, facts = _copy_store(store, target, draft, show)
         draft.rename(path)
         sync_folder(path.parent)
         show("removing what no snapshot needs")
         for old in snapshots_of(target)[:-keep]:
-            (target / SNAPSHOTS / f"{old}.db").unlink()
+            _remove(find_snapshot(target, old))
         sync_folder(path.parent)
-        removed = _remove_unused(target)
-        return BackedUp(snapshot, blobs, copied, copied_bytes, removed, snapshots_of(target), elsewhere)
+        removed, left = _remove_unused(target), snapshots_of(target)
+        return BackedUp(snapshot, facts.blobs, copied, copied_bytes, removed, left, facts.elsewhere)
 
 
-def _copy_store(store: Path, target: Path, draft: Path, show: Show) -> tuple[int, int]:
+def _copy_store(store: Path, target: Path, draft: Path, show: Show) -> tuple[int, int, Facts]:
     """Copy the metadata, then the blobs that they name, until none was deleted in between."""
     copied = copied_bytes = 0
     for _ in range(_MOST_ROUNDS):
-        draft.unlink(missing_ok=True)
-        draft.touch(mode=0o600)
+        _remove(draft)
         show("copying the metadata")
-        _copy_metadata(store / METADATA, draft)
-        with closing(reading(draft)) as connection:
-            done = copy_blobs(store / BLOBS, target / BLOBS, connection, show)
+        _copy_metadata(store, draft)
+        snapshot = snapshot_at(draft)
+        facts = snapshot.facts()
+        done = Copied()  # bodies in another engine stay there
+        if not facts.elsewhere:
+            done = copy_blobs(store / BLOBS, target / BLOBS, snapshot.names(), facts.blobs, show)
         copied, copied_bytes = copied + done.number, copied_bytes + done.bytes
         if not done.missing:
-            return copied, copied_bytes
-        if not _were_deleted(store / METADATA, done.missing):
+            return copied, copied_bytes, facts
+        if _are_named(store, done.missing):
             raise ObjectBackupError(
                 f"Blob {done.missing[0]} is missing in the store, and {len(done.missing) - 1} more",
                 "`neo storage verify` lists the objects that are damaged; delete them, then back up again",
@@ -117,30 +121,47 @@ def _copy_store(store: Path, target: Path, draft: Path, show: Show) -> tuple[int
     )
 
 
-def _copy_metadata(source: Path, target: Path) -> None:
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _copy_metadata(store: Path, draft: Path) -> None:
+    if draft.suffix == POSTGRESQL:
+        from neocloud.objects.backups import postgres  # noqa: PLC0415  it takes a while to load
+
+        draft.mkdir(mode=0o700)
+        postgres.dump(store, noted_address(store), draft)
+        return
+    draft.touch(mode=0o600)
+    source = store / METADATA
     try:
-        copy_file(source, target)
+        copy_file(source, draft)
     except sqlite3.Error as error:
         raise ObjectBackupError(f"{source} cannot be copied: {error}", "Is one of the disks full?") from None
-    descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _were_deleted(database: Path, names: list[str]) -> bool:
-    """Whether the store itself does not name them any more."""
-    with closing(reading(database)) as connection:
-        found = (connection.execute(f"{NAMED} AND blob = ?", (name,)).fetchone() for name in names)
-        return not any(found)
+def _are_named(store: Path, names: list[str]) -> bool:
+    """Whether the store itself still names one of these blobs."""
+    if is_in_postgresql(store):
+        from neocloud.objects.backups import postgres  # noqa: PLC0415
+
+        return postgres.still_named(store, names)
+    with closing(reading(store / METADATA)) as connection:
+        return any(connection.execute(f"{NAMED} AND blob = ?", (name,)).fetchone() for name in names)
 
 
 def _remove_unused(target: Path) -> int:
     named: set[str] = set()
     for snapshot in snapshots_of(target):
-        with closing(reading(target / SNAPSHOTS / f"{snapshot}.db")) as connection:
-            named.update(name for (name,) in connection.execute(NAMED))
+        named.update(snapshot_at(find_snapshot(target, snapshot)).names())
     removed = 0
     for folder in (target / BLOBS).iterdir():
         for path in folder.iterdir():
@@ -161,13 +182,24 @@ def _refuse_others(target: Path) -> None:
 
 def _claim(target: Path, store: Path) -> None:
     """Mark a new folder as the backup of this store. Raises ObjectBackupError for that of another."""
-    own = store_id(store / METADATA)
+    own, number = _store_id(store), FORMAT if is_in_postgresql(store) else FIRST_FORMAT
     for name in (BLOBS, SNAPSHOTS):
         (target / name).mkdir(mode=0o700, exist_ok=True)
     if not (target / MARK).exists():
-        write_file(target / MARK, json.dumps({"format": FORMAT, "store": own}), durable=True)
+        write_file(target / MARK, json.dumps({"format": number, "store": own}), durable=True)
     elif (found := read_mark(target)) != own:
         raise ObjectBackupError(
             f"{target} has the backup of another object store ({found[:12]}, not {own[:12]})",
             "Name another folder",
         )
+
+
+def _store_id(store: Path) -> str:
+    """Return what tells one store from all others, whatever is in it. Raises ObjectBackupError."""
+    if is_in_postgresql(store):
+        from neocloud.objects.backups.postgres import key_check  # noqa: PLC0415
+
+        with closing(open_beside(store)) as connection:
+            return hashlib.sha256(key_check(connection)).hexdigest()
+    with closing(reading(store / METADATA)) as connection:
+        return hashlib.sha256(key_check_of(connection, store / METADATA)).hexdigest()

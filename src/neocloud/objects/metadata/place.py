@@ -31,12 +31,10 @@ def open_metadata(home: Path, address_file: Path | None, *, is_alone: bool = Tru
         raise StoreUnavailable(problem)
     if address_file is None:
         return SqliteMetadata(home / FILE)
-    from neocloud.objects.metadata.postgres import PostgresMetadata, named  # noqa: PLC0415  it takes a while
+    from neocloud.objects.metadata.postgres import PostgresMetadata  # noqa: PLC0415  it takes a while
 
-    address = read_address(address_file)
-    found = PostgresMetadata(address, is_alone=is_alone)
-    mark = {"database": named(address), "address_file": str(address_file)}
-    write_file(home / MARK, json.dumps(mark) + "\n", durable=True)
+    found = PostgresMetadata(read_address(address_file), is_alone=is_alone)
+    note_address(home, address_file)
     return found
 
 
@@ -87,7 +85,7 @@ def open_beside(home: Path) -> Connection:
         return open_to_read(home / FILE)
     from neocloud.objects.metadata.postgres import open_reading  # noqa: PLC0415
 
-    return open_reading(_noted_address(home))
+    return open_reading(noted_address(home))
 
 
 @contextmanager
@@ -98,7 +96,7 @@ def reading(home: Path, table: str) -> Generator[Connection | None]:
         from neocloud.objects.metadata.postgres import open_reading  # noqa: PLC0415
 
         try:
-            with closing(open_reading(_noted_address(home))) as connection:
+            with closing(open_reading(noted_address(home))) as connection:
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
                 yield connection
         except StoreUnavailable as error:
@@ -117,5 +115,14 @@ def reading(home: Path, table: str) -> Generator[Connection | None]:
         yield connection if found.fetchone() else None
 
 
-def _noted_address(home: Path) -> str:
+def note_address(home: Path, address_file: Path) -> None:
+    """Note where the metadata of a store are from now on. Raises StoreUnavailable."""
+    from neocloud.objects.metadata.postgres import named  # noqa: PLC0415  it takes a while
+
+    mark = {"database": named(read_address(address_file)), "address_file": str(address_file)}
+    write_file(home / MARK, json.dumps(mark) + "\n", durable=True)
+
+
+def noted_address(home: Path) -> str:
+    """Return the address that a store in PostgreSQL was opened with. Raises StoreUnavailable."""
     return read_address(Path(json.loads((home / MARK).read_text())["address_file"]))

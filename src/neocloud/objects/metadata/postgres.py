@@ -173,6 +173,12 @@ def upgrade(database: Session, address: str) -> None:
         database.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
 
 
+def hold_alone(database: Session) -> bool:
+    """Keep gateways from the database as long as this connection lives; False where one is there."""
+    (is_ours,) = database.execute("SELECT pg_try_advisory_lock(%s)", (_GATEWAY,)).fetchone() or (False,)
+    return bool(is_ours)
+
+
 def open_reading(address: str) -> Connection:
     """Return a connection for another process than the gateway. Raises StoreUnavailable where another release
     wrote the tables."""

@@ -32,7 +32,7 @@ def backup(
     The first backup copies everything, later ones what is new; snapshots share what they have in common.
     Bodies stay encrypted. The key is in the backup of the state, so make one with neo backup, too. Names,
     sizes and metadata of the objects are not encrypted. Ctrl-C and a full disk leave the earlier snapshots as
-    they are.
+    they are. Metadata in PostgreSQL are dumped with its pg_dump, which has to be installed.
 
     Examples:
 
@@ -71,12 +71,21 @@ def restore(
     snapshot: Annotated[
         str | None, typer.Option(metavar="TIME", help="Snapshot to restore. Default: the newest.")
     ] = None,
+    object_metadata: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the address of the database, for metadata in PostgreSQL. Default: the one that the"
+            " cloud was started with.",
+        ),
+    ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Restore objects and images into a cloud that has none and is stopped: for its operators.
 
     Restore the state first, with neo restore: it brings the buckets and the key of the objects. Nothing is
-    ever restored over objects. A restore that was stopped can be repeated.
+    ever restored over objects. A restore that was stopped can be repeated. Metadata of PostgreSQL are
+    restored into a database without objects.
 
     Examples:
 
@@ -84,9 +93,11 @@ def restore(
       neo storage restore /mnt/backups/objects
       neo up
     """
-    target = str(folder.absolute())
+    target, place = str(folder.absolute()), _place(context, home)
     chosen = () if snapshot is None else ("--snapshot", snapshot)
-    done = _run(_place(context, home), "Restore the objects", "restore", "--folder", target, *chosen)
+    if address := str(object_metadata.absolute()) if object_metadata else _address_file(place):
+        chosen = (*chosen, "--metadata", address)
+    done = _run(place, "Restore the objects", "restore", "--folder", target, *chosen)
     show(
         output,
         {"folder": target, **done},
@@ -108,6 +119,11 @@ def _place(context: typer.Context, home: Path | None) -> Path:
     if not place.is_ours():
         raise no_cloud_in(place.path)
     return place.path
+
+
+def _address_file(place: Path) -> str:
+    """Return the file with the address of the metadata that the cloud was started with; "" without one."""
+    return Home(place).settings().object_metadata
 
 
 def _size(number: int) -> str:
