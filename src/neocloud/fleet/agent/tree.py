@@ -91,6 +91,13 @@ class Tree:
     def exists(self, name: str) -> bool:
         return os.path.lexists(self.root / name)
 
+    def link_name(self, name: str) -> str:
+        """Return the last part of where a link leads; "" where there is none."""
+        try:
+            return os.path.basename(os.readlink(self.root / name))
+        except OSError:
+            return ""
+
     def boot_id(self) -> str:
         """Return the id of the running boot. Raises OSError."""
         return self.text("proc/sys/kernel/random/boot_id").strip()

@@ -14,6 +14,8 @@ CHECKS = (
     *("sram_corrected", "row_remap_pending", "row_remap_failed", "retired_pages", "nvlink_down"),
     *("pcie_width", "gpu_pcie_speed"),
 )
+PASSED_ON = "vfio-pci"
+"""Driver of GPUs that a virtual machine has: NVML of the host does not know them."""
 MOST_GPUS = 64
 MOST_NVLINKS = 36
 """NVML_NVLINK_MAX_LINKS of the drivers so far."""
@@ -30,7 +32,7 @@ def probe(tree: Tree, expected: Expected) -> Found:
     if nvml is None:
         return found
     if hasattr(nvml.nvmlLib, SIMULATED):
-        found.simulated = "GPUs: a stand-in for NVML answers"
+        found.simulated = "a stand-in for NVML answers for the GPUs"
     try:
         count = min(MOST_GPUS, nvml.nvmlDeviceGetCount())
     except nvml.NVMLError as error:
@@ -54,6 +56,7 @@ def _on_bus(tree: Tree) -> list[str]:
         for address in tree.names(DEVICES)
         if tree.optional(f"{DEVICES}/{address}/vendor") == NVIDIA
         and (tree.optional(f"{DEVICES}/{address}/class") or "").startswith(DISPLAY)
+        and tree.link_name(f"{DEVICES}/{address}/driver") != PASSED_ON
     ]
 
 
@@ -99,7 +102,7 @@ def _gpu(nvml: Any, index: int, expected: Expected, found: Found) -> bool:
     name = f"GPU {index}"
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        name = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        name = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]  # a domain of four digits
         model = _text(nvml.nvmlDeviceGetName(handle))
         _Gpu(nvml, handle, name, model, found).read_all(expected)
         found.read("gpu_lost", name, 0)
@@ -162,7 +165,8 @@ class _Gpu:
 
     def _slowdown(self) -> Any:
         reasons = self._ask("CurrentClocksEventReasons")
-        return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}"
+        clock = self._ask("ClockInfo", self._nvml.NVML_CLOCK_SM)
+        return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}, {clock} MHz"
 
     def _retired(self) -> int:
         causes = (0, 1)  # several single-bit errors, or one double-bit error
