@@ -115,8 +115,8 @@ def mount() -> None:
         clock[0] += seconds
         checks.run()
         said = {name: each.answer for name, each in checks.said.items()}
-        say({name: [said[name].status, said[name].sample] for name in ("mount_silent_s", "disk_used")
-             if isinstance(said[name], Answer)})  # fmt: skip
+        named = {name: said[name] for name in ("mount_silent_s", "disk_used")}
+        say({name: [each.status, each.sample] for name, each in named.items() if isinstance(each, Answer)})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Each check has a tree or a scenario in which it fails and one in which it passes, and one action. HEALTH-01.
+"""Each check has a tree or a scenario in which it fails, one in which it passes, and one action.
 
 All of it is simulated: a tree in the shape of a node's files, and a stand-in for NVML.
 """
@@ -64,6 +64,10 @@ def put(name: str, content: str) -> Callable[[Path], None]:
     return lambda root: write(root, {name: content})
 
 
+def remove_disk(root: Path) -> None:
+    (root / "sys/class/nvme/nvme0").rename(root / "gone")
+
+
 def remove_port(root: Path) -> None:
     (root / "sys/class/infiniband/mlx5_7").rename(root / "gone")
 
@@ -91,7 +95,7 @@ FAILS: Mapping[str, tuple[Callable[[Path], None], float, Action]] = {
     "memory_errors_uncorrected": (put("sys/devices/system/edac/mc/mc0/ue_count", "1"), 0, Action.TRIAGE),
     "memory_errors_corrected": (put("sys/devices/system/edac/mc/mc0/ce_count", "14"), 60, Action.TRIAGE),
     "nvme_not_live": (put("sys/class/nvme/nvme0/state", "dead"), 0, Action.REBOOT),
-    "nvme_missing": (lambda root: (root / "sys/class/nvme/nvme0").rename(root / "gone"), 0, Action.REBOOT),
+    "nvme_missing": (remove_disk, 0, Action.REBOOT),
     "thermal_zone": (put(f"{ZONE}/temp", "96000"), 0, Action.TRIAGE),
     "mount_missing": (put("proc/self/mountinfo", NOT_MOUNTED), 0, Action.TRIAGE),
     "mount_read_only": (put("proc/self/mountinfo", READ_ONLY), 0, Action.TRIAGE),

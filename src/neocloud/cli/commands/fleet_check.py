@@ -1,7 +1,7 @@
 """`neo fleet check` and `neo fleet agent`: the checks of this host. They need no cloud.
 
-The agent is a program of its own, since its probes are started by fork, which a process with gRPC must not do.
-What it prints is read like what any host sends.
+The agent is a program of its own, since its probes are started by fork, which a process with gRPC must not
+do. What it prints is read like what any host sends.
 """
 
 import os
@@ -15,14 +15,15 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, counted, say, show, table
+from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.fleet.agent.document import MOST_BYTES, Document, DocumentError, decode, to_json
 from neocloud.fleet.events import Status, Verdict
 
 PROGRAM = (sys.executable, "-I", "-m", "neocloud.fleet.agent")
-GRACE_SECONDS = 120
-"""Beyond the seconds that were asked for: every probe has a deadline of its own."""
+GRACE_SECONDS = 10
+"""For the program to end once it has answered. Every probe has a deadline of its own."""
 ORDER: Mapping[Status, int] = {Status.FAIL: 0, Status.UNKNOWN: 1, Status.PASS: 2}
 OF_PROBES = "probe."
 app = command_group()
@@ -47,8 +48,8 @@ def check(
 ) -> None:
     """Check this host once: GPUs, links, memory, disks, mounts, kernel log, clock. Needs no cloud.
 
-    The exit code is 1 if a check fails or gives no answer. A check that does not apply here, or has nothing to
-    be compared with, was not run: that is neither a pass nor a failure. Run it as root to read the kernel log.
+    The exit code is 1 if a check fails or gives no answer. A check that does not apply here, or has nothing
+    to be compared with, was not run: that is neither a pass nor a failure. The kernel log is for root alone.
 
     Examples:
 
@@ -76,9 +77,9 @@ def agent(
 ) -> None:
     """Check this host in intervals, and write what changes to a folder, until it is stopped. Needs no cloud.
 
-    Each line of records.jsonl is a JSON object: changes of checks, a heartbeat each minute, or that the folder
-    is full. Write the number `n` of the last line that you carried on into the file `acknowledged`: lines up
-    to it are dropped then.
+    Each line of records.jsonl is a JSON object: changes of checks, a heartbeat each minute, or that the
+    folder is full. Write the number `n` of the last line that you carried on into the file `acknowledged`:
+    lines up to it are dropped then.
 
     Example:
 
@@ -91,14 +92,18 @@ def agent(
 
 def _run(expect: Path | None, seconds: float, root: Path) -> Document:
     command = [*PROGRAM, "check", "--seconds", str(seconds), "--root", str(root), *_expect(expect)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as started:
+    with (
+        stopped_by_signals(),
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as started,
+    ):
         assert started.stdout is not None
         try:
             data = started.stdout.read(MOST_BYTES + 1)
-            code = started.wait(seconds + GRACE_SECONDS)
+            code = started.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            started.kill()
             raise ClientError("UNAVAILABLE", "The checks did not end") from None
+        finally:
+            started.kill()  # where a signal ends this command; its probes end with it
     if code:
         raise typer.Exit(code if code in (1, 2) else 1)
     try:

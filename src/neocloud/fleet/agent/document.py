@@ -1,8 +1,8 @@
 # pyright: strict
 """What the checks of one host say at one time: one JSON document, and its reader.
 
-The reader is for what a host sent, which may be anything: it bounds size, depth, counts and lengths, and refuses
-what it does not know with the reason.
+The reader is for what a host sent, which may be anything: it bounds size, depth, counts and lengths, and
+refuses what it does not know with the reason.
 """
 
 import json

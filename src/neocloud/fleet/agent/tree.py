@@ -47,7 +47,7 @@ class Tree:
         return self.root / name
 
     def text(self, name: str) -> str:
-        """Return the content of a file without the last newline. Raises OSError, also where it is too large."""
+        """Return the content of a file without the last newline. Raises OSError, also for a large file."""
         descriptor = os.open(self.root / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             parts = list[bytes]()
