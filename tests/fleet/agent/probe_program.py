@@ -21,7 +21,7 @@ from neocloud.fleet.agent.plan import PROBES
 from neocloud.fleet.agent.tree import Room, Tree
 from neocloud.fleet.policy_file import default_policy
 
-DEADLINE_S = 0.3
+DEADLINE_S = 2.0
 
 
 def works() -> Found:

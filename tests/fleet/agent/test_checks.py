@@ -3,6 +3,7 @@
 All of it is simulated: a tree in the shape of a node's files, and a stand-in for NVML.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -278,3 +279,36 @@ def test_names_of_processes_cannot_pose_as_states(tmp_path: Path) -> None:
 def test_a_filesystem_that_is_meant_to_be_read_only_passes(tmp_path: Path) -> None:
     said = Checked(trees.h100_node(tmp_path)).after(0)["mount_read_only"]
     assert isinstance(said, Answer) and said.status is Status.PASS, "/images is"
+
+
+TENANT_MOUNTS = """\
+40 22 7:3 / /var/lib/neocloud/claims/tenant-1 rw,relatime - ext4 /dev/loop3 ro
+41 22 0:99 / /var/lib/containers/x/merged/data rw,relatime - nfs4 10.6.6.6:/evil rw
+"""
+
+
+def test_a_tenant_who_fills_or_breaks_a_volume_of_its_own_does_not_drain_the_node(tmp_path: Path) -> None:
+    """Volumes of pods are mounts of the host too. A tenant can fill them, and serve NFS that does not answer."""
+    root = trees.h100_node(tmp_path)
+    write(root, {"proc/self/mountinfo": trees.MOUNTINFO + TENANT_MOUNTS})
+    full = {**trees.ROOM, "bytes_used": 1 << 30, "bytes_free": 0, "inodes_free": 0}
+    rooms = {point: trees.ROOM for point in ("/", "/jail")} | {"/var/lib/neocloud/claims/tenant-1": full}
+    write(root, {"@calls/statvfs.json": json.dumps(rooms)})
+    said = Checked(root).after(0)
+    for name in ("disk_full", "disk_used", "inodes_full", "mount_read_only", "mount_silent_s"):
+        answer = said[name]
+        assert isinstance(answer, Answer) and answer.status is Status.PASS, name
+
+
+def test_a_tenant_who_blocks_a_task_of_its_own_does_not_reboot_the_node(tmp_path: Path) -> None:
+    """A program that called vfork waits in state D for as long as its child likes; others are in containers."""
+    root = trees.h100_node(tmp_path)
+    blocked = {f"proc/{pid}/stat": trees.STAT.format(pid=pid, name="job", state="D") for pid in (801, 802)}
+    write(root, {**blocked, "proc/801/wchan": "wait_for_vfork_done"})
+    for pid, namespace in (("self", 1), ("801", 1), ("802", 2)):
+        (root / f"proc/{pid}/ns").mkdir()
+        (root / f"proc/{pid}/ns/pid").symlink_to(f"pid:[{namespace}]")
+    checked = Checked(root)
+    checked.after(0)
+    answer = checked.after(400)["blocked_task_s"]
+    assert isinstance(answer, Answer) and answer.status is Status.PASS

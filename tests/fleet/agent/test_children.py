@@ -25,10 +25,10 @@ def rounds(*words: str) -> list[Any]:
 
 def test_each_probe_ends_or_is_ended_and_says_why() -> None:
     (found,) = rounds("each")
-    assert found.pop("seconds") < 5
+    assert found.pop("seconds") < 20
     assert found["works"] == {"why": "", "lives": False, "found": True}
     reasons = {name: each["why"] for name, each in found.items()}
-    assert reasons["hangs"] == "the probe did not answer within 0.3 s and was ended"
+    assert reasons["hangs"] == "the probe did not answer within 2 s and was ended"
     assert reasons["crashes"] == "the probe was ended by SIGSEGV"
     assert reasons["raises"] == "the probe failed: OSError: the driver says no"
     assert "more than 4,194,304 bytes" in reasons["talks_without_end"]

@@ -1,7 +1,8 @@
-"""What a host sends may be anything: the reader takes what the agent writes, and refuses the rest. SEC-06."""
+"""What a host sends may be anything: the reader takes what the agent writes, refuses the rest. HEALTH-13."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,6 +48,20 @@ def of_document(**fields: object) -> Callable[[dict[str, Any]], object]:
 
 def test_what_is_written_is_read() -> None:
     assert decode(encode(DOCUMENT), host="node-1") == DOCUMENT
+
+
+def test_a_receiver_may_go_by_its_own_clock() -> None:
+    from_later = encode(replace(DOCUMENT, at=4e9))
+    document = decode(from_later, host="node-1", at=1795776540.0)
+    assert document.at == 4e9 and [each.at for each in document.verdicts] == [1795776540.0]
+
+
+def test_a_large_document_is_shortened_until_it_is_read() -> None:
+    verdicts = [
+        replace(VERDICT, id=str(each), check=str(each), sample="\U0001f525" * 512) for each in range(500)
+    ]
+    document = decode(encode(replace(DOCUMENT, verdicts=verdicts)))
+    assert len(document.verdicts) == 500 and document.verdicts[0].sample.startswith("\U0001f525" * 20)
 
 
 HOSTILE = {

@@ -1,4 +1,4 @@
-"""A tree in the shape of the files of a node with eight H100: what probes read of sysfs and /proc, and no more.
+"""A tree in the shape of the files of a node with eight H100: what probes read of sysfs and /proc.
 
 Written after captured trees (gpud's InfiniBand trees, sysfs of the kernel's documentation); it is simulated.
 """

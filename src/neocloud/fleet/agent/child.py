@@ -142,6 +142,7 @@ def _start(job: Job) -> _Child:
     try:
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         nothing = os.open("/dev/null", os.O_RDWR)

@@ -16,7 +16,7 @@ from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
 from neocloud.fleet.agent.child import Children
-from neocloud.fleet.agent.document import MOST_NOT_RUN, to_json
+from neocloud.fleet.agent.document import to_json
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
@@ -27,6 +27,8 @@ from neocloud.fleet.policy import Policy
 
 STATE = "state.json"
 MOST_STATE_BYTES = 16 << 20
+MOST_OF_RECORD = 64
+"""Checks in one record, whose document stays below what its reader takes."""
 HEARTBEAT_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -86,8 +88,8 @@ class Agent:
         if not changed:
             return
         kernel = self._reported.memory.kernel
-        for start in range(0, len(changed), MOST_NOT_RUN):
-            part = changed[start : start + MOST_NOT_RUN]
+        for start in range(0, len(changed), MOST_OF_RECORD):
+            part = changed[start : start + MOST_OF_RECORD]
             document = self.checks.document(self._host, part)
             new = {name: marks[name] for name in part}
             content = {"document": to_json(document), "marks": new, "kernel": kernel.new_json()}
