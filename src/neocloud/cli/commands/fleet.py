@@ -7,7 +7,7 @@ import typer
 
 from neocloud.cli.lazy import Entry, LazyGroup
 
-FAULTS, PLANNING = "Faults", "Planning"
+FAULTS, CHECKS, PLANNING = "Faults", "Checks", "Planning"
 
 
 class FleetGroup(LazyGroup):
@@ -18,6 +18,12 @@ class FleetGroup(LazyGroup):
         ),
         "conflicts": Entry(
             "Show where the sources of the fault policy disagree.", FAULTS, "fleet_explain:conflicts_app"
+        ),
+        "check": Entry(
+            "Check this host once: GPUs, links, memory, disks, kernel log.", CHECKS, "fleet_check"
+        ),
+        "agent": Entry(
+            "Check this host in intervals, and write what changes.", CHECKS, "fleet_check:agent_app"
         ),
         "simulate": Entry(
             "Simulate a fleet with faults: interruptions, useful time, spares.", PLANNING, "fleet_simulate"
@@ -36,11 +42,12 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """Explain faults of nodes, and simulate a fleet. These commands need no cloud.
+    """Explain faults of nodes, check this host, and simulate a fleet. These commands need no cloud.
 
     Examples:
 
       neo fleet explain xid 79
       neo fleet conflicts
+      neo fleet check
       neo fleet simulate --gpus 1024
     """

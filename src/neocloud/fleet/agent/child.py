@@ -1,9 +1,9 @@
 # pyright: strict
 """Probes in processes of their own, which can hang or crash without the agent doing so.
 
-A probe is a child of `os.fork`: a hundredth of the cost of a new interpreter, and safe as this program has one
-thread and loads no gRPC. It leads a process group, which is killed at its deadline. A child that is blocked in
-the kernel cannot be killed: it is left, named, and no second one of its name is started while it lives.
+A probe is a child of `os.fork`: a fraction of the cost of a new interpreter, and safe as this program has
+one thread and loads no gRPC. It leads a process group, which is killed at its deadline. A child that is
+blocked in the kernel cannot be killed: it is left and named, and no second one is started while it lives.
 """
 
 import ctypes
@@ -142,6 +142,7 @@ def _start(job: Job) -> _Child:
     try:
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         nothing = os.open("/dev/null", os.O_RDWR)

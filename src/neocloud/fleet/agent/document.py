@@ -1,14 +1,14 @@
 # pyright: strict
 """What the checks of one host say at one time: one JSON document, and its reader.
 
-The reader is for what a host sent, which may be anything: it bounds size, depth, counts and lengths, and refuses
-what it does not know with the reason.
+The reader is for what a host sent, which may be anything: it bounds size, depth, counts and lengths, and
+refuses what it does not know with the reason.
 """
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -81,13 +81,22 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def encode(document: Document) -> bytes:
-    return json.dumps(to_json(document), ensure_ascii=True, allow_nan=False).encode()
+    """Return the document as bytes that `decode` takes: with shorter samples where it would be too large."""
+    for longest in (LONGEST_TEXT, 100, 20):
+        verdicts = [replace(each, sample=each.sample[:longest]) for each in document.verdicts]
+        shortened = replace(document, verdicts=verdicts)
+        data = json.dumps(to_json(shortened), ensure_ascii=False, allow_nan=False).encode()
+        if len(data) <= MOST_BYTES:
+            return data
+    raise DocumentError(f"{len(document.verdicts)} verdicts do not fit in {MOST_BYTES:,} bytes")
 
 
-def decode(data: bytes, *, host: str | None = None) -> Document:
+def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> Document:
     """Return the document that a host sent. Raises DocumentError.
 
-    `host`: who the sender is known to be; a document of another host is refused.
+    `host`: who the sender is known to be; a document of another host is refused. `at`: when it came, by the
+    receiver's clock. The verdicts have that time then, and a host whose clock lies cannot speak from later.
+    Ids are of the host's choice, and name a verdict only together with the host.
     """
     if len(data) > MOST_BYTES:
         raise DocumentError(f"it has more than {MOST_BYTES:,} bytes")
@@ -99,15 +108,17 @@ def decode(data: bytes, *, host: str | None = None) -> Document:
         raise
     except ValueError as error:
         raise DocumentError(f"it is no JSON: {str(error)[:200]}") from None
-    return from_json(given, host=host)
+    return from_json(given, host=host, at=at)
 
 
-def from_json(given: object, *, host: str | None = None) -> Document:
+def from_json(given: object, *, host: str | None = None, at: float | None = None) -> Document:
     """As `decode`, of a decoded document."""
     fields = _Fields(given, "the document")
     if fields.number("format") != FORMAT:
         raise DocumentError(f"its format is not {FORMAT}, which this release reads")
-    name, boot, at = fields.text("host", LONGEST_NAME), fields.text("boot", LONGEST_NAME), fields.number("at")
+    name, boot = fields.text("host", LONGEST_NAME), fields.text("boot", LONGEST_NAME)
+    said_at = fields.number("at")
+    judged_at = said_at if at is None else at
     if not name or not boot:
         raise DocumentError("host and boot are not empty")
     if host is not None and name != host:
@@ -115,10 +126,10 @@ def from_json(given: object, *, host: str | None = None) -> Document:
     document = Document(
         host=name,
         boot=boot,
-        at=at,
+        at=said_at,
         since_boot_s=fields.number("since_boot_s"),
         simulated=fields.text("simulated"),
-        verdicts=[_verdict(each, name, boot, at) for each in fields.rows("verdicts", MOST_VERDICTS)],
+        verdicts=[_verdict(each, name, boot, judged_at) for each in fields.rows("verdicts", MOST_VERDICTS)],
         not_run=[_not_run(each) for each in fields.rows("not_run", MOST_NOT_RUN)],
     )
     fields.finish()

@@ -84,9 +84,14 @@ def decode(data: bytes) -> Found:
             [Reading(**each) for each in given["readings"]],
             [Unreadable(**each) for each in given["unreadable"]],
             [NotRun(**each) for each in given["not_run"]],
-            KernelLines(**{**kernel, "lines": [tuple(each) for each in kernel["lines"]]}) if kernel else None,
+            _kernel(kernel) if kernel else None,
             list(given["mounts"]),
             given["simulated"],
         )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the answer of the probe is not complete: {error!r}") from error
+
+
+def _kernel(given: dict[str, Any]) -> KernelLines:
+    lines = [(at, sequence, message) for at, sequence, message in given["lines"]]
+    return KernelLines(given["next_sequence"], given["lost"], given["read"], given["now_s"], lines)

@@ -66,16 +66,17 @@ class HostChecks:
         *,
         probes: Sequence[Probe] = PROBES,
         now: Clock = since_boot,
+        children: Children | None = None,
     ) -> None:
         self._tree, self._policy, self._expected, self._memory = tree, policy, expected, memory
         self._probes, self._now = probes, now
         self._judge = Judge(policy, memory.history)
-        self._children = Children()
+        self._children = children or Children()
         self._paused = dict[str, int]()
         self._gpu = ""
         self._of_probe = dict[str, set[str]]()
         self.said = dict[str, Said]()
-        self.simulated = "" if tree.is_host else f"files below {tree.root}"
+        self._simulated = dict[str, str]() if tree.is_host else {"": f"files below {tree.root}"}
 
     def run(self, interval: int = 0) -> None:
         """Run the probes whose turn it is in this interval; all of them in the first."""
@@ -108,6 +109,11 @@ class HostChecks:
             host, self._memory.boot, wall, max(0.0, now), verdicts, not_run, _plain(self.simulated)
         )
 
+    @property
+    def simulated(self) -> str:
+        """What was not real; "" where everything was."""
+        return "; ".join(self._simulated.values())
+
     def counts(self) -> dict[str, int]:
         """Return how many checks said what."""
         found = {status.value: 0 for status in Status} | {NOT_RUN: 0}
@@ -133,7 +139,8 @@ class HostChecks:
         if found is None:
             self._paused[outcome.name] = interval + RETRY_INTERVALS
             return
-        self.simulated = self.simulated or found.simulated
+        if found.simulated:
+            self._simulated[outcome.name] = found.simulated
         models = {each.gpu for each in found.readings if each.gpu}
         if len(models) == 1:
             self._gpu = self._policy.type_of(models.pop())

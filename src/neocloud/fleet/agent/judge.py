@@ -145,9 +145,7 @@ class Judge:
             return _answer(check, Status.UNKNOWN, sample, response, about, Action.TRIAGE)
         open_ = [each for each in judged if each.status is None]
         if open_:
-            return NotJudged(
-                check.name, f"{open_[0].why} ({_sample(open_)})" if open_[0].text else open_[0].why
-            )
+            return NotJudged(check.name, open_[0].why)
         return _answer_of(check, Status.PASS, judged, _summary(check, judged))
 
 

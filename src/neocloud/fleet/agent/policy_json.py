@@ -125,8 +125,9 @@ def _escalation(given: list[Any], sources: dict[str, Source]) -> Escalation:
 
 def _repetition_json(each: Repetition) -> list[Any]:
     return [
-        each.name, each.kind, each.count, each.within_s, each.per, each.action, each.source.name, each.severity,
-    ]  # fmt: skip
+        *(each.name, each.kind, each.count, each.within_s),
+        *(each.per, each.action, each.source.name, each.severity),
+    ]
 
 
 def _repetition(given: list[Any], sources: dict[str, Source]) -> Repetition:

@@ -132,9 +132,13 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _number(path: Path) -> int:
+    """Return the number in a file; 0 where there is none, or no file that is one."""
     try:
-        with open(path, "rb") as file:
-            return int(file.read(32))
+        descriptor = _open(path, os.O_RDONLY)
+        try:
+            return int(os.read(descriptor, 32))
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError):
         return 0
 

@@ -47,7 +47,7 @@ class Tree:
         return self.root / name
 
     def text(self, name: str) -> str:
-        """Return the content of a file without the last newline. Raises OSError, also where it is too large."""
+        """Return the content of a file without the last newline. Raises OSError, also for a large file."""
         descriptor = os.open(self.root / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             parts = list[bytes]()
@@ -90,6 +90,13 @@ class Tree:
 
     def exists(self, name: str) -> bool:
         return os.path.lexists(self.root / name)
+
+    def link_name(self, name: str) -> str:
+        """Return the last part of where a link leads; "" where there is none."""
+        try:
+            return os.path.basename(os.readlink(self.root / name))
+        except OSError:
+            return ""
 
     def boot_id(self) -> str:
         """Return the id of the running boot. Raises OSError."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
-from neocloud.fleet.agent.document import MOST_NOT_RUN, to_json
+from neocloud.fleet.agent.child import Children
+from neocloud.fleet.agent.document import to_json
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
@@ -26,6 +27,8 @@ from neocloud.fleet.policy import Policy
 
 STATE = "state.json"
 MOST_STATE_BYTES = 16 << 20
+MOST_OF_RECORD = 64
+"""Checks in one record, whose document stays below what its reader takes."""
 HEARTBEAT_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -53,24 +56,31 @@ class Agent:
         *,
         host: str = "",
         now: Callable[[], float] = since_boot,
+        children: Children | None = None,
     ) -> None:
         self._spool, self._now, self._host = spool, now, host or socket.gethostname()
         self._state_file = folder / STATE
         self._reported = _restored(self._state_file, spool, tree.boot_id())
         spool.continue_after(self._reported.n)
-        self.checks = HostChecks(tree, policy, expected, self._reported.memory, now=now)
+        self.checks = HostChecks(tree, policy, expected, self._reported.memory, now=now, children=children)
         self._last_beat = -HEARTBEAT_S
-        self._said_full = False
+        self._is_kept_back = False
 
     def step(self, interval: int) -> None:
-        """Run what is due, and write what changed. Raises OSError."""
-        if self._spool.has_acknowledged():
-            self._save()  # before the records that say it are dropped
-            self._spool.drop_acknowledged()
+        """Run what is due, and write what changed."""
+        self._drop_acknowledged()
         self.checks.run(interval)
         self._write_changes()
         if self._now() - self._last_beat >= HEARTBEAT_S:
             self._beat()
+
+    def _drop_acknowledged(self) -> None:
+        try:
+            if self._spool.has_acknowledged():
+                self._save()  # before the records that say it are dropped
+                self._spool.drop_acknowledged()
+        except OSError as error:
+            logger.warning("Records that were carried on cannot be dropped: %s", error)
 
     def _write_changes(self) -> None:
         marks = {name: said.mark for name, said in self.checks.said.items()}
@@ -78,8 +88,8 @@ class Agent:
         if not changed:
             return
         kernel = self._reported.memory.kernel
-        for start in range(0, len(changed), MOST_NOT_RUN):
-            part = changed[start : start + MOST_NOT_RUN]
+        for start in range(0, len(changed), MOST_OF_RECORD):
+            part = changed[start : start + MOST_OF_RECORD]
             document = self.checks.document(self._host, part)
             new = {name: marks[name] for name in part}
             content = {"document": to_json(document), "marks": new, "kernel": kernel.new_json()}
@@ -99,15 +109,25 @@ class Agent:
         }
         if self._append("heartbeat", content):
             self._last_beat = self._now()
-            self._save()
+            try:
+                self._save()
+            except OSError as error:
+                logger.warning(
+                    "What is known cannot be saved; after a restart counters begin anew: %s", error
+                )
 
     def _append(self, kind: str, content: dict[str, Any]) -> bool:
-        is_written = self._spool.append(kind, content)
-        if not is_written and not self._said_full:
-            logger.warning("The spool is full: what changes is kept back until records are acknowledged")
-        if is_written and self._said_full:
+        """Return whether the record is written. What is not is still a change at the next step."""
+        try:
+            is_written = self._spool.append(kind, content)
+            why = "is full"
+        except OSError as error:
+            is_written, why = False, f"cannot be written ({error.strerror})"
+        if not is_written and not self._is_kept_back:
+            logger.warning("The spool %s: changes are kept back until there is room again", why)
+        if is_written and self._is_kept_back:
             logger.warning("The spool has room again; what changed meanwhile is written")
-        self._said_full = not is_written
+        self._is_kept_back = not is_written
         return is_written
 
     def _save(self) -> None:
@@ -155,7 +175,7 @@ def _saved(path: Path, boot: str) -> Reported:
 
 
 def watch(agent: Agent, interval_s: float, *, now: Callable[[], float] = since_boot) -> None:
-    """Check in intervals until SIGTERM or SIGINT. Raises OSError where the spool cannot be written."""
+    """Check in intervals until a signal ends it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     number, started = 0, now()
     while True:

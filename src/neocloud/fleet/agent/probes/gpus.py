@@ -14,6 +14,8 @@ CHECKS = (
     *("sram_corrected", "row_remap_pending", "row_remap_failed", "retired_pages", "nvlink_down"),
     *("pcie_width", "gpu_pcie_speed"),
 )
+PASSED_ON = "vfio-pci"
+"""Driver of GPUs that a virtual machine has: NVML of the host does not know them."""
 MOST_GPUS = 64
 MOST_NVLINKS = 36
 """NVML_NVLINK_MAX_LINKS of the drivers so far."""
@@ -30,7 +32,7 @@ def probe(tree: Tree, expected: Expected) -> Found:
     if nvml is None:
         return found
     if hasattr(nvml.nvmlLib, SIMULATED):
-        found.simulated = "GPUs: a stand-in for NVML answers"
+        found.simulated = "a stand-in for NVML answers for the GPUs"
     try:
         count = min(MOST_GPUS, nvml.nvmlDeviceGetCount())
     except nvml.NVMLError as error:
@@ -54,6 +56,7 @@ def _on_bus(tree: Tree) -> list[str]:
         for address in tree.names(DEVICES)
         if tree.optional(f"{DEVICES}/{address}/vendor") == NVIDIA
         and (tree.optional(f"{DEVICES}/{address}/class") or "").startswith(DISPLAY)
+        and tree.link_name(f"{DEVICES}/{address}/driver") != PASSED_ON
     ]
 
 
@@ -99,7 +102,7 @@ def _gpu(nvml: Any, index: int, expected: Expected, found: Found) -> bool:
     name = f"GPU {index}"
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        name = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        name = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]  # a domain of four digits
         model = _text(nvml.nvmlDeviceGetName(handle))
         _Gpu(nvml, handle, name, model, found).read_all(expected)
         found.read("gpu_lost", name, 0)
@@ -122,22 +125,24 @@ class _Gpu:
         self._read("thermal_margin", self._margin)
         self._read("hw_slowdown", self._slowdown)
         for check, kind in (("ecc_uncorrected", 1), ("ecc_corrected", 0)):
-            self._read(check, lambda kind=kind: self._ask("TotalEccErrors", kind, 0))
-            self._read(f"sram_{check[4:]}", lambda kind=kind: self._ask("MemoryErrorCounter", kind, 0, 7))
+            self._read(check, lambda kind=kind: (self._ask("TotalEccErrors", kind, 0), ""))
+            self._read(
+                f"sram_{check[4:]}", lambda kind=kind: (self._ask("MemoryErrorCounter", kind, 0, 7), "")
+            )
         for check, place in (("row_remap_pending", 2), ("row_remap_failed", 3)):
-            self._read(check, lambda place=place: self._ask("RemappedRows")[place])
+            self._read(check, lambda place=place: (self._ask("RemappedRows")[place], ""))
         self._read("retired_pages", self._retired)
         self._read("nvlink_down", lambda: self._nvlinks(expected))
-        self._read("pcie_width", lambda: self._ask("CurrPcieLinkWidth"))
+        self._read("pcie_width", lambda: (self._ask("CurrPcieLinkWidth"), ""))
         self._read("gpu_pcie_speed", self._pcie_speed)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *arguments)
 
-    def _read(self, check: str, ask: Callable[[], Any]) -> None:
+    def _read(self, check: str, ask: Callable[[], tuple[Any, str]]) -> None:
         nvml = self._nvml
         try:
-            answer = ask()
+            value, note = ask()
         except nvml.NVMLError as error:
             if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                 return
@@ -145,11 +150,10 @@ class _Gpu:
                 raise
             self._found.fail_to_read(check, self._name, error)
             return
-        value, note = answer if isinstance(answer, tuple) else (answer, "")
         if value is not None:
             self._found.read(check, self._name, float(value), note, self._model)
 
-    def _margin(self) -> Any:
+    def _margin(self) -> tuple[Any, str]:
         nvml = self._nvml
         now = self._ask("Temperature", nvml.NVML_TEMPERATURE_GPU)
         try:
@@ -160,15 +164,16 @@ class _Gpu:
         limit = self._ask("TemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
         return limit - now, f"{now} °C, slows down at {limit} °C"
 
-    def _slowdown(self) -> Any:
+    def _slowdown(self) -> tuple[Any, str]:
         reasons = self._ask("CurrentClocksEventReasons")
-        return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}"
+        clock = self._ask("ClockInfo", self._nvml.NVML_CLOCK_SM)
+        return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}, {clock} MHz"
 
-    def _retired(self) -> int:
+    def _retired(self) -> tuple[Any, str]:
         causes = (0, 1)  # several single-bit errors, or one double-bit error
-        return sum(len(self._ask("RetiredPages", cause)) for cause in causes)
+        return sum(len(self._ask("RetiredPages", cause)) for cause in causes), ""
 
-    def _nvlinks(self, expected: Expected) -> Any:
+    def _nvlinks(self, expected: Expected) -> tuple[Any, str]:
         nvml, states = self._nvml, list[bool]()
         for link in range(MOST_NVLINKS):
             try:
@@ -184,7 +189,7 @@ class _Gpu:
         wanted = expected.nvlinks if expected.nvlinks is not None else len(states)
         return max(0, wanted - sum(states)), f"{sum(states)} of {wanted} up"
 
-    def _pcie_speed(self) -> Any:
+    def _pcie_speed(self) -> tuple[Any, str]:
         """A GPU that does nothing may save power by a slower link, so only a busy one is judged."""
         now, most = self._ask("CurrPcieLinkGeneration"), self._ask("MaxPcieLinkGeneration")
         is_busy = self._ask("PerformanceState") == 0

@@ -1,5 +1,9 @@
 # pyright: strict
-"""Mounts: those that are missing or became read-only, and those whose room is asked for next."""
+"""Mounts: those that are missing or became read-only, and those whose room is asked for next.
+
+Only the host's own filesystems and those that are expected: a tenant can fill a volume of its own, and serve one
+that does not answer, and neither is a fault of the node.
+"""
 
 from dataclasses import dataclass
 
@@ -12,8 +16,10 @@ ON_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"
 REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "virtiofs", "wekafs"}
 )
-MOST_MOUNTS = 64
-"""Whose room is asked for."""
+OWN = frozenset(
+    ("/", "/boot", "/home", "/opt", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/log", "/var/tmp")
+)
+"""Where a host's own filesystems are. Others count where the operator expects them."""
 _ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
@@ -36,12 +42,13 @@ def probe(tree: Tree, expected: Expected) -> Found:
         found.read("mount_missing", point, int(point not in points))
     if not expected.mounts:
         found.leave_out("No mount is expected (mounts)", "mount_missing")
-    watched = [each for each in mounts if each.type in ON_DISKS | REMOTE or each.point in expected.mounts]
+    wanted = OWN.union(expected.mounts)
+    watched = [each for each in mounts if each.type in ON_DISKS | REMOTE and each.point in wanted]
     for each in watched:
         is_changed = each.is_asked_writable and not each.is_writable
         found.read("mount_read_only", each.point, int(is_changed), "by the kernel" if is_changed else "")
     if not watched:
-        found.leave_out("There is no filesystem on a disk or of a server here", "mount_read_only")
+        found.leave_out("No filesystem of the host's own is on a disk or of a server", "mount_read_only")
     found.mounts = _to_ask(watched, expected)
     return found
 
@@ -51,7 +58,7 @@ def _to_ask(mounts: list[Mount], expected: Expected) -> list[str]:
     chosen = dict[str, str]()
     for each in sorted(mounts, key=lambda mount: mount.point not in expected.mounts):
         chosen.setdefault(each.device, each.point)
-    return list(chosen.values())[:MOST_MOUNTS]
+    return list(chosen.values())
 
 
 def mounts_in(text: str) -> list[Mount]:

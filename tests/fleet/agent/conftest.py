@@ -1,0 +1,85 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from neocloud.fleet.actions import Action
+from neocloud.fleet.agent.document import Document, decode
+from neocloud.fleet.events import Verdict
+from tests.fleet.agent import trees
+
+SOURCE = Path(__file__).parents[1] / "mock_nvml/nvml.c"
+GPU = "gpu\n"
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("not_run: there is no C compiler (gcc) to build the stand-in for NVML with")
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+    return library
+
+
+@dataclass
+class Node:
+    """A node that is made up: its tree, what it should have, and its GPUs by the stand-in for NVML."""
+
+    root: Path
+    library: Path
+    scenario: Path
+    expect: Path
+    expected: dict[str, object] = field(default_factory=lambda: dict(trees.EXPECTED))
+
+    def gpus(self, *scenario: str) -> None:
+        """Give it GPUs: for each the lines that change a healthy one."""
+        self.scenario.write_text("".join(f"gpu\n{lines}\n" for lines in scenario))
+
+    def nvml(self, text: str) -> None:
+        self.scenario.write_text(text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "MOCK_NVML": str(self.scenario),
+            "MOCK_KMSG": str(self.root / "dev/kmsg"),
+        }
+
+    def command(self, *words: str) -> list[str]:
+        self.expect.write_text(json.dumps(self.expected))
+        program = [sys.executable, "-I", "-m", "neocloud.fleet.agent", *words]
+        return [*program, "--root", str(self.root), "--expect", str(self.expect), "--host", "node-1"]
+
+    def check(self, seconds: float = 0.0) -> Document:
+        """Run the agent's program once, and read what it prints as the control plane does."""
+        command = self.command("check", "--seconds", str(seconds))
+        ran = subprocess.run(command, env=self.environment, capture_output=True, check=False, timeout=60)
+        assert ran.returncode == 0, ran.stderr.decode()
+        return decode(ran.stdout, host="node-1")
+
+    def verdicts(self, seconds: float = 0.0) -> dict[str, Verdict]:
+        return {each.check: each for each in self.check(seconds).verdicts}
+
+
+@pytest.fixture
+def node(tmp_path: Path, nvml_library: Path) -> Node:
+    made = Node(
+        trees.h100_node(tmp_path / "root"), nvml_library, tmp_path / "gpus.txt", tmp_path / "expect.json"
+    )
+    made.gpus(*[""] * 8)
+    return made
+
+
+def bad(verdicts: dict[str, Verdict]) -> dict[str, tuple[str, Action]]:
+    """Return what did not pass."""
+    return {
+        name: (each.status.value, each.action) for name, each in verdicts.items() if each.status != "pass"
+    }
