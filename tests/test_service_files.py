@@ -32,6 +32,10 @@ OTHERS = {
         "disk_limits.py": "the published limits of disk types: rules, reconcilers and views use them",
         "started_pod.py": "what of a machine's pod stays as it was started",
     },
+    "fleet": {
+        "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
+        "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
+    },
     "iam": {
         "access": "who calls, and what they may do: used by the server at every call",
         "bootstrap.py": "the first tenant, project and operator",
@@ -53,6 +57,7 @@ OTHERS = {
         "access.py": "the client of a cluster's login node",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
+        "worker_nodes.py": "the workers of clusters, for the fleet service",
         "topology_rules.py": "rules of the tree of switches",
     },
     "storage": {

@@ -22,6 +22,7 @@ from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.world import ContainerState
 from neocloud.engines.manifest import Secret
+from neocloud.engines.manifest.base import quantity
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.compute.disk_export import CLUSTER, ExportedFile
 from neocloud.services.compute.disk_import import WHOLE
@@ -37,6 +38,8 @@ from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 
 PROGRAM = "machine-control"
 EMPTY_DISK_BYTES = 2**30
+PROBE = ("python3", "-")
+"""The program of a worker's figures is its standard input."""
 
 
 class FakeSlurm:
@@ -55,6 +58,9 @@ class FakeSlurm:
         self.calls: list[tuple[str, ...]] = []
         """Calls that changed something, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
 
+        self.figures: dict[str, dict[str, object]] = {}
+        """What the probe of a worker finds instead, by its name; kept in no file."""
+
     def connect(self, address: str, key: bytes) -> "FakeSlurmApi":
         for pod in self._world.pods.values() if self.is_reachable else ():
             if pod.ip == address and pod.reference.name in CONTROLLER_PODS and address not in self.silent:
@@ -64,7 +70,13 @@ class FakeSlurm:
     def respond(
         self, pod: Reference, container: str, command: Sequence[str], stdin: bytes
     ) -> ExecResult | None:
-        """Answer `scontrol create`, as a `responder` of a FakeEngine: the nodes are there, powered down."""
+        """Answer as a `responder` of a FakeEngine: `scontrol create` makes nodes that are off, and the
+        probe of a worker finds what its manifest promises."""
+        if tuple(command) == (ENTER_ROOT, *PROBE) and self._is_worker(pod):
+            limits = self._world.pods[pod].containers[0].manifest.limits
+            memory_mib = quantity(limits["memory"], "memory") // 2**20
+            figures = {"cpus": float(str(limits["cpu"])), "memory_mib": int(memory_mib), "gpus": None}
+            return ExecResult(0, json.dumps(figures | self.figures.get(pod.name, {})).encode(), b"")
         if tuple(command[:2]) != ("scontrol", "create"):
             return None
         created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
@@ -74,6 +86,12 @@ class FakeSlurm:
             self.records.setdefault(pod.namespace, {})[name] = node
         self.save()
         return ExecResult(0, b"", b"")
+
+    def _is_worker(self, pod: Reference) -> bool:
+        found = self._world.pods.get(pod)
+        if found is None or not found.containers[0].is_running:
+            return False
+        return found.manifest.labels.get(ROLE_LABEL) == WORKER_ROLE
 
     def set_power(self, namespace: str, name: str, state: str) -> None:
         """Set the state of Slurm's power saving: POWERING_UP for a job that waits, POWERED_DOWN, ..."""

@@ -179,7 +179,9 @@ class _Planning:
 
     def _suspect(self, state: NodeState) -> None:
         if state.certificate is None and not state.faults:
-            self._drain(state, f"boot:{state.boot}", "", "started again without being asked", is_fatal=True)
+            why = "started again without being asked"
+            if refusal := self._drain(state, f"boot:{state.boot}", "", why, is_fatal=True):
+                self._hold(state, refusal)
             return
         reasons: list[str] = []
         for fault in state.faults:

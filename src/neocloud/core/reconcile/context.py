@@ -19,6 +19,7 @@ from neocloud.core.contract import ApiError, Code
 from neocloud.core.kind import Kind, enqueue_dependents, mark_for_deletion
 from neocloud.core.readers import TransactionReader
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
+from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Lease, Resource, Store, Transaction
 
 Result = TypeVar("Result")
@@ -161,6 +162,14 @@ class RunContext:
             return fresh
 
         return await self._worker.store.write(keep)
+
+    async def append_events(self, log: str, events: Sequence[LogEvent]) -> None:
+        def append(tx: Transaction) -> None:
+            self._check_lease(tx)
+            for event in events:
+                tx.append_event(log, event)
+
+        await self._worker.store.write(append)
 
     async def _change_others(self, work: Callable[[Transaction], Result]) -> Result:
         try:

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from neocloud.core.contract import Code
 from neocloud.core.operations import ProgressStep
+from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Resource
 
 DAEMON_POLL_SECONDS = 0.1
@@ -153,6 +154,10 @@ class Context(Protocol):
 
     async def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return the resource's secret of this name, made on first use."""
+        ...
+
+    async def append_events(self, log: str, events: Sequence[LogEvent]) -> None:
+        """Append to a log, all or none. What follows from an event is done after this returns."""
         ...
 
 

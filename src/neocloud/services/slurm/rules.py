@@ -177,8 +177,20 @@ def _node_set_violations(spec: ClusterSpec) -> Iterable[Violation]:
             yield Violation(f"{field}.name", f'"{node_set.name}" is reserved for the cluster itself')
         if node_set.HasField("elastic"):
             yield from _elastic_violations(node_set, f"{field}.elastic")
+        yield from _spare_violations(spec, node_set, f"{field}.spare_count")
         seen.add(node_set.name)
         yield from preset_violations(node_set.platform, node_set.preset, field)
+
+
+def _spare_violations(spec: ClusterSpec, node_set: NodeSet, field: str) -> Iterable[Violation]:
+    if not node_set.spare_count:
+        return
+    if node_set.HasField("elastic"):
+        yield Violation(field, "is not for elastic sets, whose workers come and go")
+    elif not spec.auto_repair:
+        yield Violation(field, "needs auto_repair, which verifies spares and brings them into service")
+    elif node_set.spare_count >= node_set.count:
+        yield Violation(field, f"must be less than count, {node_set.count}: other workers run the jobs")
 
 
 def _elastic_violations(node_set: NodeSet, field: str) -> Iterable[Violation]:

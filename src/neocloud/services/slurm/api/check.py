@@ -124,7 +124,11 @@ async def _probe(access: SlurmAccess, cluster_id: str, node: str) -> tuple[NodeR
     """Return the node's report, and the least difference of its clock from ours, in seconds."""
     before = time.time()
     result = await access.run_in_shared_root(
-        cluster_id, node, ["python3", "-", "/home"], stdin=_program("node.py"), timeout_seconds=PROBE_SECONDS
+        cluster_id,
+        node,
+        ["python3", "-", "/home"],
+        stdin=probe_program("node.py"),
+        timeout_seconds=PROBE_SECONDS,
     )
     after = time.time()
     if result.exit_code:
@@ -133,7 +137,7 @@ async def _probe(access: SlurmAccess, cluster_id: str, node: str) -> tuple[NodeR
     return report, max(before - report.time, report.time - after, 0.0)
 
 
-def _program(name: str) -> bytes:
+def probe_program(name: str) -> bytes:
     """Return the source of a probe."""
     return resources.files("neocloud.services.slurm.api").joinpath("probes", name).read_bytes()
 
@@ -189,7 +193,7 @@ async def _confinement(
     command = ["/bin/bash", "-l", "-c", _CONFINEMENT, "check", *arguments]
     try:
         result = await access.run_in_login_shell(
-            cluster_id, command, stdin=_program("confinement.py"), timeout_seconds=PROBE_SECONDS
+            cluster_id, command, stdin=probe_program("confinement.py"), timeout_seconds=PROBE_SECONDS
         )
         if result.exit_code:
             return confinement_not_run(last_line(result.stderr, result.exit_code))
@@ -228,7 +232,7 @@ async def _all_reduce(
     command = ["/bin/bash", "-l", "-c", _ALL_REDUCE, "check", *arguments]
     try:
         result = await access.run_in_login_shell(
-            cluster_id, command, stdin=_program("all_reduce.py"), timeout_seconds=PROBE_SECONDS
+            cluster_id, command, stdin=probe_program("all_reduce.py"), timeout_seconds=PROBE_SECONDS
         )
     except EngineError as error:
         return [Finding("", name, NOT_RUN, message=f"Did not finish: {error}")]

@@ -71,6 +71,16 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
+class NodeFigures:
+    """The figures of one node that are measured beside running jobs."""
+
+    cpus: float
+    memory_mib: float
+    gpus: Sequence[str] | None = None
+    """Names of the GPUs; None without a driver."""
+
+
+@dataclass(frozen=True)
 class JobReport:
     """What a job with one CPU found on a node."""
 
@@ -115,12 +125,9 @@ def slurm_finding(name: str, node: SlurmNode | None) -> Finding:
 
 def probe_findings(name: str, expected: Preset, report: NodeReport, skew: float) -> list[Finding]:
     """Compare a node's figures with its preset; `skew` is its clock's difference in seconds."""
-    least_mib = int(expected.memory_gib * 1024 * MEMORY_TOLERANCE)
     write, read = report.write_mib_per_second, report.read_mib_per_second
     return [
-        _at_least(name, "cpu", report.cpus, expected.vcpu, "vCPU"),
-        _at_least(name, "memory", report.memory_mib, least_mib, "MiB"),
-        gpu_finding(name, expected, report.gpus),
+        *figure_findings(name, expected, report),
         _at_least(name, "shared root write", write, WRITE_MIB_PER_SECOND, "MiB/s"),
         _at_least(name, "shared root read", read, READ_MIB_PER_SECOND, "MiB/s"),
         Finding(
@@ -130,6 +137,16 @@ def probe_findings(name: str, expected: Preset, report: NodeReport, skew: float)
             f"{skew:.3f} s",
             f"<= {CLOCK_SKEW_SECONDS} s",
         ),
+    ]
+
+
+def figure_findings(name: str, expected: Preset, report: NodeFigures | NodeReport) -> list[Finding]:
+    """Compare a node's processors, memory and GPUs with its preset."""
+    least_mib = int(expected.memory_gib * 1024 * MEMORY_TOLERANCE)
+    return [
+        _at_least(name, "cpu", report.cpus, expected.vcpu, "vCPU"),
+        _at_least(name, "memory", report.memory_mib, least_mib, "MiB"),
+        gpu_finding(name, expected, report.gpus),
     ]
 
 
@@ -166,6 +183,13 @@ def _at_least(node: str, check: str, measured: float, least: float, unit: str) -
     return Finding(
         node, check, PASS if measured >= least else FAIL, f"{measured:.6g} {unit}", f">= {least:g} {unit}"
     )
+
+
+def node_figures(output: bytes) -> NodeFigures:
+    """Read the figures of one node that has measured no speeds. Raises BadReport. The engine bounds the
+    output."""
+    found = _object(output)
+    return NodeFigures(_number(found, "cpus"), _number(found, "memory_mib"), _gpu_names(found.get("gpus")))
 
 
 def node_report(output: bytes) -> NodeReport:

@@ -23,6 +23,7 @@ from neocloud.services.slurm.reconcile.controllers import find_control
 from neocloud.services.slurm.reconcile.login_nodes import count_sessions
 from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port, is_running
 from neocloud.services.slurm.reconcile.members import find_users
+from neocloud.services.slurm.reconcile.node_pools import keep_pools
 from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
 from neocloud.services.slurm.reconcile.scope import (
     Scope,
@@ -76,6 +77,7 @@ class ClusterReconciler:
         return (
             Step("Find the controller in control", partial(find_control, self._engine)),
             Step("Read the states of nodes", partial(elastic.read_power, self._access)),
+            Step("Keep the pools of nodes", keep_pools),
             Step("Report lost workers", self._report_lost_workers),
             Step("Create the shared root", self._create_shared_root),
             Step("Find filesystems", find_filesystems),

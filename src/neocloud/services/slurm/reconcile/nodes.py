@@ -19,6 +19,7 @@ from neocloud.engines.base import Engine
 from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.messages.nebius.vpc.v1 import RuleProtocol, SecurityRuleSpec, SubnetStatus
 from neocloud.services.compute.public import MaintenanceState, of_host
+from neocloud.services.slurm.public import LOST_PREFIX
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, ROLE_LABEL, SSH_PORT, WORKER_ROLE
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob, SlurmNode
@@ -106,11 +107,16 @@ _ON_NODES = frozenset({"RUNNING", "SUSPENDED"})
 
 
 async def report_lost(slurm: SlurmApi, scope: Scope, lost: Mapping[str, str]) -> None:
-    """Set lost nodes DOWN: Slurm requeues their jobs immediately instead of after SlurmdTimeout."""
+    """Set lost nodes DOWN: Slurm requeues their jobs immediately instead of after SlurmdTimeout. Where the
+    fleet controller watches them, they are drained before: they return to jobs once they are verified."""
     known = {node.name: node for node in await slurm.nodes()}
     for name, reason in lost.items():
         if name in known:
-            await slurm.set_node_state(name, "DOWN", _drain_reason(known[name]) or LOST_REASON + reason)
+            is_watched = scope.cluster.spec.auto_repair and name not in scope.elastic
+            text = _drain_reason(known[name]) or (LOST_PREFIX if is_watched else LOST_REASON) + reason
+            if is_watched and "DRAIN" not in known[name].states:
+                await slurm.set_node_state(name, "DRAIN", text)
+            await slurm.set_node_state(name, "DOWN", text)
         scope.reported.add(name)
 
 

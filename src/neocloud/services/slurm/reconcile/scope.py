@@ -98,6 +98,8 @@ class Scope:
     """The controller in control, where there are two; "" while none is known."""
     sessions: dict[str, int] = field(default_factory=dict)
     """Sessions on drained login nodes, set by the step that counts them."""
+    pools: set[str] = field(default_factory=set)
+    """The ids of the pools of its workers; set by the step that keeps them."""
     reported: set[str] = field(default_factory=set)
     """Lost workers that Slurm knows of by now. The status remembers the start of the others, so that a worker
     that was restarted during this run, or while Slurm did not answer, is reported by a later run."""

@@ -1,5 +1,7 @@
 """The status of a cluster, computed once at the end of a run from what the run saw."""
 
+from dataclasses import replace
+
 from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
 from neocloud.messages.neocloud.slurm.v1 import ClusterStatus, Condition
 from neocloud.services.slurm.reconcile.keys import public_host_key
@@ -45,7 +47,8 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
         status.login.host_keys.append(public_host_key(scope.view.secrets.ssh_host_key))
     _set_controllers(status, scope)
     _add_nodes(status, scope)
-    return result.with_status(status, state, _resync_seconds(scope))
+    wakes = frozenset(scope.pools if scope.is_recovering else ())
+    return replace(result.with_status(status, state, _resync_seconds(scope)), wakes=wakes)
 
 
 def _resync_seconds(scope: Scope) -> float:

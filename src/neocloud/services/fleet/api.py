@@ -1,0 +1,190 @@
+"""NodeService: health of nodes, for operators of the cloud alone.
+
+Reading computes a node from its events. Drain and Release append an event of the caller, in the transaction
+of the call; the reconciler of the pool acts on it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from neocloud.core import contract, wire
+from neocloud.core.contract import ApiError
+from neocloud.core.service import Call, Method, Write
+from neocloud.core.store.event_log import LogEvent
+from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.fleet import events as e
+from neocloud.fleet.event_json import BadEvent, decode, encode
+from neocloud.fleet.events import Event, Phase
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.messages.neocloud.fleet.v1 import (
+    DrainNodeRequest,
+    GetNodeRequest,
+    ListNodeEventsRequest,
+    ListNodeEventsResponse,
+    ListNodesRequest,
+    ListNodesResponse,
+    Node,
+    NodeEvent,
+    NodePool,
+    ReleaseNodeRequest,
+)
+from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.render import node_message
+from neocloud.services.fleet.types import OPERATOR_PREFIX, plain
+from neocloud.services.iam.types import operators_tenant_id
+from neocloud.services.slurm.public import NODE_POOL
+
+PERMISSION = "fleet.nodes"
+SERVICE_NAME = "neocloud.fleet.v1.NodeService"
+MOST_EVENTS = 500
+
+
+@dataclass(frozen=True)
+class _Pool:
+    row: Resource
+    message: NodePool
+    cluster_name: str
+
+    def id_of(self, node: str) -> str:
+        return f"{self.message.spec.cluster_id}/{node}"
+
+
+async def get(call: Call, request: GetNodeRequest) -> Node:
+    pool, log, state = await _find(call, request.id, "get")
+    return _message(call, pool, log, state)
+
+
+async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse:
+    found: list[Node] = []
+    for pool in await _pools(call, request.cluster_id, "list"):
+        log = await _log(call, pool)
+        found += [_message(call, pool, log, state) for state in log.fleet.nodes.values()]
+    scope = f"{SERVICE_NAME}/{request.cluster_id}"
+    items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)
+    return ListNodesResponse(items=items, next_page_token=token)
+
+
+async def list_events(call: Call, request: ListNodeEventsRequest) -> ListNodeEventsResponse:
+    pool, _, state = await _find(call, request.id, "get")
+    scope = f"{SERVICE_NAME}/{request.id}/events"
+    size = contract.page_size(request, default=100, most=MOST_EVENTS)
+    after = int(contract.page_after(request.page_token, scope, numbers=1) or 0)
+    found = await call.dependencies.store.read(
+        lambda tx: tx.events(pool.row.id, subject=state.node, after=after, limit=size + 1)
+    )
+    items, more = found[:size], len(found) > size
+    token = contract.page_token(str(items[-1].position), scope) if more else ""
+    return ListNodeEventsResponse(items=[_event(each) for each in items], next_page_token=token)
+
+
+async def drain(call: Call, request: DrainNodeRequest) -> Write[Node]:
+    reason = plain(request.reason)
+    if not reason:
+        raise contract.bad_field("reason", "has no printable text; write why the node is drained")
+    pool, log, state = await _find(call, request.id, "update")
+    owner = _owner(call)
+    if any(hold.owner == owner for hold in state.holds):
+        raise contract.bad_state(request.id, f"You have drained {request.id} already. Release it first.")
+    return _append(call, pool, log, state, lambda now: e.DrainRequested(now, state.node, owner, reason))
+
+
+async def release(call: Call, request: ReleaseNodeRequest) -> Write[Node]:
+    pool, log, state = await _find(call, request.id, "update")
+    owner = _owner(call)
+    if any(hold.owner == owner for hold in state.holds):
+        return _append(call, pool, log, state, lambda now: e.DrainReleased(now, state.node, owner))
+    if state.phase is Phase.TRIAGE:
+        return _append(call, pool, log, state, lambda now: e.Moved(now, state.node, Phase.BURN_IN, owner))
+    others = ", ".join(hold.owner for hold in state.holds)
+    why = f"It is drained by {others}, who alone can release it." if others else "Nobody has drained it."
+    raise contract.bad_state(request.id, f"{request.id} is not drained by you. {why}")
+
+
+def _append(
+    call: Call, pool: _Pool, log: PoolLog, state: NodeState, event: Callable[[float], Event]
+) -> Write[Node]:
+    def work(tx: Transaction) -> Node:
+        now = call.dependencies.clock.now()
+        made = event(now.timestamp())
+        tx.append_event(pool.row.id, LogEvent(made.node, now, encode(made)))
+        tx.enqueue(pool.row.id, now)
+        return _message(call, pool, log, state)
+
+    async def complete(_: Node) -> Node:
+        known = await _log(call, pool)
+        return _message(call, pool, known, known.fleet.nodes[state.node])
+
+    return Write(work, complete=complete)
+
+
+def _owner(call: Call) -> str:
+    return f"{OPERATOR_PREFIX}{call.subject.id if call.subject else ''}"
+
+
+async def _find(call: Call, node_id: str, verb: str) -> tuple[_Pool, PoolLog, NodeState]:
+    cluster_id, _, name = node_id.partition("/")
+    for pool in await _pools(call, cluster_id, verb) if cluster_id and name else ():
+        log = await _log(call, pool)
+        if name in log.fleet.nodes:
+            return pool, log, log.fleet.nodes[name]
+    raise contract.not_found("node", node_id)
+
+
+async def _pools(call: Call, cluster_id: str, verb: str) -> Sequence[_Pool]:
+    """Return the pools of one cluster, or of all. Raises ApiError unless the caller is an operator."""
+
+    def read(tx: Transaction) -> list[_Pool]:
+        if call.subject is None or call.subject.tenant_id != operators_tenant_id(tx):
+            raise contract.permission_denied(
+                f"{PERMISSION}.{verb}", "", "Only an operator of this cloud can see and drain nodes."
+            )
+        return list(_read_pools(tx, cluster_id))
+
+    return await call.dependencies.store.read(read)
+
+
+def _read_pools(tx: Transaction, cluster_id: str) -> Iterable[_Pool]:
+    rows = tx.owned(cluster_id) if cluster_id else tx.list(NODE_POOL)[0]
+    for row in rows:
+        if row.kind == NODE_POOL:
+            message = wire.message(row, NodePool)
+            cluster = tx.get(message.spec.cluster_id)
+            yield _Pool(row, message, cluster.name if cluster else "")
+
+
+async def _log(call: Call, pool: _Pool) -> PoolLog:
+    try:
+        logs = call.dependencies.provided.get(NodeLogs)
+        return await logs.read(pool.row.id, pool.message.spec.wanted)
+    except BrokenLog as error:
+        text = f"The events of the nodes cannot be read: {error}. Upgrade Neocloud, or restore its database."
+        raise ApiError(contract.Code.DATA_LOSS, text) from error
+
+
+def _message(call: Call, pool: _Pool, log: PoolLog, state: NodeState) -> Node:
+    node = node_message(state, log.incidents.by_node.get(state.node), call.dependencies.clock.now())
+    spec, status = pool.message.spec, pool.message.status
+    node.id, node.cluster_id, node.node_set = pool.id_of(state.node), spec.cluster_id, spec.node_set
+    node.cluster_name = pool.cluster_name
+    node.held, node.problem = status.held.get(state.node, ""), status.problem
+    return node
+
+
+def _event(entry: LogEvent) -> NodeEvent:
+    try:
+        name = type(decode(entry.body)).__name__
+    except BadEvent:
+        name = "unreadable"
+    found = NodeEvent(position=entry.position, node=entry.subject, type=name)
+    found.at.FromDatetime(entry.at)
+    found.json = entry.body.decode(errors="replace")
+    return found
+
+
+METHODS = (
+    Method(f"{SERVICE_NAME}/Get", get, f"{PERMISSION}.get"),
+    Method(f"{SERVICE_NAME}/List", list_nodes, f"{PERMISSION}.list"),
+    Method(f"{SERVICE_NAME}/ListEvents", list_events, f"{PERMISSION}.get"),
+    Method(f"{SERVICE_NAME}/Drain", drain, f"{PERMISSION}.update", is_change=True),
+    Method(f"{SERVICE_NAME}/Release", release, f"{PERMISSION}.update", is_change=True),
+)

@@ -1,0 +1,75 @@
+"""The state of pools, folded from their logs of events and kept between calls.
+
+Reconcilers and the API use the same fold. A fold is rebuilt from the store whenever a process starts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from neocloud.core.store.event_log import LogEvent
+from neocloud.core.store.protocol import Store
+from neocloud.fleet import events as e
+from neocloud.fleet.controller import Fleet
+from neocloud.fleet.event_json import BadEvent, decode
+from neocloud.fleet.events import Event, Status
+from neocloud.fleet.incidents import Incidents
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.services.fleet.types import LIMITS
+
+PAGE = 1000
+
+
+class BrokenLog(Exception):
+    """An event of the log cannot be read, so the state of the pool is not known; the message says which."""
+
+
+@dataclass
+class PoolLog:
+    """The fold over one log."""
+
+    id: str
+    fleet: Fleet = field(default_factory=lambda: Fleet(LIMITS, 0))
+    incidents: Incidents = field(default_factory=Incidents)
+    answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
+    """The last recorded answer of each check of each node, and its boot."""
+    position: int = 0
+
+    def take(self, found: Sequence[LogEvent]) -> None:
+        for each in found:
+            if each.position != self.position + 1:
+                continue  # taken in by another call meanwhile
+            try:
+                event = decode(each.body)
+            except BadEvent as error:
+                raise BrokenLog(f"event {each.position} of {self.id} cannot be read: {error}") from error
+            self._apply(event)
+            self.position = each.position
+
+    def _apply(self, event: Event) -> None:
+        before = self.fleet.nodes.get(event.node) or NodeState(event.node)
+        if isinstance(event, e.Verdict):
+            self.answers[event.node, event.check] = (event.status, event.boot)
+        if self.fleet.apply(event):
+            self.incidents.observe(event, before)
+
+
+class NodeLogs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, PoolLog] = {}
+
+    async def read(self, pool_id: str, wanted: int) -> PoolLog:
+        """Return the state of a pool as of now. Raises BrokenLog."""
+        log = self._known.setdefault(pool_id, PoolLog(pool_id))
+        log.fleet.wanted = wanted
+        while True:
+            after = log.position
+            found = await self._store.read(
+                lambda tx, after=after: tx.events(pool_id, after=after, limit=PAGE)
+            )
+            log.take(found)
+            if len(found) < PAGE:
+                return log
+
+    def forget(self, pool_id: str) -> None:
+        self._known.pop(pool_id, None)

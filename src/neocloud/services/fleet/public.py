@@ -1,0 +1,33 @@
+"""Where verdicts on nodes come from: the interface of a source, and the list of sources."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from neocloud.fleet.events import Verdict
+from neocloud.services.slurm.public import Worker
+
+
+class VerdictSource(Protocol):
+    """A source of verdicts on the workers of clusters, such as the agent on each node.
+
+    A source never waits: what takes time runs in the background, and its answers are given by a later call.
+    No answer is UNKNOWN, and never a pass. Checks of a new source are in shadow until they have a record, or
+    are named in `Limits.trusted`.
+    """
+
+    async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
+        """Return the last answer of each check of each worker, also those that were given before: `node` is
+        the worker's name, `boot` the start that was looked at, `at` when the check began."""
+        ...
+
+    def request(self, cluster_id: str, worker: str) -> None:
+        """Look at this worker as soon as possible: its verification has begun."""
+        ...
+
+    def forget(self, cluster_id: str) -> None:
+        """End what runs for a cluster that is not watched any more."""
+        ...
+
+
+class VerdictSources(tuple[VerdictSource, ...]):
+    """All sources, registered by this type. A verification needs an answer of each."""

@@ -1,0 +1,169 @@
+"""The loop of a pool: look, record what is new, decide, append the decisions, and only then act.
+
+A run holds the lease of its pool, so one process at a time decides. What it decides is an event of the log
+before anything is done; a run that finds an event not acted on acts on it. An engine, Slurm or log that does
+not answer ends the run before any decision.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from neocloud.core import wire
+from neocloud.core.reconcile.reconciler import (
+    DAEMON_POLL_SECONDS,
+    RETRY_SECONDS,
+    Context,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
+from neocloud.core.service import Dependencies
+from neocloud.core.store.event_log import LogEvent
+from neocloud.fleet.controller import decide
+from neocloud.fleet.event_json import encode
+from neocloud.fleet.events import Event, Phase, Verdict
+from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
+from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.public import VerdictSources
+from neocloud.services.fleet.reconcile import act
+from neocloud.services.fleet.reconcile.observe import new_events, stop_events
+from neocloud.services.fleet.types import State
+from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
+
+WATCH_SECONDS = 2.0
+"""How soon a fault is seen that nothing announces."""
+UNSETTLED_SECONDS = 0.5
+"""While a node is drained, repaired or verified."""
+MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.REMEDIATING, Phase.VERIFYING, Phase.BURN_IN})
+
+
+@dataclass
+class Scope:
+    context: Context
+    pool: NodePool
+    log: PoolLog | None = None
+    workers: dict[str, Worker] = field(default_factory=dict)
+    answers: Sequence[Sequence[Verdict]] = ()
+    """One list for each source."""
+    problem: str = ""
+    held: dict[str, str] = field(default_factory=dict)
+    has_changed: bool = False
+    """Whether this run appended an event, from which more may follow."""
+
+    @property
+    def cluster_id(self) -> str:
+        return self.pool.spec.cluster_id
+
+    @property
+    def known(self) -> PoolLog:
+        assert self.log is not None, "the first step reads it"
+        return self.log
+
+
+class PoolReconciler:
+    kind = NODE_POOL
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._clock = dependencies.clock
+        self._logs = dependencies.provided.get(NodeLogs)
+        self._workers = dependencies.provided.get(WorkerNodes)
+        self._sources = dependencies.provided.get(VerdictSources)
+
+    async def scope(self, context: Context) -> Scope:
+        return Scope(context, wire.message(context.resource, NodePool))
+
+    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+        return (
+            Step("Read the events", self._read),
+            Step("Look at the nodes", self._look),
+            Step("Record what is new", self._record),
+            Step("Decide", self._decide),
+            Step("Act", self._act),
+        )
+
+    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+        return (Step("End measurements", self._forget),)
+
+    async def _read(self, scope: Scope) -> None:
+        try:
+            scope.log = await self._logs.read(scope.pool.metadata.id, scope.pool.spec.wanted)
+        except BrokenLog as error:
+            raise _blind(scope, str(error)) from error
+        if scope.context.resource.state == State.STOPPED:
+            await self._append(scope, stop_events(scope.log, self._now()))
+
+    async def _look(self, scope: Scope) -> None:
+        try:
+            seen = await self._workers.look(scope.cluster_id, scope.pool.spec.node_set)
+        except WorkersUnreachable as error:
+            raise _blind(scope, str(error)) from error
+        scope.workers = {worker.name: worker for worker in seen}
+        now = self._now()
+        scope.answers = [await each.verdicts(scope.cluster_id, seen, now) for each in self._sources]
+
+    async def _record(self, scope: Scope) -> None:
+        verdicts = [each for found in scope.answers for each in found]
+        project = scope.pool.metadata.parent_id
+        found = new_events(scope.known, project, list(scope.workers.values()), verdicts, self._now())
+        await self._append(scope, found)
+
+    async def _decide(self, scope: Scope) -> None:
+        plan = decide(scope.known.fleet, self._now())
+        scope.held = plan.held
+        await self._append(scope, [each.event for each in plan.decisions])
+
+    async def _act(self, scope: Scope) -> None:
+        done: list[Event] = []
+        try:
+            for name, worker in scope.workers.items():
+                state = scope.known.fleet.nodes.get(name)
+                if state is None:
+                    continue
+                incident = scope.known.incidents.by_node.get(name)
+                await act.follow(self._workers, scope.cluster_id, worker, state, incident)
+                done += await act.repair(self._workers, scope.cluster_id, worker, state, self._now())
+                done += act.verification(
+                    *(self._sources, scope.cluster_id, worker, state, scope.answers, self._now())
+                )
+                done += act.attached(worker, state, self._now())
+        except WorkersUnreachable as error:
+            raise _blind(scope, str(error)) from error
+        finally:
+            await self._append(scope, done)
+
+    async def _append(self, scope: Scope, found: Sequence[Event]) -> None:
+        """Append to the log, then take in what it has."""
+        if not found:
+            return
+        entries = [LogEvent(each.node, datetime.fromtimestamp(each.at, UTC), encode(each)) for each in found]
+        await scope.context.append_events(scope.known.id, entries)
+        scope.log = await self._logs.read(scope.known.id, scope.pool.spec.wanted)
+        scope.has_changed = True
+
+    async def _forget(self, scope: Scope) -> None:
+        for source in self._sources:
+            source.forget(scope.cluster_id)
+        self._logs.forget(scope.pool.metadata.id)
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+        scope.problem = scope.problem or result.message
+        is_deleting = scope.context.resource.deleted_at is not None
+        state = State.DELETING if is_deleting else State.BLIND if scope.problem else State.ACTIVE
+        if scope.context.resource.state == State.STOPPED and scope.problem and not is_deleting:
+            state = State.STOPPED  # until its nodes are seen again
+        status = NodePoolStatus(
+            state=NodePoolStatus.State.Value(state), problem=scope.problem, held=scope.held
+        )
+        phases = scope.log.fleet.phases if scope.log else {}
+        is_moving = any(phases.get(phase) for phase in MOVING) or not phases
+        seconds = UNSETTLED_SECONDS if is_moving else WATCH_SECONDS
+        return result.with_status(status, state, DAEMON_POLL_SECONDS if scope.has_changed else seconds)
+
+
+def _blind(scope: Scope, problem: str) -> RetryLater:
+    scope.problem = problem
+    return RetryLater(problem, delay_seconds=RETRY_SECONDS)

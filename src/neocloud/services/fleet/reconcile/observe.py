@@ -1,0 +1,117 @@
+"""From what the engine, Slurm and the sources say to the events that are new. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from neocloud.fleet import events as e
+from neocloud.fleet.events import Event, Phase, Verdict
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.types import (
+    CLUSTER_OWNER,
+    FOREIGN_IN_SLURM,
+    STOP_OWNER,
+    drain_owner,
+    plain,
+)
+from neocloud.services.slurm.public import Worker
+
+LEAST_SECONDS_BETWEEN_DRAINS = 60.0
+"""A drain of an owner who has released the node more recently is recorded later: tenants set reasons."""
+LEFT = "it is no longer in the spec of its cluster"
+
+
+def new_events(
+    log: PoolLog, tenant: str, workers: Sequence[Worker], verdicts: Sequence[Verdict], now: float
+) -> list[Event]:
+    """Return the events that follow from one look, those that change nothing left out."""
+    draft = log.fleet.draft()
+    found: list[Event] = []
+
+    def add(events: Iterable[Event]) -> None:
+        for event in events:
+            if draft.apply(event):
+                found.append(event)
+
+    for worker in workers:
+        add(_start(worker, draft.nodes.get(worker.name), now))
+    for verdict in verdicts:
+        state = draft.nodes.get(verdict.node)
+        if state is not None:
+            known = replace(verdict, boot=verdict.boot or state.boot)
+            if log.answers.get((known.node, known.check)) != (known.status, known.boot):
+                add([known])
+    seen = {worker.name for worker in workers}
+    for worker in workers:
+        if worker.name in draft.nodes:
+            add(_foreign(worker, draft.nodes[worker.name], now))
+            add(_work(worker, tenant, draft.nodes[worker.name], now))
+            add(_emptied(worker, draft.nodes[worker.name], now))
+    for name in [name for name in draft.nodes if name not in seen]:
+        add(_left(draft.nodes[name], now))
+    return found
+
+
+def _start(worker: Worker, state: NodeState | None, now: float) -> Iterator[Event]:
+    """A worker becomes known when it first runs; it is as if drained until it has passed its checks."""
+    if not worker.boot or worker.started_at is None:
+        return
+    if state is None:
+        *above, leaf = worker.place or ("",)
+        rack = above[-1] if above else ""
+        yield e.Registered(now, worker.name, rack, leaf, Phase.DRAINED)
+    if state is None or state.boot != worker.boot:
+        yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot)
+
+
+def _foreign(worker: Worker, state: NodeState, now: float) -> Iterator[Event]:
+    """Drains of others begin and end when Slurm says so, and the spec of the cluster has the worker."""
+    owner = drain_owner(worker.reason) if worker.is_drained or _is_set_down(worker) else ""
+    ended = {CLUSTER_OWNER, STOP_OWNER, *FOREIGN_IN_SLURM} - {owner}
+    for hold in state.holds:
+        if hold.owner in ended and worker.states:
+            yield e.DrainReleased(now, worker.name, hold.owner)
+    if owner and all(hold.owner != owner for hold in state.holds):
+        released = dict(state.released).get(owner, float("-inf"))
+        if now >= released + LEAST_SECONDS_BETWEEN_DRAINS:
+            yield e.DrainRequested(now, worker.name, owner, plain(worker.reason) or "no reason given")
+
+
+def _is_set_down(worker: Worker) -> bool:
+    """Whether somebody set a worker DOWN that answers."""
+    return worker.is_registered and "DOWN" in worker.states and "NOT_RESPONDING" not in worker.states
+
+
+def _work(worker: Worker, tenant: str, state: NodeState, now: float) -> Iterator[Event]:
+    job = str(worker.job) if worker.job else ""
+    if state.job and state.job != job:
+        yield e.Unassigned(now, worker.name, state.job)
+    if job and state.job != job:
+        yield e.Assigned(now, worker.name, tenant, job)
+
+
+def _emptied(worker: Worker, state: NodeState, now: float) -> Iterator[Event]:
+    takes_none = worker.is_drained or "DOWN" in worker.states
+    if state.phase is Phase.DRAINING and takes_none and not worker.is_busy:
+        yield e.Drained(now, worker.name)
+
+
+def _left(state: NodeState, now: float) -> Iterator[Event]:
+    if all(hold.owner != CLUSTER_OWNER for hold in state.holds):
+        yield e.DrainRequested(now, state.node, CLUSTER_OWNER, LEFT)
+    if state.phase is Phase.DRAINING:
+        yield e.Drained(now, state.node)
+
+
+def stop_events(log: PoolLog, now: float) -> list[Event]:
+    """Return drains of all nodes of a cloud that was stopped: that they start again proves nothing bad."""
+    nodes = log.fleet.nodes.values()
+    return [
+        event
+        for state in nodes
+        if all(hold.owner != STOP_OWNER for hold in state.holds)
+        for event in (
+            e.DrainRequested(now, state.node, STOP_OWNER, "the cloud was stopped"),
+            e.Drained(now, state.node),
+        )
+    ]

@@ -1,0 +1,59 @@
+"""From the state of a node to the message that the API shows. Pure."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from neocloud.fleet.incidents import Incident
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.messages.neocloud.fleet.v1 import Node
+
+
+def node_message(state: NodeState, incident: Incident | None, now: datetime) -> Node:
+    """Return the node without what its pool knows of it."""
+    node = Node(
+        name=state.node,
+        phase=state.phase.value,
+        boot=state.boot,
+        is_spare=state.phase.value == "ready_spare",
+        tenant_id=state.tenant,
+        job=state.job,
+        is_schedulable=state.is_schedulable(now.timestamp()),
+    )
+    if state.reserved_for is not None:
+        node.reserved_for = state.reserved_for or "-"
+    _set_time(node.phase_since, state.since)
+    for fault in state.faults:
+        added = node.faults.add(
+            id=fault.id,
+            check=fault.check,
+            status=fault.status.value,
+            sample=fault.sample,
+            threshold=fault.threshold,
+            source=fault.source,
+            version=fault.version,
+            boot=fault.boot,
+            action=fault.action.value,
+        )
+        _set_time(added.at, fault.at)
+    for hold in state.holds:
+        _set_time(node.holds.add(owner=hold.owner, evidence=hold.evidence).since, hold.at)
+    if state.certificate is not None:
+        node.certificate.boot, node.certificate.suite = state.certificate.boot, state.certificate.suite.value
+        _set_time(node.certificate.issued_at, state.certificate.issued_at)
+        _set_time(node.certificate.valid_until, state.certificate.valid_until)
+    if incident is not None:
+        _set_incident(node, incident)
+    return node
+
+
+def _set_incident(node: Node, incident: Incident) -> None:
+    found = node.last_incident
+    found.evidence, found.reason, found.spare = incident.evidence, incident.reason, incident.spare
+    for name in ("detected", "decided", "drained", "reserved", "attached", "ready", "repaired"):
+        at = getattr(incident, f"{name}_at")
+        if at is not None:
+            _set_time(getattr(found, f"{name}_at"), at)
+
+
+def _set_time(field: Any, at: float) -> None:
+    field.FromDatetime(datetime.fromtimestamp(at, UTC))

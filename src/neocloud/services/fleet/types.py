@@ -1,0 +1,78 @@
+"""The resources of fleet: pools of nodes, their states and limits; whose a drain in Slurm is. Pure."""
+
+import re
+from enum import StrEnum
+
+from neocloud.fleet.actions import Action
+from neocloud.fleet.events import Suite
+from neocloud.fleet.limits import MINUTE, Limits
+from neocloud.services.slurm.public import FLEET_PREFIX
+
+NODE_POOL_ID_PREFIX = "fleetpool"
+
+
+class State(StrEnum):
+    ACTIVE = "ACTIVE"
+    BLIND = "BLIND"
+    STOPPED = "STOPPED"
+    DELETING = "DELETING"
+
+
+class Check(StrEnum):
+    """The checks that the service itself answers."""
+
+    POD = "worker pod"
+    SLURM = "slurm"
+    REPORT = "node report"
+    CPU = "cpu"
+    MEMORY = "memory"
+    GPU = "gpu"
+
+
+LIMITS = Limits(
+    trusted=frozenset(Check),
+    unknown_grace=MINUTE,
+    cool_down=5 * MINUTE,
+    burn_in=0.0,
+    step_deadline={
+        Action.RESET_GPU: MINUTE,
+        Action.REBOOT: 3 * MINUTE,
+        Action.POWER_CYCLE: MINUTE,
+        Action.REIMAGE: MINUTE,
+    },
+    verify_deadline={Suite.QUICK: 3 * MINUTE, Suite.FULL: 3 * MINUTE},
+)
+"""For workers that are pods: they start in seconds, and have no parts to burn in. Checks of other sources are
+in shadow until they have a record."""
+
+CLUSTER_OWNER = "cluster"
+"""Owner of drains of nodes that left the spec of their cluster."""
+STOP_OWNER = "stop"
+"""Owner of drains while the cloud is stopped with its workloads."""
+SLURM_OWNERS = {
+    "[neocloud] readiness: ": "check",
+    "[neocloud] maintenance ": "maintenance",
+    "[neocloud] health:": "health-check",
+    "[neocloud] retired: ": CLUSTER_OWNER,
+}
+"""Parts of Neocloud that drain workers in Slurm, by how their reasons start; each resumes its own."""
+ADMINISTRATOR = "slurm"
+"""Owner of every other drain in Slurm: an administrator of the cluster."""
+FOREIGN_IN_SLURM = frozenset({*SLURM_OWNERS.values(), ADMINISTRATOR})
+OPERATOR_PREFIX = "operator:"
+MAX_REASON_CHARS = 180
+"""Length of a reason in Slurm."""
+PLATFORM_REASON = "[neocloud] lost: "
+"""Of workers that their cluster has set DOWN: no drain of anybody."""
+
+
+def drain_owner(reason: str) -> str:
+    """Return who drained a worker in Slurm with this reason; "" for the fleet controller."""
+    if reason.startswith((FLEET_PREFIX, PLATFORM_REASON)):
+        return ""
+    return next((owner for start, owner in SLURM_OWNERS.items() if reason.startswith(start)), ADMINISTRATOR)
+
+
+def plain(text: str, most: int = MAX_REASON_CHARS) -> str:
+    """Return text of a probe or of Slurm, which a tenant may have written, on one line of bounded length."""
+    return re.sub(r"[^\x20-\x7e]+", " ", text[: 4 * most]).strip()[:most]

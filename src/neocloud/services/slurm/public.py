@@ -1,0 +1,95 @@
+"""What the fleet service sees of the workers of a cluster, and may do to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+NODE_POOL = "neocloud.fleet.v1.NodePool"
+"""The kind of the pools that a cluster keeps for the fleet service."""
+FLEET_PREFIX = "neocloud: "
+"""Reasons of drains that the fleet controller owns start with it."""
+LOST_PREFIX = FLEET_PREFIX + "lost: "
+"""Of workers whose pod was lost: kept from jobs by their cluster until the fleet controller has decided."""
+
+
+_SILENT = frozenset({"NOT_RESPONDING", "UNKNOWN", "INVALID_REG"})
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker as the engine and Slurm know it, read within one look."""
+
+    name: str
+    node_set: str
+    place: tuple[str, ...] = ()
+    """The switches above it, from the top to the leaf, as the cluster's topology names them."""
+    started_at: datetime | None = None
+    """When its pod last started; None while it does not run."""
+    problem: str = ""
+    """Why its pod does not run."""
+    states: frozenset[str] = frozenset()
+    """Slurm's names; none while Slurm does not know the worker."""
+    reason: str = ""
+    """Of its drain."""
+    is_registered: bool = False
+    """Whether the slurmd that registered last is that of the pod that runs now."""
+    is_busy: bool = False
+    """Whether a job holds processors of it or is being cleaned up."""
+    job: int | None = None
+    """The lowest number of the jobs that run on it."""
+
+    @property
+    def boot(self) -> str:
+        """Names the start of its pod; "" while it does not run."""
+        return self.started_at.isoformat() if self.started_at else ""
+
+    @property
+    def is_drained(self) -> bool:
+        return "DRAIN" in self.states
+
+    @property
+    def is_responding(self) -> bool:
+        """Whether its slurmd answers. One that its cluster has set DOWN stays so until it is resumed."""
+        is_down = "DOWN" in self.states and not self.reason.startswith(FLEET_PREFIX)
+        return self.is_registered and not is_down and not self.states & _SILENT
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one check measured on a worker, against the worker's preset."""
+
+    check: str
+    passed: bool
+    sample: str
+    threshold: str
+
+
+class WorkersUnreachable(Exception):
+    """The engine, Slurm or the worker did not answer, so nothing is known; the message says what."""
+
+
+class WorkerNodes(Protocol):
+    """The workers of clusters; those of elastic node sets are not among them."""
+
+    async def look(self, cluster_id: str, node_set: str) -> Sequence[Worker]:
+        """Return the workers that the spec of the cluster asks for. Raises WorkersUnreachable when the engine
+        or Slurm does not answer, and while the cluster takes no jobs."""
+        ...
+
+    async def drain(self, cluster_id: str, worker: str, reason: str) -> None:
+        """Keep new jobs from a worker. Raises WorkersUnreachable."""
+        ...
+
+    async def resume(self, cluster_id: str, worker: str) -> None:
+        """Let new jobs start on a worker. Raises WorkersUnreachable."""
+        ...
+
+    async def restart(self, cluster_id: str, worker: str) -> None:
+        """Remove the pod of a worker, which its cluster creates again. Raises WorkersUnreachable."""
+        ...
+
+    async def measure(self, cluster_id: str, worker: str, seconds: float) -> Sequence[Measurement]:
+        """Compare a worker with its preset, within so many seconds. Raises WorkersUnreachable when it gives
+        no answer that can be used."""
+        ...

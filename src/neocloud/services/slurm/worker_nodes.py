@@ -1,0 +1,151 @@
+"""The workers of clusters for the fleet service: read from the engine and Slurm, drained, resumed, restarted
+and measured."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from neocloud.core.service import Dependencies
+from neocloud.core.store.protocol import Resource
+from neocloud.engines.base import Engine, EngineError, ObservedPod, PodPhase, Reference
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, NodeSet
+from neocloud.services.compute.public import preset
+from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.api.check import probe_program
+from neocloud.services.slurm.api.findings import BadReport, figure_findings, last_line, node_figures
+from neocloud.services.slurm.public import Measurement, Worker, WorkersUnreachable
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmJob, SlurmNode
+from neocloud.services.slurm.types import ClusterUnreachable, namespace
+
+MAX_REPORT_BYTES = 64 * 1024
+
+
+class ClusterWorkers:
+    """Implements `public.WorkerNodes`."""
+
+    def __init__(self, engine: Engine, access: SlurmAccess) -> None:
+        self._engine = engine
+        self._access = access
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "ClusterWorkers":
+        return cls(dependencies.engine, SlurmAccess.of(dependencies))
+
+    async def look(self, cluster_id: str, node_set: str) -> Sequence[Worker]:
+        cluster, found = await self._node_set(cluster_id, node_set)
+        names = [f"{node_set}-{index}" for index in range(found.count)]
+        async with self._slurm(cluster_id) as slurm:
+            # Slurm first: a pod that is lost in between is then seen as lost, and not as well and drained.
+            nodes = {node.name: node for node in await slurm.nodes()}
+            is_busy = any(nodes[name].is_busy for name in names if name in nodes)
+            jobs = await slurm.jobs() if is_busy else ()
+            observation = await self._access.observe(cluster_id)
+        running = _jobs_by_node(jobs)
+        places = _places(ClusterSpec.FromString(cluster.spec))
+        return [
+            _worker(
+                *(name, node_set, places.get(name, ())),
+                *(observation.pod(name), nodes.get(name), running.get(name)),
+            )
+            for name in names
+        ]
+
+    async def drain(self, cluster_id: str, worker: str, reason: str) -> None:
+        async with self._slurm(cluster_id) as slurm:
+            await slurm.set_node_state(worker, "DRAIN", reason)
+
+    async def resume(self, cluster_id: str, worker: str) -> None:
+        async with self._slurm(cluster_id) as slurm:
+            await slurm.set_node_state(worker, "RESUME", "")
+
+    async def restart(self, cluster_id: str, worker: str) -> None:
+        try:
+            await self._engine.remove([Reference("Pod", namespace(cluster_id), worker)])
+        except EngineError as error:
+            raise WorkersUnreachable(f"the pod of {worker} cannot be removed: {error}") from error
+
+    async def measure(self, cluster_id: str, worker: str, seconds: float) -> Sequence[Measurement]:
+        _, found = await self._node_set(cluster_id, worker.rpartition("-")[0])
+        try:
+            async with asyncio.timeout(seconds):
+                result = await self._access.run_in_shared_root(
+                    *(cluster_id, worker, ["python3", "-"]),
+                    stdin=probe_program("node.py"),
+                    timeout_seconds=seconds,
+                    max_output_bytes=MAX_REPORT_BYTES,
+                )
+            if result.exit_code:
+                raise WorkersUnreachable(f"its probe failed: {last_line(result.stderr, result.exit_code)}")
+            figures = node_figures(result.stdout)
+        except TimeoutError as error:
+            raise WorkersUnreachable(f"its probe gave no answer within {seconds:g} s") from error
+        except EngineError as error:
+            raise WorkersUnreachable(f"its probe did not run: {error}") from error
+        except BadReport as error:
+            raise WorkersUnreachable(f"the report of its probe cannot be used: {error}") from error
+        return [
+            Measurement(each.check, each.verdict == "pass", each.measured, each.threshold)
+            for each in figure_findings(worker, preset(found.platform, found.preset), figures)
+            if each.verdict in ("pass", "fail")
+        ]
+
+    async def _node_set(self, cluster_id: str, name: str) -> tuple[Resource, NodeSet]:
+        try:
+            cluster = await self._access.ready_cluster(cluster_id)
+        except ClusterUnreachable as error:
+            raise WorkersUnreachable(str(error)) from error
+        for found in ClusterSpec.FromString(cluster.spec).node_sets:
+            if found.name == name and not found.HasField("elastic"):
+                return cluster, found
+        raise WorkersUnreachable(f"the cluster has no node set {name} of workers that stay")
+
+    @asynccontextmanager
+    async def _slurm(self, cluster_id: str) -> AsyncIterator[SlurmApi]:
+        try:
+            async with self._access.api(cluster_id) as slurm:
+                yield slurm
+        except SlurmError as error:
+            raise WorkersUnreachable(f"Slurm: {error}") from error
+        except EngineError as error:
+            raise WorkersUnreachable(f"the engine: {error}") from error
+
+
+def _worker(
+    name: str,
+    node_set: str,
+    place: tuple[str, ...],
+    pod: ObservedPod | None,
+    node: SlurmNode | None,
+    job: int | None,
+) -> Worker:
+    is_running = pod is not None and pod.phase is PodPhase.RUNNING and pod.started_at is not None
+    started_at = pod.started_at if pod is not None and is_running else None
+    problem = "" if is_running else "its pod is gone"
+    if pod is not None and not is_running:
+        problem = f"its pod is {pod.phase.value}{': ' + pod.message if pod.message else ''}"
+    if node is None:
+        return Worker(name, node_set, place, started_at, problem)
+    # Slurm's start times are in whole seconds, rounded down.
+    is_registered = started_at is not None and node.slurmd_started_at >= started_at.replace(microsecond=0)
+    return Worker(
+        *(name, node_set, place, started_at, problem, node.states, node.reason),
+        is_registered=is_registered,
+        is_busy=node.is_busy,
+        job=job,
+    )
+
+
+def _jobs_by_node(jobs: Sequence[SlurmJob]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for job in sorted(jobs, key=lambda job: job.id, reverse=True):
+        if job.state in ("RUNNING", "SUSPENDED"):
+            found.update(dict.fromkeys(job.nodes, job.id))
+    return found
+
+
+def _places(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
+    return {
+        f"{place.node_set}-{index}": tuple(place.path)
+        for place in spec.topology.nodes
+        for index in range(place.first, place.last + 1)
+    }
