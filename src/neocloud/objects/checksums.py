@@ -17,7 +17,8 @@ from neocloud.objects.types import Checksum, ChecksumAlgorithm, ChecksumType
 
 DEFAULT = ChecksumAlgorithm.CRC64NVME
 """The checksum of objects for which the client asks for none."""
-_Crc = Callable[[bytes, int], int]
+Data = bytes | memoryview
+_Crc = Callable[[Data, int], int]
 _Combine = Callable[[int, int, int], int]
 _CRCS: dict[ChecksumAlgorithm, tuple[_Crc, _Combine, int]] = {
     ChecksumAlgorithm.CRC32: (zlib.crc32, crt.combine_crc32, 4),
@@ -34,7 +35,7 @@ _HASHES: dict[ChecksumAlgorithm, Callable[[], Any]] = {
 class Running(Protocol):
     """A digest of bytes that are still coming."""
 
-    def update(self, chunk: bytes, /) -> None: ...
+    def update(self, chunk: Data, /) -> None: ...
 
     def digest(self) -> bytes: ...
 
@@ -43,7 +44,7 @@ class _RunningCrc:
     def __init__(self, crc: _Crc, size: int) -> None:
         self._crc, self._size, self._value = crc, size, 0
 
-    def update(self, chunk: bytes, /) -> None:
+    def update(self, chunk: Data, /) -> None:
         self._value = self._crc(chunk, self._value)
 
     def digest(self) -> bytes:
@@ -64,13 +65,20 @@ class Digests:
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._checksums = {each: running(each) for each in {*algorithms, DEFAULT}}
 
-    def update(self, chunk: bytes) -> None:
-        for update in self.updates():
+    def update(self, chunk: Data) -> None:
+        for update in self.slow():
             update(chunk)
+        self.update_quick(chunk)
 
-    def updates(self) -> Sequence[Callable[[bytes], None]]:
-        """Return what has to be called with each chunk; these may run side by side."""
-        return [self._md5.update, *(each.update for each in self._checksums.values())]
+    def slow(self) -> Sequence[Callable[[Data], None]]:
+        """Return what has to be called with each chunk beside `update_quick`; these may run side by side."""
+        hashes = [each.update for name, each in self._checksums.items() if name not in _CRCS]
+        return [self._md5.update, *hashes]
+
+    def update_quick(self, chunk: Data) -> None:
+        for name, each in self._checksums.items():
+            if name in _CRCS:
+                each.update(chunk)
 
     @property
     def md5(self) -> bytes:

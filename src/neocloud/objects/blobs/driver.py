@@ -47,8 +47,8 @@ class NoSuchBlob(BlobError):
 class NewBlob(Protocol):
     """A blob that is being written. It does not exist before `finish` returns."""
 
-    async def write(self, chunk: bytes) -> None:
-        """Raises BlobError."""
+    async def write(self, chunk: bytes | memoryview) -> None:
+        """Return when the caller may use the memory of the chunk for something else. Raises BlobError."""
         ...
 
     async def finish(self) -> None:

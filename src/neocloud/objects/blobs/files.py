@@ -21,6 +21,8 @@ _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 MIN_FREE_BYTES = 64 * 1024**2
 """Blobs are refused while the disk has less, so that the metadata has room for deletes."""
+FLUSH_BYTES = 8 * 1024**2
+"""The kernel begins to write this much of a blob to the disk while more comes, so that the end waits less."""
 
 
 class FileBlobs:
@@ -80,11 +82,17 @@ class _NewFile:
         self._blobs = blobs
         self._path = path
         self._descriptor: int | None = descriptor
+        self._written = self._flushing = 0
+        """Bytes, and how many of them the kernel was told to begin to write to the disk."""
         self._is_finished = False
 
-    async def write(self, chunk: bytes) -> None:
+    async def write(self, chunk: bytes | memoryview) -> None:
         assert self._descriptor is not None
         await self._blobs.run(_write, self._descriptor, chunk, self._blobs.min_free_bytes)
+        self._written += len(chunk)
+        if self._written - self._flushing >= FLUSH_BYTES:
+            start, self._flushing = self._flushing, self._written
+            await self._blobs.run(_begin_flush, self._descriptor, start, self._written - start)
 
     async def finish(self) -> None:
         descriptor = self._descriptor
@@ -116,7 +124,14 @@ def _create(path: Path) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _write(descriptor: int, chunk: bytes, min_free_bytes: int) -> None:
+def _begin_flush(descriptor: int, start: int, length: int) -> None:
+    """Have the kernel begin to write this to the disk; it drops only what is there already. A hint:
+    `fdatasync` waits for what is left, and returns its errors."""
+    with suppress(OSError):
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
+
+
+def _write(descriptor: int, chunk: bytes | memoryview, min_free_bytes: int) -> None:
     disk = os.fstatvfs(descriptor)
     if disk.f_bavail * disk.f_frsize < min_free_bytes + len(chunk):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

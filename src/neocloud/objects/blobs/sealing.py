@@ -51,12 +51,16 @@ class FrameCipher:
 
     def seal(self, first_frame: int, plain: bytes) -> bytes:
         """Seal whole frames; only the last of the body may be shorter."""
-        view = memoryview(plain)
-        frames = (
-            self._cipher.encrypt(_nonce(first_frame + number), view[start : start + FRAME_BYTES], None)
-            for number, start in enumerate(range(0, max(len(plain), 1), FRAME_BYTES))
-        )
-        return b"".join(frames)
+        sealed = bytearray(sealed_size(len(plain)))
+        self.seal_into(first_frame, memoryview(plain), memoryview(sealed))
+        return bytes(sealed)
+
+    def seal_into(self, first_frame: int, plain: memoryview, sealed: memoryview) -> None:
+        """Do what `seal` does into a buffer of exactly `sealed_size`."""
+        for number, start in enumerate(range(0, max(len(plain), 1), FRAME_BYTES)):
+            frame, at = plain[start : start + FRAME_BYTES], number * SEALED_FRAME_BYTES
+            place = sealed[at : at + len(frame) + TAG_BYTES]
+            self._cipher.encrypt_into(_nonce(first_frame + number), frame, None, place)
 
     def open(self, first_frame: int, sealed: bytes) -> bytes:
         """Raises NotAuthentic."""
@@ -69,6 +73,11 @@ class FrameCipher:
         except (InvalidTag, ValueError) as error:
             raise NotAuthentic from error
         return frames[0] if len(frames) == 1 else b"".join(frames)
+
+
+def sealed_size(size: int) -> int:
+    """Return the size of the frames of a body, or of a part of it that begins with a frame."""
+    return size + max(1, -(-size // FRAME_BYTES)) * TAG_BYTES
 
 
 def new_data_key() -> bytes:

@@ -56,7 +56,10 @@ class Engine:
         return KeySealer(customer_key)
 
     async def in_thread(self, call: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self.executor, call)
+        return await self.start_thread(call)
+
+    def start_thread(self, call: Callable[[], _Result]) -> "asyncio.Future[_Result]":
+        return asyncio.get_running_loop().run_in_executor(self.executor, call)
 
     def pin(self, contents: Iterable[int]) -> None:
         self.pins.update(contents)

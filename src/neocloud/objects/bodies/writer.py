@@ -10,12 +10,14 @@ import base64
 import hashlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from neocloud.objects import conditions as rules
 from neocloud.objects.blobs.driver import BlobError, NewBlob, new_name
-from neocloud.objects.blobs.sealing import FRAME_BYTES, FrameCipher, new_data_key
+from neocloud.objects.blobs.sealing import FRAME_BYTES, FrameCipher, new_data_key, sealed_size
+from neocloud.objects.bodies.batches import Batches
 from neocloud.objects.bodies.engine import Engine, explained
 from neocloud.objects.bodies.room import Reservation
 from neocloud.objects.checksums import DEFAULT, Digests
@@ -48,8 +50,6 @@ from neocloud.objects.types import (
 
 _Result = TypeVar("_Result")
 INLINE_BYTES = 16 * 1024
-BATCH_BYTES = 16 * FRAME_BYTES
-"""Hashed and written at a time, while the next comes in."""
 MAX_BODY_BYTES = 5 * 1024**3
 
 
@@ -75,7 +75,9 @@ class Writer:
         self._cipher = FrameCipher(data_key)
         self._reservation = reservation
         self._received = 0
-        self._buffer = bytearray()
+        self._batches = Batches(length)
+        self._sealed = memoryview(b"")
+        """Memory for the batch that is being written, encrypted."""
         self._frames = 0
         self._name: str | None = None
         self._blob: NewBlob | None = None
@@ -100,11 +102,12 @@ class Writer:
         if self._length is None:
             self._reservation.cover(received)
         self._received = received
-        self._buffer += chunk
-        while len(self._buffer) >= BATCH_BYTES:
-            batch = bytes(self._buffer[:BATCH_BYTES])
-            del self._buffer[:BATCH_BYTES]
-            await self._start_batch(batch)
+        view = memoryview(chunk)
+        while view:
+            view = view[self._batches.add(view) :]
+            if self._batches.is_full:
+                await self._end_batch()  # its buffer is the next to be filled
+                self._batch = asyncio.ensure_future(self._write_batch(self._batches.take()))
 
     async def commit(
         self,
@@ -207,19 +210,14 @@ class Writer:
 
     async def _stored(self) -> NewContent:
         """Hash and write what is left."""
-        rest = bytes(self._buffer)
-        self._buffer.clear()
-        if self._blob is None and self._batch is None and len(rest) <= INLINE_BYTES:
+        rest = self._batches.take()
+        if self._batch is None and len(rest) <= INLINE_BYTES:
             self._digests.update(rest)
             return NewContent(self._received, None, self._sealed_key, self._cipher.seal(0, rest))
+        await self._end_batch()
         if rest:
-            await self._start_batch(rest)
-        await self._end_batch()
+            await self._write_batch(rest)
         return NewContent(self._received, self._name, self._sealed_key, None)
-
-    async def _start_batch(self, batch: bytes) -> None:
-        await self._end_batch()
-        self._batch = asyncio.ensure_future(self._write_batch(batch))
 
     async def _end_batch(self) -> None:
         """Wait for the batch before. If the caller is cancelled, the batch goes on, until `abort` waits."""
@@ -229,20 +227,26 @@ class Writer:
             except BlobError as error:
                 raise explained(error) from error
 
-    async def _write_batch(self, batch: bytes) -> None:
+    async def _write_batch(self, batch: memoryview) -> None:
         if self._blob is None:
             self._name = new_name()
             self._blob = await self._engine.blobs.create(self._name)
         first, self._frames = self._frames, self._frames + -(-len(batch) // FRAME_BYTES)
-        hashing = [self._engine.in_thread(lambda each=each: each(batch)) for each in self._digests.updates()]
-        outcomes = await asyncio.gather(self._seal(first, batch), *hashing, return_exceptions=True)
+        hashing = [self._engine.start_thread(partial(each, batch)) for each in self._digests.slow()]
+        # Some tenths of a millisecond; the cipher would keep other threads from running, too.
+        self._digests.update_quick(batch)
+        sealed = self._seal(first, batch)
+        outcomes = await asyncio.gather(self._blob.write(sealed), *hashing, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _seal(self, first: int, batch: bytes) -> None:
-        assert self._blob is not None
-        await self._blob.write(await self._engine.in_thread(lambda: self._cipher.seal(first, batch)))
+    def _seal(self, first: int, batch: memoryview) -> memoryview:
+        size = sealed_size(len(batch))
+        if len(self._sealed) < size:
+            self._sealed = memoryview(bytearray(size))
+        self._cipher.seal_into(first, batch, self._sealed[:size])
+        return self._sealed[:size]
 
     async def _clean_up(self) -> None:
         if self._batch is not None:

@@ -253,7 +253,7 @@ class _NewObject:
         self._sending: asyncio.Task[None] | None = None
         self._is_finished = False
 
-    async def write(self, chunk: bytes) -> None:
+    async def write(self, chunk: bytes | memoryview) -> None:
         view = memoryview(chunk)
         while view:
             part = view[: PIECE_BYTES - self._spool.size]
