@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -226,3 +227,34 @@ def test_a_job_over_its_time_limit_ends_as_timeout(bank: Cluster, overdue: int) 
     """SJOB-10: Slurm looks every half minute."""
     assert bank.wait_for_job(overdue, seconds=240) == "TIMEOUT"
     assert "DUE TO TIME LIMIT" in bank.output_of(overdue)
+
+
+BURN = """#!/bin/bash
+#SBATCH --requeue --mem=200M --time=5
+if [ ! -e ~/burn-again ]; then touch ~/burn-again; sleep 600; fi
+srun python3 -c 'import time; b = bytearray(60 << 20); t = time.process_time()
+while time.process_time() < t + 4: sum(range(10000))'
+"""
+
+
+def test_a_report_has_what_a_job_used_and_the_run_that_was_cut_short(bank: Cluster, tmp_path: Path) -> None:
+    """As far as Slurm's accounting knows it: processors and memory, without GPUs."""
+    (tmp_path / "burn.sbatch").write_text(BURN)
+    neo = bank.cloud.neo
+    job = int(neo("slurm", "job", "submit", "bank", str(tmp_path / "burn.sbatch")).stdout.split()[-1])
+    wait_until(lambda: "yes" in bank.ssh("test -e ~/burn-again && echo yes || true"), "its first run began")
+    bank.ssh(f"scontrol requeue {job}")
+    assert bank.wait_for_job(job) == "COMPLETED"
+
+    def reported() -> dict[str, Any]:
+        return bank.cloud.neo_json("slurm", "job", "report", "bank", str(job))
+
+    wait_until(lambda: len(reported()["runs"]) == 2 and "finished_at" in reported()["runs"][1], "accounting")
+    first, last = reported()["runs"]
+    assert (first["state"], last["state"]) == ("REQUEUED", "COMPLETED")
+    assert int(last["cpus"]) == 1 and int(last["memory_bytes"]) == 200 << 20
+    used = next(step for step in last["steps"] if step["name"] == "python3")
+    assert 3.5 < used["cpu_seconds"] < 6
+    assert 60 << 20 < int(used["peak_task_memory_bytes"]) < 120 << 20
+    shown = neo("slurm", "job", "report", "bank", str(job)).stdout
+    assert "REQUEUED on worker-" in shown and "not measured" in shown

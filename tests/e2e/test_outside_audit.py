@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.fleet.scorecard import Score, read_report
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
 from tests.e2e.simulated_gpus import simulated_gpus
@@ -121,3 +122,10 @@ def test_what_can_be_answered_passes_and_the_rest_is_explained(audit: Audit) -> 
     assert audit.results("pass").keys() >= MUST_PASS, audit.report
     explained = dict(re.findall(r"^\| `([\w.-]+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
     assert audit.results("fail", "warning") == explained
+
+
+def test_the_scorecard_reads_the_report_check_by_check(audit: Audit) -> None:
+    """CMX-02: what it takes from the printed report is what the auditor's own code says."""
+    read = {each.check: each.score for each in read_report(audit.report, None)}
+    for status, score in (("pass", Score.PASS), ("warning", Score.PARTIAL), ("fail", Score.FAIL)):
+        assert {check for check, each in read.items() if each is score} == audit.results(status).keys()

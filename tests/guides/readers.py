@@ -32,6 +32,7 @@ PAUSED = (
     "::test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes"
 )
 RECIPES = "real Slurm: tests/e2e/test_training.py::test_the_report_is_read_as_written"
+AUDITOR = "tests/e2e/test_outside_audit.py::test_the_scorecard_reads_the_report_check_by_check"
 LARGER = "needs four nodes with GPUs, and a model from a hub"
 IMAGES = "needs the Debian mirror for minutes: `make demo`, tests/images and tests/cli/test_images.py"
 INTERNET = "needs the internet"
@@ -102,6 +103,7 @@ HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed
 READERS: Mapping[str, Reader] = {
     "docs/guides/fleet.md": Reader(),
     "docs/guides/fleet-simulator.md": Reader(),
+    "docs/guides/scorecard.md": Reader(not_run={"cmax audit": AUDITOR, "--attest": AUDITOR}),
     "docs/guides/emulator.md": Reader(
         not_run={
             "steps:": INTERNET,

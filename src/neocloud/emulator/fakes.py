@@ -33,7 +33,7 @@ from neocloud.services.inference.reconcile.model_server import ModelServerRefuse
 from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
 from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
-from neocloud.services.slurm.slurmrestd import SlurmJob, SlurmNode, SlurmUnreachable
+from neocloud.services.slurm.slurmrestd import Json, SlurmJob, SlurmNode, SlurmUnreachable
 from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 
 PROGRAM = "machine-control"
@@ -150,6 +150,9 @@ class FakeSlurmApi:
         return None
 
     async def finished_jobs(self) -> Sequence[SlurmJob]:
+        return []
+
+    async def accounting_rows(self, job_id: int) -> Sequence[Json]:
         return []
 
     async def cancel_job(self, job_id: int) -> None:

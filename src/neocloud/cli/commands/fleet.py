@@ -25,6 +25,11 @@ class FleetGroup(LazyGroup):
         "agent": Entry(
             "Check this host in intervals, and write what changes.", CHECKS, "fleet_check:agent_app"
         ),
+        "scorecard": Entry(
+            "Rate this cloud by the criteria of ClusterMAX, with the evidence for each.",
+            PLANNING,
+            "fleet_scorecard",
+        ),
         "simulate": Entry(
             "Simulate a fleet with faults: interruptions, useful time, spares.", PLANNING, "fleet_simulate"
         ),

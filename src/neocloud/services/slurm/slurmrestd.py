@@ -149,6 +149,10 @@ class SlurmApi(Protocol):
 
     async def finished_jobs(self) -> Sequence[SlurmJob]: ...
 
+    async def accounting_rows(self, job_id: int) -> Sequence[Json]:
+        """Return the accounting database's records of a job, one for each run, as slurmrestd has them."""
+        ...
+
     async def cancel_job(self, job_id: int) -> None: ...
 
     async def start_job_now(self, job_id: int) -> None:
@@ -214,13 +218,16 @@ class SlurmRest:
         return next((_job(row) for row in rows if row["job_id"] == job_id), None)
 
     async def finished_job(self, job_id: int) -> SlurmJob | None:
-        answer = await self._call("GET", f"/slurmdb/{API_VERSION}/job/{job_id}", tolerate=_UNKNOWN_JOB_ERRORS)
-        rows = answer.get("jobs") or []
+        rows = await self.accounting_rows(job_id)
         return _finished_job(rows[-1]) if rows else None
 
     async def finished_jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurmdb/{API_VERSION}/jobs/", tolerate=_UNKNOWN_JOB_ERRORS)
         return [_finished_job(row) for row in answer.get("jobs", [])]
+
+    async def accounting_rows(self, job_id: int) -> Sequence[Json]:
+        path = f"/slurmdb/{API_VERSION}/job/{job_id}"
+        return (await self._call("GET", path, tolerate=_UNKNOWN_JOB_ERRORS)).get("jobs") or []
 
     async def cancel_job(self, job_id: int) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
@@ -303,7 +310,7 @@ def _node(row: Json) -> SlurmNode:
         states=frozenset(row.get("state") or ()),
         reason=row.get("reason") or "",
         address=row.get("address") or "",
-        slurmd_started_at=datetime.fromtimestamp(_number(row.get("slurmd_start_time")), UTC),
+        slurmd_started_at=datetime.fromtimestamp(number_of(row.get("slurmd_start_time")), UTC),
         allocated_cpus=int(row.get("alloc_cpus") or 0),
     )
 
@@ -317,11 +324,11 @@ def _job(row: Json) -> SlurmJob:
         state=(row.get("job_state") or ["UNKNOWN"])[0],
         reason=row.get("state_reason") or "",
         nodes=_node_names(resources.get("nodes")),
-        submitted_at=_moment(row.get("submit_time")),
-        eligible_at=_moment(row.get("eligible_time")),
-        started_at=_moment(row.get("start_time")),
-        finished_at=_moment(row.get("end_time")),
-        exit_code=_number((row.get("exit_code") or {}).get("return_code")),
+        submitted_at=moment_of(row.get("submit_time")),
+        eligible_at=moment_of(row.get("eligible_time")),
+        started_at=moment_of(row.get("start_time")),
+        finished_at=moment_of(row.get("end_time")),
+        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
         output_path=_expanded_path(row),
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
@@ -339,11 +346,11 @@ def _finished_job(row: Json) -> SlurmJob:
         state=(state.get("current") or ["UNKNOWN"])[0],
         reason=state.get("reason") or "",
         nodes=tuple(filter(None, [row.get("nodes")])),
-        submitted_at=_moment(times.get("submission")),
-        eligible_at=_moment(times.get("eligible")),
-        started_at=_moment(times.get("start")),
-        finished_at=_moment(times.get("end")),
-        exit_code=_number((row.get("exit_code") or {}).get("return_code")),
+        submitted_at=moment_of(times.get("submission")),
+        eligible_at=moment_of(times.get("eligible")),
+        started_at=moment_of(times.get("start")),
+        finished_at=moment_of(times.get("end")),
+        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
         output_path=row.get("stdout_expanded") or row.get("stdout") or "",
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
@@ -361,13 +368,13 @@ def _node_names(nodes: object) -> tuple[str, ...]:
     return ()
 
 
-def _number(value: Json | float | str | None) -> int:
+def number_of(value: Json | float | str | None) -> int:
     """Slurm writes optional numbers as {"set": bool, "infinite": bool, "number": n}."""
     if isinstance(value, Mapping):
         return int(value.get("number") or 0) if value.get("set") else 0
     return int(value or 0)
 
 
-def _moment(value: Json | float | str | None) -> datetime | None:
-    seconds = _number(value)
+def moment_of(value: Json | float | str | None) -> datetime | None:
+    seconds = number_of(value)
     return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -159,10 +159,10 @@ def get(
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     if job_id:
-        with _known_job(cluster, job_id):
+        with known_job(cluster, job_id):
             job = _get(cloud, cluster_id, job_id)
     else:
-        job = _newest(cloud, cluster_id, cluster)
+        job = newest_job(cloud, cluster_id, cluster)
     rows = [
         ("Id", job.id),
         ("Name", job.name),
@@ -199,14 +199,14 @@ def logs(
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
     if job_id is None:
-        newest = _newest(cloud, cluster_id, cluster)
+        newest = newest_job(cloud, cluster_id, cluster)
         say(f"Job {newest.id} ({newest.name}):")
         job_id = newest.id
     state = _StateLine(cloud, cluster_id, job_id)
     offset = 0
     while True:
         request = {"cluster_id": cluster_id, "job_id": job_id, "offset": offset}
-        with _known_job(cluster, job_id):
+        with known_job(cluster, job_id):
             piece = cloud.client.call(f"{JOBS}/ReadLog", request)
         write_bytes(piece.data)
         offset = piece.next_offset
@@ -231,7 +231,7 @@ def cancel(
     """
     cloud = connect_to_project(context, project)
     request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, "job_id": job_id}
-    with _known_job(cluster, job_id):
+    with known_job(cluster, job_id):
         cloud.client.call(f"{JOBS}/Cancel", request)
     echo(f"Job {job_id} is cancelled.")
 
@@ -271,7 +271,7 @@ def _wait(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int) -> "
 
 
 @contextmanager
-def _known_job(cluster: str, job_id: int) -> Iterator[None]:
+def known_job(cluster: str, job_id: int) -> Iterator[None]:
     """Say of a job that the cluster does not know where its jobs are listed."""
     try:
         yield
@@ -289,7 +289,7 @@ def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
     return cloud.client.call(f"{JOBS}/Get", {"cluster_id": cluster_id, "job_id": job_id})
 
 
-def _newest(cloud: ProjectClient, cluster_id: str, cluster: str) -> "Job":
+def newest_job(cloud: ProjectClient, cluster_id: str, cluster: str) -> "Job":
     jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id}))
     if not jobs:
         raise ClientError(

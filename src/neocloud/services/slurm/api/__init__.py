@@ -6,19 +6,23 @@ import re
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.messages.neocloud.slurm import v1 as messages
 from neocloud.messages.neocloud.slurm.v1 import (
     CancelJobRequest,
     CancelJobResponse,
     GetJobRequest,
     Job,
+    JobReport,
     ListJobsRequest,
     ListJobsResponse,
     ReadJobLogRequest,
     ReadJobLogResponse,
+    ReportJobRequest,
     SubmitJobRequest,
     SubmitJobResponse,
 )
 from neocloud.services.slurm.access import SlurmAccess, api_errors
+from neocloud.services.slurm.accounting import JobRun, runs_of
 from neocloud.services.slurm.api import check
 from neocloud.services.slurm.batch_jobs import (
     CHECK_LOGIN_NODE,
@@ -70,6 +74,14 @@ async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:
 async def get(call: Call, request: GetJobRequest) -> Job:
     with api_errors(request.cluster_id):
         return _message(await _find(_jobs(call), request.cluster_id, request.job_id))
+
+
+async def report(call: Call, request: ReportJobRequest) -> JobReport:
+    with api_errors(request.cluster_id):
+        async with SlurmAccess.of(call.dependencies).ready_api(request.cluster_id) as slurm:
+            rows = await slurm.accounting_rows(request.job_id)
+            job = _existing(await find_job(slurm, request.job_id), request.job_id)
+    return JobReport(job=_message(job), runs=[_run_message(run) for run in runs_of(rows)])
 
 
 async def list_jobs(call: Call, request: ListJobsRequest) -> ListJobsResponse:
@@ -151,11 +163,21 @@ def _message(job: SlurmJob) -> Job:
     )
 
 
+def _run_message(run: JobRun) -> messages.JobRun:
+    steps = [messages.JobStep(**vars(step)) for step in run.steps]
+    return messages.JobRun(**{**vars(run), "steps": steps})
+
+
 _JOBS = "neocloud.slurm.v1.JobService"
 
 
 def _cluster_id(
-    request: SubmitJobRequest | GetJobRequest | ListJobsRequest | CancelJobRequest | ReadJobLogRequest,
+    request: SubmitJobRequest
+    | GetJobRequest
+    | ReportJobRequest
+    | ListJobsRequest
+    | CancelJobRequest
+    | ReadJobLogRequest,
 ) -> str:
     return request.cluster_id
 
@@ -179,6 +201,7 @@ METHODS = (
         larger_request_bytes=SCRIPT_REQUEST_BYTES,
     ),
     Method(f"{_JOBS}/Get", get, "slurm.jobs.get", _cluster_id),
+    Method(f"{_JOBS}/Report", report, "slurm.jobs.get", _cluster_id),
     Method(f"{_JOBS}/List", list_jobs, "slurm.jobs.list", _cluster_id),
     Method(
         f"{_JOBS}/Cancel",

@@ -1,0 +1,168 @@
+"""`neo fleet scorecard`: criteria of ClusterMAX with verdicts, and what each comes from."""
+
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import connect
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+from neocloud.fleet.criteria import CRITERIA, SOURCE
+from neocloud.fleet.scorecard import (
+    MOST_CHARACTERS,
+    Evidence,
+    NodeFacts,
+    ReportError,
+    Row,
+    Score,
+    by_criterion,
+    of_nodes,
+    read_report,
+    scorecard,
+)
+from neocloud.messages.neocloud.fleet.v1 import Node
+
+LIST_NODES = "neocloud.fleet.v1.NodeService/List"
+_ATTESTED = re.compile(r"([A-Z]{3}-\d)=(.{1,300})")
+
+app = command_group()
+
+
+@app.command("scorecard")
+def show_scorecard(
+    context: typer.Context,
+    audit: Annotated[
+        Path | None, typer.Option(help="Report of the auditor: cmax audit ... -vvv > FILE.", metavar="FILE")
+    ] = None,
+    attest: Annotated[
+        list[str] | None, typer.Option(help="What a document shows; may be repeated.", metavar="ID=TEXT")
+    ] = None,
+    no_cloud: Annotated[bool, typer.Option("--no-cloud", help="Ask no cloud for its records.")] = False,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Rate this cloud by the criteria of ClusterMAX: pass, partial, fail, attest or not_run, with evidence.
+
+    What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records of nodes show
+    (operators alone may read them), the report of ClusterMAX's auditor, and what you attest. The worst of
+    them counts.
+
+    Examples:
+
+      neo fleet scorecard
+      neo fleet scorecard --audit report.txt --attest "SEC-1=SOC 2 Type II, report of May 2026"
+      neo fleet scorecard --audit report.txt --no-cloud --output json
+    """
+    found: dict[str, list[Evidence]] = {criterion.id: [] for criterion in CRITERIA}
+    for text in attest or ():
+        identifier, said = _attestation(text, found)
+        found[identifier].append(Evidence("document", Score.PASS, said))
+    checks = [] if audit is None else _report(audit)
+    for identifier, several in by_criterion(checks).items():
+        found[identifier] += several
+    if not no_cloud:
+        for identifier, one in _of_cloud(context).items():
+            found[identifier].append(one)
+    rows = scorecard(found)
+    used = {each.check for row in rows for each in row.evidence}
+    others = [each for each in checks if each.check not in used]
+    document = {"source": SOURCE, "criteria": [_document(row) for row in rows], "other_checks": len(others)}
+    lines = (
+        (row.criterion.id, row.score, row.criterion.tier, row.criterion.title, _why(row)) for row in rows
+    )
+    show(output, document, table(["ID", "SCORE", "TIER", "CRITERION", "EVIDENCE"], lines))
+    if output is Format.TABLE:
+        _say_sums(rows, others)
+
+
+def _attestation(text: str, known: Iterable[str]) -> tuple[str, str]:
+    match = _ATTESTED.fullmatch(text)
+    if match is None or match[1] not in known:
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            f'--attest: {text[:50]!r} is not "ID=TEXT" with the id of a criterion, e.g. SEC-1',
+        )
+    return match[1], f"attested: {match[2]}"
+
+
+def _report(path: Path) -> list[Evidence]:
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise ClientError("INVALID_ARGUMENT", f"--audit: {path} is not a plain file")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return read_report(file.read(MOST_CHARACTERS + 1), datetime.fromtimestamp(about.st_mtime, UTC))
+    except ReportError as error:
+        raise ClientError(
+            "INVALID_ARGUMENT", f"--audit: {path} is not a whole report of cmax audit: {error}"
+        ) from None
+    except OSError as error:
+        raise ClientError("NOT_FOUND", f"--audit: {path} cannot be read: {error.strerror}") from None
+
+
+def _of_cloud(context: typer.Context) -> dict[str, Evidence]:
+    """Return what the records of the cloud show. Raises ClientError."""
+    now = datetime.now(UTC)
+    profile = profile_of(context)
+    with connect(profile) as client:
+        nodes = [_facts(node) for node in client.list_all(LIST_NODES)]
+    return of_nodes(nodes, now)
+
+
+def _facts(node: Node) -> NodeFacts:
+    last, certificate = node.last_incident, node.certificate
+    is_replaced = node.HasField("last_incident") and last.HasField("ready_at")
+    return NodeFacts(
+        name=node.name,
+        is_schedulable=node.is_schedulable,
+        verified_at=contract.to_datetime(certificate.issued_at) if node.HasField("certificate") else None,
+        replaced_in=(
+            contract.to_datetime(last.ready_at) - contract.to_datetime(last.detected_at)
+            if is_replaced
+            else None
+        ),
+        problem=node.problem,
+    )
+
+
+def _why(row: Row) -> str:
+    decisive = row.decisive()
+    if decisive is None:
+        return "needs a document" if row.score is Score.ATTEST else ""
+    more = len(row.evidence) - 1
+    return f"{decisive.source}: {decisive.text}" + (f" (+{more})" if more else "")
+
+
+def _document(row: Row) -> JsonObject:
+    return {
+        "id": row.criterion.id,
+        "title": row.criterion.title,
+        "tier": row.criterion.tier.value,
+        "score": row.score.value,
+        "evidence": [
+            {
+                "source": each.source,
+                "score": each.score.value,
+                "text": each.text,
+                "at": each.at.isoformat() if each.at else None,
+                "check": each.check or None,
+            }
+            for each in row.evidence
+        ],
+    }
+
+
+def _say_sums(rows: Sequence[Row], others: Sequence[Evidence]) -> None:
+    counts = ", ".join(
+        f"{count} {score}" for score in Score if (count := sum(row.score is score for row in rows))
+    )
+    say(f"\n{counted(len(rows), 'criterion').replace('criterions', 'criteria')}: {counts}.")
+    if others:
+        say(f"{counted(len(others), 'check')} of the auditor belong to no criterion here.")

@@ -1,0 +1,155 @@
+# pyright: strict
+"""The scorecard: each criterion of ClusterMAX with a verdict, its evidence and how old that is.
+
+A verdict comes from what the cloud's own records show, from the report of ClusterMAX's auditor, and from what
+people attest. The worst that was found counts. What nothing speaks of is `not_run`, never a pass.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from neocloud.fleet.criteria import CRITERIA, Criterion
+
+REPLACED_WITHIN = timedelta(seconds=90)
+"""ClusterMAX on hot spares: one or two failed nodes within 90 s."""
+WEEK = timedelta(days=7)
+MOST_CHARACTERS = 4 << 20
+LONGEST_TEXT = 300
+_CHECK = re.compile(r"^(PASS|FAIL|WARNING|SKIPPED) +(\S.{0,200}?)  \[([\w.-]{1,100})\]$")
+_SUMMARY = re.compile(r"^(\d+) failed, (\d+) warnings?, (\d+) passed, (\d+) skipped$", re.MULTILINE)
+
+
+class Score(StrEnum):
+    PASS = "pass"
+    PARTIAL = "partial"
+    FAIL = "fail"
+    ATTEST = "attest"
+    """A person has to say it, and nobody has."""
+    NOT_RUN = "not_run"
+
+
+_WORST_FIRST = (Score.FAIL, Score.PARTIAL, Score.PASS)
+_OF_AUDITOR = {"PASS": Score.PASS, "WARNING": Score.PARTIAL, "FAIL": Score.FAIL, "SKIPPED": Score.NOT_RUN}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    source: str
+    """"cloud", "auditor" or "document"."""
+    score: Score
+    text: str
+    at: datetime | None = None
+    check: str = ""
+    """The auditor's key."""
+
+
+@dataclass(frozen=True)
+class Row:
+    criterion: Criterion
+    score: Score
+    evidence: tuple[Evidence, ...]
+
+    def decisive(self) -> Evidence | None:
+        """Return the evidence that the score comes from, the first of several."""
+        return next((each for each in self.evidence if each.score is self.score), None)
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What the cloud's records say of a node."""
+
+    name: str
+    is_schedulable: bool
+    verified_at: datetime | None
+    replaced_in: timedelta | None
+    """From the first sign of the last fault to its spare in service; None without a replacement."""
+    problem: str = ""
+
+
+class ReportError(ValueError):
+    """The text is not a report of the auditor; says why."""
+
+
+def scorecard(evidence: Mapping[str, Sequence[Evidence]]) -> list[Row]:
+    """Return a row for each criterion, from evidence by its id."""
+    return [_row(criterion, tuple(evidence.get(criterion.id, ()))) for criterion in CRITERIA]
+
+
+def _row(criterion: Criterion, evidence: tuple[Evidence, ...]) -> Row:
+    found = {each.score for each in evidence}
+    unknown = Score.ATTEST if criterion.needs_document else Score.NOT_RUN
+    return Row(criterion, next((score for score in _WORST_FIRST if score in found), unknown), evidence)
+
+
+def read_report(text: str, at: datetime | None) -> list[Evidence]:
+    """Return what a report of `cmax audit -vvv` says, one for each check. Raises ReportError."""
+    if len(text) > MOST_CHARACTERS:
+        raise ReportError(f"it has more than {MOST_CHARACTERS:,} characters")
+    summary = _SUMMARY.search(text)
+    if summary is None:
+        raise ReportError(
+            "it has no line such as '3 failed, 2 warnings, 9 passed, 4 skipped': the audit is incomplete"
+        )
+    lines = text.splitlines()
+    found: dict[str, Evidence] = {}
+    for number, line in enumerate(lines):
+        if match := _CHECK.match(line):
+            said = lines[number + 1].strip()[:LONGEST_TEXT] if number + 1 < len(lines) else ""
+            check = match[3]
+            found[check] = Evidence("auditor", _OF_AUDITOR[match[1]], f"{match[2]}: {said}", at, check)
+    if len(found) != sum(int(each) for each in summary.groups()):
+        raise ReportError(
+            f"it counts {sum(int(each) for each in summary.groups())} checks and shows {len(found)}:"
+            " print it with -vvv"
+        )
+    return list(found.values())
+
+
+def by_criterion(checks: Sequence[Evidence]) -> dict[str, list[Evidence]]:
+    """Return the auditor's checks by the ids of the criteria that they speak of."""
+    known = {each.check: each for each in checks}
+    return {
+        criterion.id: [known[key] for key in criterion.checks if key in known]
+        for criterion in CRITERIA
+        if any(key in known for key in criterion.checks)
+    }
+
+
+def of_nodes(nodes: Sequence[NodeFacts], now: datetime) -> dict[str, Evidence]:
+    """Return what records of nodes say, by the ids of criteria. None of it comes from active tests of GPUs,
+    so those criteria are met in part at most."""
+    if not nodes:
+        return {}
+    blind = [node.name for node in nodes if node.problem]
+    verified = [node for node in nodes if node.verified_at and now - node.verified_at <= WEEK]
+    found = {
+        "MON-1": Evidence(
+            "cloud",
+            Score.FAIL if blind else Score.PARTIAL,
+            f"{len(blind)} of {len(nodes)} nodes are not seen: {', '.join(blind[:3])}"
+            if blind
+            else f"{len(nodes)} nodes are watched; checks of GPUs and fabric are not among their checks",
+            now,
+        ),
+        "MON-2": Evidence(
+            "cloud",
+            Score.PARTIAL if verified else Score.FAIL,
+            f"{len(verified)} of {len(nodes)} nodes passed their verification within 7 days; it has no test"
+            " of GPUs and no reference numbers",
+            now,
+        ),
+    }
+    replaced = [node.replaced_in for node in nodes if node.replaced_in is not None]
+    if replaced:
+        late = [each for each in replaced if each > REPLACED_WITHIN]
+        found["REL-2"] = Evidence(
+            "cloud",
+            Score.PASS if not late else Score.PARTIAL if len(late) < len(replaced) else Score.FAIL,
+            f"{len(replaced) - len(late)} of {len(replaced)} last replacements took at most 90 s; the longest"
+            f" {max(replaced).total_seconds():.0f} s",
+            now,
+        )
+    return found

@@ -1,0 +1,105 @@
+# pyright: strict
+"""What a job got and used: the runs of a job and their steps, in slurmdbd's record of it.
+
+Fields are those of slurmrestd v0.0.42, checked on Slurm 24.11: `requested` of a step is what it took in and
+held (`sacct`'s TRESUsageIn), `consumed` what it put out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from neocloud.services.slurm.slurmrestd import Json, moment_of, number_of
+
+MOST_STEPS = 200
+MIB = 1024**2
+
+
+@dataclass(frozen=True)
+class StepUse:
+    name: str
+    started_at: datetime | None
+    finished_at: datetime | None
+    cpus: int
+    cpu_seconds: float
+    peak_task_memory_bytes: int
+    peak_task_node: str
+    peak_memory_bytes: int
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True)
+class JobRun:
+    state: str
+    nodes: str
+    started_at: datetime | None
+    finished_at: datetime | None
+    cpus: int
+    memory_bytes: int
+    gpus: int
+    steps: Sequence[StepUse]
+    more_steps: int = 0
+    """Steps that are not listed."""
+
+
+def runs_of(rows: Iterable[Json]) -> list[JobRun]:
+    """Return the runs of a job, oldest first; those that got no nodes are left out."""
+    found = [_run(row) for row in rows]
+    return sorted((run for run in found if run.started_at), key=lambda run: run.started_at or _NEVER)
+
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def _run(row: Json) -> JobRun:
+    times, tres, steps = _part(row, "time"), _part(row, "tres"), _rows(row, "steps")
+    states: list[str] = [str(each) for each in _part(row, "state").get("current") or ["UNKNOWN"]]
+    return JobRun(
+        state=states[-1],
+        nodes=str(row.get("nodes") or ""),
+        started_at=moment_of(times.get("start")),
+        finished_at=moment_of(times.get("end")),
+        cpus=_count(tres, "allocated", "cpu"),
+        memory_bytes=_count(tres, "allocated", "mem") * MIB,
+        gpus=_count(tres, "allocated", "gres", "gpu"),
+        steps=[_step(step) for step in steps[:MOST_STEPS]],
+        more_steps=max(0, len(steps) - MOST_STEPS),
+    )
+
+
+def _step(row: Json) -> StepUse:
+    times, tres = _part(row, "time"), _part(row, "tres")
+    used, held, put = _part(times, "total"), _part(tres, "requested"), _part(tres, "consumed")
+    return StepUse(
+        name=str(_part(row, "step").get("name") or ""),
+        started_at=moment_of(times.get("start")),
+        finished_at=moment_of(times.get("end")),
+        cpus=_count(tres, "allocated", "cpu"),
+        cpu_seconds=number_of(used.get("seconds")) + number_of(used.get("microseconds")) / 1e6,
+        peak_task_memory_bytes=_count(held, "max", "mem"),
+        peak_task_node=next((str(each.get("node") or "") for each in _of_type(held, "max", "mem", "")), ""),
+        peak_memory_bytes=_count(held, "total", "mem"),
+        read_bytes=_count(held, "total", "fs", "disk"),
+        written_bytes=_count(put, "total", "fs", "disk"),
+    )
+
+
+def _count(parent: Json, field: str, kind: str, name: str = "") -> int:
+    return next((number_of(row.get("count")) for row in _of_type(parent, field, kind, name)), 0)
+
+
+def _of_type(parent: Json, field: str, kind: str, name: str) -> Iterable[Json]:
+    rows = _rows(parent, field)
+    return (row for row in rows if row.get("type") == kind and (row.get("name") or "") == name)
+
+
+def _part(row: Json, name: str) -> Json:
+    found = row.get(name)
+    return cast(Json, found) if isinstance(found, Mapping) else {}
+
+
+def _rows(row: Json, name: str) -> Sequence[Json]:
+    found = row.get(name)
+    return [cast(Json, each) for each in cast("list[object]", found)] if isinstance(found, list) else []
