@@ -200,6 +200,20 @@ def test_a_bucket_is_mounted_until_it_is_unmounted(
     assert nothing.returncode == 3 and "Nothing is mounted" in nothing.stderr
 
 
+def test_a_mount_that_is_interrupted_while_it_starts_leaves_nothing(
+    neocloud_emulator: Emulator, tmp_path: Path, mounted: tuple[str, Path]
+) -> None:
+    bucket, folder = mounted
+    command = [sys.executable, "-m", "neocloud.cli.main", "storage", "mount", bucket, str(folder)]
+    environment = environment_of(tmp_path, neocloud_emulator)
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as mounting:
+        wait_until(lambda: len(processes_of(folder)) > 1, "the process in the background")
+        mounting.send_signal(signal.SIGINT)
+        _, said = mounting.communicate()
+    assert mounting.returncode == 130 and "was unmounted" in said, said
+    assert not processes_of(folder) and not os.path.ismount(folder)
+
+
 def test_what_a_kill_leaves_is_seen_and_cleaned(
     neocloud_emulator: Emulator, tmp_path: Path, mounted: tuple[str, Path]
 ) -> None:

@@ -463,7 +463,7 @@ def use_rclone(cloud: Cloud, shared_root: Path) -> None:
 
     give(key, timedelta(hours=1))
     copied = rclone(5000, "cat", "neo:sets/train/one")
-    assert copied.stdout == "hello", copied.stderr
+    assert (copied.stdout, copied.stderr) == ("hello", "")
     said = rclone(5001, "cat", "neo:sets/train/one")
     assert said.returncode == 1 and "neo slurm storage allow" in said.stderr and not said.stdout
     said = rclone(5000, "mount", "neo:sets", "/mnt")

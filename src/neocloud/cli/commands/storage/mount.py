@@ -67,16 +67,15 @@ def mount(
     mounts.require_programs()
     mounts.require_folder(folder)
     folder = folder.resolve()
-    if not foreground:
-        options = _options(context, project, cache, size, is_writable=write)
+    try:
         with stopped_by_signals():
+            if foreground:
+                _mount(context, project, place, folder, cache, size, is_writable=write)
+                return
+            options = _options(context, project, cache, size, is_writable=write)
             mount_process.mount_in_background([*options, "--", str(place), str(folder)], folder)
         ends = f"`neo storage unmount {quote(str(folder))}` ends it"
         say(f"{place} is at {folder}, {_access(write)}. {ends}.")
-        return
-    try:
-        with stopped_by_signals():
-            _mount(context, project, place, folder, cache, size, is_writable=write)
     except KeyboardInterrupt:
         say(f"{folder} was unmounted.")
         raise typer.Exit(INTERRUPTED) from None

@@ -83,6 +83,7 @@ fi
 # rclone ends where an authority is named to AWS's clients. It trusts those that the node trusts.
 unset AWS_CA_BUNDLE AWS_PROFILE AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN
 export AWS_CONFIG_FILE={FOLDER}/rclone.config AWS_SHARED_CREDENTIALS_FILE=/dev/null
+[ -e "${{RCLONE_CONFIG:-${{HOME:-}}/.config/rclone/rclone.conf}}" ] || export RCLONE_CONFIG=/dev/null
 export RCLONE_CONFIG_NEO_TYPE=s3 RCLONE_CONFIG_NEO_PROVIDER=Other RCLONE_CONFIG_NEO_ENV_AUTH=true
 export RCLONE_CONFIG_NEO_FORCE_PATH_STYLE=true RCLONE_CONFIG_NEO_NO_CHECK_BUCKET=true
 """
