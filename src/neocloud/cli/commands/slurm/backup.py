@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -18,17 +18,25 @@ from neocloud.cli.commands.slurm.backup_file import (
     FORMAT,
     MANIFEST,
     Contents,
-    Part,
+    Member,
     Writer,
     damaged,
     new_file,
     read_backup,
     refuse_existing,
 )
+from neocloud.cli.commands.slurm.backup_objects import (
+    ObjectWriter,
+    folder_in,
+    new_objects,
+    opened_objects,
+)
 from neocloud.cli.commands.slurm.changes import report_ready
 from neocloud.cli.commands.slurm.login import IdentityOption, ssh_words
 from neocloud.cli.commands.slurm.remote_files import replace_files, saved_files, with_progress
 from neocloud.cli.commands.slurm.watch import watch_operation
+from neocloud.cli.commands.storage.session import EnvKeyOption
+from neocloud.cli.objects.places import BucketPlace
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import (
@@ -59,26 +67,38 @@ RESET = ["spec.node_sets.*.count"]
 def backup(
     context: typer.Context,
     name: ClusterArgument,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="File to write, on this machine.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="TARGET", help="File to write on this machine, or a folder s3://BUCKET/NAME."
+        ),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace TARGET if it exists.")] = False,
     identity: IdentityOption = None,
     project: ProjectOption = "",
+    env_key: EnvKeyOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Back up a cluster into one file: its shared root, Slurm's accounting, and its spec. Jobs go on.
+    """Back up a cluster: its shared root, Slurm's accounting, and its spec. Jobs go on.
 
-    The files come over ssh, so you need a login key of root. FILE is not encrypted and holds all that the
+    The files come over ssh, so you need a login key of root. A file is not encrypted and holds all that the
     users' files hold, also their keys; only you can read it. Filesystems that are mounted are not in it.
+
+    In a bucket it is four objects of a folder, which you write with your own right, and anyone who may read
+    them reads all of it. Nothing is stored on this machine. The backup is complete with its SHA256SUMS.
 
     Examples:
 
       neo slurm cluster backup lab --to lab.backup
+      neo slurm cluster backup lab --to s3://backups/lab-2026-11-27
       neo slurm cluster backup lab --to /mnt/backups/lab.backup --force
     """
     cloud = connect_to_project(context, project)
     cluster = cloud.find(CLUSTERS, name)
-    target = to.absolute()
-    refuse_existing(target, replace=force)
+    folder = folder_in(to)
+    target = str(folder) if folder else str(Path(to).absolute())
+    if not folder:
+        refuse_existing(Path(target), replace=force)
     if state_of(cluster) not in USABLE:
         raise ClientError(
             "FAILED_PRECONDITION",
@@ -87,8 +107,13 @@ def backup(
         )
     ssh = ssh_words(cloud, cluster, identity)
     started = time.monotonic()
-    with stopped_by_signals(), new_file(target, replace=force) as file:
-        writer = Writer(file)
+    with ExitStack() as stack:
+        stack.enter_context(stopped_by_signals())
+        if folder:
+            objects = new_objects(context, folder, project, replace=force, env_key=env_key)
+            writer: Writer | ObjectWriter = stack.enter_context(objects)
+        else:
+            writer = Writer(stack.enter_context(new_file(Path(target), replace=force)))
         writer.add(MANIFEST, [json.dumps(_manifest(cluster), indent=2).encode()])
         with stage("Dump the accounting"):
             accounting = writer.add(ACCOUNTING, _dumped(cloud, cluster.metadata.id))
@@ -98,7 +123,7 @@ def backup(
     seconds = time.monotonic() - started
     show(
         output,
-        {"file": str(target), "accounting_bytes": accounting, "shared_root_bytes": files, "seconds": seconds},
+        {"file": target, "accounting_bytes": accounting, "shared_root_bytes": files, "seconds": seconds},
         fields_table(
             [
                 ("Backup", target),
@@ -138,7 +163,11 @@ def _dumped(cloud: ProjectClient, cluster_id: str) -> Iterator[bytes]:
 def restore(
     context: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="File that `neo slurm cluster backup` has written.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="File, or folder s3://BUCKET/NAME, that `neo slurm cluster backup` has written.",
+        ),
     ],
     name: Annotated[
         str, typer.Option("--name", help="Name of the new cluster. Default: the one in the backup.")
@@ -158,6 +187,7 @@ def restore(
     ] = False,
     identity: IdentityOption = None,
     project: ProjectOption = "",
+    env_key: EnvKeyOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Restore a cluster from a backup, as a new one: its files, accounts, users and the history of its jobs.
@@ -171,10 +201,12 @@ def restore(
       neo slurm cluster restore lab.backup
       neo slurm cluster restore lab.backup --name lab-copy --ssh-key ~/.ssh/id_ed25519.pub
       neo slurm cluster restore lab.backup --check
+      neo slurm cluster restore s3://backups/lab-2026-11-27
     """
-    with _opened(file) as (contents, kept_name, spec):
+    folder = folder_in(file)
+    with _opened(context, file, folder, project, env_key=env_key) as (contents, kept_name, spec):
         if check:
-            rows = [("Backup", file.absolute()), *_facts(contents)]
+            rows = [("Backup", folder or Path(file).absolute()), *_facts(contents)]
             show(output, dict(contents.manifest), fields_table(rows))
             return
         cloud = connect_to_project(context, project)
@@ -202,15 +234,20 @@ def _facts(contents: Contents) -> list[tuple[str, object]]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[Contents, str, "ClusterSpec"]]:
+def _opened(
+    context: typer.Context, file: str, folder: BucketPlace | None, project: str, *, env_key: bool
+) -> Iterator[tuple[Contents, str, "ClusterSpec"]]:
     """Open a backup and check it whole: its members, the name of its cluster, and the spec."""
-    try:
-        opened = open_regular(file)
-    except BackupError as error:
-        raise ClientError("INVALID_ARGUMENT", error.what, error.next_step) from error
-    with opened, stopped_by_signals():
-        with stage("Check the backup"):
-            contents = read_backup(opened)
+    with ExitStack() as stack:
+        stack.enter_context(stopped_by_signals())
+        if folder:
+            with stage("Check the backup"):
+                opened_backup = opened_objects(context, folder, project, env_key=env_key)
+                contents = stack.enter_context(opened_backup)
+        else:
+            opened = stack.enter_context(_open_file(Path(file)))
+            with stage("Check the backup"):
+                contents = read_backup(opened)
         spec, name = contents.manifest.get("spec"), contents.manifest.get("name")
         if not isinstance(spec, dict) or not isinstance(name, str):
             raise damaged("it does not say of which cluster it is")
@@ -219,6 +256,13 @@ def _opened(file: Path) -> Iterator[tuple[Contents, str, "ClusterSpec"]]:
         except contract.ApiError as error:
             raise damaged(error.message) from error
         yield contents, name, message
+
+
+def _open_file(file: Path) -> BinaryIO:
+    try:
+        return open_regular(file)
+    except BackupError as error:
+        raise ClientError("INVALID_ARGUMENT", error.what, error.next_step) from error
 
 
 def _restored(
@@ -280,7 +324,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in version.split(".")[:2] if word.isdigit() and len(word) < 6)
 
 
-def _load(cloud: ProjectClient, cluster_id: str, accounting: Part) -> None:
+def _load(cloud: ProjectClient, cluster_id: str, accounting: Member) -> None:
     offset = 0
     for part in accounting.chunks(PART_BYTES):
         request = {"cluster_id": cluster_id, "offset": offset}

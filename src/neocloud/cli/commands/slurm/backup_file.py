@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from neocloud.client.errors import ClientError
 
@@ -116,11 +116,20 @@ class Part:
             yield _exactly(self.file, min(size, self.size - start))
 
 
+class Member(Protocol):
+    """What a backup holds, in a file or as an object."""
+
+    @property
+    def size(self) -> int: ...
+
+    def chunks(self, size: int = ...) -> Iterator[bytes]: ...
+
+
 @dataclass(frozen=True)
 class Contents:
     manifest: Mapping[str, object]
-    accounting: Part
-    files: Part
+    accounting: Member
+    files: Member
 
 
 def read_backup(file: BinaryIO) -> Contents:
@@ -136,7 +145,7 @@ def read_backup(file: BinaryIO) -> Contents:
         _exactly(file, -part.size % _BLOCK)
     if _text(_next_member(file, SUMS)) != sums.encode():
         raise damaged("its content does not have the sums that it names")
-    return Contents(_manifest(_text(parts[MANIFEST])), parts[ACCOUNTING], parts[FILES])
+    return Contents(manifest_of(_text(parts[MANIFEST])), parts[ACCOUNTING], parts[FILES])
 
 
 def _next_member(file: BinaryIO, name: str) -> Part:
@@ -155,7 +164,8 @@ def _text(part: Part) -> bytes:
     return b"".join(part.chunks())
 
 
-def _manifest(text: bytes) -> Mapping[str, object]:
+def manifest_of(text: bytes) -> Mapping[str, object]:
+    """Return the manifest that a text is. Raises ClientError."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:

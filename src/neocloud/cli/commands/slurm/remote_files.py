@@ -67,11 +67,13 @@ def _session(
         if process.poll() is None:
             process.terminate()
             process.wait()
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):  # of what was still to be written
+                process.stdin.close()
         said.join()
-        for pipe in (process.stdin, process.stdout, process.stderr):
+        for pipe in (process.stdout, process.stderr):
             if pipe is not None:
-                with suppress(BrokenPipeError):  # of what was still to be written
-                    pipe.close()
+                pipe.close()
     if code:
         raise _failure(code, said.text)
 

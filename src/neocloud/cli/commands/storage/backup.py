@@ -75,8 +75,8 @@ def restore(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the address of the database, for metadata in PostgreSQL. Default: the one that the"
-            " cloud was started with.",
+            help="File with the address of the database, for metadata in PostgreSQL. Default: the file that"
+            " the cloud was started with.",
         ),
     ] = None,
     output: OutputOption = Format.TABLE,
