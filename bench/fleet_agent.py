@@ -2,8 +2,8 @@
 
     python bench/fleet_agent.py --seconds 300 [--interval 10] [--root DIR]
 
-It runs the agent as `neo fleet agent` does, and reads what the kernel counted for it and its probes. Of a tree
-in the shape of a node the probes read files of a disk and not of drivers: that is no measure of a real node.
+It runs the agent as `neo fleet agent` does, and reads what the kernel counted for it and its probes. Of a
+tree in the shape of a node they read files of a disk and not of drivers: that is no measure of a real node.
 """
 
 import argparse

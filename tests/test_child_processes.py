@@ -13,7 +13,10 @@ ROOT = Path(__file__).parents[1]
 STARTS = {"run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec"}
 FORKING = {"preexec_fn", "user", "group", "extra_groups"}
 FORKS = {"os.fork", "os.forkpty", "pty.fork", "pty.spawn"}
-ALONE = {"tests/security/escape.py", "tests/objects/crash_worker.py"}
+ALONE = {
+    *("tests/security/escape.py", "tests/objects/crash_worker.py"),
+    *("src/neocloud/fleet/agent/child.py", "tests/fleet/agent/probe_program.py"),
+}
 """Programs of their own that load no gRPC."""
 
 

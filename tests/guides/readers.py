@@ -98,10 +98,27 @@ SLURM_REST = (
     "::test_a_client_of_slurms_rest_api_works_with_a_token_of_the_cloud"
 )
 
+HOST_CHECK = (
+    "fails on a host with faults: tests/cli/test_fleet_check.py"
+    "::test_a_healthy_host_passes_and_a_table_says_what_was_not_run"
+)
+HOST_AGENT = (
+    "lasts until Ctrl-C: tests/cli/test_fleet_check.py::test_the_agent_writes_records_until_it_is_stopped"
+)
+HOST_ARCHIVE = "of another host: tests/fleet/agent/test_watch.py::test_the_archive_runs_on_a_bare_python"
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
     "docs/guides/fleet.md": Reader(),
+    "docs/guides/fleet-checks.md": Reader(
+        not_run={
+            "neo fleet check": HOST_CHECK,
+            "neo fleet agent": HOST_AGENT,
+            "python -m neocloud.fleet.agent.bundle": HOST_ARCHIVE,
+            "python3.11 agent.pyz": HOST_ARCHIVE,
+            '{"gpus": 8': HOST_CHECK,
+        },
+    ),
     "docs/guides/fleet-simulator.md": Reader(),
     "docs/guides/scorecard.md": Reader(not_run={"cmax audit": AUDITOR, "--attest": AUDITOR}),
     "docs/guides/emulator.md": Reader(

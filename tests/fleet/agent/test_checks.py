@@ -15,10 +15,11 @@ from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.found import NotRun
 from neocloud.fleet.agent.host import HostChecks, Memory
-from neocloud.fleet.agent.judge import Answer
+from neocloud.fleet.agent.judge import Answer, limit_of
 from neocloud.fleet.agent.plan import PROBES
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Scope, Status
+from neocloud.fleet.policy import Kind
 from neocloud.fleet.policy_file import default_policy
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node, bad
@@ -288,7 +289,7 @@ TENANT_MOUNTS = """\
 
 
 def test_a_tenant_who_fills_or_breaks_a_volume_of_its_own_does_not_drain_the_node(tmp_path: Path) -> None:
-    """Volumes of pods are mounts of the host too. A tenant can fill them, and serve NFS that does not answer."""
+    """Volumes of pods are mounts of the host too. A tenant can fill them, and serve bad NFS."""
     root = trees.h100_node(tmp_path)
     write(root, {"proc/self/mountinfo": trees.MOUNTINFO + TENANT_MOUNTS})
     full = {**trees.ROOM, "bytes_used": 1 << 30, "bytes_free": 0, "inodes_free": 0}
@@ -301,7 +302,7 @@ def test_a_tenant_who_fills_or_breaks_a_volume_of_its_own_does_not_drain_the_nod
 
 
 def test_a_tenant_who_blocks_a_task_of_its_own_does_not_reboot_the_node(tmp_path: Path) -> None:
-    """A program that called vfork waits in state D for as long as its child likes; others are in containers."""
+    """A program that called vfork waits in state D while its child likes; others are in containers."""
     root = trees.h100_node(tmp_path)
     blocked = {f"proc/{pid}/stat": trees.STAT.format(pid=pid, name="job", state="D") for pid in (801, 802)}
     write(root, {**blocked, "proc/801/wchan": "wait_for_vfork_done"})
@@ -312,3 +313,15 @@ def test_a_tenant_who_blocks_a_task_of_its_own_does_not_reboot_the_node(tmp_path
     checked.after(0)
     answer = checked.after(400)["blocked_task_s"]
     assert isinstance(answer, Answer) and answer.status is Status.PASS
+
+
+def test_the_guide_has_every_check_with_its_limit() -> None:
+    rows = (Path(__file__).parents[3] / "docs/guides/fleet-checks.md").read_text().splitlines()
+    cells = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
+    told = {row[0]: row for row in cells if len(row) == 5}
+    assert told.keys() == CHECKS.keys()
+    for name, check in CHECKS.items():
+        response = default_policy().response_to(Kind.COUNTER, name)
+        limit = limit_of(response)
+        assert limit is not None and told[name][2] == f"{limit.text} {check.unit}".strip()
+        assert told[name][4] == f"{response.severity}, `{response.action}"

@@ -94,16 +94,17 @@ def _answer(check: str, faults: Sequence[Fault], policy: Policy) -> Answer:
     threshold = f"{worst.severity}: {worst.action}"
     if worst.because:
         threshold += f" ({worst.because[0]})"
+    status = _status(worst, scope)
     return Answer(
         check,
-        _status(worst, scope),
+        status,
         "; ".join(_sample(fault) for fault in faults[:3]),
         threshold,
         source.name if source else "neocloud",
         source.version if source else f"policy of {policy.updated}",
         worst.action,
         scope_of(worst.code, scope),
-        worst.severity is Severity.FATAL,
+        worst.severity is Severity.FATAL and status is Status.FAIL,
         ",".join(f"{fault.device}*{len(fault.times)}" for fault in faults),
     )
 
@@ -112,7 +113,8 @@ def _status(fault: Fault, scope: Scope) -> Status:
     if fault.severity is Severity.UNKNOWN:
         return Status.UNKNOWN
     is_over = fault.open_since_s is None and fault.code == "nfs_not_responding"
-    if fault.severity is Severity.INFO or scope is Scope.APPLICATION or is_over:
+    is_of_job = scope is Scope.APPLICATION and fault.action.rung <= Action.RESTART_APP.rung
+    if fault.severity is Severity.INFO or is_of_job or is_over:
         return Status.PASS  # it is recorded; the node is healthy
     return Status.FAIL
 

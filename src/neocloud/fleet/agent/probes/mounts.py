@@ -1,8 +1,8 @@
 # pyright: strict
 """Mounts: those that are missing or became read-only, and those whose room is asked for next.
 
-Only the host's own filesystems and those that are expected: a tenant can fill a volume of its own, and serve one
-that does not answer, and neither is a fault of the node.
+Only the host's own filesystems and those that are expected: a tenant can fill a volume of its own, and serve
+one that does not answer, and neither is a fault of the node.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 # pyright: strict
 """Tasks of the host's own that are blocked in the kernel (state D).
 
-Those of containers are left out, and so are callers of vfork: a tenant can keep either blocked for as long as it
-likes. What blocks them for a reason of the host's, the kernel itself reports as a hung task.
+Those of containers are left out, and so are callers of vfork: a tenant can keep either blocked for as long
+as it likes. What blocks them for a reason of the host's, the kernel itself reports as a hung task.
 """
 
 from neocloud.fleet.agent.expected import Expected
