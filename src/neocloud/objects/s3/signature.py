@@ -230,9 +230,7 @@ def canonical_request(signed: Signed, incoming: Incoming, path: str) -> str:
         for name, value in incoming.query
         if name != b"X-Amz-Signature" or not signed.is_presigned
     )
-    headers = "".join(
-        f"{name}:{_single_spaced(incoming.headers.get(name, ''))}\n" for name in signed.headers
-    )
+    headers = "".join(f"{name}:{_single_spaced(incoming.headers.get(name, ''))}\n" for name in signed.headers)
     lines = [
         *(incoming.method, path or "/", "&".join(f"{name}={value}" for name, value in query)),
         *(headers, ";".join(signed.headers), signed.payload),
