@@ -183,8 +183,7 @@ def send(server: Server, target: str, body: memoryview) -> None:
             assert b" 200 " in status, status
 
 
-def send_parts(server: Server, body: memoryview) -> None:
-    client = server.s3().client()
+def send_parts(server: Server, client: Any, body: memoryview) -> None:
     where = {"Bucket": server.bucket, "Key": "parts"}
     upload = client.create_multipart_upload(**where)["UploadId"]
     size = len(body) // PARTS
@@ -201,37 +200,42 @@ def send_parts(server: Server, body: memoryview) -> None:
 
 
 def large(figures: Figures, servers: dict[str, Server], folder: Path, web: Server | None) -> None:
-    body = memoryview(os.urandom(LARGE))
+    body = os.urandom(LARGE)
     digest = seconds(lambda: hashlib.md5(body, usedforsecurity=False).digest())
-    figures.add("MD5 alone: MiB/s", LARGE / MIB / digest)
     flushed = seconds(lambda: dd(folder))
-    plain = None
-    if web is not None:
-        (folder / "large").write_bytes(body)
-        plain = seconds(lambda: urllib.request.urlopen(f"http://127.0.0.1:{web.port}/large").read())
+    figures.add("MD5 alone of 64 MiB: seconds", digest)
     for name, server in servers.items():
-        before = server.cpu()
-        put = seconds(lambda server=server: send(server, "large", body))
-        figures.add(f"put 64 MiB, {name}: seconds of processor time", server.cpu() - before)
-        figures.add(f"put 64 MiB, {name}: speed to MD5 alone", digest / put)
-        figures.add(f"put 64 MiB, {name}: seconds to dd with fsync", put / flushed)
-        client = server.s3().client()
-        link = client.generate_presigned_url("get_object", {"Bucket": server.bucket, "Key": "large"})
-        get = seconds(lambda link=link: urllib.request.urlopen(link).read())
+        put(figures, name, server, body, digest, flushed)
+        get = get_seconds(server)
         figures.add(f"get 64 MiB, {name}: MiB/s", LARGE / MIB / get)
-        if plain is not None:
+        if web is not None:
+            (folder / "large").write_bytes(body)
+            plain = seconds(lambda: urllib.request.urlopen(f"http://127.0.0.1:{web.port}/large").read())
             figures.add(f"get 64 MiB, {name}: speed to nginx", plain / get)
-        whole = seconds(
-            lambda client=client, server=server: client.put_object(
-                Bucket=server.bucket, Key="large", Body=bytes(body)
-            )
-        )
-        figures.add(f"put 64 MiB by boto3, {name}: speed to MD5 alone", digest / whole)
-        with all_cores(server):
-            put = seconds(lambda server=server: send(server, "large", body))
-            figures.add(f"put 64 MiB, {name}, all cores: speed to MD5 alone", digest / put)
-            parts = seconds(lambda server=server: send_parts(server, body))
-            figures.add(f"put 64 MiB as 8 parts, {name}, all cores: speed to one stream", put / parts)
+
+
+def put(figures: Figures, name: str, server: Server, body: bytes, digest: float, flushed: float) -> None:
+    client, view = server.s3().client(), memoryview(body)
+    before = server.cpu()
+    one = seconds(lambda: send(server, "large", view))
+    used = server.cpu() - before
+    figures.add(f"put 64 MiB, {name}: seconds of processor time", used)
+    figures.add(f"put 64 MiB, {name}: processor time of MD5 alone to it", digest / used)
+    figures.add(f"put 64 MiB, {name}: speed to MD5 alone", digest / one)
+    figures.add(f"put 64 MiB, {name}: seconds to dd with fsync", one / flushed)
+    whole = seconds(lambda: client.put_object(Bucket=server.bucket, Key="large", Body=body))
+    figures.add(f"put 64 MiB by boto3, {name}: speed to MD5 alone", digest / whole)
+    with all_cores(server):
+        one = seconds(lambda: send(server, "large", view))
+        figures.add(f"put 64 MiB, {name}, all cores: speed to MD5 alone", digest / one)
+        parts = seconds(lambda: send_parts(server, client, view))
+        figures.add(f"put 64 MiB as 8 parts, {name}, all cores: speed to one stream", one / parts)
+
+
+def get_seconds(server: Server) -> float:
+    where = {"Bucket": server.bucket, "Key": "large"}
+    link = server.s3().client().generate_presigned_url("get_object", where)
+    return seconds(lambda: urllib.request.urlopen(link).read())
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import os
+import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from neocloud.objects.errors import (
 )
 from neocloud.objects.garbage import collect
 from neocloud.objects.operations.copies import ATTEMPTS, CopyOperations
+from neocloud.objects.metadata import contents
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import (
     Attributes,
@@ -367,3 +370,25 @@ async def test_a_source_that_is_replaced_meanwhile_is_copied_and_one_that_is_del
             await store.copy(source, bucket.id, "other")
         assert await keys(store, bucket) == ["copy", "k"]
         check_sums(tmp_path)
+
+
+async def test_an_object_that_is_replaced_while_a_read_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit lies between the look for the version and the one for its bytes, which are gone then."""
+    async with opened(tmp_path) as store:
+        bucket = await make_bucket(store)
+        await put(store, bucket, "k", b"old")
+        find, replaced = contents.spans, threading.Event()
+
+        def spans(*given: Any) -> Sequence[contents.Span]:
+            if not replaced.is_set():
+                replaced.set()
+                writer = threading.Thread(target=lambda: asyncio.run(put(store, bucket, "k", b"newer")))
+                writer.start()
+                writer.join()
+            return find(*given)
+
+        monkeypatch.setattr(contents, "spans", spans)
+        assert await get(store, bucket, "k") == b"newer"
+        assert replaced.is_set()

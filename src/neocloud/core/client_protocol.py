@@ -134,6 +134,10 @@ class ClientProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         self._body_bytes += len(body)
+        if not self.cycle.body and not self.cycle.response_complete:
+            # uvicorn appends to it and copies it when the application receives it; of bytes it makes no copy.
+            self.cycle.body = body  # type: ignore[assignment]
+            body = b""
         super().on_body(body)
 
     def on_message_complete(self) -> None:

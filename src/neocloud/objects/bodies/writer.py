@@ -213,7 +213,7 @@ class Writer:
         rest = self._batches.take()
         if self._batch is None and len(rest) <= INLINE_BYTES:
             self._digests.update(rest)
-            return NewContent(self._received, None, self._sealed_key, self._cipher.seal(0, rest))
+            return NewContent(self._received, None, self._sealed_key, self._cipher.seal(0, bytes(rest)))
         await self._end_batch()
         if rest:
             await self._write_batch(rest)

@@ -3,7 +3,7 @@
 
 from neocloud.objects import conditions as rules
 from neocloud.objects.bodies.engine import Engine
-from neocloud.objects.bodies.reader import Reader
+from neocloud.objects.bodies.reader import Reader, damaged
 from neocloud.objects.bodies.room import Reservation
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, Writer, key_md5, too_large
 from neocloud.objects.errors import InvalidPartNumber, WrongCustomerKey
@@ -40,8 +40,11 @@ class Operations:
         customer_key: bytes | None,
         version: ObjectVersion | None = None,
     ) -> Reader:
+        """Raises Damaged where the bytes are gone: a commit may have removed them since `row` was read."""
         assert row.content is not None
         spans = contents.spans(self._engine.database.reading, row.content, first, length)
+        if sum([span.length for span in spans]) != length:
+            raise damaged()
         sealer = self._engine.key_sealer(customer_key)
         return Reader(self._engine, version or versions.show(row, bucket), first, length, spans, sealer)
 

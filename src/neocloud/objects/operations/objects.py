@@ -7,7 +7,7 @@ from dataclasses import replace
 from neocloud.objects import conditions as rules
 from neocloud.objects.bodies.protocols import BodyReader, BodyWriter
 from neocloud.objects.bodies.writer import MAX_BODY_BYTES, Writer, too_large
-from neocloud.objects.errors import InvalidRequest, ObjectStoreError
+from neocloud.objects.errors import Damaged, InvalidRequest, ObjectStoreError
 from neocloud.objects.last_access import AccessMethod, counts
 from neocloud.objects.metadata import rows, versions
 from neocloud.objects.metadata.rows import VersionRow
@@ -26,6 +26,9 @@ from neocloud.objects.types import (
     Retention,
     WriteConditions,
 )
+
+_LOOKS = 5
+"""An object may be replaced between the look for its version and the one for its bytes, by another commit."""
 
 
 class ObjectOperations(Operations):
@@ -83,13 +86,21 @@ class ObjectOperations(Operations):
     ) -> BodyReader:
         """Return a reader whose first MiB was verified. Use it as a context manager. Raises as head, and
         NotModified, ConditionFailed, RangeNotSatisfiable, InvalidPartNumber, Damaged."""
-        bucket, row = self._find(bucket_id, key, version_id, customer_key)
-        version = versions.show(row, bucket)
-        rules.check_read(conditions, version)
-        if part_number is not None:
-            range = self._part_range(row, part_number)
-        first, length = rules.resolve(range, row.size)
-        reader = self._reader(bucket, row, first, length, customer_key, version)
+        looks = _LOOKS
+        while True:
+            looks -= 1
+            bucket, row = self._find(bucket_id, key, version_id, customer_key)
+            version = versions.show(row, bucket)
+            rules.check_read(conditions, version)
+            if part_number is not None:
+                range = self._part_range(row, part_number)
+            first, length = rules.resolve(range, row.size)
+            try:
+                reader = self._reader(bucket, row, first, length, customer_key, version)
+                break
+            except Damaged:
+                if not looks:
+                    raise
         try:
             await reader.start()
         except BaseException:
