@@ -55,6 +55,7 @@ OTHERS = {
     },
     "slurm": {
         "access.py": "the client of a cluster's login node",
+        "accounting.py": "what a job got and used",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
         "worker_nodes.py": "the workers of clusters, for the fleet service",

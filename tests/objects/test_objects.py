@@ -30,8 +30,8 @@ from neocloud.objects.errors import (
     WrongCustomerKey,
 )
 from neocloud.objects.garbage import collect
-from neocloud.objects.operations.copies import ATTEMPTS, CopyOperations
 from neocloud.objects.metadata import contents
+from neocloud.objects.operations.copies import ATTEMPTS, CopyOperations
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import (
     Attributes,
