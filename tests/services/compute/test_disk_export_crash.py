@@ -94,7 +94,7 @@ class ExportStory:
         assert self.bucket.content == FILE
         if row is not None:
             assert DiskExportStatus.FromString(row.status).object_size_bytes == len(FILE)
-        assert not self.engine.world.pods_of(ID)
+        assert not list(self.engine.world.pods_of(ID))
         assert {each.kind for each in self.engine.world.objects.of(ID)} <= {"NetworkPolicy"}
 
     async def close(self) -> None:
