@@ -15,7 +15,7 @@ from neocloud.engines.base import Reference
 from neocloud.services.compute.reconcile.image_import import IMPORT_POD, ImageImports
 from neocloud.services.compute.render import VolumeView, volume_objects, volume_removal
 from neocloud.services.storage.public import ObjectPlace
-from tests.images.machines.bench import MachineBench
+from tests.images.machines.bench import KEY, MachineBench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 2**20
@@ -40,7 +40,7 @@ async def imported(bench: MachineBench, image_id: str, file: Path) -> int:
     async with asyncio.timeout(300):
         while True:
             try:
-                return await imports.finish(image, await bench.engine.observe(image_id))
+                return await imports.finish(image, await bench.engine.observe(image_id), KEY)
             except RetryLater as wait:
                 await asyncio.sleep(wait.delay_seconds)
 
@@ -55,7 +55,7 @@ async def test_a_file_becomes_a_disk_in_a_pod_without_rights(bench: MachineBench
         observed = await bench.engine.observe(image_id)
         assert not observed.pods
         stored = await bench.engine.stored_bytes(Reference("PersistentVolumeClaim", image_id, image_id))
-        assert len(content) <= stored < len(content) + 2 * MIB, "nothing but the disk"
+        assert len(content) <= stored < len(content) + 4 * MIB, "nothing but the disk, and the head of LUKS"
     finally:
         await bench.engine.remove(volume_removal(VolumeView(image_id, 1)))
 

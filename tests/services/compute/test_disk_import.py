@@ -27,7 +27,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(disk_import, "unprivileged", lambda command: command)
     monkeypatch.setattr(disk_import, "SPARE_BYTES", 0)
     monkeypatch.setattr(os, "chown", lambda *_: None)
+    monkeypatch.setattr(os, "fchown", lambda *_: None)
+    monkeypatch.setattr(disk_import, "KEY", tmp_path / "key")
+    (tmp_path / "key").write_text("5eed" * 16)
     return found
+
+
+def decrypted(file: Path, key: Path) -> list[str]:
+    """Return how qemu-img opens an encrypted disk."""
+    secret = f"secret,id=k,format=raw,file={key}"
+    opened = f"driver=qcow2,encrypt.format=luks,encrypt.key-secret=k,file.filename={file}"
+    return ["--object", secret, "--image-opts", opened]
 
 
 def qemu_img(*words: object) -> None:
@@ -70,7 +80,10 @@ def test_a_disk_is_converted_once(
     bring(file, folder)
     assert result(capsys) == {"size_bytes": MIB}
     assert [path.name for path in folder.iterdir()] == [DISK], "copies of the volume have nothing else"
-    qemu_img("compare", "-f", "raw", "-F", "qcow2", raw, folder / DISK)
+    shown = tmp_path / "shown"
+    qemu_img("convert", "-O", "raw", *decrypted(folder / DISK, tmp_path / "key"), shown)
+    assert shown.read_bytes() == raw.read_bytes()
+    assert raw.read_bytes()[4096:8192] not in (folder / DISK).read_bytes(), "it is encrypted at rest"
     before = (folder / DISK).stat().st_mtime_ns
     assert result(capsys) == {"size_bytes": MIB}, "a pod that is started again says the same"
     assert (folder / DISK).stat().st_mtime_ns == before
@@ -129,7 +142,8 @@ def test_the_head_is_not_all_that_stands_between(folder: Path, tmp_path: Path) -
     file = backing(tmp_path)
     (folder / "output").mkdir()
     disk_import.convert("qcow2", file, folder / "output" / DISK)
-    qemu_img("convert", "-f", "qcow2", "-O", "raw", folder / "output" / DISK, tmp_path / "shown")
+    disk = decrypted(folder / "output" / DISK, tmp_path / "key")
+    qemu_img("convert", "-O", "raw", *disk, tmp_path / "shown")
     assert b"of the host" not in (tmp_path / "shown").read_bytes()
 
 

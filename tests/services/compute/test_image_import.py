@@ -15,6 +15,7 @@ from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.emulator.fakes import FakeMachines
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
+from neocloud.services.compute.encryption import disk_key
 from neocloud.services.compute.reconcile import image_import
 from neocloud.services.compute.reconcile.image_import import IMPORT_POD, ImageImports
 from neocloud.services.compute.render import VolumeView, volume_objects
@@ -98,11 +99,15 @@ async def test_an_object_becomes_an_image_and_a_disk(cloud: Cloud) -> None:
     assert cloud.machines.imported[image_id] == DISK
     assert image.status.min_disk_size_bytes == len(DISK)
     assert kinds(cloud, image_id) == {"PersistentVolumeClaim", "NetworkPolicy"}, "the pod has gone"
+    store = cloud.running.store
+    key = await store.read(lambda tx: disk_key(tx, image_id))
+    assert len(key) == 64
     assert "NCTK" not in repr(cloud.engine.world.objects), "no key is with the pod"
     disk_id = await cloud.create(
         "Disk", "boot", {"type": "NETWORK_SSD", "size_gibibytes": 1, "source_image_id": image_id}
     )
     await cloud.until(disk_id, "READY")
+    assert await store.read(lambda tx: disk_key(tx, disk_id)) == key, "a disk is a copy of its file"
     await cloud.call("ImageService/Delete", id=image_id)
     await cloud.gone(image_id)
     assert kinds(cloud, image_id) == set()
@@ -186,7 +191,7 @@ class Imports:
         for _ in range(most_runs):
             observed = await self.engine.observe(self.image.metadata.id)
             try:
-                return await self.imports.finish(self.image, observed)
+                return await self.imports.finish(self.image, observed, "5eed" * 16)
             except RetryLater:
                 await asyncio.sleep(0.01)
         raise AssertionError("the import does not end")

@@ -34,7 +34,7 @@ from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.compute.v1 import DiskSnapshot, Image, ImageSpec, ImageStatus
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.services.compute.disk_import import LARGEST_STORED_BYTES
-from neocloud.services.compute.encryption import disk_keys, ensure_key_of_copy
+from neocloud.services.compute.encryption import disk_keys, ensure_key, ensure_key_of_copy
 from neocloud.services.compute.reconcile.image_import import ImageImports
 from neocloud.services.compute.reconcile.machine_scope import MachineControl
 from neocloud.services.compute.reconcile.volumes import DiskVolumeReconciler, M, VolumeScope
@@ -149,12 +149,18 @@ class ImageReconciler(CopyReconciler[Image]):
     async def create_empty_volume(self, scope: ImageScope) -> None:
         await super(CopyReconciler, self).create_volume(scope)
 
+    async def keep_new_key(self, scope: ImageScope) -> None:
+        """Give a new image a key. One that an earlier release imported has none, and stays as it is."""
+        if not scope.was_created:
+            await ensure_key(scope.context, self._store)
+
     async def import_disk(self, scope: ImageScope) -> None:
         """Fill the volume from a bucket, once."""
         if scope.was_created:
             return
         status = scope.resource.status
-        status.min_disk_size_bytes = await self._imports.finish(scope.resource, scope.observation)
+        key = (await disk_keys(self._store, [scope.volume.id])).get(scope.volume.id, "")
+        status.min_disk_size_bytes = await self._imports.finish(scope.resource, scope.observation, key)
         status.storage_size_bytes = await engine_call(self._engine.stored_bytes(scope.volume.claim))
 
     async def stop_import(self, scope: ImageScope) -> None:
@@ -165,6 +171,7 @@ class ImageReconciler(CopyReconciler[Image]):
             return ()
         if is_imported(scope.resource):
             return (
+                Step("Keep its key", self.keep_new_key),
                 Step("Create the volume", self.create_empty_volume),
                 Step("Import the disk", self.import_disk),
             )

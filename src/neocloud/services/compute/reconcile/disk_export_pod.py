@@ -139,10 +139,8 @@ class ExportStream:
         if self._is_stopped:
             raise InterruptedError("the export was stopped")
         if not self._piece and self.read_bytes < self._size:
-            piece = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result(2 * EXEC_SECONDS)
-            self._digest.update(piece)
-            self.read_bytes += len(piece)
-            self._piece = memoryview(piece)
+            asking = asyncio.run_coroutine_threadsafe(self.next_piece(), self._loop)
+            self._piece = memoryview(asking.result(2 * EXEC_SECONDS))
         found, self._piece = bytes(self._piece[:size]), self._piece[size:]
         return found
 
@@ -150,8 +148,11 @@ class ExportStream:
         """Let a thread that still reads end."""
         self._is_stopped = True
 
-    async def _next(self) -> bytes:
+    async def next_piece(self) -> bytes:
+        """Return the bytes that follow; none at the end."""
         wanted = min(MOST_READ, self._size - self.read_bytes)
+        if not wanted:
+            return b""
         done = await self._engine.exec(
             self._pod,
             (*PROGRAM, str(self.read_bytes), str(wanted)),
@@ -161,4 +162,6 @@ class ExportStream:
         if done.exit_code or len(done.stdout) != wanted:
             said = done.stderr.decode(errors="replace").strip()[-200:]
             raise EngineError(f"the pod gave {len(done.stdout):,} of {wanted:,} bytes: {said}")
+        self._digest.update(done.stdout)
+        self.read_bytes += len(done.stdout)
         return done.stdout

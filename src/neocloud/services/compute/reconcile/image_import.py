@@ -53,9 +53,9 @@ IMPORT_CAPABILITIES = (
 IMPORT_SOURCE = Path(disk_import.__file__).read_bytes()
 
 
-def import_objects(image_id: str, launcher: str) -> list[Manifest]:
+def import_objects(image_id: str, launcher: str, key: str) -> list[Manifest]:
     """Return the pod that makes the disk of an image from a file that the control plane writes into it. It
-    reaches nothing, and has nothing to read but this file."""
+    reaches nothing, and has nothing to read but this file and the key of the image."""
     container = Container(
         name=IMPORT_POD,
         image=launcher,
@@ -73,9 +73,10 @@ def import_objects(image_id: str, launcher: str) -> list[Manifest]:
         ),
     )
     labels = {NOUN_LABEL: image_id}
+    files = {IMPORT_FILE: IMPORT_SOURCE, disk_import.KEY.name: key.encode()}
     return [
         NetworkPolicy(name="same-namespace-only", namespace=image_id, denies_egress=True),
-        Secret(name=IMPORT_POD, namespace=image_id, labels=labels, contents={IMPORT_FILE: IMPORT_SOURCE}),
+        Secret(name=IMPORT_POD, namespace=image_id, labels=labels, contents=files),
         Pod(
             name=IMPORT_POD,
             namespace=image_id,
@@ -105,12 +106,13 @@ class ImageImports:
         self._launcher = launcher
         self._copying = BackgroundWork["PodFile"](MOST_COPIES)
 
-    async def finish(self, image: Image, observed: Observation) -> int:
-        """Return the size of the disk once the volume has it. Raises RetryLater; Failed."""
+    async def finish(self, image: Image, observed: Observation, key: str) -> int:
+        """Return the size of the disk once the volume has it, encrypted with the key. Raises RetryLater;
+        Failed."""
         image_id = image.metadata.id
         pod = observed.pod(IMPORT_POD)
         if pod is None:
-            await engine_call(self._engine.apply(import_objects(image_id, self._launcher_image())))
+            await engine_call(self._engine.apply(import_objects(image_id, self._launcher_image(), key)))
             raise RetryLater("its import starts", delay_seconds=POLL_SECONDS)
         if pod.phase is PodPhase.RUNNING:
             raise RetryLater(await self._copied(image), delay_seconds=POLL_SECONDS)
