@@ -186,6 +186,42 @@ def test_healthy_gpus_pass(node: Node) -> None:
     assert verdicts.keys() >= set(OF_GPUS) - {"hw_slowdown"}, "which counts over ten minutes"
 
 
+@pytest.mark.parametrize(
+    ("model", "margin", "status"),
+    [
+        ("NVIDIA H100 80GB HBM3", -2, "pass"),
+        ("NVIDIA H100 80GB HBM3", -3, "fail"),
+        ("NVIDIA B200", -3, "pass"),
+        ("NVIDIA B200", -4, "fail"),
+        ("NVIDIA A100-SXM4-80GB", -1, "fail"),
+        ("NVIDIA L40S", 0, "pass"),
+        ("Tesla T4", -9, "not_run"),
+    ],
+)
+def test_the_limit_of_heat_is_that_of_the_generation(
+    node: Node, model: str, margin: int, status: str
+) -> None:
+    node.gpus(*[f"name {model}\nmargin {margin}"] * 8)
+    document = node.check()
+    said = {each.check: each.status.value for each in document.verdicts}
+    said |= {each.check: "not_run" for each in document.not_run}
+    assert said["thermal_margin"] == status
+
+
+def test_a_board_without_margin_and_without_links(node: Node) -> None:
+    """As an L40S: no NVLink, and a driver that gives the temperature at which it slows down."""
+    del node.expected["nvlinks"]
+    node.gpus(
+        *["name NVIDIA L40S\nmargin -99\ntemperature 88\nslowdown_at 87\nnvlinks -1\nremap_pending -1"] * 8
+    )
+    document = node.check()
+    verdicts = {each.check: each for each in document.verdicts}
+    assert verdicts["thermal_margin"].status is Status.FAIL
+    assert "-1 °C (88 °C, slows down at 87 °C)" in verdicts["thermal_margin"].sample
+    left_out = {each.check for each in document.not_run}
+    assert left_out >= {"nvlink_down", "row_remap_pending", "row_remap_failed", "retired_pages"}
+
+
 def test_a_fault_of_a_link_or_of_the_storage_says_so(tmp_path: Path) -> None:
     root = trees.h100_node(tmp_path)
     remove_port(root)

@@ -1,11 +1,11 @@
-"""What the kernel log says becomes a check for each fault: of the node, of a job, over, or unknown. HEALTH-01."""
+"""What the kernel log says becomes a check for each fault: of the node, of a job, or over. HEALTH-01."""
 
 import pytest
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.found import KernelLines
 from neocloud.fleet.agent.judge import Answer
-from neocloud.fleet.agent.kernel_faults import MOST_CHECKS, MOST_LINES, KernelFaults
+from neocloud.fleet.agent.kernel_faults import MOST_CHECKS, MOST_LINES, KernelFaults, Line
 from neocloud.fleet.events import Scope, Status
 from neocloud.fleet.policy_file import default_policy
 
@@ -14,13 +14,13 @@ SILENT = "nfs: server 10.0.0.5 not responding, still trying"
 
 
 def answers(*messages: str, now_s: float = 1000.0, gpu: str = "h100") -> dict[str, Answer]:
-    lines = [(100.0, number, message) for number, message in enumerate(messages)]
+    lines: list[Line] = [(100.0, number, message) for number, message in enumerate(messages)]
     found = KernelLines(len(lines), 0, len(lines), now_s, lines)
     return {each.check: each for each in KernelFaults().take(found, default_policy(), gpu)}
 
 
 FAULTS = {
-    "a GPU off the bus": (f"{GPU}79, GPU has fallen off the bus.", "xid.79", Status.FAIL, Action.REBOOT, True),
+    "a GPU off the bus": (f"{GPU}79, GPU has fallen off", "xid.79", Status.FAIL, Action.REBOOT, True),
     "a row that was remapped": (f"{GPU}63, Row Remapper", "xid.63", Status.PASS, Action.NONE, False),
     "a fault of a program": (
         f"{GPU}13, Graphics Exception", "xid.13", Status.PASS, Action.RESTART_APP, False,
@@ -55,7 +55,7 @@ def test_a_server_that_answers_again_is_no_fault() -> None:
 
 def test_a_fault_of_a_program_that_comes_back_is_the_nodes() -> None:
     """XID 31 twice on one GPU within a day, in two bursts."""
-    lines = [(at, number, f"{GPU}31, MMU Fault") for number, at in enumerate((100.0, 900.0))]
+    lines: list[Line] = [(at, number, f"{GPU}31, MMU Fault") for number, at in enumerate((100.0, 900.0))]
     found = KernelFaults().take(KernelLines(2, 0, 2, 1000.0, lines), default_policy(), "h100")
     fault = next(each for each in found if each.check == "xid.31")
     assert fault.status is Status.FAIL and fault.action.rung > Action.RESTART_APP.rung
@@ -63,7 +63,7 @@ def test_a_fault_of_a_program_that_comes_back_is_the_nodes() -> None:
 
 def test_a_log_that_is_flooded_is_bounded() -> None:
     """Root in a container cannot write here, but a driver that fails can."""
-    lines = [(float(each), each, f"{GPU}{each}, x") for each in range(200, 200 + 3 * MOST_LINES)]
+    lines: list[Line] = [(float(each), each, f"{GPU}{each}, x") for each in range(200, 200 + 3 * MOST_LINES)]
     faults = KernelFaults()
     found = faults.take(KernelLines(9999, 0, len(lines), 1e5, lines), default_policy(), "")
     assert len(faults.lines) == len(faults.unreported) == MOST_LINES and len(found) == MOST_CHECKS + 1

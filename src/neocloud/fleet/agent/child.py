@@ -7,6 +7,7 @@ blocked in the kernel cannot be killed: it is left and named, and no second one 
 """
 
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -140,6 +141,7 @@ def _start(job: Job) -> _Child:
         return _Child(job, pid, reading, time.monotonic(), bytearray())
     code = 1
     try:
+        gc.disable()  # a collection would copy the pages that are shared with the agent
         os.setsid()
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -15,7 +15,8 @@ from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.judge import Answer, Judge
 from neocloud.fleet.agent.kernel_faults import KernelFaults
 from neocloud.fleet.agent.plan import DEADLINE_S, KERNEL, PROBES, RETRY_INTERVALS, ROOM, Probe
-from neocloud.fleet.agent.probes import kernel, mounts
+from neocloud.fleet.agent.probes import mounts
+from neocloud.fleet.agent.probes.kernel import KernelProbe
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Scope, Status, Verdict
 from neocloud.fleet.policy import Policy
@@ -72,6 +73,7 @@ class HostChecks:
         self._probes, self._now = probes, now
         self._judge = Judge(policy, memory.history)
         self._children = children or Children()
+        self._kernel = KernelProbe(tree, memory.boot)
         self._paused = dict[str, int]()
         self._gpu = ""
         self._of_probe = dict[str, set[str]]()
@@ -85,7 +87,8 @@ class HostChecks:
         ]
         jobs = [Job(each.name, self._reader(each), each.deadline_s) for each in due]
         if self._may_run(KERNEL, interval):
-            jobs.append(Job(KERNEL, self._read_kernel, DEADLINE_S))
+            self._kernel.open(self._memory.kernel.next_sequence)
+            jobs.append(Job(KERNEL, self._kernel.read, DEADLINE_S))
         outcomes = self._children.run(jobs)
         points = [point for each in outcomes if each.found for point in each.found.mounts]
         rooms = self._children.run([Job(f"{ROOM}{each}", self._room(each), DEADLINE_S) for each in points])
@@ -127,15 +130,14 @@ class HostChecks:
     def _reader(self, probe: Probe):
         return lambda: probe.run(self._tree, self._expected)
 
-    def _read_kernel(self):
-        return kernel.probe(self._tree, self._memory.boot, self._memory.kernel.next_sequence)
-
     def _room(self, point: str):
         return lambda: mounts.room(self._tree, point)
 
     def _take(self, outcome: Outcome, interval: int) -> None:
         self._say_probe(outcome)
         found = outcome.found
+        if outcome.name == KERNEL:
+            self._kernel.end(is_answered=found is not None)
         if found is None:
             self._paused[outcome.name] = interval + RETRY_INTERVALS
             return

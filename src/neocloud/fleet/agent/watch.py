@@ -5,6 +5,7 @@ Restarts lose and repeat nothing: a record has the marks of the checks that it r
 kernel log after it, so the records tell what was reported, whatever was saved beside them.
 """
 
+import gc
 import json
 import logging
 import signal
@@ -177,6 +178,7 @@ def _saved(path: Path, boot: str) -> Reported:
 def watch(agent: Agent, interval_s: float, *, now: Callable[[], float] = since_boot) -> None:
     """Check in intervals until a signal ends it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    gc.freeze()  # what is there now stays, so collections need not touch its pages, shared with probes
     number, started = 0, now()
     while True:
         agent.step(number)

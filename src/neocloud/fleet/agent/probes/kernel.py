@@ -1,8 +1,9 @@
 # pyright: strict
 """The kernel log from a cursor on: the records that may tell of a fault."""
 
+import stat
 import time
-from pathlib import Path
+from contextlib import ExitStack
 
 from neocloud.fleet.agent.found import Found, KernelLines
 from neocloud.fleet.agent.tree import Tree
@@ -15,30 +16,63 @@ MOST_LINES = 512
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 
 
-def probe(tree: Tree, boot: str, sequence: int) -> Found:
-    """Read on from a sequence of this boot."""
-    found = Found()
-    device = tree.path("dev/kmsg")
-    log = KernelLog(Path(tree.root, "no-cursor-file"), device=device, boot_id=tree.path(BOOT_ID))
-    if log.cursor.boot_id == boot:
-        log.cursor = Cursor(boot, sequence)
-    try:
-        with log as opened:
-            batch = opened.read()
-    except FileNotFoundError:
-        found.leave_out("There is no /dev/kmsg here, as in a container", CHECK)
+class KernelProbe:
+    """The log of one boot. The agent keeps /dev/kmsg open, and its children read on where the last ended.
+
+    A reader that opens it anew gets all records that the kernel still has, thousands each time.
+    """
+
+    def __init__(self, tree: Tree, boot: str) -> None:
+        self._tree, self._boot = tree, boot
+        self._kept = ExitStack()
+        self._log: KernelLog | None = None
+        self._why = ""
+
+    def open(self, sequence: int) -> None:
+        """Make ready to read from a sequence on, before the child is started."""
+        if self._log is None:
+            self._log, self._why = self._opened()
+        if self._log is not None:
+            self._log.cursor = Cursor(self._boot, sequence)
+
+    def read(self) -> Found:
+        """Return what was added to the log. For a child."""
+        found = Found()
+        if self._log is None:
+            found.leave_out(self._why, CHECK)
+            return found
+        sequence = self._log.cursor.sequence
+        batch = self._log.read()
+        kept = [record for record in batch.records if _matters(record)]
+        lines = [
+            (each.time_s, each.sequence or 0, each.message[:LONGEST_TEXT]) for each in kept[-MOST_LINES:]
+        ]
+        lost = (batch.lost if sequence else 0) + len(kept) - len(lines)
+        now = time.clock_gettime(time.CLOCK_MONOTONIC)
+        found.kernel = KernelLines(batch.cursor.sequence, lost, len(batch.records), now, lines)
         return found
-    except PermissionError:
-        found.leave_out("The kernel log is for root, and this is not", CHECK)
-        return found
-    kept = [record for record in batch.records if _matters(record)]
-    lines = [(each.time_s, each.sequence or 0, each.message[:LONGEST_TEXT]) for each in kept[-MOST_LINES:]]
-    now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    lost = batch.lost if sequence else 0
-    found.kernel = KernelLines(
-        batch.cursor.sequence, lost + len(kept) - len(lines), len(batch.records), now, lines
-    )
-    return found
+
+    def end(self, *, is_answered: bool) -> None:
+        """After a child gave no answer, the next reads again from the cursor; so it does in a plain file."""
+        if not is_answered or not self._is_device():
+            self._kept.close()
+            self._log = None
+
+    def _opened(self) -> tuple[KernelLog | None, str]:
+        log = KernelLog(
+            self._tree.path("no-cursor-file"),
+            device=self._tree.path("dev/kmsg"),
+            boot_id=self._tree.path(BOOT_ID),
+        )
+        try:
+            return self._kept.enter_context(log), ""
+        except FileNotFoundError:
+            return None, "There is no /dev/kmsg here, as in a container"
+        except PermissionError:
+            return None, "The kernel log is for root, and this is not"
+
+    def _is_device(self) -> bool:
+        return stat.S_ISCHR(self._tree.path("dev/kmsg").stat().st_mode) if self._log else False
 
 
 def _matters(record: Record) -> bool:
