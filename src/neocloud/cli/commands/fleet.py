@@ -7,12 +7,13 @@ import typer
 
 from neocloud.cli.lazy import Entry, LazyGroup
 
-FAULTS, PLANNING = "Faults", "Planning"
+NODES, FAULTS, PLANNING = "Nodes", "Faults", "Planning"
 
 
 class FleetGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
+        "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -36,10 +37,11 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """Explain faults of nodes, and simulate a fleet. These commands need no cloud.
+    """See the health of nodes, explain faults, and simulate a fleet. Only `node` needs a cloud.
 
     Examples:
 
+      neo fleet node list
       neo fleet explain xid 79
       neo fleet conflicts
       neo fleet simulate --gpus 1024
