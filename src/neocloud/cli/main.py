@@ -81,7 +81,7 @@ class NeoGroup(LazyGroup):
         ),
         "operator": Entry("Maintenance of the cloud's host, for its operators.", MACHINE, is_derived=True),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
-        "fleet": Entry("Explain faults of nodes, and simulate a fleet.", MACHINE),
+        "fleet": Entry("See the health of nodes, explain faults, and simulate.", MACHINE),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
         "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),
         "ls": Entry("Show what is in the project.", PRODUCTS, "overview:ls_app"),

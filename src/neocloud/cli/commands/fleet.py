@@ -7,12 +7,13 @@ import typer
 
 from neocloud.cli.lazy import Entry, LazyGroup
 
-FAULTS, CHECKS, PLANNING = "Faults", "Checks", "Planning"
+NODES, CHECKS, FAULTS, PLANNING = "Nodes", "Checks", "Faults", "Planning"
 
 
 class FleetGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
+        "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -47,10 +48,11 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """Explain faults of nodes, check this host, and simulate a fleet. These commands need no cloud.
+    """See the health of nodes, check this host, explain faults, simulate a fleet. Only `node` needs a cloud.
 
     Examples:
 
+      neo fleet node list
       neo fleet explain xid 79
       neo fleet conflicts
       neo fleet check

@@ -85,6 +85,12 @@ FilesystemOption = Annotated[
     list[str] | None,
     typer.Option(metavar="ID:PATH", help="Filesystem to mount for jobs, e.g. at /mnt/data; repeatable."),
 ]
+AutoRepairOption = Annotated[
+    bool, typer.Option("--auto-repair", help="Drain, restart and verify workers that fail: neo fleet node.")
+]
+SparesOption = Annotated[
+    int, typer.Option(min=0, help="Of the workers, how many wait as verified spares; with --auto-repair.")
+]
 ReuseOption = Annotated[bool, typer.Option("--reuse", help="Use the existing cluster of this name, if any.")]
 
 
@@ -107,6 +113,8 @@ def create(
     place: PlaceOption = None,
     block: BlockOption = None,
     block_size: BlockSizeOption = None,
+    auto_repair: AutoRepairOption = False,
+    spares: SparesOption = 0,
     reuse: ReuseOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
@@ -122,6 +130,7 @@ def create(
       neo slurm cluster create lab --workers 8 --min-workers 0 --idle-seconds 600
       neo slurm cluster create lab --ssh-key team.pub --login-port 2222
       neo slurm cluster create lab --controllers 2
+      neo slurm cluster create lab --workers 3 --auto-repair --spares 1
       neo slurm cluster create lab --workers 4 --place worker:0-1=spine/leaf-1 --place worker:2-3=spine/leaf-2
       neo slurm cluster create lab --workers 36 --block worker:0-17=rack-1 --block worker:18-35=rack-2
       neo slurm cluster create lab --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
@@ -141,13 +150,14 @@ def create(
         "controller": {"count": controllers},
         "subnet_id": subnet,
         "filesystems": [_mounted(text) for text in filesystem or ()],
+        "auto_repair": auto_repair,
     }
     if topology := topology_of(place or (), block or (), block_size or ()):
         spec["topology"] = topology
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
     operation, (platform, preset) = _first_possible(
-        cloud, request, {"name": node_set, "count": workers, **elastic}, shapes
+        cloud, request, {"name": node_set, "count": workers, "spare_count": spares, **elastic}, shapes
     )
     number = counted(workers, "worker")
     shown = number if min_workers is None else f"{min_workers} to {number}"

@@ -1,0 +1,208 @@
+"""`neo fleet node`: health of nodes, and why one was drained."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neocloud.cli.lazy import command_group
+from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
+from neocloud.cli.progress import duration
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import Client, connect
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.fleet.v1 import Node
+
+SERVICE = "neocloud.fleet.v1.NodeService"
+NodeArgument = Annotated[
+    str,
+    typer.Argument(metavar="CLUSTER/NODE", help="The cluster, by name or id, and the node: bank/worker-0."),
+]
+
+app = command_group(
+    """Health of nodes: the workers of Slurm clusters with --auto-repair. For operators of the cloud.
+
+Examples:
+
+  neo fleet node list
+  neo fleet node get bank/worker-0
+  neo fleet node events bank/worker-0
+  neo fleet node drain bank/worker-0 "swap the cable"
+  neo fleet node release bank/worker-0
+"""
+)
+
+
+@app.command("list")
+def list_nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List all nodes with their phase, and what speaks against them.
+
+    Examples:
+
+      neo fleet node list
+      neo fleet node list --output json
+    """
+    with connect(profile_of(context)) as client:
+        nodes = list(client.list_all(f"{SERVICE}/List"))
+    rows = ((_name(node), node.phase, node.job or "-", _held_by(node), _why(node)) for node in nodes)
+    view = table(["NODE", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
+    empty = (
+        "No node is watched. Watch the workers of a new cluster: neo slurm cluster create NAME --auto-repair"
+    )
+    show(output, [contract.to_document(node) for node in nodes], view, empty=empty)
+
+
+@app.command()
+def get(context: typer.Context, node: NodeArgument, output: OutputOption = Format.TABLE) -> None:
+    """Show a node, why it was drained the last time, and how long each step took.
+
+    Examples:
+
+      neo fleet node get bank/worker-0
+    """
+    with connect(profile_of(context)) as client:
+        found = _find(client, node)
+    show(output, contract.to_document(found), fields_table(_fields(found)))
+
+
+@app.command()
+def events(
+    context: typer.Context,
+    node: NodeArgument,
+    limit: Annotated[int, typer.Option(min=1, help="Number of the newest events.")] = 50,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show what happened to a node, oldest first. Events are only ever appended.
+
+    Examples:
+
+      neo fleet node events bank/worker-0
+      neo fleet node events bank/worker-0 --limit 500 --output json
+    """
+    with connect(profile_of(context)) as client:
+        found = list(client.list_all(f"{SERVICE}/ListEvents", {"id": _find(client, node).id}))[-limit:]
+    documents = [{"position": each.position, **json.loads(each.json)} for each in found]
+    rows = ((_moment(each["at"]), each["type"], _details(each)) for each in documents)
+    show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
+
+
+@app.command()
+def drain(
+    context: typer.Context,
+    node: NodeArgument,
+    reason: Annotated[str, typer.Argument(help="Why; users of the cluster read it in Slurm.")],
+) -> None:
+    """Keep new jobs from a node until you release it. Jobs that run are not ended.
+
+    Examples:
+
+      neo fleet node drain bank/worker-0 "swap the cable"
+    """
+    with connect(profile_of(context)) as client:
+        found = _find(client, node)
+        client.call(f"{SERVICE}/Drain", {"id": found.id, "reason": reason})
+    say(f"{_name(found)} takes no new jobs. Release it: neo fleet node release {_name(found)}")
+
+
+@app.command()
+def release(context: typer.Context, node: NodeArgument) -> None:
+    """End your own drain of a node, or have a node verified again that waits in triage.
+
+    It takes jobs once it has passed its checks.
+
+    Examples:
+
+      neo fleet node release bank/worker-0
+    """
+    with connect(profile_of(context)) as client:
+        found = _find(client, node)
+        client.call(f"{SERVICE}/Release", {"id": found.id})
+    say(f"{_name(found)} returns to service once it is verified. See: neo fleet node get {_name(found)}")
+
+
+def _find(client: Client, named: str) -> "Node":
+    cluster, _, name = named.partition("/")
+    for node in client.list_all(f"{SERVICE}/List"):
+        if cluster in (node.cluster_id, node.cluster_name) and node.name == name:
+            return node
+    raise ClientError(
+        "NOT_FOUND", f"There is no node {named!r}", "Write CLUSTER/NODE as they are in: neo fleet node list"
+    )
+
+
+def _name(node: "Node") -> str:
+    return f"{node.cluster_name or node.cluster_id}/{node.name}"
+
+
+def _held_by(node: "Node") -> str:
+    return ", ".join(hold.owner for hold in node.holds) or "-"
+
+
+def _why(node: "Node") -> str:
+    if node.problem:
+        return f"not seen: {node.problem}"
+    faults = "; ".join(f"{fault.check}: {fault.sample}" for fault in node.faults)
+    return node.held or faults or "; ".join(hold.evidence for hold in node.holds) or "-"
+
+
+def _fields(node: "Node") -> Iterator[tuple[str, object]]:
+    yield "Node", f"{_name(node)} ({node.id})"
+    yield "Phase", f"{node.phase} since {_time(node.phase_since)}"
+    yield "Takes new jobs", "yes" if node.is_schedulable else "no"
+    if node.problem:
+        yield "Not seen", node.problem
+    if node.reserved_for:
+        yield "Takes the place of", node.reserved_for
+    if node.job:
+        yield "Job", f"{node.job} of {node.tenant_id}"
+    for hold in node.holds:
+        yield f"Drained by {hold.owner}", f"{hold.evidence}, since {_time(hold.since)}"
+    for fault in node.faults:
+        yield f"Fault: {fault.check}", f"{fault.status}: {fault.sample} (wanted {fault.threshold})"
+        yield "  evidence", f"{fault.id}, said {fault.source}, {_time(fault.at)}"
+    if node.held:
+        yield "Waits", node.held
+    if node.HasField("certificate"):
+        yield "Verified", f"{_time(node.certificate.issued_at)}, until {_time(node.certificate.valid_until)}"
+    else:
+        yield "Verified", "not since its last start"
+    if node.HasField("last_incident"):
+        yield from _incident(node.last_incident)
+
+
+def _incident(incident: Any) -> Iterator[tuple[str, object]]:
+    yield "Last drained", _time(incident.decided_at)
+    yield "  because", incident.reason
+    yield "  evidence", incident.evidence
+    began = incident.detected_at.ToNanoseconds()
+    steps = (
+        *(("detected", "detected_at"), ("decided", "decided_at"), ("no job left", "drained_at")),
+        *(("spare reserved", "reserved_at"), ("spare attached", "attached_at"), ("spare ready", "ready_at")),
+        ("verified again", "repaired_at"),
+    )
+    for label, field in steps:
+        if incident.HasField(field):
+            after = duration((getattr(incident, field).ToNanoseconds() - began) / 1e9)
+            spare = f", {incident.spare}" if label == "spare reserved" else ""
+            yield f"  {label}", f"after {after}{spare}"
+    if not incident.spare:
+        yield "  replaced by", "no spare was ready"
+
+
+def _time(at: Any) -> str:
+    return f"{at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def _details(event: dict[str, Any]) -> str:
+    left_out = {"position", "type", "at", "node", "boot", "version", "source", "scope"}
+    known = ((name, value) for name, value in event.items() if name not in left_out and value != "")
+    return ", ".join(f"{name}={value}" for name, value in known)

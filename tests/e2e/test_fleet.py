@@ -1,0 +1,102 @@
+"""A worker that breaks is detected, drained, replaced by a spare and verified, with real Slurm (SLURM-18)."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from neocloud.testing.waiting import wait_until
+from tests.e2e.cloud import Cloud
+from tests.e2e.cluster import SHARED, Cluster
+
+NODES = "neocloud.fleet.v1.NodeService"
+OPTIONS = ("--workers", "3", "--preset", "1vcpu-4gb", "--auto-repair", "--spares", "1")
+
+
+@pytest.fixture(scope="module")
+def fleet(cloud: Cloud) -> Iterator[Cluster]:
+    """Two workers in service, and a spare."""
+    cluster = Cluster.create(cloud, "fleet", *OPTIONS)
+    yield cluster
+    cloud.neo("slurm", "cluster", "delete", "fleet", "--yes")
+
+
+def nodes(fleet: Cluster) -> dict[str, Any]:
+    found = fleet.cloud.call(f"{NODES}/List", {"cluster_id": fleet.id})
+    return {node.name: node for node in found.items}
+
+
+def wait_until_settled(fleet: Cluster) -> str:
+    """Return the name of the spare once the others are in service."""
+
+    def spare() -> str:
+        found = nodes(fleet)
+        phases = sorted(node.phase for node in found.values())
+        is_settled = phases == ["in_service", "in_service", "ready_spare"]
+        return next(name for name, node in found.items() if node.is_spare) if is_settled else ""
+
+    return wait_until(spare, "two nodes are in service and one is a spare", seconds=240)
+
+
+def start_job(fleet: Cluster) -> int:
+    """On all workers but the spare; each run adds a line to its output."""
+    body = "echo run ${SLURM_RESTART_COUNT:-0}; sleep 600"
+    job = fleet.sbatch(body, "--nodes=2", "--requeue", "--open-mode=append")
+    wait_until(lambda: "run 0" in fleet.try_ssh(f"cat {SHARED}/slurm-{job}.out").stdout, "the job runs")
+    return job
+
+
+def kill_worker(fleet: Cluster, name: str) -> None:
+    pid = fleet.cloud.podman("inspect", "--format={{.State.Pid}}", fleet.container(name))
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def nodes_of(fleet: Cluster, job: int) -> set[str]:
+    command = f"squeue -h -j {job} -t RUNNING -o %N | xargs -r scontrol show hostnames"
+    return set(fleet.try_ssh(command).stdout.split())
+
+
+def test_a_broken_workers_job_runs_again_on_the_spare(fleet: Cluster) -> None:
+    """The control plane is killed meanwhile, and goes on where it was."""
+    spare = wait_until_settled(fleet)
+    broken, other = sorted({"worker-0", "worker-1", "worker-2"} - {spare})
+    job = start_job(fleet)
+    before = {name: len(events(fleet, name)) for name in (broken, other)}
+    kill_worker(fleet, broken)
+    os.kill(fleet.cloud.server["pid"], signal.SIGKILL)
+    fleet.cloud.up()
+    wait_until(lambda: nodes_of(fleet, job) == {spare, other}, "the job runs with the spare", seconds=240)
+    assert wait_until_settled(fleet) == broken
+    incident = nodes(fleet)[broken].last_incident
+    assert incident.spare == spare and incident.HasField("ready_at") and incident.HasField("repaired_at")
+    drains = [each for each in events(fleet, broken)[before[broken] :] if each == "DrainRequested"]
+    assert len(drains) == 1, "it was drained once, whatever the control plane had done when it was killed"
+    assert "DrainRequested" not in events(fleet, other)[before[other] :], "nobody touched the healthy worker"
+    assert fleet.output_of(job).count("run ") == 2, fleet.evidence(job)
+    assert "neocloud: spare" in fleet.ssh(f"scontrol show node {broken}")
+    said = fleet.cloud.neo("fleet", "node", "get", f"fleet/{broken}").stdout
+    assert "because" in said and f", {spare}" in said and "verified again" in said
+    fleet.ssh(f"scancel {job}")
+
+
+def test_a_node_that_an_administrator_drained_stays_drained(fleet: Cluster) -> None:
+    spare = wait_until_settled(fleet)
+    name = min({"worker-0", "worker-1", "worker-2"} - {spare})
+    fleet.ssh(f"scontrol update nodename={name} state=drain reason=fan")
+    wait_until(lambda: nodes(fleet)[name].phase == "drained", "its drain is known")
+    assert [hold.owner for hold in nodes(fleet)[name].holds] == ["slurm"]
+    wait_until(lambda: nodes(fleet)[spare].phase == "in_service", "the spare takes its place")
+    kill_worker(fleet, name)
+    boot = nodes(fleet)[name].boot
+    wait_until(lambda: nodes(fleet)[name].boot != boot, "it has started again", seconds=240)
+    shown = fleet.ssh(f"scontrol show node {name}")
+    assert "DRAIN" in shown and "Reason=fan" in shown
+    fleet.ssh(f"scontrol update nodename={name} state=resume")
+    assert wait_until_settled(fleet) == name
+
+
+def events(fleet: Cluster, name: str) -> list[str]:
+    request = {"id": f"{fleet.id}/{name}", "page_size": 500}
+    return [each.type for each in fleet.cloud.call(f"{NODES}/ListEvents", request).items]
