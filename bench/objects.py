@@ -30,6 +30,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -334,6 +335,7 @@ def main() -> None:
         serve_bare()
         return
     figures = Figures()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the peers end, too
     os.sched_setaffinity(0, CORES[1:] or CORES)
     print(f"load average before: {os.getloadavg()[0]:.1f}")
     with ExitStack() as stack:
