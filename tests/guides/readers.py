@@ -90,6 +90,7 @@ ADMINISTRATION = (
     "real Slurm: tests/e2e/test_slurm_administration.py"
     "::test_a_qos_that_may_preempt_takes_nodes_from_a_job_which_runs_again_later"
 )
+BROKEN_WORKER = "real Slurm: tests/e2e/test_fleet.py::test_a_broken_workers_job_runs_again_on_the_spare"
 CLUSTER_BACKUP = "real Slurm: tests/e2e/test_cluster_backup.py::test_a_cluster_comes_back_from_its_backup"
 SLURM_REST = (
     "real Slurm: tests/e2e/test_slurm_administration.py"
@@ -99,7 +100,7 @@ SLURM_REST = (
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
-    "docs/guides/fleet.md": Reader(),
+    "docs/guides/fleet.md": Reader(before=HAS_KEY, not_run={"sinfo": BROKEN_WORKER}),
     "docs/guides/fleet-simulator.md": Reader(),
     "docs/guides/emulator.md": Reader(
         not_run={
