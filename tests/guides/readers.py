@@ -92,6 +92,7 @@ ADMINISTRATION = (
     "real Slurm: tests/e2e/test_slurm_administration.py"
     "::test_a_qos_that_may_preempt_takes_nodes_from_a_job_which_runs_again_later"
 )
+BROKEN_WORKER = "real Slurm: tests/e2e/test_fleet.py::test_a_broken_workers_job_runs_again_on_the_spare"
 CLUSTER_BACKUP = "real Slurm: tests/e2e/test_cluster_backup.py::test_a_cluster_comes_back_from_its_backup"
 SLURM_REST = (
     "real Slurm: tests/e2e/test_slurm_administration.py"
@@ -109,6 +110,7 @@ HOST_ARCHIVE = "of another host: tests/fleet/agent/test_watch.py::test_the_archi
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
+<<<<<<< HEAD
     "docs/guides/fleet.md": Reader(),
     "docs/guides/fleet-checks.md": Reader(
         not_run={
@@ -119,6 +121,9 @@ READERS: Mapping[str, Reader] = {
             '{"gpus": 8': HOST_CHECK,
         },
     ),
+=======
+    "docs/guides/fleet.md": Reader(before=HAS_KEY, not_run={"sinfo": BROKEN_WORKER}),
+>>>>>>> ee96611298015a13249bacc2a9f5dfe1e4b34b1c
     "docs/guides/fleet-simulator.md": Reader(),
     "docs/guides/scorecard.md": Reader(not_run={"cmax audit": AUDITOR, "--attest": AUDITOR}),
     "docs/guides/emulator.md": Reader(

@@ -15,8 +15,8 @@ from neocloud.core.clock import Clock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store import load_or_make_key
 from neocloud.core.store.vault import Vault
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.emulator.fakes import (
-    FakeMachines,
     FakeModelFolders,
     FakeModelReader,
     FakeModelServerClient,

@@ -10,7 +10,7 @@ from neocloud.control_plane import lifecycle
 from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.emulator.fakes import FakeMachines
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute, iam, operator

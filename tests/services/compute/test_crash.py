@@ -14,7 +14,7 @@ from neocloud.core.reconcile import Worker
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store, open_store
 from neocloud.core.usage import CapacityUses
-from neocloud.emulator.fakes import FakeMachines
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Capabilities, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute

@@ -11,7 +11,7 @@ from neocloud.messages.neocloud.compute.v1 import DiskExportSpec, DiskExportStat
 from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile import Worker
 from neocloud.core.store import Resource, Store, open_store
-from neocloud.emulator.fakes import FakeMachines
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import compute
 from neocloud.services.compute.reconcile import disk_export_pod

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from botocore.exceptions import ClientError
 
-from neocloud.emulator.fakes import FakeMachines
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.compute import disk_export

@@ -12,7 +12,7 @@ import pytest
 from neocloud.messages.nebius.compute.v1 import Image
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
-from neocloud.emulator.fakes import FakeMachines
+from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.compute.encryption import disk_key

@@ -2,14 +2,20 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from neocloud.core.clock import SystemClock
+from neocloud.core.contract import Code
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.services import iam
 from neocloud.services.slurm.public import NODE_POOL
 from neocloud.testing.waiting import until
+from tests.control_plane import sign_in
+from tests.services.iam import keys
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
 NODES = "neocloud.fleet.v1.NodeService"
@@ -264,8 +270,25 @@ async def test_a_restarted_control_plane_folds_the_same_state_and_repeats_nothin
         ]
 
 
-async def test_only_operators_see_nodes(cloud: WatchedCloud) -> None:
+async def test_an_administrator_of_another_tenant_sees_and_drains_no_node(cloud: WatchedCloud) -> None:
     await cloud.watched(2, 0)
-    assert (await cloud.refusal(f"{NODES}/Get", id="slurmcluster-e00none/worker-0")).code.name == "NOT_FOUND"
-    refused = await cloud.refusal(f"{NODES}/Get", id=f"{cloud.cluster_id}/worker-9")
-    assert refused.code.name == "NOT_FOUND"
+    other = await iam.bootstrap(
+        cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
+    )
+    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    before = await cloud.events("worker-0")
+    messages: set[str] = set()
+    for node in (f"{cloud.cluster_id}/worker-0", "slurmcluster-e00none/worker-0"):
+        for verb, more in (("Get", {}), ("ListEvents", {}), ("Drain", {"reason": "x"}), ("Release", {})):
+            refused = await stranger.refusal(f"{NODES}/{verb}", id=node, **more)
+            assert refused.code is Code.PERMISSION_DENIED
+            messages.add(refused.message)
+    assert len(messages) == 1, "they do not say what exists"
+    assert (await stranger.refusal(f"{NODES}/List")).code is Code.PERMISSION_DENIED
+    assert await cloud.events("worker-0") == before
+
+
+async def test_a_node_that_is_not_there_is_not_found(cloud: WatchedCloud) -> None:
+    await cloud.watched(2, 0)
+    for node in ("slurmcluster-e00none/worker-0", f"{cloud.cluster_id}/worker-9", "worker-0", "/", "a/b/c"):
+        assert (await cloud.refusal(f"{NODES}/Get", id=node)).code is Code.NOT_FOUND

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from neocloud.core.readers import ServiceRegistry
-from neocloud.emulator.fakes import FakeMachines, FakeSlurm
+from neocloud.emulator.fake_machines import FakeMachines
+from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.slurm.access import SlurmFactory
 from tests import control_plane

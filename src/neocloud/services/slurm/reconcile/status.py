@@ -47,7 +47,8 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
         status.login.host_keys.append(public_host_key(scope.view.secrets.ssh_host_key))
     _set_controllers(status, scope)
     _add_nodes(status, scope)
-    wakes = frozenset(scope.pools if scope.is_recovering else ())
+    has_news = scope.is_recovering or state != scope.context.resource.state
+    wakes = frozenset(scope.pools if has_news else ())
     return replace(result.with_status(status, state, _resync_seconds(scope)), wakes=wakes)
 
 
