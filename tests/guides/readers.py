@@ -110,8 +110,7 @@ HOST_ARCHIVE = "of another host: tests/fleet/agent/test_watch.py::test_the_archi
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
-<<<<<<< HEAD
-    "docs/guides/fleet.md": Reader(),
+    "docs/guides/fleet.md": Reader(before=HAS_KEY, not_run={"sinfo": BROKEN_WORKER}),
     "docs/guides/fleet-checks.md": Reader(
         not_run={
             "neo fleet check": HOST_CHECK,
@@ -121,9 +120,6 @@ READERS: Mapping[str, Reader] = {
             '{"gpus": 8': HOST_CHECK,
         },
     ),
-=======
-    "docs/guides/fleet.md": Reader(before=HAS_KEY, not_run={"sinfo": BROKEN_WORKER}),
->>>>>>> ee96611298015a13249bacc2a9f5dfe1e4b34b1c
     "docs/guides/fleet-simulator.md": Reader(),
     "docs/guides/scorecard.md": Reader(not_run={"cmax audit": AUDITOR, "--attest": AUDITOR}),
     "docs/guides/emulator.md": Reader(
