@@ -25,6 +25,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -114,16 +115,13 @@ def read_clusters(encrypted: bool, size: int) -> bytearray:
     """Return a bit for each cluster that has data. Raises Refused."""
     clusters = bytearray(-(-size // CLUSTER // 8) + GROUP_BYTES)
     with started("qemu-img", encrypted, ["map", "--output=json"], stdout=subprocess.PIPE) as listing:
-
-        def give_up(*_: object) -> None:
-            listing.kill()
-
-        signal.signal(signal.SIGALRM, give_up)
-        signal.alarm(MAP_SECONDS)
+        timer = threading.Timer(MAP_SECONDS, listing.kill)
+        timer.daemon = True
+        timer.start()
         assert listing.stdout is not None, "It is a pipe."
         for line in listing.stdout:
             mark_extent(clusters, line, size)
-        signal.alarm(0)
+        timer.cancel()
     if listing.returncode:
         raise Refused(f"cannot be read by qemu-img, which ended with {listing.returncode}")
     return clusters
