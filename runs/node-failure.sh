@@ -8,7 +8,8 @@ CLUSTER=${CLUSTER:-spares} # also the name of its node set, so that its slurmd i
 WORKERS=${WORKERS:-3}
 SPARES=${SPARES:-1}
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
-on() { neo slurm cluster ssh "$CLUSTER" -- "$@"; }
+KEY=out/node-failure/id_ed25519
+on() { neo slurm cluster ssh "$CLUSTER" --identity "$KEY" -- "$@"; }
 nodes() { neo fleet node list -o json | jq -r --arg c "$CLUSTER" ".[] | select(.cluster_name == \$c) | $1"; }
 until_it_says() { # WORD COMMAND...
   local word=$1
@@ -21,8 +22,9 @@ is_spare() { nodes "select(.name == \"$BROKEN\") | .is_spare"; }
 
 say "1. A cloud, and a cluster with a spare worker"
 neo up
+mkdir -p "${KEY%/*}" && { [ -f "$KEY" ] || ssh-keygen -q -t ed25519 -N '' -f "$KEY"; }
 neo slurm cluster get "$CLUSTER" > /dev/null 2>&1 || neo slurm cluster create "$CLUSTER" --node-set "$CLUSTER" \
-  --workers "$WORKERS" --preset "${PRESET:-1vcpu-4gb}" --auto-repair --spares "$SPARES"
+  --ssh-key "$KEY.pub" --workers "$WORKERS" --preset "${PRESET:-1vcpu-4gb}" --auto-repair --spares "$SPARES"
 until_it_says "$((WORKERS - SPARES))" in_service
 neo fleet node list
 

@@ -12,10 +12,12 @@ def encrypt_disk(raw: Path, target: Path, key_file: Path) -> None:
     """Make an encrypted qcow2 of a raw disk."""
     luks = "encrypt.format=luks,encrypt.key-secret=k,encrypt.iter-time=10"
     words = ["-f", "raw", "-O", "qcow2", "--object", f"secret,id=k,file={key_file}", "-o", luks]
+    said = UNCLEAR_TIME
     for _ in range(MOST_TRIES):
+        if UNCLEAR_TIME not in said:
+            break
         done = subprocess.run(
             ["qemu-img", "convert", *words, raw, target], capture_output=True, text=True, check=False
         )
-        if UNCLEAR_TIME not in done.stderr:
-            break
-    assert not done.returncode, done.stderr
+        said = done.stderr if done.returncode else ""
+    assert not said, said

@@ -68,7 +68,7 @@ def served(folder: Path, content: Path, request: pytest.FixtureRequest) -> Itera
     assert (encrypted, size) == (request.param, DISK_BYTES)
     clusters = disk_export.read_clusters(encrypted, size)
     server = disk_export.start_server(encrypted)
-    file = ExportedFile(size, clusters)
+    file = ExportedFile(size, bytes(clusters))
     (folder / "work/clusters").write_bytes(clusters)
     (folder / "work/plan.json").write_text(json.dumps({"disk_size_bytes": size}))
     yield file.size

@@ -124,7 +124,7 @@ async def test_an_image_becomes_an_object_that_is_whole(cloud: Cloud) -> None:
     assert (status.object_size_bytes, status.sent_bytes) == (len(FILE), len(FILE))
     assert status.sha256 == hashlib.sha256(FILE).hexdigest()
     assert left_of(cloud, export_id) == set(), "pod, key and copy have gone"
-    asked = {"parent_id": cloud.tenant_id, "region": "eu-north1"}
+    asked: dict[str, Any] = {"parent_id": cloud.tenant_id, "region": "eu-north1"}
     asked |= {"start": "2026-01-01T00:00:00Z", "end": "2100-01-01T00:00:00Z"}
     events = (await cloud.call("nebius.audit.v2.AuditEventService/List", **asked)).items
     assert export_id in {event.resource.metadata.id for event in events}
