@@ -121,7 +121,9 @@ READERS: Mapping[str, Reader] = {
         },
     ),
     "docs/guides/fleet-simulator.md": Reader(),
-    "docs/guides/scorecard.md": Reader(not_run={"cmax audit": AUDITOR, "neo fleet scorecard --audit": AUDITOR}),
+    "docs/guides/scorecard.md": Reader(
+        not_run={"cmax audit": AUDITOR, "neo fleet scorecard --audit": AUDITOR}
+    ),
     "docs/guides/emulator.md": Reader(
         not_run={
             "steps:": INTERNET,
