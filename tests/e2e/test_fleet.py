@@ -12,7 +12,7 @@ from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
 
 NODES = "neocloud.fleet.v1.NodeService"
-OPTIONS = ("--workers", "3", "--preset", "1vcpu-4gb", "--auto-repair", "--spares", "1")
+OPTIONS = ("--workers", "3", "--preset", "1vcpu-1gb", "--auto-repair", "--spares", "1")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,9 @@ from tests.contract_cache import cache_with_contract
 
 CODE = Path(neocloud.__file__).parent
 OTHERS = [path for path in sys.path if path and Path(path) != CODE.parent]
-HEAD = "0007"
+VERSIONS = CODE / "core" / "store" / "migrations" / "versions"
+HEAD = max(each.name.partition("_")[0] for each in VERSIONS.glob("[0-9]*.py"))
+"""The newest version of the database."""
 MIGRATION = f"""
 from alembic import op
 revision, down_revision = "9999", "{HEAD}"
