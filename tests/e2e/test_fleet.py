@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,15 @@ OPTIONS = ("--workers", "3", "--preset", "1vcpu-1gb", "--auto-repair", "--spares
 
 
 @pytest.fixture(scope="module")
-def fleet(cloud: Cloud) -> Iterator[Cluster]:
-    """Two workers in service, and a spare."""
-    cluster = Cluster.create(cloud, "fleet", *OPTIONS)
-    yield cluster
-    cloud.neo("slurm", "cluster", "delete", "fleet", "--yes")
+def fleet(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers in service, and a spare. In a cloud of its own: two processors have no room for three more
+    workers beside what the shared one runs, and its server is killed here."""
+    cloud = Cloud.prepare(tmp_path_factory.mktemp("cloud"), images)
+    try:
+        cloud.up()
+        yield Cluster.create(cloud, "fleet", *OPTIONS)
+    finally:
+        cloud.neo("destroy", "--yes")
 
 
 def nodes(fleet: Cluster) -> dict[str, Any]:
