@@ -60,6 +60,7 @@ from tests.objects.s3.raw import signed_head
 
 SMALL, LARGE, MIB = bytes(4096), 64 << 20, 1 << 20
 CONNECTIONS = 16
+FEWEST_REQUESTS = 400
 PARTS = 8
 CORES = list(range(os.cpu_count() or 1))
 
@@ -334,6 +335,10 @@ def main() -> None:
     if given.serve_bare:
         serve_bare()
         return
+    if given.requests < FEWEST_REQUESTS:
+        parser.error(
+            f"--requests: at least {FEWEST_REQUESTS}, since processor time is counted in ticks of 10 ms"
+        )
     figures = Figures()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the peers end, too
     os.sched_setaffinity(0, CORES[1:] or CORES)
