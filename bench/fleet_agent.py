@@ -1,6 +1,6 @@
 """What the node agent costs: share of a core, memory, and writes to its spool.
 
-    python bench/fleet_agent.py --seconds 300 [--interval 10] [--root DIR]
+    python bench/fleet_agent.py --seconds 300 [--interval 10] [--root DIR] [--program agent.pyz]
 
 It runs the agent as `neo fleet agent` does, and reads what the kernel counted for it and its probes. Of a
 tree in the shape of a node they read files of a disk and not of drivers: that is no measure of a real node.
@@ -23,10 +23,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--interval", type=float, default=10)
     parser.add_argument("--root", default="/")
+    parser.add_argument("--program", help="the agent as one file; the installed package without it")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-I", "-m", "neocloud.fleet.agent", "watch", "--spool", folder]
+        agent_program = ["-I", given.program] if given.program else ["-I", "-m", "neocloud.fleet.agent"]
+        command = [sys.executable, *agent_program, "watch", "--spool", folder]
         command += ["--interval", str(given.interval), "--root", given.root]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         agent = subprocess.Popen(command)
