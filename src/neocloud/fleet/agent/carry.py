@@ -1,5 +1,5 @@
 # pyright: strict
-"""How records of an agent are carried on: what it answers to who asks from elsewhere, and that answer's reader.
+"""How records of an agent are carried on: its answer to who asks from elsewhere, and the reader of that.
 
 The asker names the last record that it has kept for good. The agent drops those up to it, and answers with
 what its checks say now and with the records after it. So records are dropped only once they are kept: an
