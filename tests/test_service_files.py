@@ -33,6 +33,7 @@ OTHERS = {
         "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "fleet": {
+        "node_agents.py": "verdicts from the agents of nodes",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },
@@ -58,6 +59,7 @@ OTHERS = {
         "accounting.py": "what a job got and used",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
+        "worker_agents.py": "the node agents of workers, for the fleet service",
         "worker_nodes.py": "the workers of clusters, for the fleet service",
         "topology_rules.py": "rules of the tree of switches",
     },

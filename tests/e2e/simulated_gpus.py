@@ -7,7 +7,6 @@ files that are /dev/null by another name, and an `nvidia-smi` that lists a GPU a
 import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ import pytest
 
 from neocloud.engines.base import Accelerator
 from neocloud.engines.podman.gpus.cdi import FOLDERS
-from tests.engines import gpus
-from tests.engines.gpus.machine import Kernel, Nvml, l40s
+from tests.engines.gpus.machine import Kernel, Nvml, build_nvml, l40s
 
 CDI = FOLDERS[-1]
 SPEC, LISTER = CDI / "neocloud-test-nvidia.json", CDI / "neocloud-test-lister"
@@ -60,10 +58,7 @@ def _machine(folder: Path, found: list[Accelerator]) -> Mapping[str, str]:
     kernel = Kernel(folder / "machine")
     for gpu in found:
         kernel.add(gpu.pci_address, "")
-    library = folder / "libnvidia-ml.so.1"
-    source = Path(gpus.__file__).with_name("mock_nvml.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
-    nvml = Nvml(library, folder / "nvml.txt")
+    nvml = Nvml(build_nvml(folder), folder / "nvml.txt")
     nvml.answers(*found)
     (folder / "sitecustomize.py").write_text(SITE)
     return {

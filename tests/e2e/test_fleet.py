@@ -1,5 +1,6 @@
 """A worker that breaks is detected, drained, replaced by a spare and verified, with real Slurm (SLURM-18)."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -105,3 +106,65 @@ def test_a_node_that_an_administrator_drained_stays_drained(fleet: Cluster) -> N
 def events(fleet: Cluster, name: str) -> list[str]:
     request = {"id": f"{fleet.id}/{name}", "page_size": 500}
     return [each.type for each in fleet.cloud.call(f"{NODES}/ListEvents", request).items]
+
+
+AGENT = "/run/neocloud/agent"
+ATTACK = f"""
+echo "found $(pgrep -fc 'agent[.]pyz watch')"
+for pid in $(pgrep -f 'agent[.]pyz watch'); do
+    for file in root{AGENT}/last/failing cwd/forged environ mem; do
+        (echo forged >/proc/$pid/$file) 2>/dev/null && echo "wrote $file"
+        (head -c 1 /proc/$pid/$file >/dev/null) 2>/dev/null && echo "read $file"
+    done
+    ls -l /proc/$pid/fd/ >/dev/null 2>&1 && echo "opened fd"
+    python3 -c "import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, $pid, 0, 0) != 0)" && echo "traced"
+    kill -KILL $pid && echo "ended"
+done
+mkdir -p {AGENT}/last && printf '%s\\n%s\\n' $(date +%s) "node problem: forged" >{AGENT}/last/failing
+"""
+"""What root of a tenant can try in a job. It may end processes of its own node."""
+
+
+def verdicts(fleet: Cluster, name: str) -> dict[str, str]:
+    """The last recorded word of each check of a node."""
+    request = {"id": f"{fleet.id}/{name}", "page_size": 500}
+    found = [json.loads(each.json) for each in fleet.cloud.call(f"{NODES}/ListEvents", request).items]
+    return {each["check"]: each["status"] for each in found if each["type"] == "Verdict"}
+
+
+def agent_of(fleet: Cluster, name: str) -> str:
+    return fleet.in_pod(name, "cat", f"{AGENT}/pid").strip()
+
+
+def test_the_cloud_asks_each_workers_agent_which_root_of_a_tenant_cannot_speak_for(fleet: Cluster) -> None:
+    spare = wait_until_settled(fleet)
+    name = min({"worker-0", "worker-1", "worker-2"} - {spare})
+    wanted = {"node agent": "pass", "mount_missing": "pass", "probe.mounts": "pass"}
+    wait_until(lambda: wanted.items() <= verdicts(fleet, name).items(), "its agent has answered", seconds=120)
+    assert "kernel_log" not in verdicts(fleet, name) and "load_per_cpu" not in verdicts(fleet, name)
+    before = agent_of(fleet, name)
+    said = fleet.run_job(ATTACK, f"-w {name}").split("\n")
+    assert said == ["found 1", "ended"], "nothing of it can be read, written or traced"
+    wait_until(lambda: agent_of(fleet, name) != before, "the agent is started again")
+    wait_until(lambda: fleet.in_pod(name, "sh", "-c", f"test -s {AGENT}/last/failing && echo"), "it checks")
+    assert fleet.in_pod(name, "/usr/local/lib/neocloud/agent-verdict") == "", "it says nothing is broken"
+    assert fleet.run_job("echo went on", f"-w {name}") == "went on"
+
+
+def test_a_job_does_not_start_where_the_agents_last_verdict_is_that_the_node_is_broken(
+    fleet: Cluster,
+) -> None:
+    """No check of the agent is trusted yet, so the file is written here, while the agent stands still."""
+    spare = wait_until_settled(fleet)
+    name = min({"worker-0", "worker-1", "worker-2"} - {spare})
+    agent = agent_of(fleet, name)
+    fleet.in_pod(name, "kill", "-STOP", agent)
+    say = f"printf '%s\\nnode problem: mount_missing: 1 (/jail)\\n' $(date +%s) >{AGENT}/last/failing"
+    fleet.in_pod(name, "sh", "-c", say)
+    job = fleet.sbatch("echo ran", f"-w {name}")
+    reason = "Reason=[neocloud] health: node problem: mount_missing: 1 (/jail)"
+    wait_until(lambda: reason in fleet.ssh(f"scontrol show node {name}"), "the node is drained", seconds=60)
+    assert fleet.job_state(job) == "PENDING", "it is neither failed nor held"
+    fleet.in_pod(name, "kill", "-CONT", agent)
+    assert fleet.wait_for_job(job) == "COMPLETED", "the health check resumes what is well again"
+    assert wait_until_settled(fleet) in {"worker-0", "worker-1", "worker-2"}

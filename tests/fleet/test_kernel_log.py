@@ -216,6 +216,39 @@ def test_a_process_cannot_hide_or_soften_a_fault_by_its_name() -> None:
     assert other is not None and other.device == "0000:18:00.0"
 
 
+LOOPS = (
+    "EXT4-fs (loop3): Remounting filesystem read-only",
+    "EXT4-fs error (device loop3): ext4_journal_check_start:83: Remounting filesystem read-only",
+    "XFS (loop0p1): Filesystem has been shut down due to log error (0x2).",
+    "BTRFS: error (device loop12: state EA) in btrfs_commit: errno=-5 IO failure; forced readonly",
+    "EXT4-fs (loop3): I/O error while writing superblock",
+    "Buffer I/O error on dev loop3, logical block 0, lost async page write",
+    "blk_update_request: I/O error, dev loop3, sector 8",
+    "I/O error, dev loop0, sector 8 op 0x1:(WRITE)",
+    "critical target error, dev loop0, sector 8",
+    "INFO: task jbd2/loop3-8:4242 blocked for more than 120 seconds.",
+    "INFO: task loop3:4242 blocked for more than 120 seconds.",
+)
+
+
+@pytest.mark.parametrize("line", LOOPS)
+def test_what_happens_in_a_tenants_loop_device_is_no_fault_of_the_node(line: str) -> None:
+    assert found(line) is None
+    disk = line.replace("loop", "sd")
+    assert found(disk) is not None, "the same line of a disk is a fault"
+
+
+def test_a_loop_device_in_a_name_hides_no_fault_of_a_disk() -> None:
+    """A tenant chooses names of processes and labels, which come after the device."""
+    for line in (
+        "EXT4-fs (sda1): Remounting filesystem read-only loop0",
+        "EXT4-fs error (device sda1): ext4_lookup:1: comm loop0: Remounting filesystem read-only",
+        "I/O error, dev sda, sector 8 loop0",
+    ):
+        fault = found(line)
+        assert fault is not None and fault.device.startswith("sda")
+
+
 NAMES = st.text(alphabet=st.characters(exclude_characters="\n\r"), max_size=15)
 
 

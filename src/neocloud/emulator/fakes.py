@@ -9,8 +9,10 @@ address has loaded, as a model server would until it restarts.
 These are for faults and speed. Jobs, machines and models are tested with the real programs elsewhere.
 """
 
+import hashlib
 import json
 import pickle  # reads what it wrote itself, in tests  # nosec B403
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +21,8 @@ from datetime import UTC, datetime
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest.base import quantity
+from neocloud.fleet.agent.carry import FORMAT
+from neocloud.fleet.agent.document import Document, to_json
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
@@ -27,6 +31,7 @@ from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
 from neocloud.services.slurm.slurmrestd import Json, SlurmJob, SlurmNode, SlurmUnreachable
 from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
+from neocloud.services.slurm.worker_agents import ASK, INSTALL
 
 PROBE = ("python3", "-")
 """The program of a worker's figures is its standard input."""
@@ -51,6 +56,9 @@ class FakeSlurm:
         self.figures: dict[str, dict[str, object]] = {}
         """What the probe of a worker finds instead, by its name; kept in no file."""
 
+        self.agents: dict[Reference, str] = {}
+        """Versions of the agents that were put into workers."""
+
     def connect(self, address: str, key: bytes) -> "FakeSlurmApi":
         for pod in self._world.pods.values() if self.is_reachable else ():
             if pod.ip == address and pod.reference.name in CONTROLLER_PODS and address not in self.silent:
@@ -67,6 +75,11 @@ class FakeSlurm:
             memory_mib = quantity(limits["memory"], "memory") // 2**20
             figures = {"cpus": float(str(limits["cpu"])), "memory_mib": int(memory_mib), "gpus": None}
             return ExecResult(0, json.dumps(figures | self.figures.get(pod.name, {})).encode(), b"")
+        if tuple(command) == INSTALL and self._is_worker(pod):
+            self.agents[pod] = hashlib.sha256(stdin).hexdigest()
+            return ExecResult(0, b"", b"")
+        if tuple(command[: len(ASK)]) == ASK and self._is_worker(pod):
+            return self._agent(pod)
         if tuple(command[:2]) != ("scontrol", "create"):
             return None
         created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
@@ -76,6 +89,15 @@ class FakeSlurm:
             self.records.setdefault(pod.namespace, {})[name] = node
         self.save()
         return ExecResult(0, b"", b"")
+
+    def _agent(self, pod: Reference) -> ExecResult:
+        """Answer as an agent without anything to say."""
+        if pod not in self.agents:
+            return ExecResult(2, b"", b"python3: can't open file 'agent.pyz'\n")
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        last = to_json(Document(host=pod.name, boot="fake", at=time.time(), since_boot_s=now))
+        fields = {"format": FORMAT, "spool": "fake", "version": self.agents[pod], "now_s": now, "last": last}
+        return ExecResult(0, json.dumps({**fields, "changes": [], "n": 0, "has_more": False}).encode(), b"")
 
     def _is_worker(self, pod: Reference) -> bool:
         found = self._world.pods.get(pod)

@@ -195,7 +195,10 @@ NAMED: Sequence[tuple[str, re.Pattern[str]]] = [
     for name, pattern in (
         ("kernel_panic", r"Kernel panic - not syncing"),
         ("soft_lockup", r"(?:watchdog: )?BUG: soft lockup - CPU#(?P<cpu>\d{1,5}) stuck for \d{1,6}s"),
-        ("hung_task", r"INFO: task .{1,64}:\d{1,10} blocked for more than \d{1,6} seconds"),
+        (
+            "hung_task",
+            r"INFO: task (?!(?:[\w-]{1,12}/)?loop\d).{1,64}:\d{1,10} blocked for more than \d{1,6} seconds",
+        ),
         (
             "oom_kill",
             r"(?:Memory cgroup out of memory|Out of memory(?: \(.{1,40}\))?): Killed process \d{1,10}",
@@ -217,7 +220,7 @@ NAMED: Sequence[tuple[str, re.Pattern[str]]] = [
         (
             "io_error",
             r"(?:Buffer I/O error on dev(?:ice)? |(?:blk_update_request: |print_req_error: )?"
-            r"(?:I/O|critical medium|critical target) error, dev )(?!loop|fd|sr)(?P<device>[\w-]{1,32}),",
+            r"(?:I/O|critical medium|critical target) error, dev )(?!fd|sr)(?P<device>[\w-]{1,32}),",
         ),
         ("nfs_not_responding", r"nfs: server (?P<device>\S{1,255}) (?:not responding|(?P<end>OK))\b"),
         ("memory_uncorrected", r"EDAC (?P<device>MC\d{1,3}): \d{1,9} UE \w.{0,200} on "),
@@ -261,12 +264,17 @@ NAMED: Sequence[tuple[str, re.Pattern[str]]] = [
     )
 ]
 """Name in the policy, and the beginning of a message. The first that fits counts."""
+_LOOP = re.compile(r"loop\d")
+"""Beginning of the names of devices that are files, and of those on them. A tenant whose filesystem is one
+can fill and damage it; where the disk below is to blame, the kernel names that one, too."""
 
 
 def _named(message: str) -> _Found | None:
     for name, pattern in NAMED:
         if match := pattern.match(message):
             groups = match.groupdict()
+            if _LOOP.match(groups.get("device") or ""):
+                return None
             device = _pci(match) if groups.get("address") else groups.get("device") or ""
             if not device and groups.get("cpu"):
                 device = f"cpu {groups['cpu']}"

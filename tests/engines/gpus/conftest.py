@@ -1,20 +1,13 @@
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.engines.gpus.machine import Kernel, Nvml
+from tests.engines.gpus.machine import Kernel, Nvml, build_nvml
 
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc")
-    assert compiler, "Install gcc: scripts/install-debian-packages test"
-    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    source = Path(__file__).with_name("mock_nvml.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

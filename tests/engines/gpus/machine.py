@@ -2,6 +2,8 @@
 stand-in for NVML. Whatever is tested with it is simulated."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +84,18 @@ class Kernel:
             link.symlink_to(self.root / "sys/bus/pci/drivers" / driver)
 
 
+SOURCE = Path(__file__).parents[2] / "fleet/mock_nvml.c"
+
+
+def build_nvml(folder: Path) -> Path:
+    """Build the stand-in for NVML in a folder, and return the library."""
+    compiler = shutil.which("gcc")
+    assert compiler, "Install gcc: scripts/install-debian-packages test"
+    library = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
+    return library
+
+
 @dataclass(frozen=True)
 class Nvml:
     """The stand-in for NVML, and what it answers."""
@@ -95,12 +109,12 @@ class Nvml:
 
     def answers(self, *gpus: Accelerator, lost: int | None = None) -> None:
         """Answer for these GPUs, but for the one with a number that is lost."""
-        lines = [
-            f"gpu\t{GPU_LOST if number == lost else 0}\t{gpu.model}\t{gpu.memory_mib}\t{gpu.uuid}"
-            f"\t0000{gpu.pci_address.upper()}\t{number}"
+        for_each = (
+            f"gpu\nname {gpu.model}\nmemory_mib {gpu.memory_mib}\nuuid {gpu.uuid}\nminor {number}"
+            f"\npci 0000{gpu.pci_address.upper()}\nhandle {GPU_LOST if number == lost else 0}"
             for number, gpu in enumerate(gpus)
-        ]
-        self.says(*lines)
+        )
+        self.says(*for_each)
 
     def says(self, *lines: str) -> None:
         self.scenario.write_text("".join(f"{line}\n" for line in lines))

@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -11,20 +10,15 @@ import pytest
 from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.document import Document, decode
 from neocloud.fleet.events import Verdict
+from tests.engines.gpus.machine import build_nvml
 from tests.fleet.agent import trees
 
-SOURCE = Path(__file__).parents[1] / "mock_nvml/nvml.c"
 GPU = "gpu\n"
 
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("not_run: there is no C compiler (gcc) to build the stand-in for NVML with")
-    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
-    return library
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @dataclass

@@ -4,6 +4,7 @@
 python -m neocloud.fleet.agent check
 python agent.pyz check
 python -m neocloud.fleet.agent watch --spool DIR
+python -m neocloud.fleet.agent carry --spool DIR --last DIR --after N --of ID
 """
 
 import argparse
@@ -16,9 +17,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocloud.fleet.agent import document
+from neocloud.fleet.agent import carry, document
 from neocloud.fleet.agent.expected import ExpectationError, Expected, read_expected
-from neocloud.fleet.agent.host import HostChecks, Memory
+from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
 from neocloud.fleet.agent.policy_json import load_policy
 from neocloud.fleet.agent.spool import DEFAULT_BYTES, Spool
 from neocloud.fleet.agent.tree import Tree
@@ -31,8 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        expected = read_expected(Path(given.expect)) if given.expect else Expected()
-        return given.run(given, expected)
+        return given.run(given)
     except (ExpectationError, OSError) as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program of its own
         return 2 if isinstance(error, ExpectationError) else 1
@@ -40,9 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _check(given: argparse.Namespace, expected: Expected) -> int:
-    tree = Tree(Path(given.root))
-    checks = HostChecks(tree, load_policy(), expected, Memory(tree.boot_id()))
+def _expected(given: argparse.Namespace) -> Expected:
+    return read_expected(Path(given.expect)) if given.expect else Expected()
+
+
+def _check(given: argparse.Namespace) -> int:
+    tree, expected = Tree(Path(given.root)), _expected(given)
+    checks = HostChecks(tree, load_policy(), expected, Memory(tree.boot_id()), is_pod=given.pod)
     checks.run()
     if given.seconds > 0:
         time.sleep(given.seconds)
@@ -53,11 +57,29 @@ def _check(given: argparse.Namespace, expected: Expected) -> int:
     return 0
 
 
-def _watch(given: argparse.Namespace, expected: Expected) -> int:
-    folder = Path(given.spool)
+def _watch(given: argparse.Namespace) -> int:
+    folder, expected = Path(given.spool), _expected(given)
     spool = Spool(folder, given.spool_bytes)
-    agent = Agent(Tree(Path(given.root)), load_policy(), expected, folder, spool, host=given.host)
+    last = Path(given.last) if given.last else None
+    agent = Agent(
+        *(Tree(Path(given.root)), load_policy(), expected, folder, spool),
+        host=given.host,
+        last=last,
+        is_pod=given.pod,
+    )
     watch(agent, given.interval)
+    return 0
+
+
+def _carry(given: argparse.Namespace) -> int:
+    said = carry.answer(
+        *(Path(given.spool), Path(given.last), carry.read_program(sys.argv[0])),
+        after=given.after,
+        of=given.of,
+        trusted=given.trusted,
+        now=since_boot(),
+    )
+    sys.stdout.buffer.write(said)
     return 0
 
 
@@ -66,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--expect", default="", metavar="FILE", help="what the host should have, as JSON")
     shared.add_argument("--root", default="/", metavar="DIR", help="a tree in the shape of a host's files")
     shared.add_argument("--host", default="", metavar="NAME", help="name of the host; its own without it")
+    shared.add_argument("--pod", action="store_true", help="only what belongs to this container")
     parser = argparse.ArgumentParser(prog="neocloud.fleet.agent", description="Checks of this host.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     check = commands.add_parser("check", parents=[shared], help="run the checks once and print a document")
@@ -77,7 +100,17 @@ def _parser() -> argparse.ArgumentParser:
     stay.add_argument("--spool", required=True, metavar="DIR", help="folder for the records")
     stay.add_argument("--spool-bytes", type=int, default=DEFAULT_BYTES, help="most that the records may take")
     stay.add_argument("--interval", type=_interval, default=DEFAULT_INTERVAL_S, help="seconds between checks")
+    stay.add_argument("--last", default="", metavar="DIR", help="folder for what the checks say now")
     stay.set_defaults(run=_watch)
+    ask = commands.add_parser("carry", help="print what was not carried on yet, and drop what was")
+    ask.add_argument("--spool", required=True, metavar="DIR", help="folder of the records")
+    ask.add_argument("--last", required=True, metavar="DIR", help="folder of what the checks say now")
+    ask.add_argument(
+        "--after", type=int, default=0, metavar="N", help="the last record that is kept for good"
+    )
+    ask.add_argument("--of", default="", metavar="ID", help="the spool that N is of")
+    ask.add_argument("--trusted", default="", metavar="CHECKS", help="checks that may keep jobs away")
+    ask.set_defaults(run=_carry)
     return parser
 
 

@@ -14,8 +14,8 @@ from neocloud.fleet.agent.found import NotRun, Reading, Unreadable
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.judge import Answer, Judge
 from neocloud.fleet.agent.kernel_faults import KernelFaults
-from neocloud.fleet.agent.plan import DEADLINE_S, KERNEL, PROBES, RETRY_INTERVALS, ROOM, Probe
-from neocloud.fleet.agent.probes import mounts
+from neocloud.fleet.agent.plan import DEADLINE_S, KERNEL, POD_PROBES, PROBES, RETRY_INTERVALS, ROOM, Probe
+from neocloud.fleet.agent.probes import storage
 from neocloud.fleet.agent.probes.kernel import KernelProbe
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Scope, Status, Verdict
@@ -65,12 +65,16 @@ class HostChecks:
         expected: Expected,
         memory: Memory,
         *,
-        probes: Sequence[Probe] = PROBES,
+        probes: Sequence[Probe] | None = None,
         now: Clock = since_boot,
         children: Children | None = None,
+        is_pod: bool = False,
     ) -> None:
+        """`is_pod`: look only at what belongs to this container. Tasks, load, links, disks and the kernel log
+        are the host's: what a tenant does in another container would otherwise be a fault of this one."""
         self._tree, self._policy, self._expected, self._memory = tree, policy, expected, memory
-        self._probes, self._now = probes, now
+        self._probes = probes if probes is not None else POD_PROBES if is_pod else PROBES
+        self._now, self._is_pod = now, is_pod
         self._judge = Judge(policy, memory.history)
         self._children = children or Children()
         self._kernel = KernelProbe(tree, memory.boot)
@@ -86,7 +90,7 @@ class HostChecks:
             each for each in self._probes if interval % each.every == 0 and self._may_run(each.name, interval)
         ]
         jobs = [Job(each.name, self._reader(each), each.deadline_s) for each in due]
-        if self._may_run(KERNEL, interval):
+        if not self._is_pod and self._may_run(KERNEL, interval):
             self._kernel.open(self._memory.kernel.next_sequence)
             jobs.append(Job(KERNEL, self._kernel.read, DEADLINE_S))
         outcomes = self._children.run(jobs)
@@ -131,7 +135,7 @@ class HostChecks:
         return lambda: probe.run(self._tree, self._expected)
 
     def _room(self, point: str):
-        return lambda: mounts.room(self._tree, point)
+        return lambda: storage.room(self._tree, point)
 
     def _take(self, outcome: Outcome, interval: int) -> None:
         self._say_probe(outcome)
@@ -159,8 +163,9 @@ class HostChecks:
             point = each.name.removeprefix(ROOM)
             is_silent = each.found is None
             readings.append(Reading("mount_silent_s", point, float(is_silent), each.why))
-            readings += each.found.readings if each.found else []
-            unreadable += each.found.unreadable if each.found else []
+            if each.found and not self._is_pod:  # the tenant may fill what its container has
+                readings += each.found.readings
+                unreadable += each.found.unreadable
         answers, left_out = self._judge.answers(readings, unreadable, self._now())
         self._say(ROOM, [*answers, *(NotRun(each.check, each.why) for each in left_out)])
 

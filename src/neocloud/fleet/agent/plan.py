@@ -6,19 +6,7 @@ from dataclasses import dataclass
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.probes import (
-    capacity,
-    clock,
-    ethernet,
-    gpus,
-    infiniband,
-    memory_errors,
-    mounts,
-    nvme,
-    pcie,
-    tasks,
-    thermal,
-)
+from neocloud.fleet.agent.probes import gpus, links, storage, system
 from neocloud.fleet.agent.tree import Tree
 
 KERNEL = "kernel_log"
@@ -38,17 +26,23 @@ class Probe:
 
 
 PROBES: Sequence[Probe] = (
-    Probe("infiniband", infiniband.probe, 1),
-    Probe("gpus", gpus.probe, 3, 10.0),
-    Probe("mounts", mounts.probe, 3),
-    Probe("tasks", tasks.probe, 3),
-    Probe("capacity", capacity.probe, 3),
-    Probe("nvme", nvme.probe, 3),
-    Probe("ethernet", ethernet.probe, 3),
-    Probe("thermal", thermal.probe, 3),
-    Probe("memory_errors", memory_errors.probe, 3),
-    Probe("pcie", pcie.probe, 6),
-    Probe("clock", clock.probe, 6),
+    Probe("infiniband", links.infiniband, 1),
+    Probe("gpus", gpus.gpus, 3, 10.0),
+    Probe("mounts", storage.mounts, 3),
+    Probe("tasks", system.tasks, 3),
+    Probe("capacity", system.capacity, 3),
+    Probe("nvme", storage.nvme, 3),
+    Probe("ethernet", links.ethernet, 3),
+    Probe("thermal", system.thermal, 3),
+    Probe("memory_errors", system.memory_errors, 3),
+    Probe("pcie", links.pcie, 6),
+    Probe("clock", system.clock, 6),
 )
+POD_PROBES: Sequence[Probe] = (
+    Probe("gpus", gpus.gpus_of_pod, 3, 10.0),
+    Probe("mounts", storage.mounts, 3),
+)
+"""In a container: its own GPUs and mounts. Of the rest, `/proc` and `/sys` have the host's, with what other
+tenants do there; and its size is measured from outside."""
 RETRY_INTERVALS = 6
 """After a probe without an answer: what hangs is not asked every few seconds."""

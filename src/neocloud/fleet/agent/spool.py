@@ -89,11 +89,7 @@ class Spool:
 
     def records(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the records with a number above `after`, in order. A line that is no record is left out."""
-        with open(self._folder / RECORDS, "rb") as file:
-            for line in file:
-                record = _record(line)
-                if record is not None and record["n"] > after:
-                    yield record
+        yield from records_in(self._folder / RECORDS, after)
 
     def drop_acknowledged(self) -> int:
         """Drop the records that were carried on. Return the number of the last of them. Raises OSError."""
@@ -113,6 +109,15 @@ class Spool:
         """Return whether there are records to drop."""
         first = next(self.records(), None)
         return first is not None and first["n"] <= _number(self._folder / ACKNOWLEDGED)
+
+
+def records_in(path: Path, after: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file with a number above `after`. Another process may append to it meanwhile."""
+    with open(path, "rb") as file:
+        for line in file:
+            record = _record(line)
+            if record is not None and record["n"] > after:
+                yield record
 
 
 def _line(n: int, kind: str, content: dict[str, Any]) -> bytes:

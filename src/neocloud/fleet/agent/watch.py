@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
+from neocloud.fleet.agent import carry
 from neocloud.fleet.agent.child import Children
 from neocloud.fleet.agent.document import to_json
 from neocloud.fleet.agent.expected import Expected
@@ -58,12 +59,19 @@ class Agent:
         host: str = "",
         now: Callable[[], float] = since_boot,
         children: Children | None = None,
+        last: Path | None = None,
+        is_pod: bool = False,
     ) -> None:
+        """`last`: the folder for what the checks say now. `is_pod`: it runs in a container, and its host has
+        an agent of its own."""
+        self._last = last
         self._spool, self._now, self._host = spool, now, host or socket.gethostname()
         self._state_file = folder / STATE
         self._reported = _restored(self._state_file, spool, tree.boot_id())
         spool.continue_after(self._reported.n)
-        self.checks = HostChecks(tree, policy, expected, self._reported.memory, now=now, children=children)
+        self.checks = HostChecks(
+            tree, policy, expected, self._reported.memory, now=now, children=children, is_pod=is_pod
+        )
         self._last_beat = -HEARTBEAT_S
         self._is_kept_back = False
 
@@ -72,8 +80,17 @@ class Agent:
         self._drop_acknowledged()
         self.checks.run(interval)
         self._write_changes()
+        self._write_last()
         if self._now() - self._last_beat >= HEARTBEAT_S:
             self._beat()
+
+    def _write_last(self) -> None:
+        if self._last is None:
+            return
+        try:
+            carry.write_last(self._last, self.checks.document(self._host))
+        except OSError as error:
+            logger.warning("What the checks say now cannot be written: %s", error)
 
     def _drop_acknowledged(self) -> None:
         try:

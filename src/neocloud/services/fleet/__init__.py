@@ -3,12 +3,13 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.services.fleet.api import METHODS
+from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
 from neocloud.services.fleet.sources import EngineAndSlurm, Measurements
 from neocloud.services.fleet.types import NODE_POOL_ID_PREFIX, State
-from neocloud.services.slurm.public import NODE_POOL, WorkerNodes
+from neocloud.services.slurm.public import NODE_POOL, WorkerAgents, WorkerNodes
 
 KINDS = (
     Kind(
@@ -28,7 +29,8 @@ KINDS = (
 
 def _sources(dependencies: Dependencies) -> VerdictSources:
     workers = dependencies.provided.get(WorkerNodes)
-    return VerdictSources((EngineAndSlurm(), Measurements(workers, dependencies.clock)))
+    agents = NodeAgents(dependencies.provided.get(WorkerAgents), dependencies.clock)
+    return VerdictSources((EngineAndSlurm(), Measurements(workers, dependencies.clock), agents))
 
 
 SERVICE = Service(

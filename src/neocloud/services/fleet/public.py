@@ -1,7 +1,7 @@
 """Where verdicts on nodes come from: the interface of a source, and the list of sources."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from neocloud.fleet.events import Verdict
 from neocloud.services.slurm.public import Worker
@@ -17,7 +17,8 @@ class VerdictSource(Protocol):
 
     async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
         """Return the last answer of each check of each worker, also those that were given before: `node` is
-        the worker's name, `boot` the start that was looked at, `at` when the check began."""
+        the worker's name, `boot` the start that was looked at, `at` when the check began. Earlier answers of
+        the same check may come before it; each that differs from the one before is recorded."""
         ...
 
     def request(self, cluster_id: str, worker: str) -> None:
@@ -26,6 +27,16 @@ class VerdictSource(Protocol):
 
     def forget(self, cluster_id: str) -> None:
         """End what runs for a cluster that is not watched any more."""
+        ...
+
+
+@runtime_checkable
+class RecordedSource(Protocol):
+    """A source that keeps what it has given until it is in the log."""
+
+    def recorded(self, cluster_id: str, workers: Sequence[str], shadow: Callable[[str], str]) -> None:
+        """What the last call of `verdicts` gave of these workers is in the log. `shadow` returns why a check
+        may not act yet, or ""."""
         ...
 
 

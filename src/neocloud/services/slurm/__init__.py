@@ -18,7 +18,7 @@ from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.api import METHODS, backup, rest, storage_access
 from neocloud.services.slurm.batch_jobs import ClusterJobs
-from neocloud.services.slurm.public import WorkerNodes
+from neocloud.services.slurm.public import WorkerAgents, WorkerNodes
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmRest
@@ -32,6 +32,7 @@ from neocloud.services.slurm.types import (
     BatchJobs,
     State,
 )
+from neocloud.services.slurm.worker_agents import PodAgents
 from neocloud.services.slurm.worker_nodes import ClusterWorkers
 
 CHARGED_STATES = frozenset({State.READY, State.UPDATING})
@@ -123,6 +124,7 @@ SERVICE = Service(
         LoginPorts: lambda dependencies: LoginPorts.of(dependencies.settings),
         SlurmFactory: lambda dependencies: SlurmRest,
         WorkerNodes: ClusterWorkers.of,
+        WorkerAgents: PodAgents.of,
     },
 )
 

@@ -93,3 +93,19 @@ class WorkerNodes(Protocol):
         """Compare a worker with its preset, within so many seconds. Raises WorkersUnreachable when it gives
         no answer that can be used."""
         ...
+
+
+class WorkerAgents(Protocol):
+    """The node agents of workers, each a program in the worker's pod that tenants do not reach."""
+
+    async def ask(
+        self, cluster_id: str, worker: str, *, after: int, of: str, trusted: Sequence[str], seconds: float
+    ) -> bytes:
+        """Return what the agent says as `fleet.agent.carry.decode` reads it: its records up to `after`, of
+        the spool `of`, are kept and may be dropped, and these checks may keep jobs away. Raises
+        WorkersUnreachable."""
+        ...
+
+    async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:
+        """Put this agent in the place of the one that is there. Raises WorkersUnreachable."""
+        ...

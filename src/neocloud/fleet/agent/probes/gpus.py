@@ -6,7 +6,7 @@ from typing import Any
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.probes.pcie import DEVICES, DISPLAY, NVIDIA
+from neocloud.fleet.agent.probes.links import DISPLAY, NVIDIA, PCI_DEVICES
 from neocloud.fleet.agent.tree import Tree
 
 CHECKS = (
@@ -25,9 +25,17 @@ HARDWARE_SLOWDOWN = 0x08 | 0x40 | 0x80
 """Bits of the reasons: slow-down, thermal slow-down and power brake, all by hardware."""
 
 
-def probe(tree: Tree, expected: Expected) -> Found:
+def gpus(tree: Tree, expected: Expected) -> Found:
+    return _gpus(_on_bus(tree), expected)
+
+
+def gpus_of_pod(tree: Tree, expected: Expected) -> Found:
+    """The bus shows GPUs of other containers, too; NVML only this one's."""
+    return _gpus([], expected)
+
+
+def _gpus(on_bus: list[str], expected: Expected) -> Found:
     found = Found()
-    on_bus = _on_bus(tree)
     nvml = _load(found, on_bus, expected)
     if nvml is None:
         return found
@@ -53,10 +61,10 @@ def probe(tree: Tree, expected: Expected) -> Found:
 def _on_bus(tree: Tree) -> list[str]:
     return [
         address
-        for address in tree.names(DEVICES)
-        if tree.optional(f"{DEVICES}/{address}/vendor") == NVIDIA
-        and (tree.optional(f"{DEVICES}/{address}/class") or "").startswith(DISPLAY)
-        and tree.link_name(f"{DEVICES}/{address}/driver") != PASSED_ON
+        for address in tree.names(PCI_DEVICES)
+        if tree.optional(f"{PCI_DEVICES}/{address}/vendor") == NVIDIA
+        and (tree.optional(f"{PCI_DEVICES}/{address}/class") or "").startswith(DISPLAY)
+        and tree.link_name(f"{PCI_DEVICES}/{address}/driver") != PASSED_ON
     ]
 
 

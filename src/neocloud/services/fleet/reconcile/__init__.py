@@ -25,7 +25,7 @@ from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.public import VerdictSources
+from neocloud.services.fleet.public import RecordedSource, VerdictSources
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
 from neocloud.services.fleet.types import State
@@ -107,6 +107,10 @@ class PoolReconciler:
         project = scope.pool.metadata.parent_id
         found = new_events(scope.known, project, list(scope.workers.values()), verdicts, self._now())
         await self._append(scope, found)
+        for source in self._sources:
+            if isinstance(source, RecordedSource):
+                shadow = scope.known.fleet.breakers.in_shadow
+                source.recorded(scope.cluster_id, list(scope.workers), shadow)
 
     async def _decide(self, scope: Scope) -> None:
         plan = decide(scope.known.fleet, self._now())
@@ -124,7 +128,8 @@ class PoolReconciler:
                 await act.follow(self._workers, scope.cluster_id, worker, state, incident)
                 done += await act.repair(self._workers, scope.cluster_id, worker, state, self._now())
                 done += act.verification(
-                    *(self._sources, scope.cluster_id, worker, state, scope.answers, self._now())
+                    *(self._sources, scope.cluster_id, worker, state, scope.answers, self._now()),
+                    shadow=scope.known.fleet.breakers.in_shadow,
                 )
                 done += act.attached(worker, state, self._now())
         except WorkersUnreachable as error:

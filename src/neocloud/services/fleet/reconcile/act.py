@@ -5,7 +5,7 @@ the act is made up for by the next, and one that has acted already does nothing.
 our own are ever undone, and a pod is restarted only while no job runs on it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
@@ -84,9 +84,12 @@ def verification(
     state: NodeState,
     answers: Sequence[Sequence[Verdict]],
     now: float,
+    *,
+    shadow: Callable[[str], str] = lambda _: "",
 ) -> list[Event]:
-    """Judge the answers that the sources gave since the verification began, one list of answers for each
-    source; ask those that gave none. No answer is no pass: the verification waits until its deadline."""
+    """Judge the last answers that the sources gave since the verification began, one list of answers for each
+    source; ask those that gave none. No answer is no pass: the verification waits until its deadline. Checks
+    in shadow are recorded, and neither pass nor fail a node."""
     running = state.running
     if running is None or running.action is not Action.NONE or not worker.is_responding:
         return []
@@ -97,7 +100,8 @@ def verification(
     for source, found in zip(sources, fresh, strict=True):
         if not found or any(each.status is Status.UNKNOWN for each in found):
             source.request(cluster_id, worker.name)
-    every = [each for found in fresh for each in found]
+    last = {each.check: each for found in fresh for each in found}
+    every = [each for each in last.values() if not shadow(each.check)]
     if any(each.status is Status.FAIL for each in every):
         return [e.VerificationEnded(now, state.node, running.number, passed=False)]
     if not all(fresh) or any(each.status is not Status.PASS for each in every):

@@ -35,12 +35,15 @@ def new_events(
 
     for worker in workers:
         add(_start(worker, draft.nodes.get(worker.name), now))
+    answers = dict(log.answers)
     for verdict in verdicts:
         state = draft.nodes.get(verdict.node)
         if state is not None:
             known = replace(verdict, boot=verdict.boot or state.boot)
-            if log.answers.get((known.node, known.check)) != (known.status, known.boot):
+            key, answer = (known.node, known.check), (known.status, known.boot)
+            if answers.get(key) != answer:
                 add([known])
+                answers[key] = answer
     seen = {worker.name for worker in workers}
     for worker in workers:
         if worker.name in draft.nodes:

@@ -2,6 +2,7 @@
  * and its value. What answers through it is simulated, and the symbol neocloud_simulated says so to programs.
  *
  *   init STATUS              what nvmlInit returns
+ *   hang, crash              without a function: nvmlInit never returns, or ends the process
  *   xid CODE TEXT            when NVML starts, the last GPU's driver has written this to the log in MOCK_KMSG
  *   gpu                      begins a GPU, which is healthy; the lines after it change it:
  *   name, uuid, pci, memory_mib, minor, temperature, margin, slowdown_at, reasons, clock_mhz, pstate,
@@ -19,7 +20,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, UNINITIALIZED = 1, NOT_SUPPORTED = 3, TOO_SMALL = 7, LOST = 15, MOST = 64 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, UNINITIALIZED = 1, NOT_SUPPORTED = 3, TOO_SMALL = 7, LOST = 15, MISMATCH = 18, MOST = 64 };
 enum key {
     TEMPERATURE, MARGIN, SLOWDOWN_AT, REASONS, CLOCK, PSTATE, ECC_C, ECC_U, SRAM_C, SRAM_U, PENDING, FAILED, RETIRED,
     LINKS, LINKS_UP, GEN, MAX_GEN, WIDTH, MEMORY, MINOR, HANDLE, LOST_AFTER, KEYS
@@ -56,6 +57,12 @@ static void write_xid(const char *pci, int code, const char *text) {
     fclose(log);
 }
 
+static void hang(void) { for (;;) pause(); }
+static void crash(void) {
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    abort();
+}
+
 static void read_line(char *line) {
     struct gpu *g = count ? &gpus[count - 1] : NULL;
     char word[64], text[256] = "";
@@ -71,6 +78,8 @@ static void read_line(char *line) {
         count++;
         return;
     }
+    if (!strcmp(line, "hang")) hang();
+    if (!strcmp(line, "crash")) crash();
     if (!g || sscanf(line, "%63s %255[^\n]", word, text) < 1) return;
     if (sscanf(line, "xid %d %255[^\n]", &code, text) == 2) write_xid(g->pci, code, text);
     else if (!strcmp(word, "name")) snprintf(g->name, sizeof g->name, "%s", text);
@@ -100,17 +109,16 @@ int nvmlInitWithFlags(unsigned flags) {
 }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) { return SUCCESS; }
-const char *nvmlErrorString(int status) { return status == LOST ? "GPU is lost" : "Error of the stand-in"; }
+const char *nvmlErrorString(int status) { 
+    return status == LOST ? "GPU is lost" : status == MISMATCH ? "Driver/library version mismatch" : "Error of the stand-in";
+}
 int nvmlDeviceGetCount_v2(unsigned *found) { *found = count; return is_ready ? SUCCESS : UNINITIALIZED; }
 
 /* Each call for a GPU passes here, and may hang, crash, fail or find the GPU lost. */
 static int enter(struct gpu *g, const char *function) {
     g->calls++;
-    if (!strcmp(g->hang, function)) for (;;) pause();
-    if (!strcmp(g->crash, function)) {
-        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-        abort();
-    }
+    if (!strcmp(g->hang, function)) hang();
+    if (!strcmp(g->crash, function)) crash();
     if (g->values[LOST_AFTER] >= 0 && g->calls > g->values[LOST_AFTER]) return LOST;
     return strcmp(g->fail, function) ? SUCCESS : g->fail_status;
 }

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Mounts: those that are missing or became read-only, and those whose room is asked for next.
+"""Mounts that are missing or became read-only, the room of filesystems, and NVMe controllers.
 
 Only the host's own filesystems and those that are expected: a tenant can fill a volume of its own, and serve
 one that does not answer, and neither is a fault of the node.
@@ -11,16 +11,18 @@ from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.found import Found
 from neocloud.fleet.agent.tree import Tree
 
-TABLE = "proc/self/mountinfo"
+MOUNT_TABLE = "proc/self/mountinfo"
 ON_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"})
 REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "virtiofs", "wekafs"}
 )
-OWN = frozenset(
+OWN_MOUNTS = frozenset(
     ("/", "/boot", "/home", "/opt", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/log", "/var/tmp")
 )
 """Where a host's own filesystems are. Others count where the operator expects them."""
 _ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
+NVME = "sys/class/nvme"
+NVME_LIVE = "live"
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,16 @@ class Mount:
     """What the filesystem says: a kernel that found an error changes only this."""
 
 
-def probe(tree: Tree, expected: Expected) -> Found:
+def mounts(tree: Tree, expected: Expected) -> Found:
     found = Found()
-    mounts = mounts_in(tree.text(TABLE))
-    points = {each.point for each in mounts}
+    table = mounts_in(tree.text(MOUNT_TABLE))
+    points = {each.point for each in table}
     for point in expected.mounts:
         found.read("mount_missing", point, int(point not in points))
     if not expected.mounts:
         found.leave_out("No mount is expected (mounts)", "mount_missing")
-    wanted = OWN.union(expected.mounts)
-    watched = [each for each in mounts if each.type in ON_DISKS | REMOTE and each.point in wanted]
+    wanted = OWN_MOUNTS.union(expected.mounts)
+    watched = [each for each in table if each.type in ON_DISKS | REMOTE and each.point in wanted]
     for each in watched:
         is_changed = each.is_asked_writable and not each.is_writable
         found.read("mount_read_only", each.point, int(is_changed), "by the kernel" if is_changed else "")
@@ -100,4 +102,23 @@ def room(tree: Tree, point: str) -> Found:
         used = 100 * (has.inodes_total - has.inodes_free) / has.inodes_total
         found.read("inodes_used", point, used)
         found.read("inodes_full", point, used)
+    return found
+
+
+def nvme(tree: Tree, expected: Expected) -> Found:
+    found = Found()
+    names = tree.names(NVME)
+    for name in names:
+        state = tree.optional(f"{NVME}/{name}/state")
+        if state is None:
+            found.fail_to_read("nvme_not_live", name, "the controller names no state")
+        else:
+            found.read("nvme_not_live", name, int(state != NVME_LIVE), state)
+    if not names:
+        found.leave_out("There is no NVMe controller here", "nvme_not_live")
+    if expected.nvmes is None:
+        found.leave_out("The expected number is not given (nvmes)", "nvme_missing")
+    else:
+        missing = max(0, expected.nvmes - len(names))
+        found.read("nvme_missing", "", missing, f"{len(names)} of {expected.nvmes} controllers")
     return found

@@ -1,0 +1,194 @@
+"""The node agents of workers as a source of verdicts.
+
+Each agent keeps its records until this source has named them as kept, and it names them only after their
+verdicts are events of the log. So a store that is down loses none: the same records are asked for again.
+Checks of agents are in shadow until they have a record.
+"""
+
+import asyncio
+import hashlib
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+from neocloud.core.clock import Clock
+from neocloud.fleet.actions import Action
+from neocloud.fleet.agent import carry
+from neocloud.fleet.agent.bundle import write_bundle
+from neocloud.fleet.agent.checks import CHECKS
+from neocloud.fleet.agent.document import Document, DocumentError
+from neocloud.fleet.agent.plan import POD_PROBES
+from neocloud.fleet.events import Status, Verdict
+from neocloud.services.fleet.sources import verdict_id
+from neocloud.services.fleet.types import plain
+from neocloud.services.slurm.public import Worker, WorkerAgents, WorkersUnreachable
+
+AGENT = "node agent"
+"""The check that an agent answers."""
+VERSION = "1"
+ASK_EVERY = 15.0
+ASK_AGAIN = 3.0
+"""After one that gave no answer, or was not to be believed; and at most, when a verification waits for it."""
+ASK_SECONDS = 10.0
+OLDEST_SECONDS = 60.0
+"""What an agent says is older when it hangs, or somebody stopped it."""
+ASKED_AT_ONCE = 8
+_PROBES = {each.name for each in POD_PROBES}
+OF_PODS = frozenset(
+    {name for name, check in CHECKS.items() if check.probe in _PROBES}
+    | {f"probe.{name}" for name in _PROBES}
+    | {"mount_silent_s"}
+)
+"""Checks that speak of a worker's pod alone. Others would be of the host, with what other tenants do there,
+and what an agent says beside these is left out."""
+logger = logging.getLogger(__name__)
+
+
+@cache
+def _program() -> tuple[bytes, str]:
+    """Return the agent as one file, and its version."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.pyz"
+        write_bundle(path)
+        data = path.read_bytes()
+    return data, hashlib.sha256(data).hexdigest()
+
+
+@dataclass
+class _Agent:
+    """What is known of the agent of one worker, since the worker's last start."""
+
+    boot: str
+    began: float = float("-inf")
+    spool: str = ""
+    kept: int = 0
+    """The last record of which the verdicts are events."""
+    given: int = 0
+    """The last record of which the verdicts were given to be recorded."""
+    n: int = 0
+    """The last record that was read."""
+    changes: Sequence[Verdict] = ()
+    """Of the records after `kept`, in order."""
+    now: Sequence[Verdict] = ()
+    """Of what the checks say now."""
+    problem: str = ""
+    has_answer: bool = False
+    has_more: bool = False
+    is_requested: bool = False
+    running: asyncio.Task[None] | None = None
+
+    def is_due(self, now: float) -> bool:
+        every = ASK_AGAIN if self.problem or self.is_requested or self.has_more else ASK_EVERY
+        return self.running is None and now >= self.began + every
+
+
+@dataclass
+class NodeAgents:
+    """A `VerdictSource` and a `RecordedSource`."""
+
+    workers: WorkerAgents
+    clock: Clock
+    program: Callable[[], tuple[bytes, str]] = _program
+    _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict)
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE))
+    _trusted: tuple[str, ...] = ()
+
+    async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
+        found: list[Verdict] = []
+        for worker in workers:
+            if not worker.boot:
+                continue
+            agent = self._agents.get((cluster_id, worker.name))
+            if agent is None or agent.boot != worker.boot:
+                agent = self._agents[cluster_id, worker.name] = _Agent(worker.boot)
+            if agent.is_due(now):
+                agent.is_requested = False
+                agent.running = asyncio.create_task(self._ask(cluster_id, worker.name, agent))
+            if agent.has_answer:
+                agent.given = agent.n
+                found += [*agent.changes, *agent.now, _of_agent(worker.name, agent)]
+        return found
+
+    def recorded(self, cluster_id: str, workers: Sequence[str], shadow: Callable[[str], str]) -> None:
+        for name in workers:
+            agent = self._agents.get((cluster_id, name))
+            if agent is not None:
+                agent.kept = agent.given
+                agent.changes = agent.changes if agent.n > agent.given else ()
+        self._trusted = tuple(sorted(check for check in OF_PODS if not shadow(check)))
+
+    def request(self, cluster_id: str, worker: str) -> None:
+        if agent := self._agents.get((cluster_id, worker)):
+            agent.is_requested = True
+
+    def forget(self, cluster_id: str) -> None:
+        for key in [key for key in self._agents if key[0] == cluster_id]:
+            agent = self._agents.pop(key)
+            if agent.running is not None:
+                agent.running.cancel()
+
+    async def _ask(self, cluster_id: str, name: str, agent: _Agent) -> None:
+        try:
+            async with self._room:
+                began = self.clock.now().timestamp()
+                agent.problem = await self._answer(cluster_id, name, agent)
+            agent.began, agent.has_answer = began, True
+        finally:
+            agent.running = None
+
+    async def _answer(self, cluster_id: str, name: str, agent: _Agent) -> str:
+        """Take what the agent says. Return why it cannot be used, or ""."""
+        try:
+            data = await self.workers.ask(
+                *(cluster_id, name),
+                after=agent.kept,
+                of=agent.spool,
+                trusted=self._trusted,
+                seconds=ASK_SECONDS,
+            )
+            said = carry.decode(data, host=name, at=self.clock.now().timestamp())
+        except WorkersUnreachable as error:
+            await self._install(cluster_id, name)
+            return plain(str(error))
+        except DocumentError as error:
+            return plain(f"what its agent says is refused: {error}")
+        _, version = await asyncio.to_thread(self.program)
+        if said.version != version:
+            await self._install(cluster_id, name)
+        agent.spool, agent.n, agent.has_more = said.spool, said.n, said.has_more
+        agent.changes = [each for document in said.changes for each in _verdicts(document, agent.boot)]
+        if said.last is None:
+            return "its agent has not checked yet"
+        agent.now = _verdicts(said.last, agent.boot)
+        if said.age_s > OLDEST_SECONDS:
+            return f"its agent has checked nothing for {said.age_s:.0f} s"
+        return ""
+
+    async def _install(self, cluster_id: str, name: str) -> None:
+        """Put the agent there, as its pod has started, or this release has another."""
+        program, _ = await asyncio.to_thread(self.program)
+        try:
+            await self.workers.install(cluster_id, name, program, ASK_SECONDS)
+        except WorkersUnreachable as error:
+            logger.info("The agent of %s in %s cannot be installed: %s", name, cluster_id, error)
+
+
+def _verdicts(document: Document, boot: str) -> list[Verdict]:
+    return [
+        replace(each, boot=boot, sample=plain(each.sample), threshold=plain(each.threshold))
+        for each in document.verdicts
+        if each.check in OF_PODS
+    ]
+
+
+def _of_agent(name: str, agent: _Agent) -> Verdict:
+    status = Status.UNKNOWN if agent.problem else Status.PASS
+    sample = agent.problem or f"{len(agent.now)} checks"
+    threshold = f"answers within {ASK_SECONDS:g} s, not older than {OLDEST_SECONDS:g} s"
+    return Verdict(
+        *(agent.began, name, verdict_id(), AGENT, status, agent.boot),
+        *(sample, threshold, AGENT, VERSION, Action.REBOOT),
+    )
