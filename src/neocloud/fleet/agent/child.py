@@ -14,13 +14,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neocloud.fleet.agent.found import Found, decode, encode
 
 MOST_BYTES = 4 << 20
 KILL_SECONDS = 0.5
 """How long a killed child has to be gone."""
+STOP_SECONDS = 0.1
+"""How often a run is asked whether it should stop."""
 
 
 _LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
@@ -46,6 +48,8 @@ class Outcome:
     seconds: float = 0.0
     lives: bool = False
     """Whether its process is still there; `seconds` is for how long."""
+    is_stopped: bool = False
+    """Whether it was ended since something more important came."""
 
 
 @dataclass
@@ -71,8 +75,10 @@ class Children:
         """Process ids by the names of probes that cannot be ended."""
         return {name: child.pid for name, child in self._stuck.items()}
 
-    def run(self, jobs: list[Job]) -> list[Outcome]:
-        """Run the jobs at the same time, and return when each has ended or is past its deadline."""
+    def run(self, jobs: list[Job], stop: Callable[[], str] | None = None) -> list[Outcome]:
+        """Run the jobs at the same time, and return when each has ended or is past its deadline.
+
+        `stop` is asked several times a second: where it says why, all that still run are ended at once."""
         self._reap()
         outcomes = list[Outcome]()
         running = dict[int, _Child]()
@@ -83,16 +89,24 @@ class Children:
                 started = _start(job)
                 running[started.pipe] = started
         try:
-            self._wait(running, outcomes)
+            self._wait(running, outcomes, stop)
         finally:  # where a signal ends the agent
             for child in running.values():
                 _kill(child.pid)
         return outcomes
 
-    def _wait(self, running: dict[int, _Child], outcomes: list[Outcome]) -> None:
+    def _wait(
+        self, running: dict[int, _Child], outcomes: list[Outcome], stop: Callable[[], str] | None
+    ) -> None:
         while running:
+            if stop is not None and (why := stop()):
+                ended = [self._end(child) for child in running.values()]
+                outcomes += [replace(each, why=why, is_stopped=True) for each in ended]
+                running.clear()
+                return
             left = min(child.job.deadline_s - child.age() for child in running.values())
-            ready, _, _ = select.select(list(running), [], [], max(0.0, left))
+            pause = max(0.0, left if stop is None else min(left, STOP_SECONDS))
+            ready, _, _ = select.select(list(running), [], [], pause)
             for pipe in ready:
                 if outcome := self._read(running[pipe]):
                     outcomes.append(outcome)

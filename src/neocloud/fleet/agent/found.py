@@ -18,6 +18,8 @@ class Reading:
     """What it was made from, for people."""
     gpu: str = ""
     """Model of the GPU, where limits depend on it."""
+    unit: str = ""
+    """Of the value, where the check does not fix it."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,10 @@ class Found:
     simulated: str = ""
     """What was not real, or ""."""
 
-    def read(self, check: str, device: str, value: float, note: str = "", gpu: str = "") -> None:
-        self.readings.append(Reading(check, device, float(value), note, gpu))
+    def read(
+        self, check: str, device: str, value: float, note: str = "", gpu: str = "", unit: str = ""
+    ) -> None:
+        self.readings.append(Reading(check, device, float(value), note, gpu, unit))
 
     def fail_to_read(self, check: str, device: str, why: object) -> None:
         self.unreadable.append(Unreadable(check, device, str(why)[:300]))

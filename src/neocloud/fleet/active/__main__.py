@@ -1,0 +1,93 @@
+# pyright: strict
+"""The checks as a program: `run` prints a report of this node, `serve` answers the other node of a pair.
+
+python -m neocloud.fleet.active run --suite quick
+python -m neocloud.fleet.active run --suite full --partner 10.0.0.7:5201
+python -m neocloud.fleet.active serve --port 5201 --seconds 30
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from neocloud.fleet.active import pair, report
+from neocloud.fleet.active.catalogue import catalogue, suite_checks
+from neocloud.fleet.active.jobs import running_job
+from neocloud.fleet.active.run import Runner
+from neocloud.fleet.events import Suite
+
+MOST_SECONDS = 3600
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    for ending in (signal.SIGTERM, signal.SIGALRM):  # children end with this process, and files are removed
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
+    try:
+        return given.run(given)
+    except OSError as error:
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program of its own
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _run(given: argparse.Namespace) -> int:
+    signal.alarm(int(given.most_seconds))
+    checks = [each for each in catalogue() if each.name in given.check]
+    runner = Runner(
+        host=given.host or socket.gethostname(),
+        folder=Path(given.folder),
+        stop=running_job if given.stop_for_jobs else lambda: "",
+        partner=given.partner,
+    )
+    found = runner.run(checks or suite_checks(Suite(given.suite)))
+    data = memoryview(report.encode(found) + b"\n")
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+    return 0
+
+
+def _serve(given: argparse.Namespace) -> int:
+    family = socket.AF_INET6 if ":" in given.address else socket.AF_INET
+    with socket.create_server((given.address, given.port), family=family) as server:
+        os.write(sys.stdout.fileno(), f"{server.getsockname()[1]}\n".encode())
+        pair.serve(server, time.monotonic() + given.seconds)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="neocloud.fleet.active", description="Active checks of this node.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a suite and print a report")
+    run.add_argument("--suite", choices=[each.value for each in Suite], default=Suite.QUICK.value)
+    names = [each.name for each in catalogue()]
+    run.add_argument("--check", action="append", default=[], choices=names, help="these checks only")
+    run.add_argument("--folder", default="/var/tmp", help="where files are written")  # nosec B108
+    run.add_argument("--host", default="", help="name of the node; its own without it")
+    run.add_argument("--partner", default="", metavar="ADDRESS:PORT", help="a node that serves")
+    run.add_argument("--stop-for-jobs", action="store_true", help="end when a job of Slurm starts here")
+    run.add_argument("--most-seconds", type=_seconds, default=MOST_SECONDS, help="end after so long")
+    run.set_defaults(run=_run)
+    serve = commands.add_parser("serve", help="answer the other node of a pair for a while")
+    serve.add_argument("--address", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=0)
+    serve.add_argument("--seconds", type=_seconds, default=30)
+    serve.set_defaults(run=_serve)
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"from 1 to {MOST_SECONDS}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+# pyright: strict
+"""Runs checks one after another, and ends them at once when a job starts on the node."""
+
+import importlib
+import importlib.util
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neocloud.fleet.active import cpu, pair
+from neocloud.fleet.active.catalogue import ActiveCheck
+from neocloud.fleet.active.judge import Measured, Place, judge, plain, verdict
+from neocloud.fleet.active.report import LONGEST_NOTE, Report
+from neocloud.fleet.agent.child import Children, Job, Outcome
+from neocloud.fleet.agent.document import LONGEST_NAME, Document, NotRun
+from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.tree import Tree
+from neocloud.fleet.events import Status, Verdict
+
+NICE = 19
+GPU_PROGRAMS = "neocloud.fleet.active.gpu"
+"""Module with `measure(name) -> list[tuple[device, value, unit, note]]`."""
+GPU_DEVICES = ("nvidiactl", "nvidia0", "gpu0", "dxg")
+Program = Callable[[Path], Found]
+
+
+@dataclass
+class Runner:
+    host: str
+    folder: Path
+    """Where a folder for files is made."""
+    stop: Callable[[], str]
+    partner: str = ""
+    """Address and port of the other node, for checks that need two."""
+    boot: str = field(default_factory=lambda: Tree().boot_id())
+    programs: dict[str, Program] = field(default_factory=lambda: dict(cpu.PROGRAMS))
+    _children: Children = field(default_factory=Children)
+    _preempted: str = ""
+    _stop_took: float = 0.0
+
+    def run(self, checks: Sequence[ActiveCheck]) -> Report:
+        began, at = time.monotonic(), time.time()
+        os.nice(NICE - os.nice(0))
+        measured, verdicts, not_run = list[Measured](), list[Verdict](), list[NotRun]()
+        place = Place(self.host, self.boot, at)
+        folder = Path(tempfile.mkdtemp(prefix="neocloud-check-", dir=self.folder))
+        try:
+            for check in checks:
+                said = self._answer(check, folder, place, measured)
+                (verdicts if isinstance(said, Verdict) else not_run).append(said)  # pyright: ignore[reportArgumentType]
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        document = Document(self.host, self.boot, at, since_boot, verdicts, not_run)
+        seconds = time.monotonic() - began
+        return Report(document, measured, seconds, plain(self._preempted, LONGEST_NOTE), self._stop_took)
+
+    def _answer(
+        self, check: ActiveCheck, folder: Path, place: Place, measured: list[Measured]
+    ) -> Verdict | NotRun:
+        if why := self._reason_against(check):
+            return NotRun(check.name, plain(why))
+        program = self._program(check)
+        asked = _StopWatch(self.stop)
+        (outcome,) = self._children.run([Job(check.name, lambda: program(folder), check.seconds)], asked)
+        if outcome.is_stopped:
+            self._preempted, self._stop_took = outcome.why, time.monotonic() - asked.said_at
+            return NotRun(check.name, plain(f"It was ended: {outcome.why}"))
+        return self._judged(check, outcome, place, measured)
+
+    def _judged(
+        self, check: ActiveCheck, outcome: Outcome, place: Place, measured: list[Measured]
+    ) -> Verdict | NotRun:
+        run = secrets.token_hex(4)
+        if outcome.found is None:
+            return verdict(check, Status.UNKNOWN, outcome.why, "", "catalogue", place, run)
+        if outcome.found.not_run:
+            return NotRun(check.name, plain(outcome.found.not_run[0].why))
+        found = [
+            Measured(
+                *(check.name, plain(each.device, LONGEST_NAME), each.value),
+                *(plain(each.unit, LONGEST_NAME), plain(each.note, LONGEST_NOTE)),
+            )
+            for each in outcome.found.readings
+        ]
+        measured += found
+        return judge(check, found, place, run)
+
+    def _reason_against(self, check: ActiveCheck) -> str:
+        self._preempted = self._preempted or self.stop()
+        if self._preempted:
+            return f"It was not begun: {self._preempted}"
+        if not check.program:
+            return "This release has no program for it"
+        if check.program == "gpu" and not has_gpu():
+            return "There is no GPU here"
+        if check.program == "pair" and not self.partner:
+            return "It needs a second node, and none was given"
+        return ""
+
+    def _program(self, check: ActiveCheck) -> Program:
+        if check.program == "gpu":
+            return lambda folder: on_gpu(check)
+        if check.program == "pair":
+            return lambda folder: pair.measure(check.name, self.partner)
+        return self.programs[check.name]
+
+
+class _StopWatch:
+    """Remembers when the reason to stop was seen."""
+
+    def __init__(self, stop: Callable[[], str]) -> None:
+        self._stop, self.said_at = stop, 0.0
+
+    def __call__(self) -> str:
+        why = self._stop()
+        if why:
+            self.said_at = time.monotonic()
+        return why
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Return whether a device of a GPU is there. Loads nothing."""
+    return any((devices / name).exists() for name in GPU_DEVICES)
+
+
+def on_gpu(check: ActiveCheck) -> Found:
+    """Run a program of `neocloud.fleet.active.gpu`. In a process of its own, as it loads CUDA."""
+    found = Found()
+    if importlib.util.find_spec(GPU_PROGRAMS) is None:
+        found.leave_out("This release has no program for it", check.name)
+    elif importlib.util.find_spec("torch") is None:
+        found.leave_out("There is no torch in this Python", check.name)
+    elif not importlib.import_module("torch").cuda.is_available():
+        found.leave_out("There is no GPU that CUDA can use", check.name)
+    else:
+        for device, value, unit, note in importlib.import_module(GPU_PROGRAMS).measure(check.name):
+            found.read(check.name, str(device), float(value), str(note), unit=str(unit))
+    return found

@@ -1,0 +1,186 @@
+"""The programs of active checks: what they measure, that they can fail, that they end when a job starts."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from neocloud.fleet.active import cpu, pair, sdc
+from neocloud.fleet.active.bundle import LOADER, archive
+from neocloud.fleet.active.catalogue import GOLDEN, catalogue, named, suite_checks
+from neocloud.fleet.active.jobs import running_job
+from neocloud.fleet.active.judge import Measured, Place, judge
+from neocloud.fleet.active.report import decode
+from neocloud.fleet.active.run import Runner
+from neocloud.fleet.agent.document import NotRun
+from neocloud.fleet.agent.found import Found
+from neocloud.fleet.events import Status, Suite, Verdict
+
+HERE = Place("n", "b", 1.0)
+
+
+def runner(folder: Path, **more) -> Runner:
+    return Runner(host="n", folder=folder, stop=more.pop("stop", lambda: ""), boot="b", **more)
+
+
+def test_the_known_work_has_the_golden_hash() -> None:
+    assert sdc.work() == GOLDEN
+
+
+@pytest.mark.parametrize("stage", [name for name, _ in sdc.STAGES])
+@pytest.mark.parametrize("bit", [0, 77, 255])
+def test_one_flipped_bit_of_any_stage_gives_another_hash(stage: str, bit: int) -> None:
+    def flip(name: str, data: bytes) -> bytes:
+        if name != stage:
+            return data
+        at = bit % (8 * len(data))
+        wrong = bytearray(data)
+        wrong[-1 - at // 8] ^= 1 << at % 8
+        return bytes(wrong)
+
+    assert sdc.work(flip) != GOLDEN
+
+
+def test_a_processor_that_is_wrong_once_fails_the_check(monkeypatch, tmp_path: Path) -> None:
+    """One flipped bit in one round of many, as a defective processor gives it."""
+    monkeypatch.setattr(cpu, "SDC_SECONDS", 0.05)
+    rounds = 0
+
+    def work() -> str:
+        nonlocal rounds
+        rounds += 1
+        return sdc.work(lambda name, data: bytes([data[0] ^ 1]) + data[1:]) if rounds == 2 else sdc.work()
+
+    check = replace(named("cpu_sdc"), seconds=10)
+    ran = runner(tmp_path, programs={"cpu_sdc": lambda folder: cpu.cpu_sdc(folder, work)}).run([check])
+    (verdict,) = ran.document.verdicts
+    assert verdict.status is Status.FAIL and "1 wrong rounds" in verdict.sample and "cpu" in verdict.sample
+    (verdict,) = runner(tmp_path).run([check]).document.verdicts
+    assert verdict.status is Status.PASS
+
+
+def test_this_host_passes_the_quick_suite_and_leaves_no_file(tmp_path: Path) -> None:
+    ran = runner(tmp_path).run(suite_checks(Suite.QUICK))
+    told = {each.check: each.status for each in ran.document.verdicts}
+    left_out = {each.check for each in ran.document.not_run}
+    assert set(told) | left_out == {each.name for each in suite_checks(Suite.QUICK)}
+    assert {"cpu_sdc", "memory_bandwidth"} <= set(told)
+    assert set(told.values()) == {Status.PASS} and not list(tmp_path.iterdir())
+    assert all(each.value > 0 for each in ran.measured if each.check != "cpu_sdc")
+
+
+def test_a_file_that_reads_back_otherwise_fails(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cpu, "FILE_BYTES", 2 << 20)
+    monkeypatch.setattr(cpu, "IN_MEMORY", frozenset())
+    assert cpu.disk_read(tmp_path).readings[0].value > 0
+
+    def corrupt(path: Path, block: bytes) -> float:
+        path.write_bytes(block + bytes([block[0] ^ 1]) + block[1:])
+        return 1.0
+
+    monkeypatch.setattr(cpu, "_write", corrupt)
+    (reading,) = cpu.disk_read(tmp_path).readings
+    said = judge(
+        named("disk_read"), [Measured("disk_read", "", reading.value, "MB/s", reading.note)], HERE, "1"
+    )
+    assert isinstance(said, Verdict) and said.status is Status.FAIL and "differs" in said.sample
+
+
+def test_a_folder_in_memory_says_nothing_of_a_disk() -> None:
+    mounts = "overlay / overlay rw 0 0\ntmpfs /a\\040b tmpfs rw 0 0\next4 /a ext4 rw 0 0\n"
+    assert cpu.filesystem_type(Path("/a b/c"), mounts) == "tmpfs"
+    assert cpu.filesystem_type(Path("/a/b"), mounts) == "ext4"
+    assert cpu.filesystem_type(Path("/b"), mounts) == "overlay"
+
+
+def test_a_program_that_hangs_is_ended_and_unknown(tmp_path: Path) -> None:
+    check = replace(named("cpu_sdc"), seconds=0.2)
+    ran = runner(tmp_path, programs={"cpu_sdc": lambda folder: time.sleep(60)}).run([check])
+    (verdict,) = ran.document.verdicts
+    assert verdict.status is Status.UNKNOWN and "did not answer within" in verdict.sample
+
+
+def test_a_job_that_starts_ends_the_check_and_those_after_it(tmp_path: Path) -> None:
+    began = time.monotonic()
+    stop = lambda: "a job" if time.monotonic() > began + 0.3 else ""  # noqa: E731
+    programs = {"cpu_sdc": lambda folder: time.sleep(60), "memory_bandwidth": lambda folder: Found()}
+    checks = [named("cpu_sdc"), named("memory_bandwidth")]
+    ran = runner(tmp_path, programs=programs, stop=stop).run(checks)
+    assert ran.preempted == "a job" and ran.preempted_after_s < 1.0 and time.monotonic() < began + 2.0
+    assert not ran.document.verdicts
+    assert [each.why for each in ran.document.not_run] == ["It was ended: a job", "It was not begun: a job"]
+
+
+def test_jobs_are_seen_by_their_process(tmp_path: Path) -> None:
+    for number, name in (("1", "init"), ("7", "slurmd"), ("self", "slurmstepd")):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "comm").write_text(f"{name}\n")
+    (tmp_path / "9").mkdir()  # it has ended
+    assert running_job(tmp_path) == ""
+    (tmp_path / "7" / "comm").write_text("slurmstepd\n")
+    assert "process 7" in running_job(tmp_path)
+
+
+def test_without_a_gpu_or_a_program_nothing_is_claimed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("neocloud.fleet.active.run.GPU_DEVICES", ())
+    checks = [each for each in catalogue() if each.program in ("gpu", "pair", "")]
+    ran = runner(tmp_path).run(checks)
+    assert {each.check for each in ran.document.not_run} == {each.name for each in checks}
+    assert not ran.document.verdicts and not ran.measured
+
+
+def test_two_nodes_measure_bandwidth_and_round_trips(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(pair, "SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=pair.serve, args=(server, time.monotonic() + 3))
+        serving.start()
+        partner = f"127.0.0.1:{server.getsockname()[1]}"
+        checks = [named("pair_bandwidth"), named("pair_latency")]
+        ran = runner(tmp_path, partner=partner).run(checks)
+        serving.join(30)
+    assert {each.check: each.status for each in ran.document.verdicts} == {
+        "pair_bandwidth": Status.PASS,
+        "pair_latency": Status.PASS,
+    }, ran.document
+
+
+def test_a_partner_that_does_not_answer_is_unknown(tmp_path: Path) -> None:
+    (verdict,) = runner(tmp_path, partner="127.0.0.1:9").run([named("pair_latency")]).document.verdicts
+    assert verdict.status is Status.UNKNOWN and "refused" in verdict.sample
+
+
+def test_the_archive_runs_from_memory_alone_on_a_bare_python(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-S", "-c", LOADER, "run", "--check", "cpu_sdc", "--host", "w"]
+    ran = subprocess.run(
+        [*command, "--folder", str(tmp_path)], input=archive(), capture_output=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    (verdict,) = decode(ran.stdout, host="w").document.verdicts
+    assert verdict.check == "cpu_sdc" and verdict.status is Status.PASS
+
+
+def test_limits_are_of_the_model_and_have_a_source() -> None:
+    gemm = named("gpu_gemm")
+    for model, value in (("NVIDIA H100 80GB HBM3", 595), ("NVIDIA GB200", 1366), ("NVIDIA B200", 1308)):
+        assert gemm.limit(f"gpu0 {model}").value == value
+    assert gemm.limit("gpu0 NVIDIA GH200 480GB") is None and gemm.limit("gpu0 L4") is None
+    assert all(limit.source and limit.note for each in catalogue() for limit in each.limits)
+
+
+def test_the_worst_device_decides_and_a_model_without_limit_gets_no_verdict() -> None:
+    gemm = named("gpu_gemm")
+    good = Measured("gpu_gemm", "gpu0 NVIDIA H100", 700, "TFLOP/s")
+    bad = Measured("gpu_gemm", "gpu1 NVIDIA H100", 500, "TFLOP/s")
+    assert judge(gemm, [good], HERE, "1").status is Status.PASS
+    said = judge(gemm, [good, bad], HERE, "1")
+    assert (
+        said.status is Status.FAIL and said.sample.startswith("gpu1") and said.threshold == ">= 595 TFLOP/s"
+    )
+    assert isinstance(judge(gemm, [replace(good, device="gpu0 L4")], HERE, "1"), NotRun)
+    assert judge(gemm, [replace(good, unit="GB/s")], HERE, "1").status is Status.UNKNOWN
+    assert judge(gemm, [replace(good, value=float("nan"))], HERE, "1").status is Status.UNKNOWN
