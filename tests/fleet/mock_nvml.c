@@ -7,7 +7,7 @@
  *   gpu                      begins a GPU, which is healthy; the lines after it change it:
  *   name, uuid, pci, memory_mib, minor, temperature, margin, slowdown_at, reasons, clock_mhz, pstate,
  *   ecc_corrected, ecc_uncorrected, sram_corrected, sram_uncorrected, remap_pending, remap_failed, retired,
- *   nvlinks, nvlinks_up, gen, max_gen, width   (a negative number: this GPU does not support it)
+ *   nvlinks, nvlinks_up, gen, max_gen, width, use, memory_use, power_mw, power_limit_mw   (a negative number: this GPU does not support it)
  *   handle STATUS            what asking for its handle returns
  *   lost_after N             it has fallen off the bus after N calls for it
  *   hang FUNCTION            this call never returns
@@ -23,16 +23,19 @@
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, UNINITIALIZED = 1, NOT_SUPPORTED = 3, TOO_SMALL = 7, LOST = 15, MISMATCH = 18, MOST = 64 };
 enum key {
     TEMPERATURE, MARGIN, SLOWDOWN_AT, REASONS, CLOCK, PSTATE, ECC_C, ECC_U, SRAM_C, SRAM_U, PENDING, FAILED, RETIRED,
-    LINKS, LINKS_UP, GEN, MAX_GEN, WIDTH, MEMORY, MINOR, HANDLE, LOST_AFTER, KEYS
+    LINKS, LINKS_UP, GEN, MAX_GEN, WIDTH, MEMORY, MINOR, HANDLE, LOST_AFTER,
+    USE, MEMORY_USE, POWER, POWER_LIMIT, KEYS
 };
 static const char *const KEY_NAMES[KEYS] = {
     "temperature", "margin", "slowdown_at", "reasons", "clock_mhz", "pstate", "ecc_corrected", "ecc_uncorrected",
     "sram_corrected", "sram_uncorrected", "remap_pending", "remap_failed", "retired", "nvlinks", "nvlinks_up", "gen",
     "max_gen", "width", "memory_mib", "minor", "handle", "lost_after",
+    "use", "memory_use", "power_mw", "power_limit_mw",
 };
 static const long long HEALTHY[KEYS] = {
     [TEMPERATURE] = 40, [MARGIN] = 47, [SLOWDOWN_AT] = 87, [CLOCK] = 1980, [RETIRED] = -1, [LINKS] = 18,
     [LINKS_UP] = 18, [GEN] = 5, [MAX_GEN] = 5, [WIDTH] = 16, [MEMORY] = 81559, [LOST_AFTER] = -1,
+    [POWER] = 78000, [POWER_LIMIT] = 700000,
 };
 
 struct gpu {
@@ -160,6 +163,15 @@ int nvmlDeviceGetMarginTemperature(struct gpu *g, struct margin *found) {
 int nvmlDeviceGetTemperatureThreshold(struct gpu *g, int kind, unsigned *found) { ANSWER(SLOWDOWN_AT, found); }
 int nvmlDeviceGetCurrentClocksEventReasons(struct gpu *g, unsigned long long *found) { ANSWER(REASONS, found); }
 int nvmlDeviceGetClockInfo(struct gpu *g, int kind, unsigned *found) { ANSWER(CLOCK, found); }
+struct use { unsigned gpu, memory; };
+int nvmlDeviceGetUtilizationRates(struct gpu *g, struct use *found) {
+    CALL(g);
+    if (g->values[USE] < 0) return NOT_SUPPORTED;
+    *found = (struct use){g->values[USE], g->values[MEMORY_USE]};
+    return SUCCESS;
+}
+int nvmlDeviceGetPowerUsage(struct gpu *g, unsigned *found) { ANSWER(POWER, found); }
+int nvmlDeviceGetEnforcedPowerLimit(struct gpu *g, unsigned *found) { ANSWER(POWER_LIMIT, found); }
 int nvmlDeviceGetPerformanceState(struct gpu *g, int *found) { ANSWER(PSTATE, found); }
 int nvmlDeviceGetTotalEccErrors(struct gpu *g, int kind, int counter, unsigned long long *found) {
     ANSWER(kind ? ECC_U : ECC_C, found);

@@ -4,6 +4,7 @@ The arithmetic runs on the CPU here. Where there is a GPU, the programs run on i
 """
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,6 +14,15 @@ from neocloud.fleet.active import corruption, gpu, training
 CPU = torch.device("cpu")
 SIDE = 256
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="There is no GPU that CUDA can use")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other are slow on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def golden(side: int) -> str:

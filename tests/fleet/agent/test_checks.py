@@ -13,9 +13,10 @@ from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.checks import CHECKS, IB_COUNTERS
 from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import NotRun
+from neocloud.fleet.agent.found import NotRun, Reading
+from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory
-from neocloud.fleet.agent.judge import Answer, limit_of
+from neocloud.fleet.agent.judge import Answer, Judge, limit_of
 from neocloud.fleet.agent.plan import PROBES
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Scope, Status
@@ -32,7 +33,7 @@ OF_GPUS = [name for name, check in CHECKS.items() if check.probe == "gpus"]
 class InThisProcess(Children):
     """Runs probes without processes, so that a table of cases takes seconds."""
 
-    def run(self, jobs: list[Job]) -> list[Outcome]:
+    def run(self, jobs: list[Job], stop: Callable[[], str] | None = None) -> list[Outcome]:
         return [Outcome(job.name, job.run()) for job in jobs]
 
 
@@ -134,6 +135,7 @@ GPU_FAILS: Mapping[str, tuple[str, Action]] = {
 }
 ELSEWHERE = {
     "mount_silent_s": "tests/fleet/agent/test_children.py::test_a_mount_that_does_not_answer",
+    "gpu_stalled_s": "tests/fleet/agent/test_checks.py::test_a_gpu_in_use_that_does_nothing_for_ten_minutes",
     "hw_slowdown": "tests/fleet/agent/test_watch.py::test_a_gpu_that_slows_down_again_and_again",
 }
 
@@ -184,6 +186,41 @@ def test_healthy_gpus_pass(node: Node) -> None:
     verdicts = node.verdicts()
     assert not bad(verdicts)
     assert verdicts.keys() >= set(OF_GPUS) - {"hw_slowdown"}, "which counts over ten minutes"
+
+
+WAITING = "use 100\nmemory_use 0\npower_mw 147000"
+"""As an H100 was measured while a kernel waited on all of its processors."""
+
+
+@pytest.mark.parametrize(
+    ("lines", "sample"),
+    [
+        (WAITING, "for at least 0 s"),
+        ("use 100\nmemory_use 23\npower_mw 693000", "no"),
+        ("use 100\nmemory_use 3\npower_mw 147000", "no"),
+        ("use 0\nmemory_use 0\npower_mw 78000", "no"),
+    ],
+)
+def test_a_gpu_in_use_that_does_nothing_is_seen(node: Node, lines: str, sample: str) -> None:
+    node.gpus(lines)
+    verdict = node.verdicts()["gpu_stalled_s"]
+    assert verdict.status is Status.PASS, "not for long yet"
+    assert verdict.sample.startswith(sample)
+
+
+def test_a_gpu_in_use_that_does_nothing_for_ten_minutes() -> None:
+    """A warning about the application: nothing is done to the node."""
+    judge = Judge(default_policy(), History())
+    seen = [Reading("gpu_stalled_s", GPUS[0], 1, "in use 100 %"), Reading("gpu_stalled_s", GPUS[1], 0)]
+    statuses = dict[float, Answer]()
+    for now in (1000.0, 1600.0, 1601.0):
+        (statuses[now],), _ = judge.answers(seen, [], now)
+    assert [each.status for each in statuses.values()] == [Status.PASS, Status.PASS, Status.FAIL]
+    last = statuses[1601.0]
+    assert (last.action, last.is_fatal, last.source) == (Action.NONE, False, "byterobust")
+    assert GPUS[0] in last.sample and GPUS[1] not in last.sample
+    (calm,), _ = judge.answers([Reading("gpu_stalled_s", GPUS[0], 0)], [], 1602.0)
+    assert calm.status is Status.PASS
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,9 @@ def test_the_agent_loads_nothing_that_a_fork_would_harm() -> None:
     script = (
         "import sys, threading, neocloud.fleet.agent.__main__\n"
         "assert threading.active_count() == 1\n"
-        "print([name for name in ('grpc', 'yaml', 'asyncio', 'pynvml', 'filelock') if name in sys.modules])"
+        "import pynvml\n"
+        "assert pynvml.nvmlLib is None\n"
+        "print([name for name in ('grpc', 'yaml', 'asyncio', 'filelock') if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert ran.stdout.strip() == b"[]"

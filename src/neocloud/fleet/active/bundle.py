@@ -20,6 +20,7 @@ MODULES = (
 )
 NOT_PACKED = frozenset({"bundle.py", "cohort.py", "schedule.py"})
 """For the control plane alone."""
+GOLDEN_LOSSES = "golden.json"
 _DATE = (1980, 1, 1, 0, 0, 0)
 LOADER = (
     "import os, sys; f = os.memfd_create('checks'); d = sys.stdin.buffer.read(); "
@@ -37,7 +38,8 @@ def archive() -> bytes:
     entries = {f"neocloud/{each.relative_to(root)}": each.read_bytes() for each in sources}
     for folder in ("", "fleet/", "fleet/agent/"):
         entries[f"neocloud/{folder}__init__.py"] = b""
-    entries[f"neocloud/fleet/active/{FILE}"] = (root / "fleet/active" / FILE).read_bytes()
+    for name in (FILE, GOLDEN_LOSSES):
+        entries[f"neocloud/fleet/active/{name}"] = (root / "fleet/active" / name).read_bytes()
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
         for name, content in sorted(entries.items()):

@@ -63,6 +63,7 @@ CHECKS: Mapping[str, Check] = {
         Check("nvlink_down", "gpus"),
         Check("pcie_width", "gpus", unit="lanes"),
         Check("gpu_pcie_speed", "gpus"),
+        Check("gpu_stalled_s", "gpus", How.LASTING, unit="s"),
         Check("pcie_degraded", "pcie"),
         Check("ib_port_missing", "infiniband"),
         Check("ib_port_down_s", "infiniband", How.LASTING, unit="s", is_doubt=True),

@@ -1,18 +1,26 @@
 # pyright: strict
-"""GPUs, by NVML. The library is loaded only in the process of this probe, which may hang in the driver."""
+"""GPUs, by NVML. The library is loaded only in the process of this probe, which may hang in the driver.
+
+Its Python bindings are imported by the agent once: they load no library, and an import in each probe took
+half of the agent's processor time.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.found import Found
 from neocloud.fleet.agent.probes.links import DISPLAY, NVIDIA, PCI_DEVICES
 from neocloud.fleet.agent.tree import Tree
 
+try:
+    import pynvml as _bindings  # pyright: ignore[reportMissingTypeStubs]
+except ImportError:
+    _bindings = None
 CHECKS = (
     *("gpu_lost", "thermal_margin", "hw_slowdown", "ecc_uncorrected", "ecc_corrected", "sram_uncorrected"),
     *("sram_corrected", "row_remap_pending", "row_remap_failed", "retired_pages", "nvlink_down"),
-    *("pcie_width", "gpu_pcie_speed"),
+    *("pcie_width", "gpu_pcie_speed", "gpu_stalled_s"),
 )
 PASSED_ON = "vfio-pci"
 """Driver of GPUs that a virtual machine has: NVML of the host does not know them."""
@@ -23,6 +31,8 @@ SIMULATED = "neocloud_simulated"
 """A symbol that only the stand-in for the library has."""
 HARDWARE_SLOWDOWN = 0x08 | 0x40 | 0x80
 """Bits of the reasons: slow-down, thermal slow-down and power brake, all by hardware."""
+BUSY_PERCENT, STALLED_WATT_SHARE = 95, 0.35
+"""An H100 that only waits says 100 % and takes 0.18 to 0.21 of its power limit; a GEMM takes 0.99."""
 
 
 def gpus(tree: Tree, expected: Expected) -> Found:
@@ -70,12 +80,10 @@ def _on_bus(tree: Tree) -> list[str]:
 
 def _load(found: Found, on_bus: list[str], expected: Expected) -> Any:
     """Return the started library, or None with the reason in `found`."""
-    try:
-        import pynvml  # noqa: PLC0415 - may be missing  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError:
+    if _bindings is None:
         _without(found, on_bus, expected, "the Python package nvidia-ml-py is not there")
         return None
-    nvml: Any = pynvml  # it has no types
+    nvml = cast(Any, _bindings)  # it has no types
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -143,6 +151,7 @@ class _Gpu:
         self._read("nvlink_down", lambda: self._nvlinks(expected))
         self._read("pcie_width", lambda: (self._ask("CurrPcieLinkWidth"), ""))
         self._read("gpu_pcie_speed", self._pcie_speed)
+        self._read("gpu_stalled_s", self._stalled)
 
     def _ask(self, what: str, *arguments: Any) -> Any:
         return getattr(self._nvml, f"nvmlDeviceGet{what}")(self._handle, *arguments)
@@ -176,6 +185,13 @@ class _Gpu:
         reasons = self._ask("CurrentClocksEventReasons")
         clock = self._ask("ClockInfo", self._nvml.NVML_CLOCK_SM)
         return int(bool(reasons & HARDWARE_SLOWDOWN)), f"reasons 0x{reasons:x}, {clock} MHz"
+
+    def _stalled(self) -> tuple[Any, str]:
+        """A kernel that waits for others counts as use of the GPU, and moves no data."""
+        use = self._ask("UtilizationRates")
+        share = self._ask("PowerUsage") / max(1, self._ask("EnforcedPowerLimit"))
+        is_stalled = use.gpu >= BUSY_PERCENT and not use.memory and share < STALLED_WATT_SHARE
+        return int(is_stalled), f"in use {use.gpu} %, memory {use.memory} %, {100 * share:.0f} % of its power"
 
     def _retired(self) -> tuple[Any, str]:
         causes = (0, 1)  # several single-bit errors, or one double-bit error
