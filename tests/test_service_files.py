@@ -33,6 +33,9 @@ OTHERS = {
         "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "fleet": {
+        "active_checks.py": "runs active checks on idle workers",
+        "check_runs.py": "what active checks found, from their log: the source and the API use it",
+        "health_checks.py": "the API of active checks",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },

@@ -11,14 +11,17 @@ These are for faults and speed. Jobs, machines and models are tested with the re
 
 import json
 import pickle  # reads what it wrote itself, in tests  # nosec B403
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest.base import quantity
+from neocloud.fleet.active.report import Report, encode
+from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
@@ -30,6 +33,9 @@ from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 
 PROBE = ("python3", "-")
 """The program of a worker's figures is its standard input."""
+
+
+ACTIVE_CHECKS = ("python3", "-I", "-c")
 
 
 class FakeSlurm:
@@ -50,6 +56,8 @@ class FakeSlurm:
 
         self.figures: dict[str, dict[str, object]] = {}
         """What the probe of a worker finds instead, by its name; kept in no file."""
+        self.checks: dict[str, Callable[[Sequence[str]], ExecResult]] = {}
+        """What answers for the active checks of a worker, by its name: gets the arguments of the program."""
 
     def connect(self, address: str, key: bytes) -> "FakeSlurmApi":
         for pod in self._world.pods.values() if self.is_reachable else ():
@@ -67,6 +75,8 @@ class FakeSlurm:
             memory_mib = quantity(limits["memory"], "memory") // 2**20
             figures = {"cpus": float(str(limits["cpu"])), "memory_mib": int(memory_mib), "gpus": None}
             return ExecResult(0, json.dumps(figures | self.figures.get(pod.name, {})).encode(), b"")
+        if tuple(command[:4]) == (ENTER_ROOT, *ACTIVE_CHECKS) and self._is_worker(pod):
+            return self.checks.get(pod.name, run_no_check)(command)
         if tuple(command[:2]) != ("scontrol", "create"):
             return None
         created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
@@ -181,6 +191,15 @@ class FakeSlurmApi:
                     name, frozenset({"IDLE", *kept}), reason, pod.ip, started_at.astimezone(UTC), 0
                 )
                 self._slurm.save()
+
+
+def run_no_check(command: Sequence[str]) -> ExecResult:
+    """Answer as the program of active checks: a fake worker can measure nothing, and says so."""
+    host = command[command.index("--host") + 1]
+    names = [each.removeprefix("--check=") for each in command if each.startswith("--check=")]
+    not_run = [NotRun(name, "This worker is emulated") for name in names]
+    document = Document(host, "emulated", time.time(), 0.0, not_run=not_run, simulated="an emulated worker")
+    return ExecResult(0, encode(Report(document)), b"")
 
 
 def respond_as_login_node(
