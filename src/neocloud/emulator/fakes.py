@@ -14,15 +14,16 @@ import json
 import pickle  # reads what it wrote itself, in tests  # nosec B403
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest.base import quantity
+from neocloud.fleet.active.report import Report, encode
 from neocloud.fleet.agent.carry import FORMAT
-from neocloud.fleet.agent.document import Document, to_json
+from neocloud.fleet.agent.document import Document, NotRun, to_json
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
@@ -35,6 +36,9 @@ from neocloud.services.slurm.worker_agents import ASK, INSTALL
 
 PROBE = ("python3", "-")
 """The program of a worker's figures is its standard input."""
+
+
+ACTIVE_CHECKS = ("python3", "-I", "-c")
 
 
 class FakeSlurm:
@@ -55,6 +59,8 @@ class FakeSlurm:
 
         self.figures: dict[str, dict[str, object]] = {}
         """What the probe of a worker finds instead, by its name; kept in no file."""
+        self.checks: dict[str, Callable[[Sequence[str]], ExecResult]] = {}
+        """What answers for the active checks of a worker, by its name: gets the arguments of the program."""
 
         self.agents: dict[Reference, str] = {}
         """Versions of the agents that were put into workers."""
@@ -80,6 +86,8 @@ class FakeSlurm:
             return ExecResult(0, b"", b"")
         if tuple(command[: len(ASK)]) == ASK and self._is_worker(pod):
             return self._agent(pod)
+        if tuple(command[:4]) == (ENTER_ROOT, *ACTIVE_CHECKS) and self._is_worker(pod):
+            return self.checks.get(pod.name, run_no_check)(command)
         if tuple(command[:2]) != ("scontrol", "create"):
             return None
         created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
@@ -203,6 +211,15 @@ class FakeSlurmApi:
                     name, frozenset({"IDLE", *kept}), reason, pod.ip, started_at.astimezone(UTC), 0
                 )
                 self._slurm.save()
+
+
+def run_no_check(command: Sequence[str]) -> ExecResult:
+    """Answer as the program of active checks: a fake worker can measure nothing, and says so."""
+    host = command[command.index("--host") + 1]
+    names = [each.removeprefix("--check=") for each in command if each.startswith("--check=")]
+    not_run = [NotRun(name, "This worker is emulated") for name in names]
+    document = Document(host, "emulated", time.time(), 0.0, not_run=not_run, simulated="an emulated worker")
+    return ExecResult(0, encode(Report(document)), b"")
 
 
 def respond_as_login_node(

@@ -1,6 +1,7 @@
 """Which node is tested when, and what a cohort says of its members; on data whose truth is known."""
 
 import random
+from dataclasses import replace
 
 from neocloud.fleet.active.catalogue import catalogue, named
 from neocloud.fleet.active.cohort import FLOOR, SMALLEST, compare, distance
@@ -86,10 +87,12 @@ def test_a_busy_node_is_not_chosen_and_a_new_one_gets_every_check() -> None:
 
 def test_a_run_cut_short_goes_on_with_what_is_left_and_not_at_once() -> None:
     done = all_at(NOW) | {"import_torch": 0.0}
-    node = CheckHistory("n", answered=done, tried_at=NOW, wants_retry=True)
+    node = CheckHistory("n", answered=done, tried_at=NOW, unfinished=1)
     assert not choose([node], 0, NOW + RETRY - 1)
     (chosen,) = choose([node], 0, NOW + RETRY)
     assert chosen.checks == ("import_torch",)
+    stubborn = replace(node, unfinished=99)
+    assert next_at(stubborn) == NOW + 32 * RETRY
 
 
 def test_quick_checks_are_due_daily_and_all_weekly() -> None:

@@ -23,6 +23,9 @@ class FleetGroup(LazyGroup):
         "check": Entry(
             "Check this host once: GPUs, links, memory, disks, kernel log.", CHECKS, "fleet_check"
         ),
+        "checks": Entry(
+            "See active checks of nodes: what they found, and which nodes they cover.", CHECKS, "fleet_checks"
+        ),
         "agent": Entry(
             "Check this host in intervals, and write what changes.", CHECKS, "fleet_check:agent_app"
         ),
@@ -48,7 +51,9 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """See the health of nodes, check this host, explain faults, simulate a fleet. Only `node` needs a cloud.
+    """See the health of nodes, check this host, explain faults, simulate a fleet.
+
+    Only `node` and `checks` need a cloud.
 
     Examples:
 
@@ -56,5 +61,6 @@ def fleet() -> None:
       neo fleet explain xid 79
       neo fleet conflicts
       neo fleet check
+      neo fleet checks
       neo fleet simulate --gpus 1024
     """

@@ -18,10 +18,14 @@ from neocloud.cli.output import Format, OutputOption, counted, say, show, table
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
+from neocloud.fleet.active import report
 from neocloud.fleet.agent.document import MOST_BYTES, Document, DocumentError, decode, to_json
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.events import Status, Suite, Verdict
 
 PROGRAM = (sys.executable, "-I", "-m", "neocloud.fleet.agent")
+ACTIVE_PROGRAM = (sys.executable, "-I", "-m", "neocloud.fleet.active")
+ACTIVE_FOLDER = Path("/var/tmp")  # nosec B108 - the program makes a new folder of its own there
+AGAIN = "Run them when it has ended, or beside it with --beside-jobs"
 GRACE_SECONDS = 10
 """For the program to end once it has answered. Every probe has a deadline of its own."""
 ORDER: Mapping[Status, int] = {Status.FAIL: 0, Status.UNKNOWN: 1, Status.PASS: 2}
@@ -44,6 +48,16 @@ def check(
         float, typer.Option(min=0, max=3600, help="Seconds between two readings of counters; 0 for one.")
     ] = 1.0,
     root: RootOption = Path("/"),
+    active: Annotated[
+        Suite | None,
+        typer.Option(help="Put load on this host instead, and compare what it measures: quick or full."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Where --active writes files, which it removes.", metavar="DIR")
+    ] = ACTIVE_FOLDER,
+    beside_jobs: Annotated[
+        bool, typer.Option("--beside-jobs", help="Run --active also while a job of Slurm runs here.")
+    ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Check this host once: GPUs, links, memory, disks, mounts, kernel log, clock. Needs no cloud.
@@ -51,13 +65,17 @@ def check(
     The exit code is 1 if a check fails or gives no answer. A check that does not apply here, or has nothing
     to be compared with, was not run: that is neither a pass nor a failure. The kernel log is for root alone.
 
+    With --active the checks put load on processors, memory, disk and GPUs: for seconds, or minutes with full.
+    They end at once when a job of Slurm starts here.
+
     Examples:
 
       neo fleet check
       neo fleet check --expect host.json --seconds 10
       neo fleet check --output json
+      neo fleet check --active quick
     """
-    document = _run(expect, seconds, root)
+    document = _run(expect, seconds, root) if active is None else _run_active(active, folder, beside_jobs)
     verdicts = sorted(document.verdicts, key=lambda each: (ORDER[each.status], each.check))
     shown = [each for each in verdicts if not _is_silent(each)]
     rows = [(each.check, each.status, each.sample, each.threshold, _source(each)) for each in shown]
@@ -90,15 +108,34 @@ def agent(
     os.execv(command[0], command)
 
 
+def _run_active(suite: Suite, folder: Path, beside_jobs: bool) -> Document:
+    command = [*ACTIVE_PROGRAM, "run", "--suite", suite.value, "--folder", str(folder)]
+    command += [] if beside_jobs else ["--stop-for-jobs"]
+    try:
+        found = report.decode(_output(command, report.MOST_REPORT_BYTES))
+    except DocumentError as error:
+        raise ClientError("INTERNAL", f"The checks gave no result that can be read: {error}") from None
+    if found.preempted:
+        raise ClientError("ABORTED", f"The checks were not finished: {found.preempted}", AGAIN)
+    return found.document
+
+
 def _run(expect: Path | None, seconds: float, root: Path) -> Document:
     command = [*PROGRAM, "check", "--seconds", str(seconds), "--root", str(root), *_expect(expect)]
+    try:
+        return decode(_output(command, MOST_BYTES))
+    except DocumentError as error:
+        raise ClientError("INTERNAL", f"The checks gave no result that can be read: {error}") from None
+
+
+def _output(command: list[str], most_bytes: int) -> bytes:
     with (
         stopped_by_signals(),
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as started,
     ):
         assert started.stdout is not None
         try:
-            data = started.stdout.read(MOST_BYTES + 1)
+            data = started.stdout.read(most_bytes + 1)
             code = started.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             raise ClientError("UNAVAILABLE", "The checks did not end") from None
@@ -106,10 +143,7 @@ def _run(expect: Path | None, seconds: float, root: Path) -> Document:
             started.kill()  # where a signal ends this command; its probes end with it
     if code:
         raise typer.Exit(code if code in (1, 2) else 1)
-    try:
-        return decode(data)
-    except DocumentError as error:
-        raise ClientError("INTERNAL", f"The checks gave no result that can be read: {error}") from None
+    return data
 
 
 def _expect(path: Path | None) -> list[str]:

@@ -22,6 +22,8 @@ from neocloud.fleet.active.run import Runner
 from neocloud.fleet.events import Suite
 
 MOST_SECONDS = 3600
+ONE_AT_A_TIME = "\0neocloud-active-checks"
+"""An address that one process of a node can have: two runs would measure each other."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     signal.alarm(int(given.most_seconds))
+    alone = socket.socket(socket.AF_UNIX)
+    alone.bind(ONE_AT_A_TIME)  # released when this process ends, however it does
     checks = [each for each in catalogue() if each.name in given.check]
     runner = Runner(
         host=given.host or socket.gethostname(),

@@ -20,7 +20,8 @@ WEEKLY = 6 * DAY
 DAILY = DAY
 """Period of the quick suite."""
 RETRY = 10 * MINUTE
-"""After a run without a result, one that a job cut short, or an outlier."""
+"""After an outlier, and after a run without a result or one that was cut short; doubled in a row."""
+LONGEST_DOUBLING = 5
 SHARE_AT_ONCE = 0.05
 BASE_RATE = 419 / (2048 * 54)
 """Faults of a node a day, where the fleet has no record. Derived: Llama 3 had 419 unplanned interruptions in
@@ -36,8 +37,8 @@ class CheckHistory:
     answered: Mapping[str, float] = field(default_factory=dict[str, float])
     """When each check last had an answer, or a reason not to run here that stays."""
     tried_at: float = float("-inf")
-    wants_retry: bool = False
-    """Whether the last run had no result, or was cut short."""
+    unfinished: int = 0
+    """Runs in a row that had no result, or were cut short."""
     repeats: frozenset[str] = frozenset()
     """Checks that have to be repeated to decide about an outlier."""
     failures: int = 0
@@ -70,7 +71,8 @@ def due_at(node: CheckHistory, check: ActiveCheck) -> float:
     if check.name in node.repeats:
         return node.tried_at + RETRY
     answered = node.answered.get(check.name, float("-inf"))
-    return max(answered + period(check), node.tried_at + RETRY if node.wants_retry else float("-inf"))
+    pause = RETRY * 2 ** min(node.unfinished - 1, LONGEST_DOUBLING) if node.unfinished else float("-inf")
+    return max(answered + period(check), node.tried_at + pause)
 
 
 def next_at(node: CheckHistory) -> float:

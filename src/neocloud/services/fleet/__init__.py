@@ -2,10 +2,13 @@
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
+from neocloud.services.fleet.active_checks import ActiveChecks
 from neocloud.services.fleet.api import METHODS
+from neocloud.services.fleet.check_runs import CheckRuns
+from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
 from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
-from neocloud.services.fleet.public import VerdictSources
+from neocloud.services.fleet.public import BackgroundSources, VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
 from neocloud.services.fleet.sources import EngineAndSlurm, Measurements
 from neocloud.services.fleet.types import NODE_POOL_ID_PREFIX, State
@@ -33,13 +36,19 @@ def _sources(dependencies: Dependencies) -> VerdictSources:
     return VerdictSources((EngineAndSlurm(), Measurements(workers, dependencies.clock), agents))
 
 
+def _background(dependencies: Dependencies) -> BackgroundSources:
+    return BackgroundSources((ActiveChecks.of(dependencies),))
+
+
 SERVICE = Service(
     name="fleet",
     kinds=KINDS,
-    methods=METHODS,
+    methods=(*METHODS, *HEALTH_CHECK_METHODS),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
     provides={
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),
+        CheckRuns: lambda dependencies: CheckRuns(dependencies.store),
         VerdictSources: _sources,
+        BackgroundSources: _background,
     },
 )

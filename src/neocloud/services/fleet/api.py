@@ -40,7 +40,7 @@ MOST_EVENTS = 500
 
 
 @dataclass(frozen=True)
-class _Pool:
+class Pool:
     row: Resource
     message: NodePool
     cluster_name: str
@@ -56,8 +56,8 @@ async def get(call: Call, request: GetNodeRequest) -> Node:
 
 async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse:
     found: list[Node] = []
-    for pool in await _pools(call, request.cluster_id, "list"):
-        log = await _log(call, pool)
+    for pool in await pools_of(call, request.cluster_id, "list"):
+        log = await fold_of(call, pool)
         found += [_message(call, pool, log, state) for state in log.fleet.nodes.values()]
     scope = f"{SERVICE_NAME}/{request.cluster_id}"
     items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)
@@ -101,7 +101,7 @@ async def release(call: Call, request: ReleaseNodeRequest) -> Write[Node]:
 
 
 def _append(
-    call: Call, pool: _Pool, log: PoolLog, state: NodeState, event: Callable[[float], Event]
+    call: Call, pool: Pool, log: PoolLog, state: NodeState, event: Callable[[float], Event]
 ) -> Write[Node]:
     def work(tx: Transaction) -> Node:
         now = call.dependencies.clock.now()
@@ -111,7 +111,7 @@ def _append(
         return _message(call, pool, log, state)
 
     async def complete(_: Node) -> Node:
-        known = await _log(call, pool)
+        known = await fold_of(call, pool)
         return _message(call, pool, known, known.fleet.nodes[state.node])
 
     return Write(work, complete=complete)
@@ -121,19 +121,19 @@ def _owner(call: Call) -> str:
     return f"{OPERATOR_PREFIX}{call.subject.id if call.subject else ''}"
 
 
-async def _find(call: Call, node_id: str, verb: str) -> tuple[_Pool, PoolLog, NodeState]:
+async def _find(call: Call, node_id: str, verb: str) -> tuple[Pool, PoolLog, NodeState]:
     cluster_id, _, name = node_id.partition("/")
-    for pool in await _pools(call, cluster_id, verb) if cluster_id and name else ():
-        log = await _log(call, pool)
+    for pool in await pools_of(call, cluster_id, verb) if cluster_id and name else ():
+        log = await fold_of(call, pool)
         if name in log.fleet.nodes:
             return pool, log, log.fleet.nodes[name]
     raise contract.not_found("node", node_id)
 
 
-async def _pools(call: Call, cluster_id: str, verb: str) -> Sequence[_Pool]:
+async def pools_of(call: Call, cluster_id: str, verb: str) -> Sequence[Pool]:
     """Return the pools of one cluster, or of all. Raises ApiError unless the caller is an operator."""
 
-    def read(tx: Transaction) -> list[_Pool]:
+    def read(tx: Transaction) -> list[Pool]:
         if call.subject is None or call.subject.tenant_id != operators_tenant_id(tx):
             raise contract.permission_denied(
                 f"{PERMISSION}.{verb}", "", "Only an operator of this cloud can see and drain nodes."
@@ -143,16 +143,16 @@ async def _pools(call: Call, cluster_id: str, verb: str) -> Sequence[_Pool]:
     return await call.dependencies.store.read(read)
 
 
-def _read_pools(tx: Transaction, cluster_id: str) -> Iterable[_Pool]:
+def _read_pools(tx: Transaction, cluster_id: str) -> Iterable[Pool]:
     rows = tx.owned(cluster_id) if cluster_id else tx.list(NODE_POOL)[0]
     for row in rows:
         if row.kind == NODE_POOL:
             message = wire.message(row, NodePool)
             cluster = tx.get(message.spec.cluster_id)
-            yield _Pool(row, message, cluster.name if cluster else "")
+            yield Pool(row, message, cluster.name if cluster else "")
 
 
-async def _log(call: Call, pool: _Pool) -> PoolLog:
+async def fold_of(call: Call, pool: Pool) -> PoolLog:
     try:
         logs = call.dependencies.provided.get(NodeLogs)
         return await logs.read(pool.row.id, pool.message.spec.wanted)
@@ -161,7 +161,7 @@ async def _log(call: Call, pool: _Pool) -> PoolLog:
         raise ApiError(contract.Code.DATA_LOSS, text) from error
 
 
-def _message(call: Call, pool: _Pool, log: PoolLog, state: NodeState) -> Node:
+def _message(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
     node = node_message(state, log.incidents.by_node.get(state.node), call.dependencies.clock.now())
     spec, status = pool.message.spec, pool.message.status
     node.id, node.cluster_id, node.node_set = pool.id_of(state.node), spec.cluster_id, spec.node_set

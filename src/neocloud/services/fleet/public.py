@@ -41,4 +41,8 @@ class RecordedSource(Protocol):
 
 
 class VerdictSources(tuple[VerdictSource, ...]):
-    """All sources, registered by this type. A verification needs an answer of each."""
+    """The sources that a verification needs an answer of, registered by this type."""
+
+
+class BackgroundSources(tuple[VerdictSource, ...]):
+    """Sources whose answers are recorded when there are some, and that no verification waits for."""

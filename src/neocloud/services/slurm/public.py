@@ -94,6 +94,20 @@ class WorkerNodes(Protocol):
         no answer that can be used."""
         ...
 
+    async def run(
+        self,
+        cluster_id: str,
+        worker: str,
+        command: Sequence[str],
+        stdin: bytes,
+        seconds: float,
+        most_bytes: int,
+    ) -> bytes:
+        """Run a program on a worker, beside Slurm, as root of the cluster, and return what it printed. That
+        root may print anything in its place. Raises WorkersUnreachable, also where it fails or prints more
+        than `most_bytes`."""
+        ...
+
 
 class WorkerAgents(Protocol):
     """The node agents of workers, each a program in the worker's pod that tenants do not reach."""

@@ -89,6 +89,28 @@ class ClusterWorkers:
             if each.verdict in ("pass", "fail")
         ]
 
+    async def run(
+        self,
+        cluster_id: str,
+        worker: str,
+        command: Sequence[str],
+        stdin: bytes,
+        seconds: float,
+        most_bytes: int,
+    ) -> bytes:
+        try:
+            result = await self._access.run_in_shared_root(
+                *(cluster_id, worker, command),
+                stdin=stdin,
+                timeout_seconds=seconds,
+                max_output_bytes=most_bytes,
+            )
+        except EngineError as error:
+            raise WorkersUnreachable(f"{command[0]} did not run: {error}") from error
+        if result.exit_code:
+            raise WorkersUnreachable(f"{command[0]} failed: {last_line(result.stderr, result.exit_code)}")
+        return result.stdout
+
     async def _node_set(self, cluster_id: str, name: str) -> tuple[Resource, NodeSet]:
         try:
             cluster = await self._access.ready_cluster(cluster_id)

@@ -25,7 +25,7 @@ from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.public import RecordedSource, VerdictSources
+from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
 from neocloud.services.fleet.types import State
@@ -45,7 +45,8 @@ class Scope:
     log: PoolLog | None = None
     workers: dict[str, Worker] = field(default_factory=dict)
     answers: Sequence[Sequence[Verdict]] = ()
-    """One list for each source."""
+    """One list for each source of verifications."""
+    background: Sequence[Verdict] = ()
     problem: str = ""
     held: dict[str, str] = field(default_factory=dict)
     has_changed: bool = False
@@ -69,6 +70,7 @@ class PoolReconciler:
         self._logs = dependencies.provided.get(NodeLogs)
         self._workers = dependencies.provided.get(WorkerNodes)
         self._sources = dependencies.provided.get(VerdictSources)
+        self._background = dependencies.provided.get(BackgroundSources)
 
     async def scope(self, context: Context) -> Scope:
         return Scope(context, wire.message(context.resource, NodePool))
@@ -101,9 +103,11 @@ class PoolReconciler:
         scope.workers = {worker.name: worker for worker in seen}
         now = self._now()
         scope.answers = [await each.verdicts(scope.cluster_id, seen, now) for each in self._sources]
+        others = [await each.verdicts(scope.cluster_id, seen, now) for each in self._background]
+        scope.background = [each for found in others for each in found]
 
     async def _record(self, scope: Scope) -> None:
-        verdicts = [each for found in scope.answers for each in found]
+        verdicts = [*(each for found in scope.answers for each in found), *scope.background]
         project = scope.pool.metadata.parent_id
         found = new_events(scope.known, project, list(scope.workers.values()), verdicts, self._now())
         await self._append(scope, found)
@@ -147,7 +151,7 @@ class PoolReconciler:
         scope.has_changed = True
 
     async def _forget(self, scope: Scope) -> None:
-        for source in self._sources:
+        for source in (*self._sources, *self._background):
             source.forget(scope.cluster_id)
         self._logs.forget(scope.pool.metadata.id)
 

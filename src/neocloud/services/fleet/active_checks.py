@@ -1,0 +1,204 @@
+"""A source of verdicts that tests idle workers: it chooses them, runs the checks beside Slurm, and keeps what
+they found.
+
+The checks take no place in Slurm's queue, so a job starts on the worker when it would without them. The
+program on the worker sees the job's first process and ends all load at once.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from neocloud.core import wire
+from neocloud.core.clock import Clock
+from neocloud.core.service import Dependencies
+from neocloud.core.store.protocol import Store
+from neocloud.fleet.active import catalogue as checks
+from neocloud.fleet.active.bundle import LOADER, archive
+from neocloud.fleet.active.cohort import Found
+from neocloud.fleet.active.judge import Place, verdict
+from neocloud.fleet.active.report import MOST_REPORT_BYTES, Report, decode
+from neocloud.fleet.active.schedule import CheckHistory, Choice, choose
+from neocloud.fleet.agent.document import DocumentError, NotRun
+from neocloud.fleet.events import Phase, Status, Verdict
+from neocloud.fleet.lemons import Record
+from neocloud.fleet.limits import DAY
+from neocloud.messages.neocloud.fleet.v1 import NodePool
+from neocloud.services.fleet.check_runs import CheckRuns, NodeRuns, PoolRuns, Run
+from neocloud.services.fleet.node_logs import NodeLogs
+from neocloud.services.fleet.types import drain_owner, plain
+from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
+
+SETTLED_SECONDS = 60.0
+"""After the start of a worker: its cluster is being set up, or its job is about to run again there."""
+GRACE_SECONDS = 30.0
+"""Of a run, beyond the deadlines of its checks."""
+FOLDER = "/var/tmp"  # nosec B108 - the program makes a new folder of its own there
+NOT_IDLE = frozenset(
+    {"ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "POWERED_DOWN", "POWERING_DOWN"}
+)
+
+
+TESTED_IN = frozenset({Phase.IN_SERVICE, Phase.SUSPECT, Phase.READY_SPARE})
+"""Phases of nodes that are tested. In others a node is repaired or verified, and may start again."""
+
+
+@dataclass
+class ActiveChecks:
+    """Implements `VerdictSource`."""
+
+    store: Store
+    clock: Clock
+    workers: WorkerNodes
+    runs: CheckRuns
+    nodes: NodeLogs
+    _running: dict[tuple[str, str], asyncio.Task[None]] = field(
+        default_factory=dict[tuple[str, str], asyncio.Task[None]]
+    )
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "ActiveChecks":
+        provided = dependencies.provided
+        workers, runs, nodes = provided.get(WorkerNodes), provided.get(CheckRuns), provided.get(NodeLogs)
+        return cls(dependencies.store, dependencies.clock, workers, runs, nodes)
+
+    async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
+        pool = await self._pool(cluster_id, workers[0].node_set) if workers else None
+        if pool is None:
+            return []
+        known = await self.runs.read(pool.metadata.id)
+        fleet = (await self.nodes.read(pool.metadata.id, pool.spec.wanted)).fleet
+        histories = [
+            self._history(cluster_id, each, known, fleet.lemons.records.get(each.name), now)
+            for each in workers
+            if each.name in fleet.nodes and fleet.nodes[each.name].phase in TESTED_IN
+        ]
+        running = sum(1 for cluster, _ in self._running if cluster == cluster_id)
+        by_name = {each.name: each for each in workers}
+        for choice in choose(histories, running, now):
+            key = (cluster_id, choice.node)
+            work = self._test(pool.metadata.id, cluster_id, by_name[choice.node], choice)
+            self._running[key] = asyncio.create_task(work)
+        return [each for worker in workers for each in _verdicts(worker, known)]
+
+    def request(self, cluster_id: str, worker: str) -> None:
+        """No verification waits for it."""
+
+    def forget(self, cluster_id: str) -> None:
+        for key in [key for key in self._running if key[0] == cluster_id]:
+            self._running.pop(key).cancel()
+
+    def _history(
+        self, cluster_id: str, worker: Worker, known: PoolRuns, record: Record | None, now: float
+    ) -> CheckHistory:
+        return replace(
+            known.history(worker.name, worker.boot),
+            is_idle=is_idle(worker, now) and (cluster_id, worker.name) not in self._running,
+            failures=record.failures if record else 0,
+            days=(now - record.since) / DAY if record else 0.0,
+        )
+
+    async def _pool(self, cluster_id: str, node_set: str) -> NodePool | None:
+        rows = await self.store.read(
+            lambda tx: [row for row in tx.owned(cluster_id) if row.kind == NODE_POOL]
+        )
+        pools = (wire.message(row, NodePool) for row in rows)
+        return next((pool for pool in pools if pool.spec.node_set == node_set), None)
+
+    async def _test(self, pool_id: str, cluster_id: str, worker: Worker, choice: Choice) -> None:
+        try:
+            at = self.clock.now().timestamp()
+            report, problem = await self._report(cluster_id, worker, choice, at)
+            await self.runs.append(pool_id, Run(worker.name, worker.boot, at, report, problem))
+        finally:
+            self._running.pop((cluster_id, worker.name), None)
+
+    async def _report(
+        self, cluster_id: str, worker: Worker, choice: Choice, at: float
+    ) -> tuple[Report | None, str]:
+        seconds = GRACE_SECONDS + sum(
+            each.seconds for each in checks.catalogue() if each.name in choice.checks
+        )
+        command = ["python3", "-I", "-c", LOADER, "run", "--stop-for-jobs", "--host", worker.name]
+        command += ["--folder", FOLDER, "--most-seconds", f"{seconds:g}"]
+        command += [f"--check={name}" for name in choice.checks]
+        try:
+            data = await self.workers.run(
+                *(cluster_id, worker.name, command, archive(), seconds + GRACE_SECONDS, MOST_REPORT_BYTES)
+            )
+            return only(decode(data, host=worker.name, at=at), choice.checks), ""
+        except (WorkersUnreachable, DocumentError) as error:
+            return None, plain(str(error))
+
+
+def is_idle(worker: Worker, now: float) -> bool:
+    """Whether a worker can be tested: it runs, has no job, and nobody but the fleet controller drained it."""
+    has_settled = worker.started_at is not None and now >= worker.started_at.timestamp() + SETTLED_SECONDS
+    is_free = not worker.is_busy and worker.job is None and not worker.states & NOT_IDLE
+    is_others = worker.is_drained and bool(drain_owner(worker.reason))
+    return worker.is_responding and has_settled and is_free and not is_others
+
+
+def only(report: Report, names: Iterable[str]) -> Report:
+    """Return what a report says of the checks that were asked for."""
+    asked = frozenset(names)
+    document = replace(
+        report.document,
+        verdicts=[each for each in report.document.verdicts if each.check in asked],
+        not_run=[each for each in report.document.not_run if each.check in asked],
+    )
+    return replace(
+        report, document=document, measured=[each for each in report.measured if each.check in asked]
+    )
+
+
+def _verdicts(worker: Worker, known: PoolRuns) -> Iterator[Verdict]:
+    """Return what the checks say of this start of a worker."""
+    node = known.nodes.get(worker.name)
+    for said, at, boot in list(node.said.values()) if node else ():
+        if boot == worker.boot and node is not None:
+            answer = with_cohort(said, at, boot, worker.name, known)
+            if isinstance(answer, Verdict):
+                yield answer
+
+
+def with_cohort(said: Verdict | NotRun, at: float, boot: str, name: str, known: PoolRuns) -> Verdict | NotRun:
+    """Return the answer of a check, or that of the cohort where it finds what the limits do not.
+
+    What the program of the node said of action and scope is not used: they are of the catalogue."""
+    check = checks.named(said.check)
+    if check is None:
+        return NotRun(said.check, "This release does not know it")
+    if isinstance(said, Verdict):
+        said = replace(
+            said, at=at, node=name, boot=boot, action=check.action, scope=check.scope, is_fatal=False
+        )
+        said = replace(said, sample=plain(said.sample), threshold=plain(said.threshold))
+        if said.status is not Status.PASS:
+            return said
+    found = _of_node(name, known, check.name)
+    faults = [(device, each) for device, each in found if each.is_fault]
+    if not found or (isinstance(said, Verdict) and not faults):
+        return said
+    status = Status.FAIL if faults else Status.PASS
+    device, worst = min(faults or found, key=lambda each: each[1].distance.z)
+    away = worst.distance
+    sample = (
+        f"{device} {-100 * away.deficit:+.1f}% of the median {away.median:.4g} {check.unit}, z {away.z:.1f}"
+    )
+    threshold = f"z >= -4 or within {100 * check.margin:g}% of {away.members} alike"
+    run = said.id.rpartition("-")[2] if isinstance(said, Verdict) else f"{at:.0f}"
+    return verdict(check, status, sample.strip(), threshold, "its cohort", Place(name, boot, at), run)
+
+
+def _of_node(name: str, known: PoolRuns, check: str) -> list[tuple[str, Found]]:
+    members = known.compared()[check].members
+    split = ((member.split("\t"), found) for member, found in members.items())
+    return [(device, found) for (node, device, _), found in split if node == name]
+
+
+def answers(node: NodeRuns, name: str, known: PoolRuns) -> list[tuple[Verdict | NotRun, float]]:
+    """Return the last answer of each check of a node, of whatever start, in the order of the catalogue."""
+    order = {each.name: place for place, each in enumerate(checks.catalogue())}
+    said = sorted(node.said.items(), key=lambda each: order.get(each[0], len(order)))
+    return [(with_cohort(answer, at, boot, name, known), at) for _, (answer, at, boot) in said]

@@ -1,0 +1,136 @@
+"""HealthCheckService: the catalogue of active checks, what they found, and how many nodes they cover.
+
+For operators of the cloud alone. Reading computes everything from the logs.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.fleet.active import catalogue as checks
+from neocloud.fleet.active.judge import threshold_of
+from neocloud.fleet.active.schedule import PROMISE, is_covered, next_at, oldest_answer
+from neocloud.fleet.agent.document import NotRun
+from neocloud.messages.neocloud.fleet.v1 import (
+    GetHealthCheckCoverageRequest,
+    HealthCheck,
+    HealthCheckCoverage,
+    ListHealthChecksRequest,
+    ListHealthChecksResponse,
+    ListNodeHealthRequest,
+    ListNodeHealthResponse,
+    NodeHealth,
+)
+from neocloud.services.fleet.active_checks import answers
+from neocloud.services.fleet.api import Pool, fold_of, pools_of
+from neocloud.services.fleet.check_runs import CheckRuns, PoolRuns
+from neocloud.services.fleet.node_logs import PoolLog
+
+PERMISSION = "fleet.healthChecks"
+SERVICE_NAME = "neocloud.fleet.v1.HealthCheckService"
+
+
+async def list_checks(call: Call, request: ListHealthChecksRequest) -> ListHealthChecksResponse:
+    await pools_of(call, "", "list")  # for operators alone
+    found = [_check(each) for each in checks.catalogue()]
+    items, token = contract.page(found, request, scope=SERVICE_NAME, key=lambda check: check.name)
+    return ListHealthChecksResponse(items=items, next_page_token=token)
+
+
+async def list_nodes(call: Call, request: ListNodeHealthRequest) -> ListNodeHealthResponse:
+    found = [each async for each in _nodes(call, request.cluster_id)]
+    scope = f"{SERVICE_NAME}/{request.cluster_id}/nodes"
+    items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)
+    return ListNodeHealthResponse(items=items, next_page_token=token)
+
+
+async def get_coverage(call: Call, request: GetHealthCheckCoverageRequest) -> HealthCheckCoverage:
+    total = HealthCheckCoverage(period_seconds=int(PROMISE))
+    now = call.dependencies.clock.now().timestamp()
+    for pool in await pools_of(call, request.cluster_id, "get"):
+        log, runs = await _known(call, pool)
+        total.nodes += len(log.fleet.nodes)
+        total.covered += sum(
+            is_covered(runs.history(name, state.boot), now) for name, state in log.fleet.nodes.items()
+        )
+        total.runs += runs.runs
+        total.preempted_runs += runs.preempted
+        longest = max(total.longest_preemption_seconds, runs.longest_preemption_s)
+        total.longest_preemption_seconds = longest
+    return total
+
+
+async def _nodes(call: Call, cluster_id: str) -> AsyncIterator[NodeHealth]:
+    for pool in await pools_of(call, cluster_id, "list"):
+        log, runs = await _known(call, pool)
+        for name in log.fleet.nodes:
+            yield _node(call, pool, name, log, runs)
+
+
+async def _known(call: Call, pool: Pool) -> tuple[PoolLog, PoolRuns]:
+    runs = await call.dependencies.provided.get(CheckRuns).read(pool.row.id)
+    return await fold_of(call, pool), runs
+
+
+def _node(call: Call, pool: Pool, name: str, log: PoolLog, runs: PoolRuns) -> NodeHealth:
+    now = call.dependencies.clock.now().timestamp()
+    history, node = runs.history(name, log.fleet.nodes[name].boot), runs.nodes.get(name)
+    spec = pool.message.spec
+    found = NodeHealth(
+        id=pool.id_of(name),
+        name=name,
+        cluster_id=spec.cluster_id,
+        cluster_name=pool.cluster_name,
+        node_set=spec.node_set,
+        is_covered=is_covered(history, now),
+    )
+    found.next_at.FromDatetime(_moment(max(now, next_at(history))))
+    if (oldest := oldest_answer(history)) is not None:
+        found.tested_at.FromDatetime(_moment(oldest))
+    if node is None:
+        return found
+    found.problem = node.problem
+    found.tried_at.FromDatetime(_moment(node.tried_at))
+    for said, at in answers(node, name, runs):
+        if isinstance(said, NotRun):
+            result = found.results.add(check=said.check, status="not_run", sample=said.why)
+        else:
+            result = found.results.add(
+                check=said.check,
+                status=said.status.value,
+                sample=said.sample,
+                threshold=said.threshold,
+                source=said.source,
+                shadow=log.fleet.breakers.in_shadow(said.check),
+            )
+        result.at.FromDatetime(_moment(at))
+    return found
+
+
+def _check(check: checks.ActiveCheck) -> HealthCheck:
+    found = HealthCheck(
+        name=check.name,
+        title=check.title,
+        needs=check.needs,
+        suites=[each.value for each in check.suites],
+        has_program=bool(check.program),
+        unit=check.unit,
+        seconds=check.seconds,
+        margin=check.margin,
+    )
+    for each in check.limits:
+        text = threshold_of(check, each)
+        found.limits.add(models=each.models, text=text, source=each.source, note=each.note)
+    return found
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+METHODS = (
+    Method(f"{SERVICE_NAME}/List", list_checks, f"{PERMISSION}.list"),
+    Method(f"{SERVICE_NAME}/ListNodes", list_nodes, f"{PERMISSION}.list"),
+    Method(f"{SERVICE_NAME}/GetCoverage", get_coverage, f"{PERMISSION}.get"),
+)
