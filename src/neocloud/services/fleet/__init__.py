@@ -2,7 +2,9 @@
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
+from neocloud.core.usage import CreditSource
 from neocloud.services.fleet.api import METHODS
+from neocloud.services.fleet.credits import FleetCredits, PoolMeter
 from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
@@ -36,7 +38,9 @@ SERVICE = Service(
     kinds=KINDS,
     methods=METHODS,
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
+    meters=(PoolMeter(),),
     provides={
+        CreditSource: FleetCredits.of,
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),
         VerdictSources: _sources,
     },
