@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A worker breaks under a job: it is detected and drained, a spare takes its place, the job runs again, the worker is verified.
+# A worker breaks under a job: it is drained, a spare takes its place, the job runs again, the worker is verified, the bill corrected.
 #   bash runs/node-failure.sh                 WORKERS=3 SPARES=1, in a cluster of its own, CLUSTER=spares
 # Every line below is a command you can type yourself. Breaking the worker needs root on this machine: it kills its slurmd.
 set -euo pipefail
@@ -53,3 +53,7 @@ until_it_says true is_spare
 neo fleet node list
 neo fleet node get "$CLUSTER/$BROKEN"
 on scancel "$JOB"
+
+say "6. The bill: neither the spare nor $BROKEN is charged while it was out of service"
+neo billing credits
+neo billing report

@@ -89,6 +89,7 @@ LONG = (
     "tests/e2e/test_topology.py::test_a_job_that_fits_into_one_block",
     "tests/e2e/test_two_clouds.py",
     "tests/images/machines/test_boot.py::test_a_full_machine",
+    "tests/services/fleet/test_kill.py::test_fifty_servers",
     "tests/objects/oci/test_more_programs.py",
     "tests/objects/s3/test_more_programs.py",
 )

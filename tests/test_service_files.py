@@ -37,6 +37,7 @@ OTHERS = {
         "active_checks.py": "runs active checks on idle workers",
         "check_runs.py": "what active checks found, from their log: the source and the API use it",
         "health_checks.py": "the API of active checks",
+        "credits.py": "what of a cluster is not charged, for billing",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },

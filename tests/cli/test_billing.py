@@ -64,6 +64,29 @@ def test_the_report_adds_up_exactly(
     assert "Total 1.3 USD" in ran.out
 
 
+CREDIT = {"part": "worker-2", "cause": "fault", "evidence": "boot:x", "reason": "it started again"}
+
+
+def test_credits_are_lines_of_their_own_and_say_why(signed_in: Neo, cloud: FakeServer) -> None:
+    taken = {**line("bank", "2026-11-01", "-0.1", quantity="-0.1"), "credit": CREDIT}
+    span = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-03T00:00:00Z"}
+    lines = [line("bank", "2026-11-01", "0.3"), taken]
+    answer = {"lines": lines, "total_cost": "0.2", "currency": "USD", **span}
+    report = contract.method(f"{USAGE}/GetReport").output
+    cloud.serve(f"{USAGE}/GetReport", contract.from_dict(report, answer))
+    out = signed_in("billing", "report").out
+    (row,) = [text for text in out.splitlines() if text.startswith("bank/worker-2: fault boot:x")]
+    assert "cpu-e2.vcpu, credit" in row and row.split()[-1] == "-0.1" and "Total 0.2 USD" in out
+    item = {"resource_name": "bank", "cause": CREDIT, "seconds": 90, "is_open": True, "amount": "0.1", **span}
+    listed = {"items": [item], "total_amount": "0.1", "currency": "USD", **span}
+    path = "neocloud.billing.v1.CreditService/List"
+    cloud.serve(path, contract.from_dict(contract.method(path).output, listed))
+    out = signed_in("billing", "credits").out
+    (row,) = [text for text in out.splitlines() if text.startswith("bank/worker-2")]
+    assert "fault boot:x" in row and "so far" in row and row.split()[-1] == "0.1"
+    assert "Total 0.1 USD" in out
+
+
 def test_what_has_no_price_is_said_and_not_counted_as_free(signed_in: Neo, billed: FakeServer) -> None:
     assert "Without a price, so not in the total: cpu-e2.fpga." in signed_in("billing", "report").err
 

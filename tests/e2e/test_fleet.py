@@ -82,6 +82,16 @@ def test_a_broken_workers_job_runs_again_on_the_spare(fleet: Cluster) -> None:
     assert "DrainRequested" not in events(fleet, other)[before[other] :], "nobody touched the healthy worker"
     assert fleet.output_of(job).count("run ") == 2, fleet.evidence(job)
     assert "neocloud: spare" in fleet.ssh(f"scontrol show node {broken}")
+    request = {"parent_id": fleet.cloud.project_id}
+    credits = fleet.cloud.call("neocloud.billing.v1.CreditService/List", request).items
+    (credit,) = [each for each in credits if each.cause.evidence == incident.evidence]
+    assert credit.cause.part == broken and credit.start.seconds == incident.detected_at.seconds
+    assert credit.end.seconds == incident.repaired_at.seconds and credit.amount > "0"
+    waited = [each for each in credits if each.cause.cause == "spare"]
+    assert {each.cause.part for each in waited if each.is_open} == {broken}
+    assert all(
+        each.end.seconds <= incident.reserved_at.seconds for each in waited if each.cause.part == spare
+    )
     said = fleet.cloud.neo("fleet", "node", "get", f"fleet/{broken}").stdout
     assert "because" in said and f", {spare}" in said and "verified again" in said
     fleet.ssh(f"scancel {job}")

@@ -101,6 +101,44 @@ class CountedUsage:
     """What it was sold for; None: what the price list says of the day."""
 
 
+@dataclass(frozen=True)
+class CreditCause:
+    """Why a part of a resource is not charged."""
+
+    part: str
+    """The part, e.g. a worker of a cluster."""
+    cause: str
+    evidence: str
+    """What shows it, by its id; "" where nothing has to."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Credit:
+    """Usage that is not charged: a part of what the meters report for the same time."""
+
+    usage: UsageRecord
+    cause: CreditCause
+    is_open: bool = False
+    """Whether it goes on at the end of the window."""
+
+
+class CreditSource(Protocol):
+    """A source of credits, computed from what is stored: the same records always give the same credits."""
+
+    async def __call__(
+        self, histories: Sequence[Sequence[HistoryEntry]], start: datetime, end: datetime
+    ) -> Sequence[Credit]:
+        """Return the credits within [start, end) for the resources with these histories, which are those of
+        all metered kinds in some projects. Credits of one resource and SKU never exceed its usage. Raises
+        CreditsUnknown."""
+        ...
+
+
+class CreditsUnknown(Exception):
+    """The records cannot be read, so no bill would be right; the message says what to do."""
+
+
 class UsageSource(Protocol):
     """A source of usage beside the meters, with a history of its own."""
 

@@ -25,6 +25,7 @@ TYPES: Mapping[str, type[Event]] = {
         *(e.Registered, e.Booted, e.Verdict, e.Judged, e.DrainRequested, e.DrainReleased, e.Drained),
         *(e.StepStarted, e.StepEnded, e.VerificationStarted, e.VerificationEnded),
         *(e.SpareReserved, e.Attached, e.Returned, e.Assigned, e.Unassigned, e.Moved),
+        *(e.Occupied, e.Vacated),
     )
 }
 """Every event that is stored, by the name under which it is."""

@@ -186,6 +186,18 @@ class Unassigned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Occupied(Event):
+    """A job runs on the node though none should have started there: it is charged."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vacated(Event):
+    """Such a job has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Moved(Event):
     """An operator, or the controller that ran out of steps, moved the node to another phase."""
 

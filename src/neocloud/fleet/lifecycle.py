@@ -98,6 +98,10 @@ class NodeState:
     is_attached: bool = False
     tenant: str = ""
     job: str = ""
+    is_occupied: bool = False
+    """Whether a job runs on it that should not have started."""
+    occupied_at: float = -math.inf
+    """When `is_occupied` last changed."""
 
     def is_schedulable(self, now: float) -> bool:
         """Return whether new work may start on the node."""
@@ -142,7 +146,7 @@ def advance(state: NodeState, event: Event) -> NodeState:
             return _attempt(state, event)
         case e.SpareReserved() | e.Attached() | e.Returned():
             return _spare(state, event)
-        case e.Assigned() | e.Unassigned():
+        case e.Assigned() | e.Unassigned() | e.Occupied() | e.Vacated():
             return _work(state, event)
         case e.Judged():
             if any(check == event.check and at >= event.at for check, at in state.findings):
@@ -162,7 +166,12 @@ def _registered(state: NodeState, event: e.Registered) -> NodeState:
     return replace(state, rack=event.rack, leaf=event.leaf, phase=phase, since=event.at)
 
 
-def _work(state: NodeState, event: e.Assigned | e.Unassigned) -> NodeState:
+def _work(state: NodeState, event: e.Assigned | e.Unassigned | e.Occupied | e.Vacated) -> NodeState:
+    if isinstance(event, e.Occupied | e.Vacated):
+        is_occupied = isinstance(event, e.Occupied)
+        if state.is_occupied is is_occupied or event.at < state.occupied_at:
+            return state
+        return replace(state, is_occupied=is_occupied, occupied_at=event.at)
     if isinstance(event, e.Assigned):
         is_late = event.at <= state.unassigned_at or event.at < state.since
         if state.job or is_late or not state.is_schedulable(event.at):

@@ -24,6 +24,7 @@ from neocloud.core import contract
 
 SERVICE = "neocloud.billing.v1.UsageService"
 FOCUS = "GetFocusReport"
+CREDIT_SERVICE = "neocloud.billing.v1.CreditService"
 PRICE_SERVICE = "neocloud.billing.v1.TokenPriceService"
 TOKEN_UNIT = "million-tokens"
 TOKEN_KINDS = ("input", "cached-input", "output")
@@ -44,6 +45,7 @@ Examples:
   neo billing usage
   neo billing report --by day --from 2026-11-01
   neo billing report --format focus > bill.csv
+  neo billing credits
   neo billing tokens
 """
 )
@@ -163,18 +165,68 @@ def summed(lines: Iterable[Any], by: By) -> list[tuple[str, ...]]:
     totals: dict[tuple[str, ...], tuple[Decimal, Decimal | None]] = {}
     for line in lines:
         group = {
-            By.RESOURCE: line.resource_name or line.resource_id,
+            By.RESOURCE: _named(line),
             By.DAY: line.day,
             By.SKU: line.sku,
             By.PROJECT: line.parent_id,
         }[by]
-        key = (group, line.sku, line.unit, line.unit_price)
+        sku = f"{line.sku}, credit" if line.HasField("credit") else line.sku
+        key = (group, sku, line.unit, line.unit_price)
         quantity, cost = totals.get(key, (Decimal(0), Decimal(0)))
         totals[key] = (quantity + Decimal(line.quantity), _added(cost, line))
     return [
         (group, sku, f"{quantity}", unit, price, _cost(cost))
         for (group, sku, unit, price), (quantity, cost) in sorted(totals.items())
     ]
+
+
+def _named(line: Any) -> str:
+    """Return the resource, and why a part of it is not charged."""
+    name = line.resource_name or line.resource_id
+    return f"{name}/{line.credit.part}: {_why(line.credit)}" if line.HasField("credit") else name
+
+
+def _why(cause: Any) -> str:
+    return f"{cause.cause} {cause.evidence}".strip()
+
+
+@app.command()
+def credits(
+    context: typer.Context,
+    start: FromOption = "",
+    end: ToOption = "",
+    project: ProjectOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show what is not charged: spares of Slurm clusters, and workers that the cloud took out of service.
+
+    The evidence is the id in the drain reason of the node. Credits are in the report as lines with negative
+    costs.
+
+    Examples:
+
+      neo billing credits
+      neo billing credits --from 2026-11-01 --output json
+    """
+    answer = _report(context, "List", start, end, project, service=CREDIT_SERVICE)
+    rows = (
+        (
+            f"{item.resource_name or item.resource_id}/{item.cause.part}",
+            _why(item.cause),
+            item.cause.reason,
+            f"{duration(item.seconds)}{' so far' if item.is_open else ''}",
+            _time(item.start),
+            item.amount,
+        )
+        for item in answer.items
+    )
+    view = table(["NOT CHARGED", "BECAUSE", "WHAT", "FOR", "SINCE", "AMOUNT"], rows, right=["FOR", "AMOUNT"])
+    show(
+        output, contract.to_document(answer), view, empty="Everything that was used in that time is charged."
+    )
+    if output is Format.TABLE and answer.items:
+        window = f"{_time(answer.start)} to {_time(answer.end)} UTC"
+        echo(f"\nTotal {answer.total_amount} {answer.currency}, {window}")
 
 
 @app.command()
@@ -298,7 +350,13 @@ def _cost(cost: Decimal | None) -> str:
 
 
 def _report(
-    context: typer.Context, method: str, start: str, end: str, project: str, page_token: str = ""
+    context: typer.Context,
+    method: str,
+    start: str,
+    end: str,
+    project: str,
+    page_token: str = "",
+    service: str = SERVICE,
 ) -> Any:
     profile = profile_of(context)
     window = {"start": parse_date(start)} if start else {}
@@ -306,7 +364,7 @@ def _report(
     with connect(profile) as client:
         request: JsonObject = {"parent_id": project_id_of(client, profile, project), **window}
         request |= {"page_token": page_token} if page_token else {}
-        return client.call(f"{SERVICE}/{method}", request)
+        return client.call(f"{service}/{method}", request)
 
 
 def parse_date(text: str) -> str:

@@ -192,6 +192,8 @@ def _incident(incident: Any) -> Iterator[tuple[str, object]]:
             yield f"  {label}", f"after {after}{spare}"
     if not incident.spare:
         yield "  replaced by", "no spare was ready"
+    if incident.credited_seconds:
+        yield "  not charged", f"{duration(incident.credited_seconds)}, see: neo billing credits"
 
 
 def _time(at: Any) -> str:

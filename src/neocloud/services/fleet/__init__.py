@@ -2,9 +2,11 @@
 
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
+from neocloud.core.usage import CreditSource
 from neocloud.services.fleet.active_checks import ActiveChecks
 from neocloud.services.fleet.api import METHODS
 from neocloud.services.fleet.check_runs import CheckRuns
+from neocloud.services.fleet.credits import FleetCredits, PoolMeter
 from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
 from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
@@ -45,7 +47,9 @@ SERVICE = Service(
     kinds=KINDS,
     methods=(*METHODS, *HEALTH_CHECK_METHODS),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
+    meters=(PoolMeter(),),
     provides={
+        CreditSource: FleetCredits.of,
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),
         CheckRuns: lambda dependencies: CheckRuns(dependencies.store),
         VerdictSources: _sources,

@@ -16,6 +16,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.event_json import BadEvent, decode, encode
 from neocloud.fleet.events import Event, Phase
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import (
     DrainNodeRequest,
     GetNodeRequest,
@@ -30,7 +31,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
 )
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.render import node_message
-from neocloud.services.fleet.types import OPERATOR_PREFIX, plain
+from neocloud.services.fleet.types import plain
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
 
@@ -162,7 +163,9 @@ async def fold_of(call: Call, pool: Pool) -> PoolLog:
 
 
 def _message(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
-    node = node_message(state, log.incidents.by_node.get(state.node), call.dependencies.clock.now())
+    incident = log.incidents.by_node.get(state.node)
+    outages = log.outages.of(state.node, incident.evidence) if incident else ()
+    node = node_message(state, incident, call.dependencies.clock.now(), outages)
     spec, status = pool.message.spec, pool.message.status
     node.id, node.cluster_id, node.node_set = pool.id_of(state.node), spec.cluster_id, spec.node_set
     node.cluster_name = pool.cluster_name

@@ -14,6 +14,7 @@ from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Status
 from neocloud.fleet.incidents import Incidents
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.outages import Outages
 from neocloud.services.fleet.types import LIMITS
 
 PAGE = 1000
@@ -30,6 +31,7 @@ class PoolLog:
     id: str
     fleet: Fleet = field(default_factory=lambda: Fleet(LIMITS, 0))
     incidents: Incidents = field(default_factory=Incidents)
+    outages: Outages = field(default_factory=Outages)
     answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
     """The last recorded answer of each check of each node, and its boot."""
     position: int = 0
@@ -51,6 +53,7 @@ class PoolLog:
             self.answers[event.node, event.check] = (event.status, event.boot)
         if self.fleet.apply(event):
             self.incidents.observe(event, before)
+            self.outages.observe(event, self.fleet.nodes[event.node], self.incidents.by_node)
 
 
 class NodeLogs:
@@ -58,10 +61,12 @@ class NodeLogs:
         self._store = store
         self._known: dict[str, PoolLog] = {}
 
-    async def read(self, pool_id: str, wanted: int) -> PoolLog:
-        """Return the state of a pool as of now. Raises BrokenLog."""
+    async def read(self, pool_id: str, wanted: int | None = None) -> PoolLog:
+        """Return the state of a pool as of now. Raises BrokenLog. `wanted`: as its spec says, for those
+        who decide."""
         log = self._known.setdefault(pool_id, PoolLog(pool_id))
-        log.fleet.wanted = wanted
+        if wanted is not None:
+            log.fleet.wanted = wanted
         while True:
             after = log.position
             found = await self._store.read(

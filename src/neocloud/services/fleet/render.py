@@ -1,14 +1,18 @@
 """From the state of a node to the message that the API shows. Pure."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.fleet.incidents import Incident
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.outages import Outage
 from neocloud.messages.neocloud.fleet.v1 import Node
 
 
-def node_message(state: NodeState, incident: Incident | None, now: datetime) -> Node:
+def node_message(
+    state: NodeState, incident: Incident | None, now: datetime, outages: Sequence[Outage] = ()
+) -> Node:
     """Return the node without what its pool knows of it."""
     node = Node(
         name=state.node,
@@ -43,6 +47,8 @@ def node_message(state: NodeState, incident: Incident | None, now: datetime) -> 
         _set_time(node.certificate.valid_until, state.certificate.valid_until)
     if incident is not None:
         _set_incident(node, incident)
+        times = (int(each.end_by(now.timestamp())) - int(each.begin) for each in outages)
+        node.last_incident.credited_seconds = sum(times)
     return node
 
 

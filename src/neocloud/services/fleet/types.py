@@ -59,7 +59,6 @@ SLURM_OWNERS = {
 ADMINISTRATOR = "slurm"
 """Owner of every other drain in Slurm: an administrator of the cluster."""
 FOREIGN_IN_SLURM = frozenset({*SLURM_OWNERS.values(), ADMINISTRATOR})
-OPERATOR_PREFIX = "operator:"
 MAX_REASON_CHARS = 180
 """Length of a reason in Slurm."""
 PLATFORM_REASON = "[neocloud] lost: "

@@ -23,6 +23,7 @@ from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmRest
 from neocloud.services.slurm.types import (
+    CHARGED_STATES,
     CLUSTER,
     CLUSTER_ID_PREFIX,
     ELASTIC_WORKER,
@@ -34,8 +35,6 @@ from neocloud.services.slurm.types import (
 )
 from neocloud.services.slurm.worker_agents import PodAgents
 from neocloud.services.slurm.worker_nodes import ClusterWorkers
-
-CHARGED_STATES = frozenset({State.READY, State.UPDATING})
 
 
 class ClusterMeter:

@@ -36,6 +36,9 @@ USABLE_STATES = frozenset({State.READY, State.UPDATING})
 """A cluster takes jobs in these states."""
 
 
+CHARGED_STATES = frozenset({State.READY, State.UPDATING})
+
+
 class ConditionType(StrEnum):
     READY = "Ready"
     NODES_AVAILABLE = "NodesAvailable"

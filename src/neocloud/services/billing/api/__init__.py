@@ -1,9 +1,9 @@
 """Custom verbs of billing: usage and bills, estimates, token prices, cost of ownership."""
 
-from neocloud.services.billing.api import estimates, focus, tco, usage
+from neocloud.services.billing.api import credits, estimates, focus, tco, usage
 from neocloud.services.billing.api.focus import StoreFocusBills, get_focus_report
 from neocloud.services.billing.api.usage import get_report, list_usage
 
-METHODS = (*usage.METHODS, *focus.METHODS, *estimates.METHODS, *tco.METHODS)
+METHODS = (*usage.METHODS, *credits.METHODS, *focus.METHODS, *estimates.METHODS, *tco.METHODS)
 
 __all__ = ["METHODS", "StoreFocusBills", "get_focus_report", "get_report", "list_usage"]

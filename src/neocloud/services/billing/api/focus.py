@@ -11,9 +11,9 @@ from neocloud.core import contract
 from neocloud.core.service import Call, Dependencies, Method
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.billing.v1 import FocusReport, GetFocusReportRequest
-from neocloud.services.billing.api.usage import Window, usage, usage_window
+from neocloud.services.billing.api.usage import Window, rated, usage_window
 from neocloud.services.billing.rules import focus
-from neocloud.services.billing.rules.cost import Line, rate
+from neocloud.services.billing.rules.cost import Line
 from neocloud.services.billing.rules.price_list import price_list
 from neocloud.services.billing.types import REPORT_PERMISSION
 from neocloud.services.iam.types import CONTAINER, is_tenant
@@ -67,7 +67,7 @@ def _position(request: GetFocusReportRequest, scope: str, now: datetime) -> tupl
 
 async def _rows(dependencies: Dependencies, parent_id: str, day: Window) -> str:
     prices = price_list(dependencies.provided)
-    lines = rate(await usage(dependencies, parent_id, day), prices)
+    lines = await rated(dependencies, parent_id, day)
     if not lines:
         return ""
     region = getattr(dependencies.settings, "region", "")

@@ -14,12 +14,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from neocloud.core import contract
+from neocloud.core.contract import ApiError
 from neocloud.core.service import Call, Dependencies, Method
 from neocloud.core.store.protocol import HistoryEntry, Transaction
-from neocloud.core.usage import CountedUsage, Meter, Meters, UsageRecord, UsageSource, kept_from
+from neocloud.core.usage import (
+    CountedUsage,
+    Credit,
+    CreditCause,
+    CreditSource,
+    CreditsUnknown,
+    Meter,
+    Meters,
+    UsageRecord,
+    UsageSource,
+    kept_from,
+)
+from neocloud.messages.neocloud.billing.v1 import CreditCause as CreditCauseMessage
 from neocloud.messages.neocloud.billing.v1 import (
     GetFocusReportRequest,
     GetReportRequest,
+    ListCreditsRequest,
     ListUsageRequest,
     ListUsageResponse,
     Report,
@@ -70,7 +84,7 @@ async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse
 async def get_report(call: Call, request: GetReportRequest) -> Report:
     window = usage_window(request, call.dependencies.clock.now())
     prices = price_list(call.dependencies.provided)
-    lines = rate(await usage(call.dependencies, request.parent_id, window), prices)
+    lines = await rated(call.dependencies, request.parent_id, window)
     return Report(
         lines=[_line_message(line) for line in lines],
         total_cost=f"{total(lines):f}",
@@ -81,7 +95,7 @@ async def get_report(call: Call, request: GetReportRequest) -> Report:
 
 
 def usage_window(
-    request: ListUsageRequest | GetReportRequest | GetFocusReportRequest, now: datetime
+    request: ListUsageRequest | GetReportRequest | GetFocusReportRequest | ListCreditsRequest, now: datetime
 ) -> Window:
     """Return the requested window, without the future; by default from the start of the month until now."""
     now = now.replace(microsecond=0)
@@ -95,7 +109,21 @@ def usage_window(
 
 
 async def usage(dependencies: Dependencies, parent_id: str, window: Window) -> Sequence[Record]:
-    """Return the usage of a project or tenant. Raises ApiError."""
+    """Return the usage of a project or tenant, before credits. Raises ApiError."""
+    return (await usage_and_credits(dependencies, parent_id, window, credits=None))[0]
+
+
+async def rated(dependencies: Dependencies, parent_id: str, window: Window) -> Sequence[Line]:
+    """Return the lines of a bill. Raises ApiError."""
+    source = dependencies.provided.find(CreditSource)
+    records, credits = await usage_and_credits(dependencies, parent_id, window, credits=source)
+    return rate(records, price_list(dependencies.provided), credits)
+
+
+async def usage_and_credits(
+    dependencies: Dependencies, parent_id: str, window: Window, *, credits: CreditSource | None
+) -> tuple[Sequence[Record], Sequence[Credit]]:
+    """Return the usage, and what of it is not charged. Raises ApiError."""
     provided, store = dependencies.provided, dependencies.store
     meters, source = provided.get(Meters), provided.find(UsageSource)
     projects, kept = await store.read(lambda tx: (_projects(tx, parent_id), kept_from(tx)))
@@ -112,7 +140,11 @@ async def usage(dependencies: Dependencies, parent_id: str, window: Window) -> S
     ]
     if source is not None:
         found += await asyncio.to_thread(lambda: list(source(projects, window.start, window.end)))
-    return sorted(found, key=key)
+    try:
+        credited = await credits(histories, window.start, window.end) if credits else ()
+    except CreditsUnknown as error:
+        raise ApiError(contract.Code.DATA_LOSS, str(error)) from error
+    return sorted(found, key=key), credited
 
 
 def _projects(tx: Transaction, parent_id: str) -> Sequence[str]:
@@ -167,6 +199,13 @@ def _line_message(line: Line) -> ReportLine:
         cost="" if line.cost is None else f"{line.cost:f}",
         is_unpriced=line.cost is None,
         parent_id=line.parent_id,
+        credit=None if line.credit is None else cause_message(line.credit),
+    )
+
+
+def cause_message(cause: CreditCause) -> CreditCauseMessage:
+    return CreditCauseMessage(
+        part=cause.part, cause=cause.cause, evidence=cause.evidence, reason=cause.reason
     )
 
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 from google.protobuf.message import Message
 
 from neocloud.core.kind import Violation
-from neocloud.core.usage import CountedUsage, UsageRecord
+from neocloud.core.usage import CountedUsage, Credit, CreditCause, UsageRecord
 from neocloud.messages.nebius.compute.v1 import (
     CreateDiskRequest,
     CreateFilesystemRequest,
@@ -54,6 +54,8 @@ class Line:
     cost: Decimal | None
     parent_id: str = ""
     """The project that pays."""
+    credit: CreditCause | None = None
+    """Why the tenant is not charged for this: quantity and cost are negative then."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,21 @@ class _Group:
     unit_size: int = 0
     sold_at: Decimal | None = None
     """None: at the price of the price list."""
+    credit: CreditCause | None = None
 
     @property
-    def order(self) -> tuple[date, str, str, str, Decimal]:
-        return self.day, self.resource_id, self.sku, self.parent_id, self.sold_at or Decimal(0)
+    def order(self) -> tuple[object, ...]:
+        cause = (self.credit.part, self.credit.cause, self.credit.evidence) if self.credit else ()
+        return self.day, self.resource_id, self.sku, self.parent_id, self.sold_at or Decimal(0), cause
 
 
-def rate(records: Iterable[UsageRecord | CountedUsage], prices: PriceList) -> Sequence[Line]:
-    """Return the lines in order of day, resource and SKU."""
+def rate(
+    records: Iterable[UsageRecord | CountedUsage], prices: PriceList, credits: Iterable[Credit] = ()
+) -> Sequence[Line]:
+    """Return the lines in order of day, resource and SKU, credits after what they are a part of.
+
+    A credit is rounded down, so that all credits of a line are never more than the line.
+    """
     amounts: dict[_Group, int] = {}
     names: dict[_Group, tuple[datetime, str]] = {}
     for record in records:
@@ -85,6 +94,11 @@ def rate(records: Iterable[UsageRecord | CountedUsage], prices: PriceList) -> Se
             amounts[group] = amounts.get(group, 0) + amount
             named = _named(group)
             names[named] = max(names.get(named, (record.start, "")), (record.start, record.resource_name))
+    for credit in credits:
+        for group, amount in _amounts(credit.usage):
+            credited = replace(group, credit=credit.cause)
+            amounts[credited] = amounts.get(credited, 0) + amount
+            names.setdefault(_named(credited), (credit.usage.start, credit.usage.resource_name))
     ordered = sorted(amounts, key=lambda group: group.order)
     return [_line(group, names[_named(group)][1], amounts[group], prices) for group in ordered]
 
@@ -104,7 +118,7 @@ def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]
 
 def _named(group: _Group) -> _Group:
     """Return the group whose newest name is shown: the resource, or each model of one that serves several."""
-    same = replace(group, day=date.min, sold_at=None)
+    same = replace(group, day=date.min, sold_at=None, credit=None)
     return same if group.unit else replace(same, sku="")
 
 
@@ -131,17 +145,19 @@ def _line(group: _Group, name: str, amount: int, prices: PriceList) -> Line:
     if sku is not None and not group.unit:
         unit, size = sku.unit.label, sku.unit.parts
     quantity = Fraction(amount, size)
+    rounded, sign = (_rounded, 1) if group.credit is None else (_rounded_down, -1)
     return Line(
         resource_id=group.resource_id,
         resource_kind=group.resource_kind,
         resource_name=name,
         day=group.day,
         sku=group.sku,
-        quantity=_rounded(quantity),
+        quantity=sign * rounded(quantity),
         unit=unit,
         unit_price=price,
-        cost=None if price is None else _rounded(quantity * Fraction(price)),
+        cost=None if price is None else sign * rounded(quantity * Fraction(price)),
         parent_id=group.parent_id,
+        credit=group.credit,
     )
 
 
@@ -150,6 +166,10 @@ def _rounded(value: Fraction) -> Decimal:
     millionths, rest = divmod(value.numerator * 10**DECIMALS, value.denominator)
     millionths += 2 * rest >= value.denominator
     return Decimal(millionths).scaleb(-DECIMALS)
+
+
+def _rounded_down(value: Fraction) -> Decimal:
+    return Decimal(value.numerator * 10**DECIMALS // value.denominator).scaleb(-DECIMALS)
 
 
 DiskType = DiskSpec.DiskType

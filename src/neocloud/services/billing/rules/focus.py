@@ -117,7 +117,7 @@ def _row(line: Line, account: Account) -> dict[str, str]:
         "BillingAccountName": _name(account.tenant_name),
         "BillingAccountType": "Tenant",
         "BillingCurrency": account.currency,
-        "ChargeCategory": "Usage",
+        "ChargeCategory": "Usage" if line.credit is None else "Credit",
         "ChargeClass": "",
         "ChargeFrequency": "Usage-Based",
         "InvoiceIssuerName": ISSUER,
@@ -145,6 +145,8 @@ def _money(line: Line) -> dict[str, str]:
     cost = f"{line.cost or _NOTHING:f}"
     price = "" if line.unit_price is None else f"{line.unit_price:f}"
     quantity = f"{line.quantity:f}"
+    if line.credit is not None:
+        return _credited(line, cost, measure)
     return {
         **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
         **dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), price),
@@ -156,6 +158,23 @@ def _money(line: Line) -> dict[str, str]:
         "SkuPriceDetails": "",
         "SkuPriceId": f"{line.sku}/{price}" if price else "",
         "x_IsUnpriced": "false" if price else "true",
+    }
+
+
+def _credited(line: Line, cost: str, measure: _Measure) -> dict[str, str]:
+    """Return what a credit has: the costs are negative, and nothing was consumed or priced."""
+    cause = line.credit
+    assert cause is not None
+    quantity = f"{-line.quantity:f} {measure.unit} of {line.sku}"
+    why = f"{cause.part}: {cause.cause}{f', {cause.evidence}' if cause.evidence else ''}"
+    nothing = ("ContractedUnitPrice", "ListUnitPrice", "ConsumedQuantity", "PricingQuantity")
+    return {
+        **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
+        **dict.fromkeys((*nothing, "ConsumedUnit", "PricingUnit", "SkuPriceDetails", "SkuPriceId"), ""),
+        "ChargeDescription": f"Credit for {quantity}, not charged because of {why}",
+        "SkuId": line.sku,
+        "SkuMeter": measure.meter,
+        "x_IsUnpriced": "true" if line.cost is None else "false",
     }
 
 

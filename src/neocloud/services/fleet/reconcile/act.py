@@ -12,8 +12,9 @@ from neocloud.fleet.actions import Action
 from neocloud.fleet.events import OURS, Event, Phase, Status, Verdict
 from neocloud.fleet.incidents import Incident
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.outages import OPERATOR_PREFIX
 from neocloud.services.fleet.public import VerdictSource
-from neocloud.services.fleet.types import LIMITS, OPERATOR_PREFIX, plain
+from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.slurm.public import FLEET_PREFIX, LOST_PREFIX, Worker, WorkerNodes
 
 SPARE_REASON = FLEET_PREFIX + "spare"

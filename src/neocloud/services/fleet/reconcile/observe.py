@@ -18,6 +18,11 @@ from neocloud.services.slurm.public import Worker
 
 LEAST_SECONDS_BETWEEN_DRAINS = 60.0
 """A drain of an owner who has released the node more recently is recorded later: tenants set reasons."""
+LEAST_SECONDS_OCCUPIED = 60.0
+"""How long a job counts at the least that was started on a worker out of service: root of a cluster can start
+and end such jobs as fast as it likes."""
+WITH_JOBS = frozenset({Phase.IN_SERVICE, Phase.DRAINING})
+"""Phases in which a job on a worker is nothing special."""
 LEFT = "it is no longer in the spec of its cluster"
 
 
@@ -50,6 +55,7 @@ def new_events(
             add(_foreign(worker, draft.nodes[worker.name], now))
             add(_work(worker, tenant, draft.nodes[worker.name], now))
             add(_emptied(worker, draft.nodes[worker.name], now))
+            add(_occupied(worker, draft.nodes[worker.name], now))
     for name in [name for name in draft.nodes if name not in seen]:
         add(_left(draft.nodes[name], now))
     return found
@@ -91,6 +97,16 @@ def _work(worker: Worker, tenant: str, state: NodeState, now: float) -> Iterator
         yield e.Unassigned(now, worker.name, state.job)
     if job and state.job != job:
         yield e.Assigned(now, worker.name, tenant, job)
+
+
+def _occupied(worker: Worker, state: NodeState, now: float) -> Iterator[Event]:
+    """Root of a cluster can resume a worker that is out of service, and run jobs there."""
+    job = str(worker.job) if worker.job else ""
+    takes_over = state.phase is Phase.READY_SPARE and state.reserved_for is not None
+    if job and job != state.job and state.phase not in WITH_JOBS and not takes_over:
+        yield e.Occupied(now, worker.name, job)
+    elif not job and state.is_occupied and now >= state.occupied_at + LEAST_SECONDS_OCCUPIED:
+        yield e.Vacated(now, worker.name)
 
 
 def _emptied(worker: Worker, state: NodeState, now: float) -> Iterator[Event]:

@@ -1,0 +1,140 @@
+# pyright: strict
+"""When nodes do not serve because of the platform, as a fold over the events of nodes: what a tenant is not
+charged for, and why.
+
+A tenant has root on its nodes, so nothing that it can write or break makes a node both usable and free: a
+drain of its own is charged, and so is a node out of service while a job runs on it, after a short time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from neocloud.fleet.events import OURS, Event, Phase
+from neocloud.fleet.incidents import Incident
+from neocloud.fleet.lifecycle import NodeState
+
+OPERATOR_PREFIX = "operator:"
+MAINTENANCE_PREFIX = "window:"
+"""Owners of drains that the platform records. Every other owner but the controller is read from the reason
+of a drain in Slurm, which the tenant can write."""
+GRACE_SECONDS = 600.0
+"""How long a job may run on a node after its fault was detected before the node is charged again."""
+
+
+class Cause(StrEnum):
+    SPARE = "spare"
+    FAULT = "fault"
+    OPERATOR = "operator"
+    MAINTENANCE = "maintenance"
+    VERIFICATION = "verification"
+    """It has not passed its checks since its last start, or they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A node did not serve from `begin` to `end`, or still does not."""
+
+    node: str
+    cause: Cause
+    evidence: str
+    """The verdict or start that speaks against the node; what an operator wrote."""
+    reason: str
+    begin: float
+    end: float | None = None
+    limit: float | None = None
+    """When it ends at the latest: a job that runs on a faulty node uses it."""
+
+    def end_by(self, now: float) -> float:
+        """Return when it ended, or how far it has come."""
+        found = now if self.end is None else self.end
+        return max(self.begin, found if self.limit is None else min(found, self.limit))
+
+
+class Outages:
+    def __init__(self) -> None:
+        self._ended: list[Outage] = []
+        self._open: dict[str, Outage] = {}
+        self._served_since: dict[str, float] = {}
+        """End of the last outage of each node: outages of a node never overlap."""
+
+    @property
+    def all(self) -> Sequence[Outage]:
+        return [*self._ended, *self._open.values()]
+
+    def of(self, node: str, evidence: str) -> Sequence[Outage]:
+        """Return the outages of a node for one reason."""
+        return [each for each in self.all if each.node == node and each.evidence == evidence]
+
+    def observe(self, event: Event, after: NodeState, incidents: Mapping[str, Incident]) -> None:
+        """Take in an event that changed its node, which is `after` now."""
+        found, known = _cause(after), self._open.get(after.node)
+        if known is not None and found == (known.cause, known.evidence):
+            is_draining = after.phase is Phase.DRAINING
+            if known.limit is None or is_draining or event.at <= known.limit:
+                self._open[after.node] = known if is_draining else replace(known, limit=None)
+                return
+        if known is not None:
+            del self._open[after.node]
+            ended = replace(known, end=max(known.begin, known.end_by(event.at)))
+            self._ended.append(ended)
+            self._served_since[after.node] = ended.end_by(event.at)
+        if found is not None:
+            self._open[after.node] = self._begun(event, after, *found, incidents.get(after.node))
+
+    def _begun(
+        self, event: Event, state: NodeState, cause: Cause, evidence: str, incident: Incident | None
+    ) -> Outage:
+        begin, reason, limit = event.at, _REASONS[cause], None
+        if cause is Cause.FAULT and incident is not None and incident.evidence == evidence:
+            reason = incident.reason
+            begin = _detected(event.at, state, incident)
+        elif cause in (Cause.OPERATOR, Cause.MAINTENANCE):
+            reason = evidence
+        if state.phase is Phase.DRAINING:
+            limit = state.since + GRACE_SECONDS
+        begin = max(begin, self._served_since.get(state.node, begin))
+        return Outage(state.node, cause, evidence, reason, begin, limit=limit)
+
+
+_REASONS: Mapping[Cause, str] = {
+    Cause.SPARE: "it waits as a spare",
+    Cause.FAULT: "drained by the controller",
+    Cause.OPERATOR: "",
+    Cause.MAINTENANCE: "",
+    Cause.VERIFICATION: "it has not passed its checks since its last start",
+}
+
+
+def is_of_platform(owner: str) -> bool:
+    return owner == OURS or owner.startswith((OPERATOR_PREFIX, MAINTENANCE_PREFIX))
+
+
+def _detected(at: float, state: NodeState, incident: Incident) -> float:
+    """Return from when on a node that is drained now was of no use to a job, or nearly."""
+    if state.phase is not Phase.DRAINING:
+        return at
+    used_until = at if state.job else state.unassigned_at
+    if state.is_occupied:
+        return at
+    return min(at, max(incident.detected_at, used_until - GRACE_SECONDS))
+
+
+def _cause(state: NodeState) -> tuple[Cause, str] | None:
+    """Return why the node does not serve and what shows it; None while it is charged."""
+    if state.phase in (Phase.IN_SERVICE, Phase.SUSPECT) or state.is_occupied:
+        return None
+    if any(not is_of_platform(hold.owner) for hold in state.holds):
+        return None
+    if state.phase is Phase.READY_SPARE:
+        return None if state.reserved_for is not None else (Cause.SPARE, "")
+    ours = next((hold for hold in state.holds if hold.owner == OURS), None)
+    if ours is not None:
+        return Cause.FAULT, ours.evidence
+    if state.phase is Phase.DRAINING:
+        return None  # its job runs on until it ends
+    for cause, prefix in ((Cause.MAINTENANCE, MAINTENANCE_PREFIX), (Cause.OPERATOR, OPERATOR_PREFIX)):
+        for hold in state.holds:
+            if hold.owner.startswith(prefix):
+                return cause, hold.evidence
+    return Cause.VERIFICATION, ""
