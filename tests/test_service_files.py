@@ -33,6 +33,7 @@ OTHERS = {
         "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "fleet": {
+        "metrics.py": "what /metrics tells of nodes",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },
@@ -56,6 +57,7 @@ OTHERS = {
     "slurm": {
         "access.py": "the client of a cluster's login node",
         "accounting.py": "what a job got and used",
+        "metrics.py": "what /metrics tells of clusters",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
         "worker_nodes.py": "the workers of clusters, for the fleet service",

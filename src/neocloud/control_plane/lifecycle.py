@@ -20,7 +20,9 @@ from neocloud.control_plane.public_certificate.renewal import PublicCertificate
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
+from neocloud.core.callers import load_or_make_scrape_key
 from neocloud.core.clock import Clock
+from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
@@ -36,6 +38,7 @@ from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_
 from neocloud.engines.base import Capabilities, Engine
 from neocloud.server import ApiServer, CertificateState, Middleware, ServerCertificate, no_middleware
 from neocloud.server.http_server import StatusReport
+from neocloud.server.metrics_page import MetricsPage
 from neocloud.server.retention import forget_old_history
 
 logger = logging.getLogger(__name__)
@@ -135,7 +138,8 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         first = await composition.bootstrap(store)
         await backfill_defaults(store, composition.services, clock.now(), settings)
         inventory = await engine.capabilities()
-        dependencies = Dependencies(store, clock, engine, settings, composition.provided.copy())
+        provided = composition.provided.copy().add(Metrics, Metrics())
+        dependencies = Dependencies(store, clock, engine, settings, provided)
         register_services(composition.services, dependencies)
         dependencies.provided.build()
         worker = _worker(composition, dependencies)
@@ -149,7 +153,16 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             tenant_id = first.tenant_id
             return await _status(composition, tenant_id, authorizer, subject, certificate, dependencies)
 
-        server = _api_server(composition, dependencies, authorizer, worker, inventory, status)
+        async def require_operator(subject: Subject) -> None:
+            try:
+                await authorizer.authorize(subject, MACHINE_PERMISSION, first.tenant_id)
+            except contract.ApiError as error:
+                text = "Only an operator of this cloud can read its metrics."
+                raise contract.permission_denied(MACHINE_PERMISSION, "", text) from error
+
+        key = await asyncio.to_thread(load_or_make_scrape_key, settings.home)
+        metrics = MetricsPage(composition.services, dependencies, worker, key, require_operator)
+        server = _api_server(composition, dependencies, authorizer, worker, inventory, status, metrics)
         await server.start()
         stack.push_async_callback(server.stop)
         gateway = composition.gateway(server.addresses.grpc) if composition.gateway else None
@@ -186,6 +199,7 @@ def _api_server(
     worker: Worker,
     inventory: Capabilities,
     status: StatusReport,
+    metrics: MetricsPage,
 ) -> ApiServer:
     settings, store = composition.settings, dependencies.store
     return ApiServer(
@@ -202,6 +216,7 @@ def _api_server(
         inventory=lambda: inventory,
         status=status,
         middleware=composition.middleware(store),
+        metrics=metrics,
     )
 
 
@@ -215,6 +230,7 @@ def _worker(composition: Composition, dependencies: Dependencies) -> Worker:
         kinds=[kind for service in services for kind in service.kinds],
         new_id=contract.new_id,
         after_run=composition.after_run,
+        on_result=dependencies.provided.get(Metrics).reconciled,
     )
 
 

@@ -3,6 +3,7 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.services.fleet.api import METHODS
+from neocloud.services.fleet.metrics import metrics
 from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
@@ -36,6 +37,7 @@ SERVICE = Service(
     kinds=KINDS,
     methods=METHODS,
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
+    metrics=metrics,
     provides={
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),
         VerdictSources: _sources,
