@@ -11,7 +11,7 @@ from neocloud.core.callers import scrape_key_file
 from neocloud.core.contract import ApiError
 from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.engines.base import Reference
-from neocloud.services.slurm.metrics import node_state
+from neocloud.services.slurm.metrics import Queues, node_state
 from tests.monitoring.cloud import MeasuredCloud, measured_cloud
 
 
@@ -111,7 +111,7 @@ async def test_a_service_that_breaks_hides_no_other(
         await asyncio.Event().wait()
 
     monkeypatch.setattr("neocloud.server.metrics_page.SERVICE_SECONDS", 0.1)
-    monkeypatch.setattr("neocloud.services.slurm.metrics.Queues.read", lambda self, ids: hangs(ids))
+    monkeypatch.setattr(Queues, "read", lambda self, ids: hangs(ids))
     text = await cloud.samples()
     assert "neocloud_slurm_nodes" not in text and "neocloud_fleet_nodes" in text
     assert 'neocloud_metrics_collection_errors_total{service="slurm"} 1.0' in text
