@@ -47,6 +47,7 @@ OTHERS = {
         "model_server_key.py": "the key between gateway and model servers",
         "gateway_link.py": "what gateway and control plane tell each other",
     },
+    "monitoring": {"history.py": "the client of the store of metrics"},
     "quotas": {"quotas.yaml": "the usual limits", "ledger.py": "counters, in the creating transaction"},
     "registry": {
         "artifact_files.py": "what manifests of other artifacts say",

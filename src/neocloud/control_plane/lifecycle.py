@@ -108,6 +108,10 @@ class Composition:
     """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""
     objects: Callable[[str], "Companion"] | None = None
     """Makes the object gateway's process in the same way."""
+    metrics_store: Callable[[], "Companion"] | None = None
+    """Makes the process of the store of metrics."""
+    collect: Callable[[Mapping[str, str]], None] = lambda addresses: None
+    """Has the store collect from these addresses, by the name of the job."""
     after_run: Callable[[str], None] = lambda kind: None
     """Called with the kind of each resource after a run of its reconciler."""
 
@@ -169,10 +173,14 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         objects = composition.objects(server.addresses.grpc) if composition.objects else None
         if objects is not None and settings.emulator:
             stack.push_async_callback(objects.stop)  # nothing of an emulator outlives it
-        companions = [each for each in (gateway, objects) if each is not None]
+        store_of_metrics = composition.metrics_store() if composition.metrics_store else None
+        companions = [each for each in (gateway, objects, store_of_metrics) if each is not None]
         addresses = await asyncio.gather(*(each.start() for each in companions))
         started = dict(zip(companions, addresses, strict=True))
         server.gateway_port = gateway.public_port if gateway else 0
+        if store_of_metrics is not None:
+            known = {"control-plane": server.addresses.http, "gateway": started[gateway] if gateway else ""}
+            await asyncio.to_thread(composition.collect, {job: at for job, at in known.items() if at})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             to_watch = _background(composition, store, server, worker, public)

@@ -142,6 +142,20 @@ def metrics_folder(home: Path) -> Path:
     return home / "metrics"
 
 
+STORE_USER = "neocloud"
+"""With which the store of metrics is called, beside its password."""
+
+
+def metrics_password_file(home: Path) -> Path:
+    return metrics_folder(home) / "password"
+
+
+def ensure_metrics_password(home: Path) -> Path:
+    """Return the file with the password of the store of metrics, a new one when there is none."""
+    _load_or_make_key(metrics_password_file(home))
+    return metrics_password_file(home)
+
+
 def scrape_key_file(home: Path) -> Path:
     return metrics_folder(home) / "scrape.key"
 
