@@ -69,7 +69,7 @@ REAL = (
     "tests/services/slurm/test_kill.py",
     "tests/test_wheel.py",
 )
-REAL_FIXTURES = {"busybox_root", "postgres"}
+REAL_FIXTURES = {"busybox_root", "metrics_program", "postgres"}
 """Whatever uses one of these is of the tier `real`, too, and so is what has the parameter "postgresql"."""
 LONG = (
     "tests/conformance/test_dstack.py",
@@ -116,6 +116,7 @@ GROUPS = {
     "studio": ("tests/conformance/openai",),
     "pages": ("tests/gateway/pages",),
     "emulator": ("tests/emulator",),
+    "metrics": ("tests/monitoring",),
     "databases": (
         "tests/core/store",
         "tests/core/reconcile/test_reservations.py",

@@ -38,6 +38,7 @@ OTHERS = {
         "check_runs.py": "what active checks found, from their log: the source and the API use it",
         "health_checks.py": "the API of active checks",
         "credits.py": "what of a cluster is not charged, for billing",
+        "metrics.py": "what /metrics tells of nodes",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },
@@ -51,6 +52,7 @@ OTHERS = {
         "model_server_key.py": "the key between gateway and model servers",
         "gateway_link.py": "what gateway and control plane tell each other",
     },
+    "monitoring": {"history.py": "the client of the store of metrics"},
     "quotas": {"quotas.yaml": "the usual limits", "ledger.py": "counters, in the creating transaction"},
     "registry": {
         "artifact_files.py": "what manifests of other artifacts say",
@@ -61,6 +63,7 @@ OTHERS = {
     "slurm": {
         "access.py": "the client of a cluster's login node",
         "accounting.py": "what a job got and used",
+        "metrics.py": "what /metrics tells of clusters",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
         "worker_agents.py": "the node agents of workers, for the fleet service",

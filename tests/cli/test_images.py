@@ -117,14 +117,14 @@ def test_a_forced_build_starts_from_nothing(recipe: Path, home: Path) -> None:
     assert shown == ["['--force']", "['--only', 'tiny']"]
 
 
-def test_what_only_machines_need_is_not_built_by_up(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_some_need_is_not_built_by_up(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CMP-08: `neo up` must not wait for disks of machines."""
     recipe.touch()
-    for name in ("launcher", "machine"):
+    for name in ("launcher", "machine", "metrics"):
         (recipe.parents[1] / name).mkdir()
         (recipe.parents[1] / name / "build").touch()
     assert images.image_names() == ["slurm"]
-    assert images.all_image_names() == ["launcher", "machine", "slurm"]
+    assert images.all_image_names() == ["launcher", "machine", "metrics", "slurm"]
 
 
 def test_an_unknown_image_lists_the_known_ones(recipe: Path, neo: Neo) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from neocloud.cli.commands import top
+from neocloud.cli.live_screen import shares
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.resources.lookup import CLUSTERS, DEPLOYMENTS, INSTANCES, ProjectClient
 from neocloud.client.connection import connect
@@ -231,9 +232,9 @@ def test_a_screen_is_not_higher_than_the_terminal(height: int) -> None:
 
 
 def test_a_short_table_leaves_its_lines_to_the_others() -> None:
-    assert top.shares([2, 40, 40], 20) == [2, 9, 9]
-    assert top.shares([2, 3], 20) == [2, 3]
-    assert top.shares([5, 5], 0) == [1, 1]
+    assert shares([2, 40, 40], 20) == [2, 9, 9]
+    assert shares([2, 3], 20) == [2, 3]
+    assert shares([5, 5], 0) == [1, 1]
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"])

@@ -99,7 +99,7 @@ def test_a_failing_command_is_told_with_its_last_words(builder):
         builder.run(["sh", "-c", "echo no such mirror; exit 3"])
 
 
-@pytest.mark.parametrize("image", ["slurm", "jail", "launcher", "machine"])
+@pytest.mark.parametrize("image", ["slurm", "jail", "launcher", "machine", "metrics"])
 def test_check_tells_by_exit_code_and_changes_nothing(image, tmp_path):
     command = [sys.executable, str(IMAGES / image / "build"), "--check", "--output", str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == 1

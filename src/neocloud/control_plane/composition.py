@@ -28,6 +28,7 @@ from neocloud.control_plane.gateway_supervisor import (
 )
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
+from neocloud.control_plane.metrics_store import metrics_store, stop_metrics_store, write_scrape_file
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
 from neocloud.control_plane.tls import certificate_files, gateway_names
@@ -71,6 +72,7 @@ from neocloud.services import (
     fleet,
     iam,
     inference,
+    monitoring,
     operator,
     quotas,
     registry,
@@ -95,6 +97,7 @@ SERVICE_MODULES = (
     quotas,
     audit,
     export,
+    monitoring,
     operator,
 )
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
@@ -198,6 +201,9 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
                 log_format=settings.log_format,
             )
 
+        store_of_metrics = metrics_store(settings) if settings.metrics else None
+        if store_of_metrics is None:
+            await stop_metrics_store(settings.home)
         composition = compose(settings, engine, clock)
 
         async def bootstrap(store: Store) -> lifecycle.FirstTenant:
@@ -210,6 +216,8 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             background_task=follow,
             gateway=gateway,
             objects=_objects(settings, storage_access),
+            metrics_store=store_of_metrics,
+            collect=partial(write_scrape_file, settings.home),
         )
     finally:
         await engine.close()
@@ -285,6 +293,8 @@ def _public_gateway(settings: Settings, kind: GatewayKind, port: int) -> PublicG
 
 @asynccontextmanager
 async def on_emulator(settings: Settings) -> AsyncGenerator[Composition, None]:
+    if settings.metrics:
+        raise BadSettings("--metrics: the emulator has nothing to measure. Leave it out.")
     clock = SystemClock()
     async with emulator.emulated_machine(settings, clock) as machine:
         composition = emulator.emulated(compose(settings, machine.engine, clock), machine)
@@ -300,6 +310,7 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     engine = None if settings.emulator else PodmanEngine(settings.home, public_interface=interface)
     with state_dir.locked(settings):
         await stop_gateway(settings.home, OBJECT_GATEWAY)
+        await stop_metrics_store(settings.home)
         if engine is not None:
             await stop_gateway(settings.home)
             try:

@@ -20,7 +20,9 @@ from neocloud.control_plane.public_certificate.renewal import PublicCertificate
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
+from neocloud.core.callers import load_or_make_scrape_key
 from neocloud.core.clock import Clock
+from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
@@ -36,6 +38,7 @@ from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_
 from neocloud.engines.base import Capabilities, Engine
 from neocloud.server import ApiServer, CertificateState, Middleware, ServerCertificate, no_middleware
 from neocloud.server.http_server import StatusReport
+from neocloud.server.metrics_page import MetricsPage
 from neocloud.server.retention import forget_old_history
 
 logger = logging.getLogger(__name__)
@@ -105,6 +108,10 @@ class Composition:
     """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""
     objects: Callable[[str], "Companion"] | None = None
     """Makes the object gateway's process in the same way."""
+    metrics_store: Callable[[], "Companion"] | None = None
+    """Makes the process of the store of metrics."""
+    collect: Callable[[Mapping[str, str]], None] = lambda addresses: None
+    """Has the store collect from these addresses, by the name of the job."""
     after_run: Callable[[str], None] = lambda kind: None
     """Called with the kind of each resource after a run of its reconciler."""
 
@@ -135,7 +142,8 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         first = await composition.bootstrap(store)
         await backfill_defaults(store, composition.services, clock.now(), settings)
         inventory = await engine.capabilities()
-        dependencies = Dependencies(store, clock, engine, settings, composition.provided.copy())
+        provided = composition.provided.copy().add(Metrics, Metrics())
+        dependencies = Dependencies(store, clock, engine, settings, provided)
         register_services(composition.services, dependencies)
         dependencies.provided.build()
         worker = _worker(composition, dependencies)
@@ -149,17 +157,30 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
             tenant_id = first.tenant_id
             return await _status(composition, tenant_id, authorizer, subject, certificate, dependencies)
 
-        server = _api_server(composition, dependencies, authorizer, worker, inventory, status)
+        async def require_operator(subject: Subject) -> None:
+            try:
+                await authorizer.authorize(subject, MACHINE_PERMISSION, first.tenant_id)
+            except contract.ApiError as error:
+                text = "Only an operator of this cloud can read its metrics."
+                raise contract.permission_denied(MACHINE_PERMISSION, "", text) from error
+
+        key = await asyncio.to_thread(load_or_make_scrape_key, settings.home)
+        metrics = MetricsPage(composition.services, dependencies, worker, key, require_operator)
+        server = _api_server(composition, dependencies, authorizer, worker, inventory, status, metrics)
         await server.start()
         stack.push_async_callback(server.stop)
         gateway = composition.gateway(server.addresses.grpc) if composition.gateway else None
         objects = composition.objects(server.addresses.grpc) if composition.objects else None
         if objects is not None and settings.emulator:
             stack.push_async_callback(objects.stop)  # nothing of an emulator outlives it
-        companions = [each for each in (gateway, objects) if each is not None]
+        store_of_metrics = composition.metrics_store() if composition.metrics_store else None
+        companions = [each for each in (gateway, objects, store_of_metrics) if each is not None]
         addresses = await asyncio.gather(*(each.start() for each in companions))
         started = dict(zip(companions, addresses, strict=True))
         server.gateway_port = gateway.public_port if gateway else 0
+        if store_of_metrics is not None:
+            known = {"control-plane": server.addresses.http, "gateway": started[gateway] if gateway else ""}
+            await asyncio.to_thread(composition.collect, {job: at for job, at in known.items() if at})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
             to_watch = _background(composition, store, server, worker, public)
@@ -186,6 +207,7 @@ def _api_server(
     worker: Worker,
     inventory: Capabilities,
     status: StatusReport,
+    metrics: MetricsPage,
 ) -> ApiServer:
     settings, store = composition.settings, dependencies.store
     return ApiServer(
@@ -202,6 +224,7 @@ def _api_server(
         inventory=lambda: inventory,
         status=status,
         middleware=composition.middleware(store),
+        metrics=metrics,
     )
 
 
@@ -215,6 +238,7 @@ def _worker(composition: Composition, dependencies: Dependencies) -> Worker:
         kinds=[kind for service in services for kind in service.kinds],
         new_id=contract.new_id,
         after_run=composition.after_run,
+        on_result=dependencies.provided.get(Metrics).reconciled,
     )
 
 

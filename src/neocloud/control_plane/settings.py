@@ -88,6 +88,12 @@ class Settings(ObjectSettings):
         clears=True,
         example="Write a name as in models.example.com",
     )
+    metrics: bool = option(
+        False,
+        "Keep metrics for 90 days in a store of this host; needs `neo image build metrics`. Default: no.",
+        kind=bool,
+    )
+    metrics_port: int = port(0, "Port of the store of metrics, on loopback; 0: any free port. Default: 0.")
     tls_port: int | None = port(None, "Port of the TLS API; 0: any free port. Default: 7372. Implies --tls.")
     """gRPC over TLS, with the cloud's own certificate authority; None: off."""
     redirector_port: int = port(

@@ -125,6 +125,46 @@ class ObjectGatewayKey(GatewayKey):
     """The key of the object gateway. Neither gateway may call what is the other one's."""
 
 
+@dataclass(frozen=True)
+class ScrapeKey:
+    """With which a collector of metrics on this machine reads `/metrics`; unlike a token it never expires."""
+
+    value: str = field(repr=False)
+
+    def is_shown(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a call with these headers carries the key, as the token of `Authorization`."""
+        given = headers.get("authorization", "").encode()
+        return hmac.compare_digest(f"Bearer {self.value}".encode(), given)
+
+
+def metrics_folder(home: Path) -> Path:
+    """Return the folder of the store of metrics and of the keys around it."""
+    return home / "metrics"
+
+
+STORE_USER = "neocloud"
+"""With which the store of metrics is called, beside its password."""
+
+
+def metrics_password_file(home: Path) -> Path:
+    return metrics_folder(home) / "password"
+
+
+def ensure_metrics_password(home: Path) -> Path:
+    """Return the file with the password of the store of metrics, a new one when there is none."""
+    _load_or_make_key(metrics_password_file(home))
+    return metrics_password_file(home)
+
+
+def scrape_key_file(home: Path) -> Path:
+    return metrics_folder(home) / "scrape.key"
+
+
+def load_or_make_scrape_key(home: Path) -> ScrapeKey:
+    """Return the key in the home folder, a new one when there is none."""
+    return ScrapeKey(_load_or_make_key(scrape_key_file(home)))
+
+
 def gateway_folder(home: Path) -> Path:
     """Return the folder that the gateway owns."""
     return home / "gateway"
@@ -160,5 +200,5 @@ def _load_or_make_key(path: Path) -> str:
         create_file(path, secrets.token_urlsafe(KEY_BYTES))
     key = path.read_text().strip()
     if path.stat().st_mode & 0o077 or len(key) < KEY_BYTES:
-        raise OSError(f"The gateway's key {path} is damaged or open to others. Remove it; a new one is made.")
+        raise OSError(f"The key {path} is damaged or open to others. Remove it; a new one is made.")
     return key

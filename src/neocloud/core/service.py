@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
+from prometheus_client import Metric
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
@@ -175,6 +176,8 @@ class Service:
     """What resources of the service hold of the machine."""
     report: Callable[[Dependencies], Awaitable[Mapping[str, object]]] | None = None
     """What the operator is told of the service in `neo status`, in the form of JSON."""
+    metrics: Callable[[Dependencies], Awaitable[Iterable[Metric]]] | None = None
+    """What the service adds to `/metrics`, as of now; asked at each reading, so it must be cheap."""
     provides: Mapping[type[object], Callable[[Dependencies], object]] = field(
         default_factory=dict[type[object], Callable[[Dependencies], object]]
     )

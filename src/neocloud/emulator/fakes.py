@@ -14,7 +14,7 @@ import json
 import pickle  # reads what it wrote itself, in tests  # nosec B403
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -30,7 +30,7 @@ from neocloud.services.inference.reconcile.model_server import ModelServerRefuse
 from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
 from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
-from neocloud.services.slurm.slurmrestd import Json, SlurmJob, SlurmNode, SlurmUnreachable
+from neocloud.services.slurm.slurmrestd import STATISTICS, Json, SlurmJob, SlurmNode, SlurmUnreachable
 from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 from neocloud.services.slurm.worker_agents import ASK, INSTALL
 
@@ -180,6 +180,9 @@ class FakeSlurmApi:
 
     async def start_job_now(self, job_id: int) -> None:
         raise SlurmUnreachable("a fake Slurm runs no jobs")
+
+    async def statistics(self) -> Mapping[str, int]:
+        return dict.fromkeys(STATISTICS, 0)
 
     async def messages_under_way(self) -> int:
         return 0

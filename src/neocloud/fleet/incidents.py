@@ -31,6 +31,8 @@ class Incident:
 class Incidents:
     def __init__(self) -> None:
         self._found: dict[str, Incident] = {}
+        self.count = 0
+        """Of all drains by the controller, since the first event."""
 
     @property
     def by_node(self) -> Mapping[str, Incident]:
@@ -41,6 +43,7 @@ class Incidents:
         match event:
             case e.DrainRequested() if event.owner == OURS:
                 self._found[event.node] = _begun(event, before)
+                self.count += 1
             case e.Drained():
                 self._update(event.node, drained_at=event.at)
             case e.SpareReserved() if event.replaces:

@@ -35,6 +35,7 @@ from neocloud.server.listening import (
     listen_on,
     not_bound,
 )
+from neocloud.server.metrics_page import MetricsPage
 from neocloud.server.pipeline import Middleware, Pipeline, Rates, no_middleware
 from neocloud.server.redirector import Redirector
 from neocloud.server.request import Runtime
@@ -99,12 +100,13 @@ class ApiServer:
         inventory: Callable[[], Capabilities | None] = lambda: None,
         status: StatusReport | None = None,
         middleware: Middleware = no_middleware,
+        metrics: MetricsPage | None = None,
     ) -> None:
         kinds, defaults = kinds_of(services), defaults_of(services)
         runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, defaults)
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), middleware)
         routes = [route for service in services for route in service.http_routes]
-        self._json = JsonFront(self._pipeline, status, host_names, routes)
+        self._json = JsonFront(self._pipeline, status, host_names, routes, metrics)
         self._dependencies = dependencies
         self._ports = (grpc_port, http_port)
         self._tls = tls

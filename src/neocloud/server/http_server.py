@@ -1,8 +1,8 @@
 # pyright: strict
 """JSON over HTTP: `POST /<package.Service>/<Method>`, in the shape of Connect's unary calls.
 
-The same pipeline as gRPC. Besides it: health, the status page for signed-in callers, and the token
-exchange as an HTML form (RFC 8693).
+The same pipeline as gRPC. Besides it: health, metrics for operators, the status page for signed-in callers,
+and the token exchange as an HTML form (RFC 8693).
 """
 
 import base64
@@ -26,6 +26,7 @@ from neocloud.core.readers import Subject
 from neocloud.core.service import HttpRoute
 from neocloud.core.web_server import HostNames
 from neocloud.server.listening import HEALTH_PATH
+from neocloud.server.metrics_page import MEDIA_TYPE, MetricsPage
 from neocloud.server.pipeline import Answer, Pipeline
 from neocloud.server.request import SOURCE_HEADER
 from neocloud.server.validation import check_size, check_tree
@@ -73,8 +74,10 @@ class JsonFront:
         status: StatusReport | None,
         host_names: Iterable[str],
         routes: Iterable[HttpRoute] = (),
+        metrics: MetricsPage | None = None,
     ) -> None:
         """`routes` are APIs of other programs that services offer."""
+        self._metrics = metrics
         self._pipeline = pipeline
         self._routes = [
             Route(route.pattern, ForwardedCalls(pipeline, route), methods=list(route.methods))
@@ -97,6 +100,7 @@ class JsonFront:
             *([Route(DISCOVERY_PATH, discover, methods=["GET"])] if discovery else []),
             Route(HEALTH_PATH, self._health, methods=["GET"]),
             Route("/status", self._report, methods=["GET"]),
+            *([Route("/metrics", self._read_metrics, methods=["GET"])] if self._metrics else []),
             Route(TOKEN_EXCHANGE_PATH, TokenExchangeForm(self._pipeline), methods=["POST"]),
             Route("/{service}/{method}", self._call, methods=["POST"]),
             *self._routes,
@@ -117,6 +121,16 @@ class JsonFront:
         if self._status is None:
             return _error_response(Answer("", error=contract.unimplemented("/status")))
         return JSONResponse(dict(await self._status(subject)))
+
+    async def _read_metrics(self, request: Request) -> Response:
+        assert self._metrics is not None, "Else there is no such route."
+        try:
+            await self._metrics.authorize(headers_of(request), self._pipeline.known_caller)
+        except contract.ApiError as error:
+            return _error_response(Answer("", error=error))
+        return Response(
+            await self._metrics.text(), media_type=MEDIA_TYPE, headers={"cache-control": "no-store"}
+        )
 
     async def _call(self, request: Request) -> Response:
         path = f"{request.path_params['service']}/{request.path_params['method']}"

@@ -8,6 +8,7 @@ others by the address they come from.
 
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -19,6 +20,7 @@ from neocloud import __version__
 from neocloud.core import contract, releases
 from neocloud.core.callers import CLIENT_HEADER, Buckets, GatewayKey, ObjectGatewayKey, Rate, source_network
 from neocloud.core.logs import bind, bind_more
+from neocloud.core.metrics import Metrics
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
 from neocloud.server.access import withhold_secrets
@@ -111,6 +113,7 @@ class Pipeline:
         self._runtime = runtime
         self._middleware = middleware
         self._rates = rates
+        self._metrics = runtime.dependencies.provided.find(Metrics)
 
     @property
     def paths(self) -> frozenset[str]:
@@ -124,8 +127,12 @@ class Pipeline:
     async def answer(self, path: str, decode: Decode, headers: Mapping[str, str], *, size: int) -> Answer:
         """Serve the method at `path`; `decode` makes the request of a message class, from `size` bytes."""
         request_id = secrets.token_hex(16)
+        began = time.perf_counter()
         with bind(request_id=request_id, method=path):
             answer = await self._answer(path, decode, headers, request_id, size)
+        if self._metrics is not None:
+            code = answer.error.code if answer.error is not None else contract.Code.OK
+            self._metrics.called(path, path in self._endpoints, code.name, time.perf_counter() - began)
         return replace(answer, version=__version__) if releases.HEADER in headers else answer
 
     async def _answer(

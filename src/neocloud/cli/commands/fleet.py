@@ -14,6 +14,7 @@ class FleetGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
         "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
+        "top": Entry("Show all nodes, states and jobs on one screen.", NODES, "fleet_top"),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -53,11 +54,12 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node` and `checks` need a cloud.
+    Only `node`, `checks` and `top` need a cloud.
 
     Examples:
 
       neo fleet node list
+      neo fleet top
       neo fleet explain xid 79
       neo fleet conflicts
       neo fleet check

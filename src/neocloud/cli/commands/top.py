@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.text import Text
 
+from neocloud.cli import live_screen
 from neocloud.cli.commands.slurm.job import ACTIVE
 from neocloud.cli.commands.slurm.job import JOBS as SLURM_JOBS
 from neocloud.cli.lazy import command_group
@@ -30,7 +30,6 @@ from neocloud.cli.output import (
     print_view,
     say,
     show,
-    styled,
     table,
 )
 from neocloud.cli.progress import duration
@@ -46,7 +45,7 @@ from neocloud.cli.resources.lookup import (
     refusal_note,
     state_of,
 )
-from neocloud.cli.terminal import echo, visible
+from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 from neocloud.messages.nebius.compute.v1 import Instance
@@ -56,22 +55,15 @@ from neocloud.messages.neocloud.slurm.v1 import Cluster
 SAMPLE_SECONDS = 1.0
 """Between the two readings of the gateway's counters where only one screen is printed."""
 REQUESTS = "neocloud_gateway_requests_total"
-_PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"})
-"""Codes of errors that may be over at the next refresh."""
-_NO_JOBS = frozenset({*NOT_OFFERED, *_PASSING, "FAILED_PRECONDITION", "NOT_FOUND"})
+_NO_JOBS = frozenset({*NOT_OFFERED, *live_screen.PASSING, "FAILED_PRECONDITION", "NOT_FOUND"})
 """Codes that a cluster without a running Slurm, or one that was just deleted, answers for its jobs."""
 _KINDS = (("Slurm cluster", CLUSTERS), ("machine", INSTANCES), ("deployment", DEPLOYMENTS))
-_LONGEST_INTERVAL = 3600
-_LINES_AROUND = 2
-"""Of a table: the empty line before it, and its header. Of the screen's end: as many."""
-_SHARE_OF_NOTES = 4
-"""Notes take at most this part of the screen's height."""
 _MEMORY = Path("/proc/meminfo")
 
 app = command_group()
 
 
-def _number(value: float) -> float:
+def number(value: float) -> float:
     if math.isnan(value):
         raise typer.BadParameter("nan is not a number of seconds")
     return value
@@ -91,7 +83,11 @@ def top(
     interval: Annotated[
         float,
         typer.Option(
-            min=1, max=_LONGEST_INTERVAL, callback=_number, metavar="SECONDS", help="Time between refreshes."
+            min=1,
+            max=live_screen.LONGEST_INTERVAL,
+            callback=number,
+            metavar="SECONDS",
+            help="Time between refreshes.",
         ),
     ] = 2,
     once: Annotated[bool, typer.Option("--once", help="Print one screen and end.")] = False,
@@ -141,21 +137,20 @@ def _single(cloud: ProjectClient) -> JsonObject:
 
 def refresh(cloud: ProjectClient, interval: float, live: Live) -> None:
     """Draw the screen again and again until Ctrl-C. An error that may pass does not end it."""
-    before, document = None, None
-    try:
-        while True:
-            try:
-                now = _answered(cloud)
-                document = document_of(cloud, before, now)
-                before = now
-            except ClientError as error:
-                if document is None or error.code not in _PASSING:
-                    raise
-                document = {**document, "notes": [str(error)]}
-            live.update(drawn(document, live.console), refresh=True)
-            cloud.client.sleep(interval)
-    except KeyboardInterrupt:
-        return
+    before = None
+
+    def read() -> JsonObject:
+        nonlocal before
+        now = _answered(cloud)
+        document = document_of(cloud, before, now)
+        before = now
+        return document
+
+    live_screen.repeat(
+        read,
+        lambda document: live.update(drawn(document, live.console), refresh=True),
+        lambda: cloud.client.sleep(interval),
+    )
 
 
 def document_of(cloud: ProjectClient, before: Answered | None, now: Answered | None) -> JsonObject:
@@ -165,7 +160,7 @@ def document_of(cloud: ProjectClient, before: Answered | None, now: Answered | N
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "project_id": cloud.project,
-        "host": _host(cloud),
+        "host": host_of(cloud),
         "machines": [_machine(item) for item in listed.get(INSTANCES, ())],
         "clusters": [
             {"name": item.metadata.name, "id": item.metadata.id, "state": state_of(item)} for item in clusters
@@ -236,14 +231,14 @@ def rate(names: Sequence[str], before: Answered | None, now: Answered | None) ->
     return round(count / (now.at - before.at), 2) if count >= 0 else None  # less: the gateway was restarted
 
 
-def _server(cloud: ProjectClient) -> RunningServer | None:
+def server_of(cloud: ProjectClient) -> RunningServer | None:
     """Return the server of a cloud on this machine."""
     return Home(Path(cloud.profile.home)).server() if cloud.profile.home else None
 
 
 def _answered(cloud: ProjectClient) -> Answered | None:
     """Read the gateway's counters, which only its own machine may read."""
-    server = _server(cloud)
+    server = server_of(cloud)
     if server is None or not server.gateway or server.gateway.startswith("https:"):
         return None
     text = get_text(server.gateway, "/metrics")
@@ -258,9 +253,9 @@ def _answered(cloud: ProjectClient) -> Answered | None:
     return Answered(time.monotonic(), counts)
 
 
-def _host(cloud: ProjectClient) -> JsonObject | None:
+def host_of(cloud: ProjectClient) -> JsonObject | None:
     """Return size and load of the host; None if it is not this machine, or the caller may not see it."""
-    server = _server(cloud)
+    server = server_of(cloud)
     if server is None or Home(Path(cloud.profile.home)).settings().emulator:
         return None
     status = get_json(server.http, "/status", cloud.client.tokens.token())
@@ -353,27 +348,4 @@ def _elapsed(job: JsonObject, now: str) -> str:
 
 
 def drawn(document: JsonObject, screen: Console) -> RenderableType:
-    """Return what fits on the screen: the notes below the heading, then the share of each table."""
-    heading, notes = (
-        [line for text in texts for line in Text(visible(text), style).wrap(screen, screen.width)]
-        for texts, style in ((_heading(document), ""), (document["notes"], "yellow"))
-    )
-    shown = max(1, screen.height // _SHARE_OF_NOTES)
-    parts: list[RenderableType] = [*heading, *notes[:shown]]
-    views = _views(document)
-    free = screen.height - len(parts) - _LINES_AROUND * (len(views) + 1)
-    for view, lines in zip(views, shares([len(view.rows) for view in views], free), strict=True):
-        hidden = len(view.rows) - lines + 1 if len(view.rows) > lines else 0
-        part = View(view.rows[: len(view.rows) - hidden], view.headers, view.right)
-        parts += [Text(), styled(part, one_line=True)]
-        parts += [Text(f"... {hidden} more", style="dim")] if hidden else []
-    return Group(*parts, Text("\nCtrl-C ends it.", style="dim"))
-
-
-def shares(rows: Sequence[int], lines: int) -> list[int]:
-    """Divide the lines among tables of so many rows, evenly but for what short tables leave to the others."""
-    found = dict.fromkeys(range(len(rows)), 0)
-    for done, index in enumerate(sorted(found, key=rows.__getitem__)):
-        found[index] = max(1, min(rows[index], lines // (len(rows) - done)))
-        lines -= found[index]
-    return list(found.values())
+    return live_screen.drawn(_heading(document), document["notes"], _views(document), screen)

@@ -34,9 +34,10 @@ from neocloud.client.profiles import exists_in_home
 
 PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
-MACHINE, LAUNCHER = "machine", "launcher"
-ON_DEMAND = (LAUNCHER, MACHINE)
-"""What only virtual machines need, in the order in which it is built; `neo up` does not wait for it."""
+MACHINE, LAUNCHER, METRICS = "machine", "launcher", "metrics"
+ON_DEMAND = (LAUNCHER, MACHINE, METRICS)
+"""What only virtual machines and the store of metrics need, in the order in which it is built; `neo up` does
+not wait for it."""
 ARCHITECTURE = "amd64"
 """The architecture of machines."""
 FORMATS = ("qcow2", "raw")
@@ -66,11 +67,12 @@ def built_version(name: str, home: Path) -> str:
 def built_image(name: str, home: Path) -> tuple[Path, JsonObject]:
     """Return the folder of a container image, and its image.json. Raises ClientError."""
     folder = home / "images" / name
-    if name == MACHINE:
+    others = {MACHINE: "disks of machines", METRICS: "a program of the host"}
+    if name in others:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"{name} is disks of machines, not a container image",
-            f"Name one of {', '.join(each for each in all_image_names() if each != MACHINE)}",
+            f"{name} is {others[name]}, not a container image",
+            f"Name one of {', '.join(each for each in all_image_names() if each not in others)}",
         )
     if name not in all_image_names() or not built_version(name, home):
         raise ClientError(

@@ -44,6 +44,8 @@ class WorkerContext:
     lease_seconds: float = 10.0
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     """Why resources wait or have failed, as last logged, by id."""
+    on_result: Callable[[str, str, float], None] = lambda kind, result, seconds: None
+    """Called with the kind, the result in one word and the duration of each run."""
 
 
 class RunContext:

@@ -72,13 +72,20 @@ class ReconcileRun:
             result = await self._run_leased()
             is_deleted = await self._commit(result)
             self._log_result(result, is_deleted)
+            self._count(_outcome_of(result))
         except LeaseLost as lost:
+            self._count("lost")
             logger.info("%s: the result is dropped: %s", self._resource.id, lost)
         except StoreError as error:
+            self._count("lost")
             logger.error("%s: the result cannot be written: %s", self._resource.id, error)
         except asyncio.CancelledError:
             await self._release()
             raise
+
+    def _count(self, result: str) -> None:
+        seconds = self._worker.clock.monotonic() - self._began_at
+        self._worker.on_result(self._resource.kind, result, seconds)
 
     async def _run_leased(self) -> ReconcileResult:
         running = asyncio.ensure_future(self._steps.run())

@@ -41,15 +41,18 @@ class Worker:
         poll_seconds: float = 1.0,
         take_over: bool = True,
         after_run: Callable[[str], None] = lambda kind: None,
+        on_result: Callable[[str, str, float], None] = lambda kind, result, seconds: None,
     ) -> None:
         """`kinds` are those that reconcilers create children of. `take_over` says that no other worker uses
         the store, so leases found at the start belong to a dead one. `after_run` is called with the kind of
-        each resource whose run has ended and whose result is written."""
+        each resource whose run has ended and whose result is written; `on_result` with the kind, the result
+        and the duration of each run."""
         self._store = store
         self._clock = clock
         self._reconcilers = {reconciler.kind: reconciler for reconciler in reconcilers}
+        by_name = {kind.message: kind for kind in kinds}
         self._context = WorkerContext(
-            store, clock, {kind.message: kind for kind in kinds}, new_id, self.notify, lease_seconds
+            store, clock, by_name, new_id, self.notify, lease_seconds, on_result=on_result
         )
         self._concurrency = concurrency
         self._lease_seconds = lease_seconds
@@ -202,6 +205,15 @@ class Worker:
             task.cancel()
         if running:
             await asyncio.wait(running)
+
+    @property
+    def under_way(self) -> int:
+        """How many runs there are now."""
+        return len(self._runs)
+
+    async def count_due(self, most: int) -> int:
+        """Return how many resources wait for a run, `most` at most."""
+        return len(await self._store.read(lambda tx: tx.due(self._kinds, self._clock.now(), most)))
 
     @property
     def _kinds(self) -> list[str]:

@@ -8,6 +8,7 @@ from neocloud.services.fleet.api import METHODS
 from neocloud.services.fleet.check_runs import CheckRuns
 from neocloud.services.fleet.credits import FleetCredits, PoolMeter
 from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
+from neocloud.services.fleet.metrics import metrics
 from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import BackgroundSources, VerdictSources
@@ -48,6 +49,7 @@ SERVICE = Service(
     methods=(*METHODS, *HEALTH_CHECK_METHODS),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
     meters=(PoolMeter(),),
+    metrics=metrics,
     provides={
         CreditSource: FleetCredits.of,
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),

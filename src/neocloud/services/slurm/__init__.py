@@ -18,6 +18,7 @@ from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.api import METHODS, backup, rest, storage_access
 from neocloud.services.slurm.batch_jobs import ClusterJobs
+from neocloud.services.slurm.metrics import Queues, metrics
 from neocloud.services.slurm.public import WorkerAgents, WorkerNodes
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
@@ -118,8 +119,10 @@ SERVICE = Service(
     reconcilers=lambda dependencies: (ClusterReconciler(dependencies),),
     meters=(ClusterMeter(), ElasticWorkerMeter()),
     capacity=CAPACITY,
+    metrics=metrics,
     provides={
         BatchJobs: ClusterJobs.of,
+        Queues: Queues.of,
         LoginPorts: lambda dependencies: LoginPorts.of(dependencies.settings),
         SlurmFactory: lambda dependencies: SlurmRest,
         WorkerNodes: ClusterWorkers.of,

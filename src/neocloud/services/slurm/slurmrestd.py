@@ -35,6 +35,13 @@ _UNKNOWN_JOB_ERRORS = {2017, 9003}
 """ESLURM_INVALID_JOB_ID and slurmdbd's "nothing found"."""
 
 
+STATISTICS = (
+    *("jobs_pending", "jobs_running", "jobs_submitted", "jobs_started", "jobs_completed", "jobs_canceled"),
+    *("jobs_failed", "schedule_queue_length", "schedule_cycle_last", "server_thread_count"),
+)
+"""What is read of slurmctld's own counters (sdiag)."""
+
+
 class SlurmError(Exception):
     """Slurm refused; the message is Slurm's own."""
 
@@ -159,6 +166,10 @@ class SlurmApi(Protocol):
         """Set a pending job's begin time to the next seconds."""
         ...
 
+    async def statistics(self) -> Mapping[str, int]:
+        """Return what slurmctld counts itself, by the names of `STATISTICS`: nothing is listed for it."""
+        ...
+
     async def messages_under_way(self) -> int:
         """Return how many messages slurmctld has yet to deliver to its nodes, such as the end of a job."""
         ...
@@ -235,6 +246,11 @@ class SlurmRest:
     async def start_job_now(self, job_id: int) -> None:
         begin = {"set": True, "infinite": False, "number": int(time.time()) + START_SECONDS}
         await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
+
+    async def statistics(self) -> Mapping[str, int]:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")
+        found = answer.get("statistics") or {}
+        return {name: int(found.get(name) or 0) for name in STATISTICS}
 
     async def messages_under_way(self) -> int:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")

@@ -1,0 +1,65 @@
+"""A screen of tables that fits the terminal and is drawn again and again until Ctrl-C."""
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from neocloud.cli.output import JsonObject, View, styled
+from neocloud.cli.terminal import visible
+from neocloud.client.errors import ClientError
+
+LONGEST_INTERVAL = 3600
+PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"})
+"""Codes of errors that may be over at the next refresh."""
+_LINES_AROUND = 2
+"""Of a table: the empty line before it, and its header. Of the screen's end: as many."""
+_SHARE_OF_NOTES = 4
+"""Notes take at most this part of the screen's height."""
+
+
+def repeat(
+    read: Callable[[], JsonObject], draw: Callable[[JsonObject], None], wait: Callable[[], None]
+) -> None:
+    """Read and draw again and again until Ctrl-C. An error that may pass does not end it."""
+    document = None
+    try:
+        while True:
+            try:
+                document = read()
+            except ClientError as error:
+                if document is None or error.code not in PASSING:
+                    raise
+                document = {**document, "notes": [str(error)]}
+            draw(document)
+            wait()
+    except KeyboardInterrupt:
+        return
+
+
+def drawn(
+    heading: Sequence[str], notes: Sequence[str], tables: Sequence[View], screen: Console
+) -> RenderableType:
+    """Return what fits on the screen: the notes below the heading, then the share of each table."""
+    above, below = (
+        [line for text in texts for line in Text(visible(text), style).wrap(screen, screen.width)]
+        for texts, style in ((heading, ""), (notes, "yellow"))
+    )
+    shown = max(1, screen.height // _SHARE_OF_NOTES)
+    parts: list[RenderableType] = [*above, *below[:shown]]
+    free = screen.height - len(parts) - _LINES_AROUND * (len(tables) + 1)
+    for view, lines in zip(tables, shares([len(view.rows) for view in tables], free), strict=True):
+        hidden = len(view.rows) - lines + 1 if len(view.rows) > lines else 0
+        part = View(view.rows[: len(view.rows) - hidden], view.headers, view.right)
+        parts += [Text(), styled(part, one_line=True)]
+        parts += [Text(f"... {hidden} more", style="dim")] if hidden else []
+    return Group(*parts, Text("\nCtrl-C ends it.", style="dim"))
+
+
+def shares(rows: Sequence[int], lines: int) -> list[int]:
+    """Divide the lines among tables of so many rows, evenly but for what short tables leave to the others."""
+    found = dict.fromkeys(range(len(rows)), 0)
+    for done, index in enumerate(sorted(found, key=rows.__getitem__)):
+        found[index] = max(1, min(rows[index], lines // (len(rows) - done)))
+        lines -= found[index]
+    return list(found.values())

@@ -1,0 +1,79 @@
+"""The real store of metrics, from Debian, as `neo image build metrics` takes it."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from neocloud.control_plane.gateway_supervisor import GatewayProcess
+from neocloud.control_plane.metrics_store import metrics_store, write_scrape_file
+from neocloud.control_plane.settings import Settings
+from neocloud.core.callers import STORE_USER, metrics_password_file
+from neocloud.core.child_process import Child
+from neocloud.testing.waiting import until
+
+BUILD = Path(__file__).resolve().parents[2] / "images" / "metrics" / "build"
+
+
+@pytest.fixture(scope="session")
+def metrics_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with VictoriaMetrics."""
+    output = tmp_path_factory.mktemp("metrics-image")
+    subprocess.run([sys.executable, BUILD, "--output", output], check=True)
+    return output / "metrics"
+
+
+@dataclass
+class Store:
+    home: Path
+    process: GatewayProcess
+
+    @property
+    def pid(self) -> int:
+        child = Child("metrics store", self.home / "unused", self.home / "metrics" / "process.json")
+        return int(child.record()["pid"])
+
+    def client(self, *, with_password: bool = True) -> httpx.AsyncClient:
+        auth = (STORE_USER, metrics_password_file(self.home).read_text().strip()) if with_password else None
+        return httpx.AsyncClient(base_url=f"http://{self.process.address}", auth=auth, trust_env=False)
+
+    async def add(self, text: str) -> None:
+        """Import samples in Prometheus's text format, and have them found at once."""
+        async with self.client() as client:
+            answer = await client.post("/api/v1/import/prometheus", content=text)
+            assert answer.status_code == 204, answer.text
+            await client.get("/internal/force_flush")
+
+    async def query(self, expression: str) -> list[dict[str, Any]]:
+        """Ask the store itself, without a limit."""
+        async with self.client() as client:
+            answer = (await client.get("/api/v1/query", params={"query": expression})).json()
+        assert answer["status"] == "success", answer
+        return answer["data"]["result"]
+
+    async def appears(self, expression: str, seconds: float = 40) -> list[dict[str, Any]]:
+        async def found() -> list[dict[str, Any]]:
+            return await self.query(expression)
+
+        return await until(found, seconds=seconds, poll_seconds=0.5)
+
+    def collect(self, **addresses: str) -> None:
+        write_scrape_file(self.home, {name.replace("_", "-"): at for name, at in addresses.items()})
+
+
+@pytest.fixture
+async def store(
+    metrics_program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Store]:
+    monkeypatch.setattr("neocloud.control_plane.metrics_store.SCRAPE_SECONDS", 1)
+    (tmp_path / "images").mkdir(exist_ok=True)
+    (tmp_path / "images" / "metrics").symlink_to(metrics_program)
+    process = metrics_store(Settings(home=tmp_path, metrics=True))()
+    await process.start()
+    yield Store(tmp_path, process)
+    await process.stop()
