@@ -1,7 +1,7 @@
 # pyright: strict
 """Which ranks of a job are slow, or keep the others waiting. Pure.
 
-Ranks that work in step take the same time for a step, whoever is slow: the fast ones wait. So ranks are
+Ranks that work in step take the same time for a step, even if one is slow: the others wait. So ranks are
 compared by the time in which they did not wait; without it step times can show that they agree, and
 nothing else.
 
