@@ -10,8 +10,10 @@ from neocloud.messages.neocloud.slurm import v1 as messages
 from neocloud.messages.neocloud.slurm.v1 import (
     CancelJobRequest,
     CancelJobResponse,
+    DiagnoseJobRequest,
     GetJobRequest,
     Job,
+    JobDiagnosis,
     JobReport,
     ListJobsRequest,
     ListJobsResponse,
@@ -24,6 +26,7 @@ from neocloud.messages.neocloud.slurm.v1 import (
 from neocloud.services.slurm.access import SlurmAccess, api_errors
 from neocloud.services.slurm.accounting import JobRun, runs_of
 from neocloud.services.slurm.api import check
+from neocloud.services.slurm.api.diagnose import diagnose_job
 from neocloud.services.slurm.batch_jobs import (
     CHECK_LOGIN_NODE,
     ClusterJobs,
@@ -82,6 +85,14 @@ async def report(call: Call, request: ReportJobRequest) -> JobReport:
             rows = await slurm.accounting_rows(request.job_id)
             job = _existing(await find_job(slurm, request.job_id), request.job_id)
     return JobReport(job=_message(job), runs=[_run_message(run) for run in runs_of(rows)])
+
+
+async def diagnose(call: Call, request: DiagnoseJobRequest) -> JobDiagnosis:
+    with api_errors(request.cluster_id):
+        async with SlurmAccess.of(call.dependencies).ready_api(request.cluster_id) as slurm:
+            job = _existing(await find_job(slurm, request.job_id), request.job_id)
+            ranks, findings, not_run = await diagnose_job(call, request, job, slurm)
+    return JobDiagnosis(job=_message(job), ranks=ranks, findings=findings, not_run=not_run)
 
 
 async def list_jobs(call: Call, request: ListJobsRequest) -> ListJobsResponse:
@@ -175,6 +186,7 @@ def _cluster_id(
     request: SubmitJobRequest
     | GetJobRequest
     | ReportJobRequest
+    | DiagnoseJobRequest
     | ListJobsRequest
     | CancelJobRequest
     | ReadJobLogRequest,
@@ -202,6 +214,14 @@ METHODS = (
     ),
     Method(f"{_JOBS}/Get", get, "slurm.jobs.get", _cluster_id),
     Method(f"{_JOBS}/Report", report, "slurm.jobs.get", _cluster_id),
+    Method(
+        f"{_JOBS}/Diagnose",
+        diagnose,
+        "slurm.jobs.create",  # it runs a program in the job's nodes
+        _cluster_id,
+        is_change=True,
+        has_outside_effects=True,
+    ),
     Method(f"{_JOBS}/List", list_jobs, "slurm.jobs.list", _cluster_id),
     Method(
         f"{_JOBS}/Cancel",

@@ -244,9 +244,12 @@ def all_reduce_report(output: bytes) -> AllReduceReport:
 
 
 def last_line(stderr: bytes, exit_code: int) -> str:
-    """Return the last line that a failed program printed, shortened."""
+    """Return the last line that a failed program printed, shortened, without control characters."""
     lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1][:MAX_LINE_CHARS] if lines else f"exit code {exit_code}"
+    shown = (
+        letter if letter.isprintable() else "?" for letter in (lines[-1] if lines else "")[:MAX_LINE_CHARS]
+    )
+    return "".join(shown) or f"exit code {exit_code}"
 
 
 def _row(row: object) -> AllReduceRow:
