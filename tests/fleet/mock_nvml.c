@@ -5,7 +5,7 @@
  *   hang, crash              without a function: nvmlInit never returns, or ends the process
  *   xid CODE TEXT            when NVML starts, the last GPU's driver has written this to the log in MOCK_KMSG
  *   gpu                      begins a GPU, which is healthy; the lines after it change it:
- *   name, uuid, pci, memory_mib, minor, temperature, margin, slowdown_at, reasons, clock_mhz, pstate,
+ *   name, uuid, serial, vbios, pci, memory_mib, minor, temperature, margin, slowdown_at, reasons, clock_mhz, pstate,
  *   ecc_corrected, ecc_uncorrected, sram_corrected, sram_uncorrected, remap_pending, remap_failed, retired,
  *   nvlinks, nvlinks_up, gen, max_gen, width, use, memory_use, power_mw, power_limit_mw   (a negative number: this GPU does not support it)
  *   handle STATUS            what asking for its handle returns
@@ -40,7 +40,7 @@ static const long long HEALTHY[KEYS] = {
 
 struct gpu {
     long long values[KEYS];
-    char name[256], uuid[256], pci[256], hang[256], crash[256], fail[64];
+    char name[256], uuid[256], serial[256], vbios[256], pci[256], hang[256], crash[256], fail[64];
     int fail_status;
     long long calls;
 };
@@ -77,6 +77,8 @@ static void read_line(char *line) {
         g->values[MINOR] = count;
         snprintf(g->name, sizeof g->name, "NVIDIA H100 80GB HBM3");
         snprintf(g->uuid, sizeof g->uuid, "GPU-00000000-0000-0000-0000-%012u", count);
+        snprintf(g->serial, sizeof g->serial, "16500000000%02u", count);
+        snprintf(g->vbios, sizeof g->vbios, "96.00.00.00.01");
         snprintf(g->pci, sizeof g->pci, "00000000:%02X:00.0", 0x18 + count);
         count++;
         return;
@@ -87,6 +89,8 @@ static void read_line(char *line) {
     if (sscanf(line, "xid %d %255[^\n]", &code, text) == 2) write_xid(g->pci, code, text);
     else if (!strcmp(word, "name")) snprintf(g->name, sizeof g->name, "%s", text);
     else if (!strcmp(word, "uuid")) snprintf(g->uuid, sizeof g->uuid, "%s", text);
+    else if (!strcmp(word, "serial")) snprintf(g->serial, sizeof g->serial, "%s", text);
+    else if (!strcmp(word, "vbios")) snprintf(g->vbios, sizeof g->vbios, "%s", text);
     else if (!strcmp(word, "pci")) snprintf(g->pci, sizeof g->pci, "%s", text);
     else if (!strcmp(word, "hang")) snprintf(g->hang, sizeof g->hang, "%s", text);
     else if (!strcmp(word, "crash")) snprintf(g->crash, sizeof g->crash, "%s", text);
@@ -137,6 +141,12 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **handle) {
 static int copy(char *target, unsigned size, const char *text) { snprintf(target, size, "%s", text); return SUCCESS; }
 int nvmlDeviceGetName(struct gpu *g, char *name, unsigned size) { CALL(g); return copy(name, size, g->name); }
 int nvmlDeviceGetUUID(struct gpu *g, char *uuid, unsigned size) { CALL(g); return copy(uuid, size, g->uuid); }
+int nvmlDeviceGetSerial(struct gpu *g, char *serial, unsigned size) {
+    CALL(g);
+    return *g->serial ? copy(serial, size, g->serial) : NOT_SUPPORTED;
+}
+int nvmlDeviceGetVbiosVersion(struct gpu *g, char *version, unsigned size) { CALL(g); return copy(version, size, g->vbios); }
+int nvmlDeviceGetInforomImageVersion(struct gpu *g, char *version, unsigned size) { CALL(g); return copy(version, size, "G520.0200.00.05"); }
 int nvmlDeviceGetMinorNumber(struct gpu *g, unsigned *minor) { ANSWER(MINOR, minor); }
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };

@@ -27,6 +27,9 @@ class FleetGroup(LazyGroup):
         "checks": Entry(
             "See active checks of nodes: what they found, and which nodes they cover.", CHECKS, "fleet_checks"
         ),
+        "inventory": Entry(
+            "Show the parts of this host with serial numbers and firmware.", CHECKS, "fleet_inventory"
+        ),
         "agent": Entry(
             "Check this host in intervals, and write what changes.", CHECKS, "fleet_check:agent_app"
         ),

@@ -112,7 +112,7 @@ def _run_active(suite: Suite, folder: Path, beside_jobs: bool) -> Document:
     command = [*ACTIVE_PROGRAM, "run", "--suite", suite.value, "--folder", str(folder)]
     command += [] if beside_jobs else ["--stop-for-jobs"]
     try:
-        found = report.decode(_output(command, report.MOST_REPORT_BYTES))
+        found = report.decode(program_output(command, report.MOST_REPORT_BYTES))
     except DocumentError as error:
         raise ClientError("INTERNAL", f"The checks gave no result that can be read: {error}") from None
     if found.preempted:
@@ -123,12 +123,12 @@ def _run_active(suite: Suite, folder: Path, beside_jobs: bool) -> Document:
 def _run(expect: Path | None, seconds: float, root: Path) -> Document:
     command = [*PROGRAM, "check", "--seconds", str(seconds), "--root", str(root), *_expect(expect)]
     try:
-        return decode(_output(command, MOST_BYTES))
+        return decode(program_output(command, MOST_BYTES))
     except DocumentError as error:
         raise ClientError("INTERNAL", f"The checks gave no result that can be read: {error}") from None
 
 
-def _output(command: list[str], most_bytes: int) -> bytes:
+def program_output(command: list[str], most_bytes: int) -> bytes:
     with (
         stopped_by_signals(),
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as started,

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocloud.fleet.agent import carry, document
+from neocloud.fleet.agent import carry, document, hardware
 from neocloud.fleet.agent.expected import ExpectationError, Expected, read_expected
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
 from neocloud.fleet.agent.policy_json import load_policy
@@ -54,6 +54,12 @@ def _check(given: argparse.Namespace) -> int:
     os.write(
         sys.stdout.fileno(), document.encode(checks.document(given.host or socket.gethostname())) + b"\n"
     )
+    return 0
+
+
+def _inventory(given: argparse.Namespace) -> int:
+    found = hardware.read(Tree(Path(given.root)), given.host or socket.gethostname())
+    os.write(sys.stdout.fileno(), hardware.encode(found) + b"\n")
     return 0
 
 
@@ -96,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=_seconds, default=1.0, help="between two readings of counters; 0 for one"
     )
     check.set_defaults(run=_check)
+    parts = commands.add_parser("inventory", parents=[shared], help="print the parts of this host")
+    parts.set_defaults(run=_inventory)
     stay = commands.add_parser("watch", parents=[shared], help="check in intervals and write what changes")
     stay.add_argument("--spool", required=True, metavar="DIR", help="folder for the records")
     stay.add_argument("--spool-bytes", type=int, default=DEFAULT_BYTES, help="most that the records may take")

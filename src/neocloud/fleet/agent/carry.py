@@ -155,11 +155,12 @@ def decode(data: bytes, *, host: str, at: float) -> Answer:
 
 def _dated(given: object, host: str, at: float, now: float) -> Document:
     """Return a document whose verdicts have their time by the receiver's clock."""
-    since_boot = cast(dict[str, Any], given).get("since_boot_s") if isinstance(given, dict) else None
+    fields = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+    since_boot = fields.get("since_boot_s")
     if type(since_boot) not in (int, float):
         raise DocumentError("a document says not when it is from")
     age = max(0.0, now - cast(float, since_boot))
-    return document.from_json(given, host=host, at=max(0.0, at - age))
+    return document.from_json(fields, host=host, at=max(0.0, at - age))
 
 
 def read_program(path: str) -> Path:

@@ -113,7 +113,7 @@ def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> 
 
 def from_json(given: object, *, host: str | None = None, at: float | None = None) -> Document:
     """As `decode`, of a decoded document."""
-    fields = _Fields(given, "the document")
+    fields = Fields(given, "the document")
     if fields.number("format") != FORMAT:
         raise DocumentError(f"its format is not {FORMAT}, which this release reads")
     name, boot = fields.text("host", LONGEST_NAME), fields.text("boot", LONGEST_NAME)
@@ -141,7 +141,7 @@ def from_json(given: object, *, host: str | None = None, at: float | None = None
     return document
 
 
-def _verdict(fields: "_Fields", host: str, boot: str, at: float) -> Verdict:
+def _verdict(fields: "Fields", host: str, boot: str, at: float) -> Verdict:
     verdict = Verdict(
         at=at,
         node=host,
@@ -163,7 +163,7 @@ def _verdict(fields: "_Fields", host: str, boot: str, at: float) -> Verdict:
     return verdict
 
 
-def _not_run(fields: "_Fields") -> NotRun:
+def _not_run(fields: "Fields") -> NotRun:
     found = NotRun(fields.text("check", LONGEST_NAME), fields.text("why"))
     fields.finish()
     return found
@@ -180,7 +180,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class _Fields:
+class Fields:
     """The fields of an object, each taken once and checked."""
 
     def __init__(self, given: object, what: str) -> None:
@@ -227,14 +227,14 @@ class _Fields:
                 f"{name} of {self._what} is {text!r}, which is none of {', '.join(type_)}"
             ) from None
 
-    def rows(self, name: str, most: int) -> "list[_Fields]":
+    def rows(self, name: str, most: int) -> "list[Fields]":
         value = self._take(name)
         if not isinstance(value, list):
             raise DocumentError(f"{name} of {self._what} is not a list")
         rows = cast(list[object], value)
         if len(rows) > most:
             raise DocumentError(f"{name} of {self._what} has more than {most} entries")
-        return [_Fields(each, f"{name}[{number}]") for number, each in enumerate(rows)]
+        return [Fields(each, f"{name}[{number}]") for number, each in enumerate(rows)]
 
     def finish(self) -> None:
         if self._left:

@@ -40,6 +40,18 @@ class NotRun:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a host that can be replaced. What it does not tell is ""."""
+
+    kind: str
+    slot: str
+    """Where it sits: a PCI address, or the name of a device."""
+    model: str = ""
+    serial: str = ""
+    firmware: str = ""
+
+
+@dataclass(frozen=True)
 class KernelLines:
     """New records of the kernel log: (time_s, sequence, message) of those that may tell of a fault."""
 
@@ -62,6 +74,7 @@ class Found:
     """Mount points whose room is asked for next, each in a process of its own."""
     simulated: str = ""
     """What was not real, or ""."""
+    parts: list[Part] = field(default_factory=list[Part])
 
     def read(
         self, check: str, device: str, value: float, note: str = "", gpu: str = "", unit: str = ""
@@ -91,6 +104,7 @@ def decode(data: bytes) -> Found:
             _kernel(kernel) if kernel else None,
             list(given["mounts"]),
             given["simulated"],
+            [Part(**each) for each in given["parts"]],
         )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the answer of the probe is not complete: {error!r}") from error

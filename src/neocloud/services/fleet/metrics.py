@@ -17,9 +17,10 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.events import Phase
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.types import OPERATOR_PREFIX, State, plain
+from neocloud.services.fleet.types import State, plain
 from neocloud.services.slurm.public import NODE_POOL
 
 MOST_CHECKS = 200

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.found import Found, NotRun, Part
 from neocloud.fleet.agent.probes.links import DISPLAY, NVIDIA, PCI_DEVICES
 from neocloud.fleet.agent.tree import Tree
 
@@ -42,6 +42,37 @@ def gpus(tree: Tree, expected: Expected) -> Found:
 def gpus_of_pod(tree: Tree, expected: Expected) -> Found:
     """The bus shows GPUs of other containers, too; NVML only this one's."""
     return _gpus([], expected)
+
+
+def parts(tree: Tree) -> Found:
+    """Return the GPUs with serial number and firmware; those without a number by their UUID."""
+    found = Found()
+    nvml = _load(found, [], Expected())
+    if nvml is None:
+        why = next((each.why for each in found.not_run), "NVML does not answer")
+        return Found(not_run=[NotRun("gpus", why)])
+    simulated = "a stand-in for NVML answers for the GPUs" if hasattr(nvml.nvmlLib, SIMULATED) else ""
+    answer = Found(simulated=simulated)
+    for index in range(min(MOST_GPUS, nvml.nvmlDeviceGetCount())):
+        try:
+            answer.parts.append(_part(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
+        except nvml.NVMLError as error:
+            answer.leave_out(f"GPU {index} does not answer: {error}", f"gpu {index}")
+    return answer
+
+
+def _part(nvml: Any, handle: Any) -> Part:
+    def ask(what: str) -> str:
+        try:
+            return _text(getattr(nvml, f"nvmlDeviceGet{what}")(handle))
+        except nvml.NVMLError as error:
+            if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+                return ""
+            raise
+
+    slot = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]
+    firmware = " ".join(each for each in (ask("VbiosVersion"), ask("InforomImageVersion")) if each)
+    return Part("gpu", slot, ask("Name"), ask("Serial") or ask("UUID"), firmware)
 
 
 def _gpus(on_bus: list[str], expected: Expected) -> Found:
