@@ -20,7 +20,7 @@ from tests.cli.test_fleet_check import in_own_process
 SERVICE = "neocloud.fleet.v1.HealthCheckService"
 
 
-def tested() -> NodeHealth:
+def a_node() -> NodeHealth:
     node = NodeHealth(
         id="slurmcluster-e00x/worker-0", name="worker-0", cluster_id="slurmcluster-e00x", cluster_name="bank"
     )
@@ -47,7 +47,7 @@ def serve(server: FakeServer) -> None:
     check.has_program = True
     check.limits.add(text=">= 595 TFLOP/s", models=["H100"], source="derived")
     server.serve(f"{SERVICE}/List", ListHealthChecksResponse(items=[check]))
-    server.serve(f"{SERVICE}/ListNodes", ListNodeHealthResponse(items=[tested(), other]))
+    server.serve(f"{SERVICE}/ListNodes", ListNodeHealthResponse(items=[a_node(), other]))
     coverage = HealthCheckCoverage(
         nodes=2,
         covered=1,
@@ -59,8 +59,8 @@ def serve(server: FakeServer) -> None:
     server.serve(f"{SERVICE}/GetCoverage", coverage)
 
 
-def test_coverage_and_results_of_nodes_are_shown(neo: Neo, server: FakeServer) -> None:
-    serve(server)
+def test_coverage_and_results_of_nodes_are_shown(neo: Neo, cloud: FakeServer) -> None:
+    serve(cloud)
     ran = neo("fleet", "checks", "nodes")
     assert ran.code == 0, ran.err
     assert "bank/worker-0" in ran.out and "cpu_sdc failed or gave no answer; 1 passed, 1 not run" in ran.out
@@ -70,16 +70,16 @@ def test_coverage_and_results_of_nodes_are_shown(neo: Neo, server: FakeServer) -
     assert "2 of 5 runs gave way to a job; the longest took 0.31 s to end." in said
 
 
-def test_one_node_says_what_each_check_measured(neo: Neo, server: FakeServer) -> None:
-    serve(server)
+def test_one_node_says_what_each_check_measured(neo: Neo, cloud: FakeServer) -> None:
+    serve(cloud)
     ran = neo("fleet", "checks", "get", "bank/worker-0")
     assert ran.code == 0 and "There is no GPU here" in ran.out and "3 wrong rounds" in ran.out
     assert "cpu_sdc drains no node: shadow: it has no record" in ran.out + ran.err
     assert neo("fleet", "checks", "get", "bank/worker-7").code != 0
 
 
-def test_the_catalogue_names_needs_and_limits(neo: Neo, server: FakeServer) -> None:
-    serve(server)
+def test_the_catalogue_names_needs_and_limits(neo: Neo, cloud: FakeServer) -> None:
+    serve(cloud)
     ran = neo("fleet", "checks", "list")
     assert "gpu_gemm" in ran.out and "weekly" in ran.out and ">= 595 TFLOP/s (H100)" in ran.out
     (given,) = json.loads(neo("fleet", "checks", "list", "--output", "json").out)
