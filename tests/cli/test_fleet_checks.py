@@ -59,9 +59,9 @@ def serve(server: FakeServer) -> None:
     server.serve(f"{SERVICE}/GetCoverage", coverage)
 
 
-def test_coverage_and_results_of_nodes_are_shown(neo: Neo, cloud: FakeServer) -> None:
+def test_coverage_and_results_of_nodes_are_shown(signed_in: Neo, cloud: FakeServer) -> None:
     serve(cloud)
-    ran = neo("fleet", "checks", "nodes")
+    ran = signed_in("fleet", "checks", "nodes")
     assert ran.code == 0, ran.err
     assert "bank/worker-0" in ran.out and "cpu_sdc failed or gave no answer; 1 passed, 1 not run" in ran.out
     assert "A job of Slurm runs" in ran.out and "2026-11-27 09:00 UTC" in ran.out
@@ -70,19 +70,19 @@ def test_coverage_and_results_of_nodes_are_shown(neo: Neo, cloud: FakeServer) ->
     assert "2 of 5 runs gave way to a job; the longest took 0.31 s to end." in said
 
 
-def test_one_node_says_what_each_check_measured(neo: Neo, cloud: FakeServer) -> None:
+def test_one_node_says_what_each_check_measured(signed_in: Neo, cloud: FakeServer) -> None:
     serve(cloud)
-    ran = neo("fleet", "checks", "get", "bank/worker-0")
+    ran = signed_in("fleet", "checks", "get", "bank/worker-0")
     assert ran.code == 0 and "There is no GPU here" in ran.out and "3 wrong rounds" in ran.out
     assert "cpu_sdc drains no node: shadow: it has no record" in ran.out + ran.err
-    assert neo("fleet", "checks", "get", "bank/worker-7").code != 0
+    assert signed_in("fleet", "checks", "get", "bank/worker-7").code != 0
 
 
-def test_the_catalogue_names_needs_and_limits(neo: Neo, cloud: FakeServer) -> None:
+def test_the_catalogue_names_needs_and_limits(signed_in: Neo, cloud: FakeServer) -> None:
     serve(cloud)
-    ran = neo("fleet", "checks", "list")
+    ran = signed_in("fleet", "checks", "list")
     assert "gpu_gemm" in ran.out and "weekly" in ran.out and ">= 595 TFLOP/s (H100)" in ran.out
-    (given,) = json.loads(neo("fleet", "checks", "list", "--output", "json").out)
+    (given,) = json.loads(signed_in("fleet", "checks", "list", "--output", "json").out)
     assert given["limits"][0]["source"] == "derived"
 
 
