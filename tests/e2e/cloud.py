@@ -123,19 +123,19 @@ class Cloud:
 
     def podman(self, *arguments: str) -> str:
         """Podman itself, on this cloud's containers: to break them from outside."""
-        return run(["podman", *arguments], env=self._podman_environment)
+        return run(["podman", *arguments], env=self.podman_environment)
 
     def removes(self, *containers: str) -> bool:
         """Remove containers as an accident would. False where Podman met one that was just stopping."""
         command = ["podman", "rm", "--force", "--ignore", "--depend", "--time=0", *containers]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=180, env=self._podman_environment
+            command, capture_output=True, text=True, check=False, timeout=180, env=self.podman_environment
         )
         assert done.returncode == 0 or "container state improper" in done.stderr, done.stderr
         return done.returncode == 0
 
     @property
-    def _podman_environment(self) -> dict[str, str]:
+    def podman_environment(self) -> dict[str, str]:
         return {**os.environ, **environment(Layout.of(self.home))}
 
 
