@@ -56,7 +56,9 @@ def _check(given: argparse.Namespace, expected: Expected) -> int:
 def _watch(given: argparse.Namespace, expected: Expected) -> int:
     folder = Path(given.spool)
     spool = Spool(folder, given.spool_bytes)
-    agent = Agent(Tree(Path(given.root)), load_policy(), expected, folder, spool, host=given.host)
+    file = Path(given.metrics_file) if given.metrics_file else None
+    tree = Tree(Path(given.root))
+    agent = Agent(tree, load_policy(), expected, folder, spool, host=given.host, metrics_file=file)
     watch(agent, given.interval)
     return 0
 
@@ -77,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     stay.add_argument("--spool", required=True, metavar="DIR", help="folder for the records")
     stay.add_argument("--spool-bytes", type=int, default=DEFAULT_BYTES, help="most that the records may take")
     stay.add_argument("--interval", type=_interval, default=DEFAULT_INTERVAL_S, help="seconds between checks")
+    stay.add_argument("--metrics-file", default="", metavar="FILE", help="also write metrics, for Prometheus")
     stay.set_defaults(run=_watch)
     return parser
 

@@ -22,6 +22,7 @@ from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
 from neocloud.fleet.agent.kernel_faults import KernelFaults
+from neocloud.fleet.agent.metrics_file import write_metrics_file
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.policy import Policy
@@ -58,7 +59,10 @@ class Agent:
         host: str = "",
         now: Callable[[], float] = since_boot,
         children: Children | None = None,
+        metrics_file: Path | None = None,
     ) -> None:
+        """`metrics_file` is written after each interval, for the textfile collector of a node exporter."""
+        self._metrics_file = metrics_file
         self._spool, self._now, self._host = spool, now, host or socket.gethostname()
         self._state_file = folder / STATE
         self._reported = _restored(self._state_file, spool, tree.boot_id())
@@ -72,6 +76,7 @@ class Agent:
         self._drop_acknowledged()
         self.checks.run(interval)
         self._write_changes()
+        self._write_metrics()
         if self._now() - self._last_beat >= HEARTBEAT_S:
             self._beat()
 
@@ -98,6 +103,15 @@ class Agent:
                 return
             self._reported.marks |= new
             kernel.unreported = []
+
+    def _write_metrics(self) -> None:
+        if self._metrics_file is None:
+            return
+        try:
+            document = self.checks.document(self._host)
+            write_metrics_file(self._metrics_file, document, self.checks.readings)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._metrics_file, error)
 
     def _beat(self) -> None:
         counts = self.checks.counts()
