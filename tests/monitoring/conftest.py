@@ -44,15 +44,25 @@ class Store:
 
     async def add(self, text: str) -> None:
         """Import samples in Prometheus's text format, and have them found at once."""
+        await self.add_as("", text)
+
+    async def add_as(self, case: str, text: str) -> None:
+        """Import samples with a label `case`, so that they can be asked for apart from others."""
         async with self.client() as client:
-            answer = await client.post("/api/v1/import/prometheus", content=text)
+            label = {"extra_label": f"case={case}"} if case else {}
+            answer = await client.post("/api/v1/import/prometheus", params=label, content=text)
             assert answer.status_code == 204, answer.text
             await client.get("/internal/force_flush")
 
     async def query(self, expression: str) -> list[dict[str, Any]]:
         """Ask the store itself, without a limit."""
+        return await self.query_as("", expression)
+
+    async def query_as(self, case: str, expression: str) -> list[dict[str, Any]]:
+        """Ask for what was added as this case, alone."""
+        label = {"extra_label": f"case={case}"} if case else {}
         async with self.client() as client:
-            answer = (await client.get("/api/v1/query", params={"query": expression})).json()
+            answer = (await client.post("/api/v1/query", data={"query": expression, **label})).json()
         assert answer["status"] == "success", answer
         return answer["data"]["result"]
 

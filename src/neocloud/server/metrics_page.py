@@ -1,7 +1,7 @@
 # pyright: strict
 """`GET /metrics` of the control plane, in Prometheus's text format.
 
-It shows the activity of all tenants, so only operators read it, and whoever can read the key in the state
+It shows the activity of all tenants, so only operators read it, and collectors with the key of the state
 folder. A service that cannot tell its metrics is left out and counted; the others are shown.
 """
 

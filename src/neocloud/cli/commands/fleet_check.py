@@ -91,6 +91,14 @@ def agent(
     spool: Annotated[Path, typer.Option(help="Folder for the records; created if needed.", metavar="DIR")],
     interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between checks.")] = 10.0,
     spool_mib: Annotated[int, typer.Option(min=1, max=1024, help="Most that the records may take.")] = 8,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write metrics in Prometheus's text format to this file, after each interval: for the"
+            " textfile collector of a node exporter.",
+            metavar="FILE",
+        ),
+    ] = None,
     expect: ExpectOption = None,
 ) -> None:
     """Check this host in intervals, and write what changes to a folder, until it is stopped. Needs no cloud.
@@ -99,12 +107,14 @@ def agent(
     folder is full. Write the number `n` of the last line that you carried on into the file `acknowledged`:
     lines up to it are dropped then.
 
-    Example:
+    Examples:
 
       neo fleet agent --spool /var/lib/neocloud-agent
+      neo fleet agent --spool /var/lib/neocloud-agent --metrics-file /var/lib/node-exporter/neocloud.prom
     """
     command = [*PROGRAM, "watch", "--spool", str(spool), "--interval", str(interval)]
     command += ["--spool-bytes", str(spool_mib << 20), *_expect(expect)]
+    command += ["--metrics-file", str(metrics_file.absolute())] if metrics_file else []
     os.execv(command[0], command)
 
 

@@ -66,12 +66,12 @@ def _inventory(given: argparse.Namespace) -> int:
 def _watch(given: argparse.Namespace) -> int:
     folder, expected = Path(given.spool), _expected(given)
     spool = Spool(folder, given.spool_bytes)
-    last = Path(given.last) if given.last else None
     agent = Agent(
         *(Tree(Path(given.root)), load_policy(), expected, folder, spool),
         host=given.host,
-        last=last,
+        last=Path(given.last) if given.last else None,
         is_pod=given.pod,
+        metrics_file=Path(given.metrics_file) if given.metrics_file else None,
     )
     watch(agent, given.interval)
     return 0
@@ -109,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     stay.add_argument("--spool-bytes", type=int, default=DEFAULT_BYTES, help="most that the records may take")
     stay.add_argument("--interval", type=_interval, default=DEFAULT_INTERVAL_S, help="seconds between checks")
     stay.add_argument("--last", default="", metavar="DIR", help="folder for what the checks say now")
+    stay.add_argument("--metrics-file", default="", metavar="FILE", help="also write metrics, for Prometheus")
     stay.set_defaults(run=_watch)
     ask = commands.add_parser("carry", help="print what was not carried on yet, and drop what was")
     ask.add_argument("--spool", required=True, metavar="DIR", help="folder of the records")

@@ -82,6 +82,7 @@ class HostChecks:
         self._gpu = ""
         self._of_probe = dict[str, set[str]]()
         self.said = dict[str, Said]()
+        self._readings = dict[str, Sequence[Reading]]()
         self._simulated = dict[str, str]() if tree.is_host else {"": f"files below {tree.root}"}
 
     def run(self, interval: int = 0) -> None:
@@ -121,6 +122,11 @@ class HostChecks:
         """What was not real; "" where everything was."""
         return "; ".join(self._simulated.values())
 
+    @property
+    def readings(self) -> list[Reading]:
+        """What the probes read last; of a probe without an answer, nothing."""
+        return [each for found in self._readings.values() for each in found]
+
     def counts(self) -> dict[str, int]:
         """Return how many checks said what."""
         found = {status.value: 0 for status in Status} | {NOT_RUN: 0}
@@ -140,6 +146,7 @@ class HostChecks:
     def _take(self, outcome: Outcome, interval: int) -> None:
         self._say_probe(outcome)
         found = outcome.found
+        self._readings[outcome.name] = found.readings if found is not None else ()
         if outcome.name == KERNEL:
             self._kernel.end(is_answered=found is not None)
         if found is None:
@@ -166,6 +173,7 @@ class HostChecks:
             if each.found and not self._is_pod:  # the tenant may fill what its container has
                 readings += each.found.readings
                 unreadable += each.found.unreadable
+        self._readings[ROOM] = readings
         answers, left_out = self._judge.answers(readings, unreadable, self._now())
         self._say(ROOM, [*answers, *(NotRun(each.check, each.why) for each in left_out)])
 

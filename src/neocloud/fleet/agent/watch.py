@@ -23,6 +23,7 @@ from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
 from neocloud.fleet.agent.kernel_faults import KernelFaults
+from neocloud.fleet.agent.metrics_file import write_metrics_file
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.policy import Policy
@@ -61,10 +62,12 @@ class Agent:
         children: Children | None = None,
         last: Path | None = None,
         is_pod: bool = False,
+        metrics_file: Path | None = None,
     ) -> None:
         """`last`: the folder for what the checks say now. `is_pod`: it runs in a container, and its host has
-        an agent of its own."""
-        self._last = last
+        an agent of its own. `metrics_file` is written after each interval, for the textfile collector of a
+        node exporter."""
+        self._last, self._metrics_file = last, metrics_file
         self._spool, self._now, self._host = spool, now, host or socket.gethostname()
         self._state_file = folder / STATE
         self._reported = _restored(self._state_file, spool, tree.boot_id())
@@ -81,6 +84,7 @@ class Agent:
         self.checks.run(interval)
         self._write_changes()
         self._write_last()
+        self._write_metrics()
         if self._now() - self._last_beat >= HEARTBEAT_S:
             self._beat()
 
@@ -115,6 +119,15 @@ class Agent:
                 return
             self._reported.marks |= new
             kernel.unreported = []
+
+    def _write_metrics(self) -> None:
+        if self._metrics_file is None:
+            return
+        try:
+            document = self.checks.document(self._host)
+            write_metrics_file(self._metrics_file, document, self.checks.readings)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._metrics_file, error)
 
     def _beat(self) -> None:
         counts = self.checks.counts()

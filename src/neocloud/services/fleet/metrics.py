@@ -46,6 +46,7 @@ class _Families:
             "neocloud_fleet_incidents", "Drains by the controller since the pool was made.", labels=_POOL
         )
         self.phase = gauge("neocloud_fleet_node_phase", "1 for the phase of a node.", (*_NODE, "phase"))
+        self.job = gauge("neocloud_fleet_node_job", "1 for the job that a node runs.", (*_NODE, "job"))
         self.schedulable = gauge("neocloud_fleet_node_schedulable", "Whether new work may start.", _NODE)
         self.faults = gauge("neocloud_fleet_node_faults", "Checks that speak against a node.", _NODE)
         self.issued = gauge(
@@ -125,6 +126,8 @@ def _kind_of(owner: str) -> str:
 
 def _add_node(families: _Families, labels: tuple[str, ...], node: NodeState, now: float) -> None:
     families.phase.add_metric((*labels, node.phase.value), 1)
+    if node.job:
+        families.job.add_metric((*labels, node.job), 1)
     families.schedulable.add_metric(labels, node.is_schedulable(now))
     families.faults.add_metric(labels, len(node.faults))
     if node.certificate is not None and math.isfinite(node.certificate.issued_at):

@@ -1,4 +1,4 @@
-"""Where the store of metrics is, for whoever composes a cloud."""
+"""Where the store of metrics is, for the composition of a cloud."""
 
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -99,7 +99,7 @@ async def metrics(dependencies: Dependencies) -> Iterable[Metric]:
     jobs = gauge("neocloud_slurm_jobs", "Jobs that wait or run.", (*_CLUSTER, "state"))
     events = CounterMetricFamily(
         "neocloud_slurm_job_events",
-        "Jobs that were submitted, started or ended; slurmctld begins anew at midnight UTC.",
+        "Jobs that were submitted, started or ended; slurmctld counts from 0 again each midnight UTC.",
         labels=(*_CLUSTER, "event"),
     )
     cycle = gauge("neocloud_slurm_schedule_seconds", "How long the last scheduling cycle took.", _CLUSTER)
