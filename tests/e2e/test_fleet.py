@@ -167,7 +167,7 @@ def test_a_job_does_not_start_where_the_agents_last_verdict_is_that_the_node_is_
     """No check of the agent is trusted yet, so the file is written here, while the agent stands still."""
     spare = wait_until_settled(fleet)
     name = min({"worker-0", "worker-1", "worker-2"} - {spare})
-    agent = agent_of(fleet, name)
+    agent, count = agent_of(fleet, name), len(events(fleet, name))
     fleet.in_pod(name, "kill", "-STOP", agent)
     say = f"printf '%s\\nnode problem: mount_missing: 1 (/jail)\\n' $(date +%s) >{AGENT}/last/failing"
     fleet.in_pod(name, "sh", "-c", say)
@@ -176,5 +176,6 @@ def test_a_job_does_not_start_where_the_agents_last_verdict_is_that_the_node_is_
     wait_until(lambda: reason in fleet.ssh(f"scontrol show node {name}"), "the node is drained", seconds=60)
     assert fleet.job_state(job) == "PENDING", "it is neither failed nor held"
     fleet.in_pod(name, "kill", "-CONT", agent)
-    assert fleet.wait_for_job(job) == "COMPLETED", "the health check resumes what is well again"
-    assert wait_until_settled(fleet) in {"worker-0", "worker-1", "worker-2"}
+    assert wait_until_settled(fleet) == name, "the health check resumes what is well again: the spare now"
+    assert "DrainRequested" in events(fleet, name) and "StepStarted" not in events(fleet, name)[count:]
+    fleet.ssh(f"scancel {job}")

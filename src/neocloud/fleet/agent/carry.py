@@ -147,7 +147,8 @@ def decode(data: bytes, *, host: str, at: float) -> Answer:
     )
     if not is_sound:
         raise DocumentError("a field is not of its type")
-    read = [_dated(each, host, at, now) for each in (*changes, *([last] if last is not None else []))]
+    given_documents = [*cast(list[object], changes), *([cast(object, last)] if last is not None else [])]
+    read = [_dated(each, host, at, now) for each in given_documents]
     newest = read.pop() if last is not None else None
     age = max(0.0, now - newest.since_boot_s) if newest else 0.0
     return Answer(spool, version, newest, age, read, n, has_more)
@@ -155,12 +156,12 @@ def decode(data: bytes, *, host: str, at: float) -> Answer:
 
 def _dated(given: object, host: str, at: float, now: float) -> Document:
     """Return a document whose verdicts have their time by the receiver's clock."""
-    fields = cast(dict[str, Any], given) if isinstance(given, dict) else {}
-    since_boot = fields.get("since_boot_s")
+    found = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+    since_boot = found.get("since_boot_s")
     if type(since_boot) not in (int, float):
         raise DocumentError("a document says not when it is from")
     age = max(0.0, now - cast(float, since_boot))
-    return document.from_json(fields, host=host, at=max(0.0, at - age))
+    return document.from_json(found, host=host, at=max(0.0, at - age))
 
 
 def read_program(path: str) -> Path:
