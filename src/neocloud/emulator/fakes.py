@@ -12,7 +12,7 @@ These are for faults and speed. Jobs, machines and models are tested with the re
 import json
 import pickle  # reads what it wrote itself, in tests  # nosec B403
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -22,6 +22,7 @@ from neocloud.engines.manifest.base import quantity
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
+from neocloud.services.slurm.public import Reservation
 from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
 from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
@@ -42,6 +43,8 @@ class FakeSlurm:
         """Node records by namespace and name, as slurmctld remembers them."""
         if self._path and self._path.exists():
             self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
+        self.reservations: dict[str, dict[str, Reservation]] = {}
+        """By namespace and name; kept in no file."""
         self.is_reachable = True
         self.silent: set[str] = set()
         """Addresses of controllers that do not answer."""
@@ -67,6 +70,13 @@ class FakeSlurm:
             memory_mib = quantity(limits["memory"], "memory") // 2**20
             figures = {"cpus": float(str(limits["cpu"])), "memory_mib": int(memory_mib), "gpus": None}
             return ExecResult(0, json.dumps(figures | self.figures.get(pod.name, {})).encode(), b"")
+        if tuple(command[:3]) == ("scontrol", "create", "reservation"):
+            given = {each.partition("=")[0]: each.partition("=")[2] for each in command[3:]}
+            self._reserve(pod.namespace, given)
+            return ExecResult(0, b"", b"")
+        if tuple(command[:2]) == ("scontrol", "delete"):
+            del self.reservations[pod.namespace][command[2].removeprefix("ReservationName=")]
+            return ExecResult(0, b"", b"")
         if tuple(command[:2]) != ("scontrol", "create"):
             return None
         created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
@@ -76,6 +86,16 @@ class FakeSlurm:
             self.records.setdefault(pod.namespace, {})[name] = node
         self.save()
         return ExecResult(0, b"", b"")
+
+    def _reserve(self, namespace: str, given: Mapping[str, str]) -> None:
+        name, flags = given["ReservationName"], given["Flags"]
+        moments = (given[key].removeprefix("uts") for key in ("StartTime", "EndTime"))
+        start, end = (
+            datetime.now(UTC) if each == "now" else datetime.fromtimestamp(int(each), UTC) for each in moments
+        )
+        self.calls.append(("reserve", name, flags))
+        made = Reservation(name, tuple(given["Nodes"].split(",")), start, end)
+        self.reservations.setdefault(namespace, {})[name] = made
 
     def _is_worker(self, pod: Reference) -> bool:
         found = self._world.pods.get(pod)
@@ -129,6 +149,9 @@ class FakeSlurmApi:
         self._slurm.calls.append(("delete", name))
         del self._records[name]
         self._slurm.save()
+
+    async def reservations(self) -> Sequence[Reservation]:
+        return list(self._slurm.reservations.get(self._namespace, {}).values())
 
     async def jobs(self) -> Sequence[SlurmJob]:
         return []

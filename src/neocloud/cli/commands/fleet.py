@@ -14,6 +14,7 @@ class FleetGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
         "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
+        "maintenance": Entry("Announce maintenance of nodes, list and end it.", NODES, "fleet_maintenance"),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -48,7 +49,8 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """See the health of nodes, check this host, explain faults, simulate a fleet. Only `node` needs a cloud.
+    """See the health of nodes, check this host, explain faults, simulate a fleet. Only `node` and
+    `maintenance` need a cloud.
 
     Examples:
 
