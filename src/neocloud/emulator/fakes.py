@@ -27,6 +27,7 @@ from neocloud.fleet.agent.document import Document, NotRun, to_json
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
+from neocloud.services.slurm.public import Reservation
 from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
 from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
@@ -51,6 +52,8 @@ class FakeSlurm:
         """Node records by namespace and name, as slurmctld remembers them."""
         if self._path and self._path.exists():
             self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
+        self.reservations: dict[str, dict[str, Reservation]] = {}
+        """By namespace and name; kept in no file."""
         self.is_reachable = True
         self.silent: set[str] = set()
         """Addresses of controllers that do not answer."""
@@ -88,6 +91,13 @@ class FakeSlurm:
             return self._agent(pod)
         if tuple(command[:4]) == (ENTER_ROOT, *ACTIVE_CHECKS) and self._is_worker(pod):
             return self.checks.get(pod.name, run_no_check)(command)
+        if tuple(command[:3]) == ("scontrol", "create", "reservation"):
+            given = {each.partition("=")[0]: each.partition("=")[2] for each in command[3:]}
+            self._reserve(pod.namespace, given)
+            return ExecResult(0, b"", b"")
+        if tuple(command[:2]) == ("scontrol", "delete"):
+            del self.reservations[pod.namespace][command[2].removeprefix("ReservationName=")]
+            return ExecResult(0, b"", b"")
         if tuple(command[:2]) != ("scontrol", "create"):
             return None
         created = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
@@ -106,6 +116,16 @@ class FakeSlurm:
         last = to_json(Document(host=pod.name, boot="fake", at=time.time(), since_boot_s=now))
         fields = {"format": FORMAT, "spool": "fake", "version": self.agents[pod], "now_s": now, "last": last}
         return ExecResult(0, json.dumps({**fields, "changes": [], "n": 0, "has_more": False}).encode(), b"")
+
+    def _reserve(self, namespace: str, given: Mapping[str, str]) -> None:
+        name, flags = given["ReservationName"], given["Flags"]
+        moments = (given[key].removeprefix("uts") for key in ("StartTime", "EndTime"))
+        start, end = (
+            datetime.now(UTC) if each == "now" else datetime.fromtimestamp(int(each), UTC) for each in moments
+        )
+        self.calls.append(("reserve", name, flags))
+        made = Reservation(name, tuple(given["Nodes"].split(",")), start, end)
+        self.reservations.setdefault(namespace, {})[name] = made
 
     def _is_worker(self, pod: Reference) -> bool:
         found = self._world.pods.get(pod)
@@ -159,6 +179,9 @@ class FakeSlurmApi:
         self._slurm.calls.append(("delete", name))
         del self._records[name]
         self._slurm.save()
+
+    async def reservations(self) -> Sequence[Reservation]:
+        return list(self._slurm.reservations.get(self._namespace, {}).values())
 
     async def jobs(self) -> Sequence[SlurmJob]:
         return []

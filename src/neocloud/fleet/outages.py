@@ -38,7 +38,7 @@ class Outage:
     node: str
     cause: Cause
     evidence: str
-    """The verdict or start that speaks against the node; what an operator wrote."""
+    """The verdict or start that speaks against the node, the window, or what an operator wrote."""
     reason: str
     begin: float
     end: float | None = None
@@ -89,8 +89,10 @@ class Outages:
         if cause is Cause.FAULT and incident is not None and incident.evidence == evidence:
             reason = incident.reason
             begin = _detected(event.at, state, incident)
-        elif cause in (Cause.OPERATOR, Cause.MAINTENANCE):
+        elif cause is Cause.OPERATOR:
             reason = evidence
+        elif cause is Cause.MAINTENANCE:
+            reason = next(hold.evidence for hold in state.holds if hold.owner.endswith(evidence))
         if state.phase is Phase.DRAINING:
             limit = state.since + GRACE_SECONDS
         begin = max(begin, self._served_since.get(state.node, begin))
@@ -133,8 +135,9 @@ def _cause(state: NodeState) -> tuple[Cause, str] | None:
         return Cause.FAULT, ours.evidence
     if state.phase is Phase.DRAINING:
         return None  # its job runs on until it ends
-    for cause, prefix in ((Cause.MAINTENANCE, MAINTENANCE_PREFIX), (Cause.OPERATOR, OPERATOR_PREFIX)):
-        for hold in state.holds:
-            if hold.owner.startswith(prefix):
-                return cause, hold.evidence
+    for hold in state.holds:
+        if hold.owner.startswith(MAINTENANCE_PREFIX):
+            return Cause.MAINTENANCE, hold.owner.removeprefix(MAINTENANCE_PREFIX)
+    if state.holds:
+        return Cause.OPERATOR, state.holds[0].evidence
     return Cause.VERIFICATION, ""

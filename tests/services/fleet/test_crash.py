@@ -13,7 +13,7 @@ from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import drain_owner, plain
-from neocloud.services.slurm.public import LOST_PREFIX, Measurement, Worker
+from neocloud.services.slurm.public import LOST_PREFIX, Measurement, Reservation, Worker
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 LATER = datetime(2026, 11, 2, tzinfo=UTC)
@@ -39,6 +39,15 @@ class Calls:
         self.made.append(("restart", worker))
 
     async def measure(self, cluster_id: str, worker: str, seconds: float) -> list[Measurement]:
+        raise NotImplementedError
+
+    async def reservations(self, cluster_id: str) -> dict[str, Reservation]:
+        raise NotImplementedError
+
+    async def reserve(self, cluster_id: str, reservation: Reservation) -> None:
+        raise NotImplementedError
+
+    async def cancel_reservation(self, cluster_id: str, name: str) -> None:
         raise NotImplementedError
 
 

@@ -168,5 +168,6 @@ def test_a_server_killed_between_drain_and_replacement_does_neither_twice(settle
     kills(settled, 3, SEED)
 
 
+@pytest.mark.timeout(1800)
 def test_fifty_servers_killed_between_drain_and_replacement(settled: Settled) -> None:
     kills(settled, 50, SEED + 1)

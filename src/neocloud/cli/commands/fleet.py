@@ -15,6 +15,7 @@ class FleetGroup(LazyGroup):
     entries: ClassVar[Mapping[str, Entry]] = {
         "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
         "top": Entry("Show all nodes, states and jobs on one screen.", NODES, "fleet_top"),
+        "maintenance": Entry("Announce maintenance of nodes, list and end it.", NODES, "fleet_maintenance"),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -57,7 +58,7 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node`, `checks` and `top` need a cloud.
+    Only `node`, `maintenance`, `checks` and `top` need a cloud.
 
     Examples:
 

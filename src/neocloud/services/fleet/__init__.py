@@ -13,8 +13,14 @@ from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import BackgroundSources, VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
+from neocloud.services.fleet.rules import MaintenanceWindowRules, window_view
 from neocloud.services.fleet.sources import EngineAndSlurm, Measurements
-from neocloud.services.fleet.types import NODE_POOL_ID_PREFIX, State
+from neocloud.services.fleet.types import (
+    MAINTENANCE_WINDOW,
+    MAINTENANCE_WINDOW_ID_PREFIX,
+    NODE_POOL_ID_PREFIX,
+    State,
+)
 from neocloud.services.slurm.public import NODE_POOL, WorkerAgents, WorkerNodes
 
 KINDS = (
@@ -29,6 +35,17 @@ KINDS = (
         deleting_state=State.DELETING,
         stopped_state=State.STOPPED,
         is_reconciled=True,
+    ),
+    Kind(
+        message=MAINTENANCE_WINDOW,
+        rpc="neocloud.fleet.v1.MaintenanceWindowService",
+        id_prefix=MAINTENANCE_WINDOW_ID_PREFIX,
+        permission="fleet.maintenanceWindows",
+        parent_kinds=("nebius.iam.v1.Container",),
+        verbs=frozenset({"Create", "Get", "List", "Delete"}),
+        rules=MaintenanceWindowRules(),
+        initial_state="ANNOUNCED",
+        view=window_view,
     ),
 )
 

@@ -9,6 +9,8 @@ from neocloud.fleet.limits import MINUTE, Limits
 from neocloud.services.slurm.public import FLEET_PREFIX
 
 NODE_POOL_ID_PREFIX = "fleetpool"
+MAINTENANCE_WINDOW = "neocloud.fleet.v1.MaintenanceWindow"
+MAINTENANCE_WINDOW_ID_PREFIX = "fleetwindow"
 
 
 class State(StrEnum):

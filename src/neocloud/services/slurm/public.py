@@ -1,6 +1,6 @@
 """What the fleet service sees of the workers of a cluster, and may do to them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -9,6 +9,8 @@ NODE_POOL = "neocloud.fleet.v1.NodePool"
 """The kind of the pools that a cluster keeps for the fleet service."""
 FLEET_PREFIX = "neocloud: "
 """Reasons of drains that the fleet controller owns start with it."""
+RESERVATION_PREFIX = "neocloud-"
+"""Names of reservations for maintenance windows start with it."""
 LOST_PREFIX = FLEET_PREFIX + "lost: "
 """Of workers whose pod was lost: kept from jobs by their cluster until the fleet controller has decided."""
 
@@ -65,6 +67,20 @@ class Measurement:
     threshold: str
 
 
+@dataclass(frozen=True)
+class Reservation:
+    """Workers that Slurm keeps free for maintenance."""
+
+    name: str
+    workers: tuple[str, ...]
+    start: datetime
+    end: datetime
+
+
+class ReservationRefused(Exception):
+    """Slurm refused a reservation; the message is Slurm's."""
+
+
 class WorkersUnreachable(Exception):
     """The engine, Slurm or the worker did not answer, so nothing is known; the message says what."""
 
@@ -87,6 +103,19 @@ class WorkerNodes(Protocol):
 
     async def restart(self, cluster_id: str, worker: str) -> None:
         """Remove the pod of a worker, which its cluster creates again. Raises WorkersUnreachable."""
+        ...
+
+    async def reservations(self, cluster_id: str) -> Mapping[str, Reservation]:
+        """Return those with names that begin with RESERVATION_PREFIX. Raises WorkersUnreachable."""
+        ...
+
+    async def reserve(self, cluster_id: str, reservation: Reservation) -> None:
+        """Reserve workers for maintenance: jobs that would not end before its start do not start there, and
+        jobs that run then go on. Raises ReservationRefused, and WorkersUnreachable."""
+        ...
+
+    async def cancel_reservation(self, cluster_id: str, name: str) -> None:
+        """Raises ReservationRefused, and WorkersUnreachable."""
         ...
 
     async def measure(self, cluster_id: str, worker: str, seconds: float) -> Sequence[Measurement]:

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import httpx
 import jwt
 
+from neocloud.services.slurm.public import Reservation
+
 API_VERSION = "v0.0.42"
 PORT = 6820
 TOKEN_SECONDS = 300
@@ -160,6 +162,8 @@ class SlurmApi(Protocol):
         """Return the accounting database's records of a job, one for each run, as slurmrestd has them."""
         ...
 
+    async def reservations(self) -> Sequence[Reservation]: ...
+
     async def cancel_job(self, job_id: int) -> None: ...
 
     async def start_job_now(self, job_id: int) -> None:
@@ -239,6 +243,10 @@ class SlurmRest:
     async def accounting_rows(self, job_id: int) -> Sequence[Json]:
         path = f"/slurmdb/{API_VERSION}/job/{job_id}"
         return (await self._call("GET", path, tolerate=_UNKNOWN_JOB_ERRORS)).get("jobs") or []
+
+    async def reservations(self) -> Sequence[Reservation]:
+        answer = await self._call("GET", f"/slurm/{API_VERSION}/reservations/")
+        return [_reservation(row) for row in answer.get("reservations") or ()]
 
     async def cancel_job(self, job_id: int) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
@@ -329,6 +337,12 @@ def _node(row: Json) -> SlurmNode:
         slurmd_started_at=datetime.fromtimestamp(number_of(row.get("slurmd_start_time")), UTC),
         allocated_cpus=int(row.get("alloc_cpus") or 0),
     )
+
+
+def _reservation(row: Json) -> Reservation:
+    never = datetime.fromtimestamp(0, UTC)
+    start, end = moment_of(row.get("start_time")) or never, moment_of(row.get("end_time")) or never
+    return Reservation(row.get("name") or "", (row.get("node_list") or "",), start, end)
 
 
 def _job(row: Json) -> SlurmJob:

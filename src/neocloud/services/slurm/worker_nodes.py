@@ -2,9 +2,10 @@
 and measured."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Engine, EngineError, ObservedPod, PodPhase, Reference
@@ -13,23 +14,34 @@ from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.api.check import probe_program
 from neocloud.services.slurm.api.findings import BadReport, figure_findings, last_line, node_figures
-from neocloud.services.slurm.public import Measurement, Worker, WorkersUnreachable
+from neocloud.services.slurm.public import (
+    RESERVATION_PREFIX,
+    Measurement,
+    Reservation,
+    ReservationRefused,
+    Worker,
+    WorkersUnreachable,
+)
+from neocloud.services.slurm.render import CONTROLLER_PODS
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmJob, SlurmNode
 from neocloud.services.slurm.types import ClusterUnreachable, namespace
 
 MAX_REPORT_BYTES = 64 * 1024
+CONTROLLER_CONTAINER = "controller"
+SCONTROL_SECONDS = 20.0
 
 
 class ClusterWorkers:
     """Implements `public.WorkerNodes`."""
 
-    def __init__(self, engine: Engine, access: SlurmAccess) -> None:
+    def __init__(self, engine: Engine, access: SlurmAccess, clock: Clock) -> None:
         self._engine = engine
         self._access = access
+        self._clock = clock
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ClusterWorkers":
-        return cls(dependencies.engine, SlurmAccess.of(dependencies))
+        return cls(dependencies.engine, SlurmAccess.of(dependencies), dependencies.clock)
 
     async def look(self, cluster_id: str, node_set: str) -> Sequence[Worker]:
         cluster, found = await self._node_set(cluster_id, node_set)
@@ -63,6 +75,42 @@ class ClusterWorkers:
             await self._engine.remove([Reference("Pod", namespace(cluster_id), worker)])
         except EngineError as error:
             raise WorkersUnreachable(f"the pod of {worker} cannot be removed: {error}") from error
+
+    async def reservations(self, cluster_id: str) -> Mapping[str, Reservation]:
+        async with self._slurm(cluster_id) as slurm:
+            found = await slurm.reservations()
+        return {each.name: each for each in found if each.name.startswith(RESERVATION_PREFIX)}
+
+    async def reserve(self, cluster_id: str, reservation: Reservation) -> None:
+        is_due = reservation.start <= self._clock.now()
+        await self._scontrol(
+            cluster_id,
+            *("create", "reservation", f"ReservationName={reservation.name}", "Users=root"),
+            f"StartTime={'now' if is_due else f'uts{int(reservation.start.timestamp())}'}",
+            f"EndTime=uts{int(reservation.end.timestamp())}",
+            *(f"Nodes={','.join(reservation.workers)}", "Flags=MAINT,IGNORE_JOBS,OVERLAP"),
+        )
+
+    async def cancel_reservation(self, cluster_id: str, name: str) -> None:
+        await self._scontrol(cluster_id, "delete", f"ReservationName={name}")
+
+    async def _scontrol(self, cluster_id: str, *arguments: str) -> None:
+        """Run it beside the controller: Slurm's REST service of this release cannot change reservations."""
+        try:
+            observation = await self._access.observe(cluster_id)
+            pods = [name for name in CONTROLLER_PODS if (pod := observation.pod(name)) and pod.ready]
+            if not pods:
+                raise WorkersUnreachable("no controller is ready")
+            result = await self._engine.exec(
+                Reference("Pod", namespace(cluster_id), pods[0]),
+                ["scontrol", *arguments],
+                container=CONTROLLER_CONTAINER,
+                timeout_seconds=SCONTROL_SECONDS,
+            )
+        except EngineError as error:
+            raise WorkersUnreachable(f"scontrol did not run: {error}") from error
+        if result.exit_code:
+            raise ReservationRefused(last_line(result.stderr or result.stdout, result.exit_code))
 
     async def measure(self, cluster_id: str, worker: str, seconds: float) -> Sequence[Measurement]:
         _, found = await self._node_set(cluster_id, worker.rpartition("-")[0])

@@ -27,8 +27,10 @@ from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
 from neocloud.services.fleet.reconcile import act
+from neocloud.services.fleet.reconcile.maintenance import keep_reservations, window_events
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
-from neocloud.services.fleet.types import State
+from neocloud.services.fleet.rules import Window, windows_of
+from neocloud.services.fleet.types import MAINTENANCE_WINDOW, State
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
 WATCH_SECONDS = 2.0
@@ -48,6 +50,8 @@ class Scope:
     """One list for each source of verifications."""
     background: Sequence[Verdict] = ()
     problem: str = ""
+    windows: Sequence[Window] = ()
+    """Maintenance windows of the cluster that are not over."""
     held: dict[str, str] = field(default_factory=dict)
     has_changed: bool = False
     """Whether this run appended an event, from which more may follow."""
@@ -71,6 +75,8 @@ class PoolReconciler:
         self._workers = dependencies.provided.get(WorkerNodes)
         self._sources = dependencies.provided.get(VerdictSources)
         self._background = dependencies.provided.get(BackgroundSources)
+        self._unannounced: set[str] = set()
+        """Pools for which Slurm is known to have no reservation for maintenance."""
 
     async def scope(self, context: Context) -> Scope:
         return Scope(context, wire.message(context.resource, NodePool))
@@ -115,6 +121,9 @@ class PoolReconciler:
             if isinstance(source, RecordedSource):
                 shadow = scope.known.fleet.breakers.in_shadow
                 source.recorded(scope.cluster_id, list(scope.workers), shadow)
+        now = self._clock.now()
+        scope.windows = windows_of(await scope.context.list(MAINTENANCE_WINDOW), scope.cluster_id, now)
+        await self._append(scope, list(window_events(scope.known.fleet.nodes.values(), scope.windows, now)))
 
     async def _decide(self, scope: Scope) -> None:
         plan = decide(scope.known.fleet, self._now())
@@ -136,10 +145,21 @@ class PoolReconciler:
                     shadow=scope.known.fleet.breakers.in_shadow,
                 )
                 done += act.attached(worker, state, self._now())
+            await self._announce(scope)
         except WorkersUnreachable as error:
             raise _blind(scope, str(error)) from error
         finally:
             await self._append(scope, done)
+
+    async def _announce(self, scope: Scope) -> None:
+        """Tell Slurm of maintenance windows. Without any, it is asked once for what is left of others."""
+        if scope.windows or scope.known.id not in self._unannounced:
+            workers = list(scope.workers.values())
+            arguments = (scope.cluster_id, scope.pool.spec.node_set, workers, scope.windows)
+            scope.held |= await keep_reservations(self._workers, *arguments)
+            self._unannounced.discard(scope.known.id)
+            if not scope.windows:
+                self._unannounced.add(scope.known.id)
 
     async def _append(self, scope: Scope, found: Sequence[Event]) -> None:
         """Append to the log, then take in what it has."""

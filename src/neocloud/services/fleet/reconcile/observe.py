@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from neocloud.fleet import events as e
-from neocloud.fleet.events import Event, Phase, Verdict
+from neocloud.fleet.controller import Fleet
+from neocloud.fleet.events import Event, Phase, Status, Verdict
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.reconcile.maintenance import is_in_maintenance
 from neocloud.services.fleet.types import (
     CLUSTER_OWNER,
     FOREIGN_IN_SLURM,
@@ -40,25 +42,33 @@ def new_events(
 
     for worker in workers:
         add(_start(worker, draft.nodes.get(worker.name), now))
-    answers = dict(log.answers)
-    for verdict in verdicts:
-        state = draft.nodes.get(verdict.node)
-        if state is not None:
-            known = replace(verdict, boot=verdict.boot or state.boot)
-            key, answer = (known.node, known.check), (known.status, known.boot)
-            if answers.get(key) != answer:
-                add([known])
-                answers[key] = answer
+        if worker.name in draft.nodes:
+            add(_work(worker, tenant, draft.nodes[worker.name], now))
+    add(_new_verdicts(log, draft, verdicts))
     seen = {worker.name for worker in workers}
     for worker in workers:
         if worker.name in draft.nodes:
             add(_foreign(worker, draft.nodes[worker.name], now))
-            add(_work(worker, tenant, draft.nodes[worker.name], now))
             add(_emptied(worker, draft.nodes[worker.name], now))
             add(_occupied(worker, draft.nodes[worker.name], now))
     for name in [name for name in draft.nodes if name not in seen]:
         add(_left(draft.nodes[name], now))
     return found
+
+
+def _new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Yield answers that differ from the last ones, of which one look may have several for a check. In
+    maintenance, only those that pass count."""
+    answers = dict(log.answers)
+    for verdict in verdicts:
+        state = draft.nodes.get(verdict.node)
+        if state is None or (verdict.status is not Status.PASS and is_in_maintenance(state)):
+            continue
+        known = replace(verdict, boot=verdict.boot or state.boot)
+        key, answer = (known.node, known.check), (known.status, known.boot)
+        if answers.get(key) != answer:
+            answers[key] = answer
+            yield known
 
 
 def _start(worker: Worker, state: NodeState | None, now: float) -> Iterator[Event]:

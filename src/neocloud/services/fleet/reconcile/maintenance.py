@@ -1,0 +1,73 @@
+"""Maintenance windows of nodes: announced as reservations in Slurm, drains of their own while under way.
+
+Both are computed from the windows that there are, so a run that was cut off is made up for. Jobs that run
+are never ended: a node whose job runs past the start stays draining until the job ends.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from neocloud.fleet import events as e
+from neocloud.fleet.events import Event
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.outages import MAINTENANCE_PREFIX
+from neocloud.services.fleet.rules import Window
+from neocloud.services.slurm.public import (
+    RESERVATION_PREFIX,
+    Reservation,
+    ReservationRefused,
+    Worker,
+    WorkerNodes,
+)
+
+
+def window_events(nodes: Iterable[NodeState], windows: Sequence[Window], now: datetime) -> Iterator[Event]:
+    """Yield drains that begin and end."""
+    at = now.timestamp()
+    for state in nodes:
+        wanted = {each.owner: each for each in windows if each.is_under_way(now) and each.has(state.node)}
+        held = {hold.owner for hold in state.holds if hold.owner.startswith(MAINTENANCE_PREFIX)}
+        for owner in held - set(wanted):
+            yield e.DrainReleased(at, state.node, owner)
+        for owner in set(wanted) - held:
+            yield e.DrainRequested(at, state.node, owner, wanted[owner].evidence)
+
+
+def is_in_maintenance(state: NodeState) -> bool:
+    """Whether faults of the node are expected: its verification judges it when the window is over."""
+    return any(hold.owner.startswith(MAINTENANCE_PREFIX) for hold in state.holds)
+
+
+async def keep_reservations(
+    nodes: WorkerNodes, cluster_id: str, node_set: str, workers: Sequence[Worker], windows: Sequence[Window]
+) -> dict[str, str]:
+    """Make and cancel the reservations of one node set; return the workers for which Slurm refused, and why.
+
+    Raises WorkersUnreachable.
+    """
+    wanted: dict[str, Reservation] = {}
+    for window in windows:
+        names = tuple(each.name for each in workers if each.states and window.has(each.name))
+        if names:
+            name = _name(window, node_set)
+            wanted[name] = Reservation(name, names, window.start, window.end)
+    known = await nodes.reservations(cluster_id)
+    problems: dict[str, str] = {}
+    for name, reservation in wanted.items():
+        if name not in known:
+            try:
+                await nodes.reserve(cluster_id, reservation)
+            except ReservationRefused as error:
+                problems |= dict.fromkeys(reservation.workers, f"not announced in Slurm: {error}")
+    for name in known:
+        if name.startswith(RESERVATION_PREFIX) and name.rpartition("_")[2] == node_set and name not in wanted:
+            try:
+                await nodes.cancel_reservation(cluster_id, name)
+            except ReservationRefused as error:
+                problems |= {each.name: f"reservation {name} stays: {error}" for each in workers}
+    return problems
+
+
+def _name(window: Window, node_set: str) -> str:
+    """No name of a node set has an underscore."""
+    return f"{RESERVATION_PREFIX}{window.id}_{node_set}"
