@@ -12,7 +12,7 @@ SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fast test-long check bench docs lock fuzz clients clients-long try-debian debian-run debian-test
+.PHONY: help setup demo serve test test-fast test-long check bench docs lock fuzz clients clients-long compare-policy try-debian debian-run debian-test
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 
 bench: debian-test $(TOOLS) ## measure, and print the figures as ratios
 	@set -e; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+compare-policy: $(SERVER) ## simulate what changes to the fleet's fault policy and limits do, compared with commit BASE (origin/main)
+	@$(BIN)/python scripts/compare-policy "$(or $(BASE),origin/main)"
 
 docs: $(TOOLS) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.cli.reference docs/reference/cli.md

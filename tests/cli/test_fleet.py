@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.cli.main import run
 from tests.cli.conftest import Neo
 
 
@@ -111,3 +112,23 @@ def test_a_file_that_is_no_kernel_log(neo: Neo, tmp_path: Path) -> None:
     path.write_text("Jan  5 18:28:55 node1 sshd[1]: hello\n")
     assert "There is no line of the kernel in it" in neo("fleet", "explain", "log", str(path)).err
     assert neo("fleet", "explain", "log", str(tmp_path)).code == 3
+
+
+def test_registers_of_nvlink_errors_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fleet", "explain", "xid", "145", "--registers", "(0x040988e2 0x8 0x0)", "-o", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["registers"]
+    assert found == {"meaning": "RLW_SRC_TRACK, subcode 0, status 0x8: non-fatal", "says": "XID_154_EVAL"}
+    assert run(["fleet", "explain", "xid", "74", "--registers", "0x4,0,0,0,0,0,0"]) == 0
+    shown = capsys.readouterr()
+    assert "first register, bit 2: the catalogue does not say; unknown" in shown.out
+    assert "not_run" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [("79", "0x1"), ("145", "0x123456789"), ("145", "x"), ("145", "0 " * 17)]
+)
+def test_registers_that_are_none_are_refused(
+    code: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fleet", "explain", "xid", code, "--registers", text]) == 2
+    assert "egisters" in capsys.readouterr().err

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.kernel_log import Finding, Record, findings
+from neocloud.fleet.nvlink import meanings, registers_of
 from neocloud.fleet.policy import Escalation, Kind, Per, Policy, Repetition, Response, Rule, Severity, Version
 
 MOST_FAULTS = 10_000
 """Different faults that are told apart; lines of more are counted alone."""
+MOST_MEANINGS = 32
+"""Different meanings of registers that are kept of one fault."""
 MOST_TIMES = 1000
 """Times that are kept of one fault: the latest."""
 
@@ -34,6 +37,8 @@ class Fault:
     last_line_s: float | None = None
     open_since_s: float | None = None
     """Of a fault that ends, such as a server that does not answer: since when it lasts."""
+    registers: list[str] = field(default_factory=list[str])
+    """What the registers in its lines say, of NVLink errors."""
     because: list[str] = field(default_factory=list[str])
     """Why severity or action are graver than those of the row."""
 
@@ -50,6 +55,18 @@ class Fault:
         if self.open_since_s is None:
             self.open_since_s = now
         self.last_line_s = now
+
+    def decode(self, finding: Finding, driver: Version | None) -> None:
+        """Take what registers in the line say. It may be graver than the word in the line."""
+        if finding.kind is not Kind.XID or (found := registers_of(finding.text)) is None:
+            return
+        link, values = found
+        for meaning in meanings(int(finding.code) if finding.code.isdigit() else 0, values, driver):
+            text = f"link {link}: {meaning.text}; {meaning.says}"
+            if text not in self.registers and len(self.registers) < MOST_MEANINGS:
+                self.registers.append(text)
+            if meaning.action is not None:
+                self.raise_to(meaning.severity, meaning.action, f"the registers of {text}")
 
     def raise_to(self, severity: Severity | None, action: Action, because: str) -> None:
         """Take a graver step, with the reason. A milder one changes nothing."""
@@ -96,6 +113,7 @@ def summary_of(
                 response, response.severity, response.action, finding.text,
             )  # fmt: skip
         fault.add(finding, policy.burst_s)
+        fault.decode(finding, driver)
     found = list(faults.values())
     _apply_limits(found, policy, counted.last_s)
     found.sort(key=lambda fault: (-fault.severity.rank, -fault.action.rung))

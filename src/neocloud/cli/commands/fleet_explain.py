@@ -1,5 +1,6 @@
 """`neo fleet explain` and `neo fleet conflicts`: the fault policy in plain words. They need no cloud."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_t
 from neocloud.cli.terminal import echo, exit_code
 from neocloud.client.errors import ClientError
 from neocloud.fleet.actions import Action
+from neocloud.fleet.nvlink import MOST_REGISTERS, SOURCE_5, SOURCE_74, meanings
 from neocloud.fleet.policy import Kind, Policy, Response, Rule, Severity, Statement, Version, version_of
 from neocloud.fleet.policy_file import default_policy
 
@@ -30,6 +32,7 @@ SEVERITIES: Mapping[Severity, str] = {
     Severity.FATAL: "jobs fail or compute wrong results; the node is drained now",
 }
 LONGEST_CODE = 6
+_REGISTER = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}")
 
 app = command_group(
     """Explain a fault: what it is, what is done about it and why, and what other tools say. Needs no cloud.
@@ -60,18 +63,29 @@ def xid(
     code: NumberArgument,
     gpu: GpuOption = "",
     driver: DriverOption = "",
+    registers: Annotated[
+        str,
+        typer.Option(
+            help="Of XID 74 and 144 to 150: the numbers in brackets at the end of the line.",
+            metavar="HEX ...",
+        ),
+    ] = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Explain an XID: a fault that the NVIDIA driver reports of a GPU.
 
+    Registers of NVLink errors are decoded as NVIDIA's catalogue has them; what it does not list is unknown.
     The exit code is 3 for a code that the policy does not know.
 
     Examples:
 
       neo fleet explain xid 79
       neo fleet explain xid 149 --gpu b200 --driver 570.211.01 --output json
+      neo fleet explain xid 145 --registers "0x040988e2 0x00000008"
     """
-    _explain(Kind.XID, _number(code), gpu, driver, output)
+    number = _number(code)
+    values = _registers(number, registers) if registers else ()
+    _explain(Kind.XID, number, gpu, driver, output, values)
 
 
 @app.command()
@@ -166,11 +180,29 @@ def gpu_and_driver(policy: Policy, gpu: str, driver: str) -> tuple[str, Version 
         raise ClientError("INVALID_ARGUMENT", str(error)) from None
 
 
-def _explain(kind: Kind, code: str, gpu: str, driver: str, output: Format) -> None:
+def _registers(code: str, text: str) -> Sequence[int]:
+    parts = text.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    if not 0 < len(parts) <= MOST_REGISTERS or not all(_REGISTER.fullmatch(part) for part in parts):
+        raise ClientError(
+            "INVALID_ARGUMENT", f"{text[:80]!r} are no registers", "Write them as in the log: 0x1 0x0"
+        )
+    if not meanings(int(code), [0] * MOST_REGISTERS):
+        raise ClientError(
+            "INVALID_ARGUMENT", f"Registers of XID {code} have no known meaning", "Leave them out"
+        )
+    return [int(part, 16) for part in parts]
+
+
+def _explain(
+    kind: Kind, code: str, gpu: str, driver: str, output: Format, registers: Sequence[int] = ()
+) -> None:
     policy = default_policy()
     gpu_name, version = gpu_and_driver(policy, gpu, driver)
     response = policy.response_to(kind, code, gpu=gpu_name, driver=version)
     document = response_document(response) | {"policy": policy_document(policy)}
+    decoded = meanings(int(code), registers, version) if registers else []
+    if decoded:
+        document["registers"] = [{"meaning": each.text, "says": each.says} for each in decoded]
     if response.unknown:
         show(output, document, _unknown(response, policy))
         raise typer.Exit(exit_code("NOT_FOUND"))
@@ -181,6 +213,10 @@ def _explain(kind: Kind, code: str, gpu: str, driver: str, output: Format) -> No
         if number:
             echo()
         show(output, document, _rule_view(rule, f"{kind.upper()} {code}"))
+    for each in decoded:
+        echo(f"\nREGISTERS: {each.text}; {each.says}")
+    if decoded:
+        say(f"Decoded by {SOURCE_74 if code == '74' else SOURCE_5}; on such a GPU: not_run.")
     say(f"\nPolicy of {policy.updated}. Where sources disagree: neo fleet conflicts")
 
 

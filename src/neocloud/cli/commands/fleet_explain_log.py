@@ -140,7 +140,7 @@ def _title(fault: Fault) -> str:
 
 def _what(fault: Fault) -> str:
     names = sorted({rule.name for rule in fault.response.rules})
-    return "; ".join([*(names or [fault.response.unknown]), *fault.because])
+    return "; ".join([*(names or [fault.response.unknown]), *fault.because, *fault.registers[:4]])
 
 
 def _document(fault: Fault) -> JsonObject:
@@ -154,6 +154,7 @@ def _document(fault: Fault) -> JsonObject:
         "severity": fault.severity.value,
         "action": fault.action.value,
         "because": fault.because,
+        "registers": fault.registers,
         "lines": fault.lines,
         "times_s": fault.times,
         "text": fault.text,

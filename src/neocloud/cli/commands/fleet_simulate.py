@@ -6,6 +6,13 @@ from typing import Annotated
 
 import typer
 
+from neocloud.cli.commands.fleet_compare import (
+    AgainstOption,
+    CompareOption,
+    FailOption,
+    SeedsOption,
+    compare_policies,
+)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, View, counted, fields_table, show
 from neocloud.cli.progress import duration, stage
@@ -72,6 +79,10 @@ def simulate(
     maintenance_minutes: Annotated[
         float, typer.Option(min=0, max=1440, help="Length of the daily planned interruption; 0 for none.")
     ] = 30.0,
+    compare: CompareOption = None,
+    against: AgainstOption = None,
+    seeds: SeedsOption = 10,
+    fail_if_worse: FailOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Simulate one job on a fleet whose nodes fail: interruptions, useful time, spares, checkpoint interval.
@@ -84,6 +95,7 @@ def simulate(
       neo fleet simulate --gpus 1024
       neo fleet simulate --gpus 4096 --days 30 --spares 8 --lemons 0.05
       neo fleet simulate --save 10 --restart 60 --output json
+      neo fleet simulate --gpus 2048 --compare limits.yaml --seeds 10
     """
     if gpus % NODE:
         raise ClientError("INVALID_ARGUMENT", f"--gpus: {gpus} is not a multiple of {NODE}.")
@@ -109,7 +121,11 @@ def simulate(
         limits = replace(limits, trusted=limits.trusted | {OUTLIER})
     if not lemon_triage:
         limits = replace(limits, lemon_probability=NEVER)
-    simulation = Simulation(replace(scenario, limits=limits))
+    scenario = replace(scenario, limits=limits)
+    if compare or against:
+        compare_policies(scenario, compare or [], against or [], seeds, output, fail_if_worse=fail_if_worse)
+        return
+    simulation = Simulation(scenario)
     with stopped_by_signals(), stage(f"Simulating {gpus:,} GPUs for {days:g} days") as show_detail:
         simulation.run(lambda share: show_detail(_tenths(share)))
     result = summarize(simulation)

@@ -1,6 +1,7 @@
 # pyright: strict
 """What goes wrong in the simulation, when and where; and what checks say of it, rightly or not."""
 
+import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import Phase, Scope, Status
 from neocloud.fleet.limits import DAY, HOUR
+from neocloud.fleet.policy import Severity
 from neocloud.fleet.simulator import rates
 from neocloud.fleet.simulator.job import Stop
 from neocloud.fleet.simulator.rates import CAUSES, LLAMA_GPU_HOURS, Cause
@@ -20,6 +22,9 @@ class Faults:
     def __init__(self, simulation: "Simulation") -> None:
         self.simulation, self.scenario = simulation, simulation.scenario
         self.random = simulation.random
+        self.arrivals = self._stream("arrivals")
+        self.accusations = self._stream("accusations")
+        self.faults = 0
         self.broken: dict[str, tuple[Cause, Action]] = {}
         """The truth: nodes with a fault, and the lowest rung of the ladder that cures it."""
         self.lemons: list[str] = []
@@ -32,6 +37,11 @@ class Faults:
         self.by_cause: Counter[str] = Counter()
         self.relapses = 0
         """Faults that verification missed and that struck again; not among the causes."""
+
+    def _stream(self, name: str) -> random.Random:
+        """Return random numbers of their own: runs with the same seed then have the same faults at the same
+        times, whatever is decided about them, and two policies can be compared by pairs of runs."""
+        return random.Random(f"{self.scenario.seed} {name}")  # repeated by its seed  # nosec B311
 
     def start(self) -> None:
         scenario = self.scenario
@@ -68,8 +78,8 @@ class Faults:
         self._relapse_later(node)
         return False
 
-    def _relapse_later(self, node: str) -> None:
-        wait = self.random.expovariate(1 / self.scenario.relapse)
+    def _relapse_later(self, node: str, mean: float | None = None) -> None:
+        wait = self.random.expovariate(1 / (mean or self.scenario.relapse))
         self.simulation.after(wait, lambda: self._relapse(node))
 
     def _relapse(self, node: str) -> None:
@@ -77,7 +87,7 @@ class Faults:
             return
         if node in self.simulation.member_places:
             self.relapses += 1
-            self._strike(node, *self.broken[node])
+            self._strike(node, *self.broken[node], self.random)
         elif self.simulation.fleet.nodes[node].phase in (Phase.IN_SERVICE, Phase.READY_SPARE):
             self._relapse_later(node)
 
@@ -86,55 +96,69 @@ class Faults:
         scenario = self.scenario
         total = sum(cause.count for cause in CAUSES)
         per_hour = scenario.rate * total / LLAMA_GPU_HOURS * scenario.gpus
-        self.simulation.after(self.random.expovariate(per_hour) * HOUR, self._fault)
+        self.simulation.after(self.arrivals.expovariate(per_hour) * HOUR, self._fault)
 
     def _fault(self) -> None:
         self._next_fault()
-        cause = self.random.choices(CAUSES, [each.count for each in CAUSES])[0]
+        self.faults += 1
+        draw = self._stream(f"fault {self.faults}")
+        cause = draw.choices(CAUSES, [each.count for each in CAUSES])[0]
         if cause.cured_by is None:
             self.by_cause[cause.name] += 1
             self.simulation.stop(Stop.UNPLANNED)
             self.simulation.block("restart", self.scenario.detect)
             return
-        node = self._victim()
+        node = self._victim(draw)
         if node is None:
             return
-        if cause.scope is Scope.LINK and self.random.random() < self.scenario.leaf_share:
+        if cause.scope is Scope.LINK and draw.random() < self.scenario.leaf_share:
             self._leaf_fault(cause, self.simulation.fleet.nodes[node].leaf)
             return
-        cure = self.random.choices(list(cause.cured_by), list(cause.cured_by.values()))[0]
+        cure = draw.choices(list(cause.cured_by), list(cause.cured_by.values()))[0]
         if node in self.lemons and node not in self.cured_lemons:
             cure = min(cure, Action.REBOOT, key=lambda action: action.rung)
         self.by_cause[cause.name] += 1
-        self._strike(node, cause, cure)
+        self._strike(node, cause, cure, draw)
 
-    def _victim(self) -> str | None:
+    def _victim(self, draw: random.Random) -> str | None:
         """Draw a node of the job; a lemon whose parts were replaced is a node like the others."""
         scenario = self.scenario
-        if self.lemons and self.random.random() < scenario.lemon_faults:
-            node = self.random.choice(self.lemons)
+        if self.lemons and draw.random() < scenario.lemon_faults:
+            node = draw.choice(self.lemons)
             usual = (1 - scenario.lemon_faults) / scenario.job_nodes
             weight = scenario.lemon_faults / len(self.lemons)
-            if node in self.cured_lemons and self.random.random() > usual / weight:
+            if node in self.cured_lemons and draw.random() > usual / weight:
                 return None
             return node if node in self.simulation.member_places else None
-        return self.random.choice(self.simulation.members) if self.simulation.members else None
+        return draw.choice(self.simulation.members) if self.simulation.members else None
 
-    def _strike(self, node: str, cause: Cause, cure: Action) -> None:
+    def _strike(self, node: str, cause: Cause, cure: Action, draw: random.Random) -> None:
         known = self.broken.get(node)
         if known is None or cure.rung > known[1].rung:
             self.broken[node] = cause, cure
         self.simulation.stop(Stop.UNPLANNED)
-        is_named = self.random.random() < self.scenario.recall
+        is_named = draw.random() < self.scenario.recall
         check = cause.check if is_named else rates.SEARCH
         wait = self.scenario.detect + (0.0 if is_named else self.scenario.search)
-        action = Action.RESET_GPU if cause.check.startswith(("gpu", "ecc")) else Action.REBOOT
         scope = cause.scope if is_named else Scope.NODE
+        severity, action = self._response(cause) if is_named else (Severity.FATAL, Action.REBOOT)
 
         def report() -> None:
-            self._report(node, check, action, scope)
+            if severity is Severity.INFO:
+                self._relapse_later(node, self.scenario.ignored)  # the job starts on the broken node again
+            else:
+                self._report(node, check, action, scope, is_fatal=severity is Severity.FATAL)
 
         self.simulation.block("search", wait, report)
+
+    def _response(self, cause: Cause) -> tuple[Severity, Action]:
+        """Return what is done about a named fault: what the policy says, where one is given that knows it."""
+        policy = self.scenario.policy
+        if policy is None or cause.in_policy is None:
+            gpu = cause.check.startswith(("gpu", "ecc"))
+            return Severity.FATAL, Action.RESET_GPU if gpu else Action.REBOOT
+        found = policy.response_to(*cause.in_policy, gpu=self.scenario.gpu_type)
+        return found.severity, found.action
 
     def _report(
         self,
@@ -212,14 +236,18 @@ class Faults:
 
     def _next_false_positive(self, check: str, per_day: float) -> None:
         mean = DAY / (per_day * self.scenario.job_nodes)
-        self.simulation.after(self.random.expovariate(1 / mean), lambda: self._false_positive(check, per_day))
+        wait = self.accusations.expovariate(1 / mean)
+        self.simulation.after(wait, lambda: self._false_positive(check, per_day))
 
     def _false_positive(self, check: str, per_day: float) -> None:
         self._next_false_positive(check, per_day)
-        node = self.random.choice(self.simulation.members) if self.simulation.members else ""
+        number, place = self.accusations.random(), self.accusations.random()
+        members = self.simulation.members
+        node = members[int(place * len(members))] if members else ""
         if not node or node in self.broken:
             return
-        named = check or self.random.choice(sorted(self.scenario.limits.trusted - {rates.OUTLIER}))
+        checks = sorted(self.scenario.limits.trusted - {rates.OUTLIER})
+        named = check or checks[int(number * len(checks))]
         is_in_shadow = bool(self.simulation.fleet.breakers.in_shadow(named))
         verdict = self._report(node, named, Action.RESET_GPU, is_fatal=False)
         if is_in_shadow:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import Scope
+from neocloud.fleet.policy import Kind
 
 LLAMA_GPUS = 16_384
 LLAMA_DAYS = 54.0
@@ -28,6 +29,7 @@ SOURCES: tuple[tuple[str, str, str], ...] = (
     ("burn-in of 24 h", "published", "CoreWeave, after a part was replaced"),
     ("time out for a part of 24 h or 7 days", "assumed", "--repair-days"),
     ("steps, verification, restart", "assumed", "options and the defaults of Scenario"),
+    ("faults of the policy for causes", "assumed", "with --compare alone; the other causes are rebooted"),
     ("faults in step with GPU-hours", "assumed", "a Poisson process of constant rate; no infant mortality"),
 )
 
@@ -43,6 +45,8 @@ class Cause:
     cured_by: Mapping[Action, float] | None = None
     """[assumed] Share of the faults by the lowest rung that cures them."""
     scope: Scope = Scope.NODE
+    in_policy: tuple[Kind, str] | None = None
+    """[assumed] The fault of the policy that says what is done about it, where a policy is compared."""
 
     @property
     def part_share(self) -> float:
@@ -55,24 +59,33 @@ _PART = {Action.RMA: 1.0}
 _MEMORY = {Action.RESET_GPU: 0.6, Action.RMA: 0.4}
 
 CAUSES: tuple[Cause, ...] = (
-    Cause("faulty GPU", 148, "gpu-lost", _GPU),
-    Cause("GPU HBM3 memory", 72, "ecc-uncorrectable", _MEMORY),
+    Cause("faulty GPU", 148, "gpu-lost", _GPU, in_policy=(Kind.COUNTER, "gpu_lost")),
+    Cause("GPU HBM3 memory", 72, "ecc-uncorrectable", _MEMORY, in_policy=(Kind.COUNTER, "ecc_uncorrected")),
     Cause("software bug", 54),
-    Cause("network switch or cable", 35, "link-down", {Action.REBOOT: 0.5, Action.RMA: 0.5}, Scope.LINK),
+    Cause(
+        *("network switch or cable", 35, "link-down", {Action.REBOOT: 0.5, Action.RMA: 0.5}, Scope.LINK),
+        in_policy=(Kind.COUNTER, "ib_port_down_s"),
+    ),
     Cause("unplanned host maintenance", 32, "host-maintenance", {Action.REBOOT: 1.0}),
-    Cause("GPU SRAM memory", 19, "ecc-uncorrectable", _MEMORY),
-    Cause("GPU system processor", 17, "gsp-timeout", {Action.REBOOT: 0.8, Action.RMA: 0.2}),
-    Cause("NIC", 7, "nic-lost", {Action.REBOOT: 0.5, Action.RMA: 0.5}),
+    Cause("GPU SRAM memory", 19, "ecc-uncorrectable", _MEMORY, in_policy=(Kind.COUNTER, "sram_uncorrected")),
+    Cause(
+        *("GPU system processor", 17, "gsp-timeout", {Action.REBOOT: 0.8, Action.RMA: 0.2}),
+        in_policy=(Kind.XID, "119"),
+    ),
+    Cause(
+        *("NIC", 7, "nic-lost", {Action.REBOOT: 0.5, Action.RMA: 0.5}),
+        in_policy=(Kind.COUNTER, "ib_port_missing"),
+    ),
     Cause("NCCL watchdog timeouts", 7),
     Cause("silent data corruption", 6, "sdc", _PART),
     Cause("GPU thermal interface and sensor", 6, "thermal", _PART),
-    Cause("SSD", 3, "disk", _PART),
+    Cause("SSD", 3, "disk", _PART, in_policy=(Kind.COUNTER, "nvme_missing")),
     Cause("power supply", 3, "power-supply", _PART),
     Cause("server chassis", 2, "chassis", _PART),
     Cause("IO expansion board", 2, "io-board", _PART),
     Cause("dependency", 2),
-    Cause("CPU", 2, "machine-check", _PART),
-    Cause("system memory", 2, "memory-uncorrectable", _PART),
+    Cause("CPU", 2, "machine-check", _PART, in_policy=(Kind.KERNEL, "machine_check_uncorrected")),
+    Cause("system memory", 2, "memory-uncorrectable", _PART, in_policy=(Kind.KERNEL, "memory_uncorrected")),
 )
 SEARCH = "hang-search"
 """Finds the node of a fault that no other check names."""

@@ -62,8 +62,8 @@ class Result:
         scenario = simulation.scenario
         numbers = {
             name: value
-            for name, value in asdict(scenario).items()
-            if isinstance(value, int | float | str) or value is None
+            for name, value in vars(scenario).items()
+            if name != "policy" and (isinstance(value, int | float | str) or value is None)
         }
         sources = [{"input": name, "kind": kind, "source": text} for name, kind, text in SOURCES]
         return {"evidence": "simulated", "scenario": numbers, "result": asdict(self), "inputs": sources}

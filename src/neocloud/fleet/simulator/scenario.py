@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import Scope, Suite
 from neocloud.fleet.limits import DAY, HOUR, MINUTE, Limits
+from neocloud.fleet.policy import Policy
 from neocloud.fleet.simulator.rates import (
     CAUSES,
     LLAMA_DAYS,
@@ -82,10 +83,16 @@ class Scenario:
     )
     relapse: float = 6 * HOUR
     """Mean time until a node that was returned with its fault fails again."""
+    ignored: float = 10 * MINUTE
+    """[assumed] Mean time until a fault that the policy ignores stops the job again."""
     triage: float = 4 * HOUR
     repair: float = 7 * DAY
     """Time that a node is out for a new part, before its burn-in."""
     limits: Limits = field(default_factory=lambda: Limits(trusted=TRUSTED))
+    policy: Policy | None = None
+    """What is done about a named fault; without one, GPUs are reset and everything else is rebooted."""
+    gpu_type: str = "h100"
+    """For rows of the policy that are of one generation."""
 
     @property
     def job_nodes(self) -> int:
