@@ -48,20 +48,16 @@ XIDS = {
         "13", "0000:b5:00.0", "", "GPC 1, TPC 3",
     ),
     # The next five are of a real H200 with driver 580.159.04, on which three programs with errors ran.
-    "NVRM: Xid (PCI:0000:00:06): 31, pid=749, name=bad, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS "
-    "GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE": (
-        "31", "0000:00:06.0", "", "",
-    ),
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=749, name=bad, channel 0x0000000a, intr 00000000. MMU Fault: "
+    "ENGINE GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE "
+    "ACCESS_TYPE_VIRT_WRITE": ("31", "0000:00:06.0", "", ""),
     "NVRM: Xid (PCI:0000:00:06): 43, pid=794, name=bad, channel 0x0000000a": ("43", "0000:00:06.0", "", ""),
-    "NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address": (
-        "13", "0000:00:06.0", "", "GPC 1, TPC 4",
-    ),
-    "NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0x500000f 0x519734=0x0 0x519728=0x1f81fb60": (
-        "13", "0000:00:06.0", "", "",
-    ),
-    "NVRM: Xid (PCI:0000:00:06): 13, pid=835, name=bad, Graphics Exception: channel 0x0000000a, Class 0000cbc0": (
-        "13", "0000:00:06.0", "", "",
-    ),
+    "NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned "
+    "Address": ("13", "0000:00:06.0", "", "GPC 1, TPC 4"),
+    "NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0x500000f 0x519734=0x0 "
+    "0x519728=0x1f81fb60 0x51972c=0x1174": ("13", "0000:00:06.0", "", ""),
+    "NVRM: Xid (PCI:0000:00:06): 13, pid=835, name=bad, Graphics Exception: channel 0x0000000a, Class "
+    "0000cbc0, Offset 00000510, Data 0017e2ac": ("13", "0000:00:06.0", "", ""),
     "NVRM: Xid (PCI:0000:b5:00): 1234567, more digits than codes have": ("unreadable", "", "", ""),
 }  # fmt: skip
 
