@@ -35,7 +35,8 @@ def test_a_slow_node_above_every_limit_is_found_and_normal_spread_is_not() -> No
     runs["slow"] = [600, 602, 598]
     found = compare(GEMM, runs)
     assert [name for name, each in found.members.items() if each.is_fault] == ["slow"]
-    assert not found.incident and GEMM.is_within(600, GEMM.limit("H100"))
+    limit = GEMM.limit("H100")
+    assert limit is not None and not found.incident and GEMM.is_within(600, limit)
 
 
 def test_equal_values_have_a_least_deviation() -> None:

@@ -60,9 +60,10 @@ def test_one_flipped_bit_is_one_wrong_round(broken_round: int, bit: int) -> None
 
 
 def test_a_device_that_is_always_wrong_has_no_right_round() -> None:
-    found = corruption.search(
-        CPU, 0, side=SIDE, golden=golden(SIDE), tamper=lambda _, product: product.add_(1)
-    )
+    def spoil(_: int, product: torch.Tensor) -> None:
+        product.add_(1)
+
+    found = corruption.search(CPU, 0, side=SIDE, golden=golden(SIDE), tamper=spoil)
     assert found.wrong == found.rounds
 
 

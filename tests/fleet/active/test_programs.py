@@ -167,7 +167,8 @@ def test_the_archive_runs_from_memory_alone_on_a_bare_python(tmp_path: Path) -> 
 def test_limits_are_of_the_model_and_have_a_source() -> None:
     gemm = named("gpu_gemm")
     for model, value in (("NVIDIA H100 80GB HBM3", 595), ("NVIDIA GB200", 1366), ("NVIDIA B200", 1308)):
-        assert gemm.limit(f"gpu0 {model}").value == value
+        limit = gemm.limit(f"gpu0 {model}")
+        assert limit is not None and limit.value == value
     assert gemm.limit("gpu0 NVIDIA GH200 480GB") is None and gemm.limit("gpu0 L4") is None
     assert all(limit.source and limit.note for each in catalogue() for limit in each.limits)
 
@@ -176,11 +177,17 @@ def test_the_worst_device_decides_and_a_model_without_limit_gets_no_verdict() ->
     gemm = named("gpu_gemm")
     good = Measured("gpu_gemm", "gpu0 NVIDIA H100", 700, "TFLOP/s")
     bad = Measured("gpu_gemm", "gpu1 NVIDIA H100", 500, "TFLOP/s")
-    assert judge(gemm, [good], HERE, "1").status is Status.PASS
-    said = judge(gemm, [good, bad], HERE, "1")
+
+    def verdict_on(*measured: Measured) -> Verdict:
+        said = judge(gemm, measured, HERE, "1")
+        assert isinstance(said, Verdict)
+        return said
+
+    assert verdict_on(good).status is Status.PASS
+    said = verdict_on(good, bad)
     assert (
         said.status is Status.FAIL and said.sample.startswith("gpu1") and said.threshold == ">= 595 TFLOP/s"
     )
     assert isinstance(judge(gemm, [replace(good, device="gpu0 L4")], HERE, "1"), NotRun)
-    assert judge(gemm, [replace(good, unit="GB/s")], HERE, "1").status is Status.UNKNOWN
-    assert judge(gemm, [replace(good, value=float("nan"))], HERE, "1").status is Status.UNKNOWN
+    assert verdict_on(replace(good, unit="GB/s")).status is Status.UNKNOWN
+    assert verdict_on(replace(good, value=float("nan"))).status is Status.UNKNOWN

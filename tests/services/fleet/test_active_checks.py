@@ -247,6 +247,7 @@ IDLE = Worker(
     ],
 )
 def test_only_a_worker_that_nobody_uses_or_looks_after_is_idle(changes: Any, expected: bool) -> None:
+    assert IDLE.started_at is not None
     now = IDLE.started_at.timestamp() + 61
     assert is_idle(replace(IDLE, **changes), now) is expected
     assert not is_idle(replace(IDLE, **changes), now - 60), "it has just started"
@@ -269,7 +270,7 @@ def test_a_node_that_is_slower_than_its_like_fails_by_its_cohort_and_passes_agai
     take("slow", 14.1, 2.0)
     assert _status(known, "slow") is Status.FAIL and not known.history("slow").repeats
     ((said, _),) = answers(known.nodes["slow"], "slow", known)
-    assert "-29.7% of the median" in said.sample and "its cohort" in said.source
+    assert isinstance(said, Verdict) and "-29.7% of the median" in said.sample and "its cohort" in said.source
     take("slow", 20.0, 3.0)
     assert _status(known, "slow") is Status.PASS
 

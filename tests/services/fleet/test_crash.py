@@ -1,5 +1,6 @@
 """A run that is cut off between an event and its act is made up for, and repeats nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -39,6 +40,17 @@ class Calls:
         self.made.append(("restart", worker))
 
     async def measure(self, cluster_id: str, worker: str, seconds: float) -> list[Measurement]:
+        raise NotImplementedError
+
+    async def run(
+        self,
+        cluster_id: str,
+        worker: str,
+        command: Sequence[str],
+        stdin: bytes,
+        seconds: float,
+        most_bytes: int,
+    ) -> bytes:
         raise NotImplementedError
 
     async def reservations(self, cluster_id: str) -> dict[str, Reservation]:

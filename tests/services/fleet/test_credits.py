@@ -33,7 +33,7 @@ async def report(cloud: WatchedCloud, **window: Any) -> Any:
     return await cloud.call(REPORT, parent_id=cloud.project_id, **window)
 
 
-def last_hour() -> dict[str, str]:
+def last_hour() -> dict[str, Any]:
     end = datetime.now(UTC)
     return {"start": text_of(end - timedelta(hours=1)), "end": text_of(end)}
 

@@ -40,7 +40,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         variables |= changes.pop("variables", {})
         full = [*(command or (sys.executable, "-c", RANK)), str(ready)]
         environment = {"PATH": os.environ["PATH"], **variables}
-        process: subprocess.Popen[bytes] = subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(  # pyright: ignore[reportAssignmentType]
             full, cwd=tmp_path, env=environment, start_new_session=True, **changes
         )
         started.append(process)

@@ -82,8 +82,15 @@ def version() -> str:
     return str(_data()["version"])
 
 
-def named(name: str) -> ActiveCheck | None:
+def find(name: str) -> ActiveCheck | None:
     return next((each for each in catalogue() if each.name == name), None)
+
+
+def named(name: str) -> ActiveCheck:
+    """Return a check. Raises KeyError."""
+    if (found := find(name)) is None:
+        raise KeyError(name)
+    return found
 
 
 def suite_checks(suite: Suite) -> Sequence[ActiveCheck]:

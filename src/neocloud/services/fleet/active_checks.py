@@ -166,7 +166,7 @@ def with_cohort(said: Verdict | NotRun, at: float, boot: str, name: str, known: 
     """Return the answer of a check, or that of the cohort where it finds what the limits do not.
 
     What the program of the node said of action and scope is not used: they are of the catalogue."""
-    check = checks.named(said.check)
+    check = checks.find(said.check)
     if check is None:
         return NotRun(said.check, "This release does not know it")
     if isinstance(said, Verdict):
