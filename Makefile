@@ -56,6 +56,7 @@ docs: $(TOOLS) ## write the generated reference pages
 	@$(BIN)/python -m neocloud.control_plane.api_coverage docs/reference/coverage.md
 	@$(BIN)/python -m neocloud.services.iam.roles_page docs/reference/roles.md
 	@$(BIN)/python scripts/sbom
+	@$(BIN)/python scripts/write-monitoring
 
 lock: $(TOOLS) ## renew requirements.lock after a change of pyproject.toml (UPGRADE=1: newest versions)
 	@$(BIN)/python scripts/lock $(if $(UPGRADE),--upgrade)

@@ -34,6 +34,16 @@ PAUSED = (
 RECIPES = "real Slurm: tests/e2e/test_training.py::test_the_report_is_read_as_written"
 AUDITOR = "tests/e2e/test_outside_audit.py::test_the_scorecard_reads_the_report_check_by_check"
 LARGER = "needs four nodes with GPUs, and a model from a hub"
+WATCHED = "needs a terminal: tests/cli/test_fleet_top.py::test_on_a_terminal_ctrl_c_ends_it_cleanly"
+COLLECTED = (
+    "the emulator has no metrics: tests/monitoring/test_history.py"
+    "::test_a_cloud_starts_its_store_and_collects_from_itself"
+)
+EXPORTER = "tests/monitoring/test_history.py::test_an_exporter_cannot_write_into_another_project"
+QUERIED = (
+    "the emulator has no metrics: tests/monitoring/test_history.py"
+    "::test_what_the_control_plane_tells_is_kept_and_shown_by_project"
+)
 IMAGES = "needs the Debian mirror for minutes: `make demo`, tests/images and tests/cli/test_images.py"
 INTERNET = "needs the internet"
 TRUST = "changes what the whole machine trusts: tests/conformance/trust.py does it for one process"
@@ -118,6 +128,15 @@ READERS: Mapping[str, Reader] = {
             "python -m neocloud.fleet.agent.bundle": HOST_ARCHIVE,
             "python3.11 agent.pyz": HOST_ARCHIVE,
             '{"gpus": 8': HOST_CHECK,
+        },
+    ),
+    "docs/guides/observability.md": Reader(
+        not_run={
+            "neo fleet top                 #": WATCHED,
+            "neo image build": IMAGES,
+            "neo up --metrics": COLLECTED,
+            '[{"targets"': EXPORTER,
+            "curl -G": QUERIED,
         },
     ),
     "docs/guides/fleet-simulator.md": Reader(),

@@ -45,11 +45,14 @@ class MeasuredCloud(FakeCloud):
         lines = (await self.samples()).splitlines()
         return {line.rpartition(" ")[0] for line in lines if line.startswith("neocloud_api_request")}
 
-    async def sample_appears(self, line: str) -> None:
-        async def found() -> bool:
-            return line in (await self.samples()).splitlines()
+    async def sample_appears(self, line: str) -> str:
+        """Wait for this line, and return the page that has it."""
 
-        await until(found, seconds=20, poll_seconds=0.2)
+        async def found() -> str:
+            text = await self.samples()
+            return text if line in text.splitlines() else ""
+
+        return await until(found, seconds=20, poll_seconds=0.2)
 
     async def watched_cluster(self, count: int, spares: int) -> str:
         workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-4gb", "count": count}

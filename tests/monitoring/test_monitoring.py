@@ -101,11 +101,12 @@ async def pages(tmp_path: Path) -> tuple[dict[str, tuple[float, float]], set[str
         labels = f'cluster="{cluster}",cluster_name="bank"'
         phase = f'{labels},node="worker-0",phase="in_service",project="{cloud.project_id}"'
         await cloud.sample_appears(f"neocloud_fleet_node_phase{{{phase}}} 1.0")
+        cloud.slurm.figures["worker-1"] = {"cpus": 0.5}  # so that a check fails when it is back
         cloud.engine.kill(Reference("Pod", cluster, "worker-1"))
         pool = f'{labels},node_set="worker",project="{cloud.project_id}"'
         await cloud.sample_appears(f"neocloud_fleet_incidents_total{{{pool}}} 1.0")
         await cloud.call("neocloud.slurm.v1.ClusterService/List", parent_id=cloud.project_id)
-        page = await cloud.samples()
+        page = await cloud.sample_appears(f'neocloud_fleet_checks{{check="cpu",{pool},status="fail"}} 1.0')
     agent, gateway = "\n".join(agent_lines(tmp_path)) + "\n", gateway_text()
     names = {
         line.split()[2] + suffix

@@ -6,6 +6,7 @@ label `project` only where the control plane itself is read: of any other source
 that no exporter can write into the series of a project that it does not belong to.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,7 @@ def targets_folder(home: Path) -> Path:
 def metrics_store(settings: Settings) -> Callable[[], GatewayProcess]:
     """Return what makes the process of the store. Raises BadSettings where it was not built."""
     program = settings.home / "images" / "metrics" / "program"
-    if not (program / "victoria-metrics").exists():
+    if not (program.parent / "image.json").exists():
         raise BadSettings("--metrics needs the store of metrics. Build it: neo image build metrics")
 
     def make() -> GatewayProcess:
@@ -81,9 +82,14 @@ async def stop_metrics_store(home: Path) -> None:
 
 
 def _program(folder: Path) -> list[str]:
-    """Return the program with its own C library: the host's may be older."""
+    """Return the program with its own C library: the host's may be older.
+
+    Its name has the version of the image, so that a process of an earlier one is not adopted.
+    """
+    version = json.loads((folder.parent / "image.json").read_text())["version"]
     return [
         str(folder / "ld-linux-x86-64.so.2"),
+        *("--argv0", f"victoria-metrics-{version}"),
         *("--library-path", str(folder)),
         str(folder / "victoria-metrics"),
     ]
