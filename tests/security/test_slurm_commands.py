@@ -25,6 +25,7 @@ from neocloud.services.slurm.batch_jobs import (
 )
 from neocloud.services.slurm.render import ENTER_ROOT
 from neocloud.services.slurm.types import JobRefused, NewJob
+from neocloud.services.slurm.worker_agents import INSTALL, PodAgents
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "src/neocloud/services/slurm"
@@ -64,7 +65,21 @@ def test_nothing_else_executes_in_a_cluster() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "exec"
     }
-    assert callers == {"access.py", *IN_PODS_WITHOUT_TENANTS}
+    assert callers == {"access.py", "worker_agents.py", *IN_PODS_WITHOUT_TENANTS}
+
+
+async def test_in_workers_only_the_agent_runs_beside_it_with_the_images_own_programs() -> None:
+    """Where tenants have processes, too: by absolute paths, without the environment's folders of modules, and
+    with no word of a tenant in the command."""
+    engine = RecordingEngine()
+    agents = PodAgents(engine)  # pyright: ignore[reportArgumentType]
+    await agents.ask("c", "worker-0", after=3, of="$(id)", trusted=["a", "b"], seconds=1)
+    await agents.install("c", "worker-0", b"program", 1)
+    asked, installed = engine.commands
+    assert asked[:3] == ["/usr/bin/python3", "-I", "/run/neocloud/agent/agent.pyz"]
+    assert asked[-6:] == ["--after", "3", "--of", "$(id)", "--trusted", "a,b"], "words, and no shell"
+    assert installed[:2] == ["/bin/sh", "-c"] and installed == [*INSTALL]
+    assert not any("jail" in word for word in (*asked, *installed))
 
 
 def test_nobody_builds_a_chroot_command() -> None:
@@ -77,15 +92,18 @@ def test_scripts_touch_the_shared_root_by_shared_root_alone() -> None:
     """A path below /jail in a script of the daemons' root is one that users may have swapped for a link."""
     lines = [
         f"{path.name}: {line.strip()}"
-        for path in ROOTFS.rglob("*")
+        for path in sorted(ROOTFS.rglob("*"))
         if path.is_file()
         for line in path.read_text().splitlines()
         if "/jail" in line and not line.lstrip().startswith("#")
     ]
     assert lines == [
         "sessions_config: ChrootDirectory /jail",
-        'check-node: mountpoint -q /jail || { echo "shared root is not mounted" && return; }',
+        'check-node: mountpoint -q /jail || { echo "node problem: shared root is not mounted" && return; }',
         "check-node: left=$(timeout 2 df --output=avail -m /jail | tail -1)",
+        "check-node: ! awk '$5 == \"/jail\" {options = $NF} END {exit options !~ /(^|,)ro(,|$)/}'"
+        " /proc/self/mountinfo ||",
+        "keep-agent: mounts='\"/jail\"'",
     ]
 
 
