@@ -33,6 +33,7 @@ OTHERS = {
         "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "fleet": {
+        "break_fix.py": "requests for repairs and their events, for tenants too",
         "credits.py": "what of a cluster is not charged, for billing",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",

@@ -32,7 +32,8 @@ HAND_MADE = {
     "neocloud.billing.v1.TcoService", "neocloud.billing.v1.TokenPriceService",
     "neocloud.inference.v1.GatewayService", "neocloud.operator.v1.ResourceService",
     "neocloud.storage.v1.ObjectGatewayService", "neocloud.storage.v1.TemporaryKeyService",
-    "neocloud.fleet.v1.NodeService", "neocloud.fleet.v1.MaintenanceWindowService",
+    "neocloud.fleet.v1.NodeService", "neocloud.fleet.v1.BreakFixService",
+    "neocloud.fleet.v1.MaintenanceWindowService",
     "neocloud.billing.v1.CreditService",
 }  # fmt: skip
 

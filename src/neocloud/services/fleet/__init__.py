@@ -3,6 +3,7 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.core.usage import CreditSource
+from neocloud.services.fleet import break_fix
 from neocloud.services.fleet.api import METHODS
 from neocloud.services.fleet.credits import FleetCredits, PoolMeter
 from neocloud.services.fleet.node_logs import NodeLogs
@@ -53,7 +54,7 @@ def _sources(dependencies: Dependencies) -> VerdictSources:
 SERVICE = Service(
     name="fleet",
     kinds=KINDS,
-    methods=METHODS,
+    methods=(*METHODS, *break_fix.METHODS),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
     meters=(PoolMeter(),),
     provides={
