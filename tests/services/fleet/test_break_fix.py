@@ -1,4 +1,4 @@
-"""Requests for repairs: what they do, what is refused in words, and that nobody reaches another one's nodes."""
+"""Requests for repairs: what they do, what is refused, and that nobody reaches another one's nodes."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

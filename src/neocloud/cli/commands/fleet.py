@@ -15,6 +15,9 @@ class FleetGroup(LazyGroup):
     entries: ClassVar[Mapping[str, Entry]] = {
         "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
         "maintenance": Entry("Announce maintenance of nodes, list and end it.", NODES, "fleet_maintenance"),
+        "break-fix": Entry(
+            "Ask for repairs of nodes, and see what became of them.", NODES, "fleet_break_fix"
+        ),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -49,8 +52,8 @@ app = typer.Typer(
 
 @app.callback()
 def fleet() -> None:
-    """See the health of nodes, check this host, explain faults, simulate a fleet. Only `node` and
-    `maintenance` need a cloud.
+    """See the health of nodes, check this host, explain faults, simulate a fleet. Only `node`,
+    `maintenance` and `break-fix` need a cloud.
 
     Examples:
 
