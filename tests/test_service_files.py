@@ -37,6 +37,7 @@ OTHERS = {
         "active_checks.py": "runs active checks on idle workers",
         "check_runs.py": "what active checks found, from their log: the source and the API use it",
         "health_checks.py": "the API of active checks",
+        "break_fix.py": "requests for repairs and their events, for tenants too",
         "credits.py": "what of a cluster is not charged, for billing",
         "metrics.py": "what /metrics tells of nodes",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",

@@ -33,8 +33,8 @@ HAND_MADE = {
     "neocloud.inference.v1.GatewayService", "neocloud.operator.v1.ResourceService",
     "neocloud.storage.v1.ObjectGatewayService", "neocloud.storage.v1.TemporaryKeyService",
     "neocloud.fleet.v1.NodeService", "neocloud.fleet.v1.HealthCheckService",
-    "neocloud.fleet.v1.MaintenanceWindowService", "neocloud.billing.v1.CreditService",
-    "neocloud.monitoring.v1.MetricsService",
+    "neocloud.fleet.v1.BreakFixService", "neocloud.fleet.v1.MaintenanceWindowService",
+    "neocloud.billing.v1.CreditService", "neocloud.monitoring.v1.MetricsService",
 }  # fmt: skip
 
 

@@ -83,19 +83,26 @@ def test_a_broken_workers_job_runs_again_on_the_spare(fleet: Cluster) -> None:
     assert "DrainRequested" not in events(fleet, other)[before[other] :], "nobody touched the healthy worker"
     assert fleet.output_of(job).count("run ") == 2, fleet.evidence(job)
     assert "neocloud: spare" in fleet.ssh(f"scontrol show node {broken}")
+    said = fleet.cloud.neo("fleet", "node", "get", f"fleet/{broken}").stdout
+    assert "because" in said and f", {spare}" in said and "verified again" in said
+    fleet.ssh(f"scancel {job}")
+    check_bill(fleet, broken, spare)
+
+
+def check_bill(fleet: Cluster, broken: str, spare: str) -> None:
+    """The incident is credited for its whole seconds, and a spare until it was reserved."""
+    incident = nodes(fleet)[broken].last_incident
     request = {"parent_id": fleet.cloud.project_id}
     credits = fleet.cloud.call("neocloud.billing.v1.CreditService/List", request).items
     of_incident = [each for each in credits if each.cause.evidence == incident.evidence]
     assert {each.cause.part for each in of_incident} <= {broken}
     seconds = incident.repaired_at.seconds - incident.detected_at.seconds
-    assert sum(each.seconds for each in of_incident) == seconds == incident.credited_seconds
+    assert incident.credited_seconds == seconds
+    assert sum(each.seconds for each in of_incident) == seconds, [incident, *credits]
     waited = [each for each in credits if each.cause.cause == "spare"]
     assert {each.cause.part for each in waited if each.is_open} <= {broken}
     ends = [each.end.seconds for each in waited if each.cause.part == spare]
     assert max(ends) <= incident.reserved_at.seconds
-    said = fleet.cloud.neo("fleet", "node", "get", f"fleet/{broken}").stdout
-    assert "because" in said and f", {spare}" in said and "verified again" in said
-    fleet.ssh(f"scancel {job}")
 
 
 def test_a_node_that_an_administrator_drained_stays_drained(fleet: Cluster) -> None:

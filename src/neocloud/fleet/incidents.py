@@ -10,6 +10,8 @@ from neocloud.fleet.events import OURS, Event
 from neocloud.fleet.lifecycle import NodeState
 
 BOOT_EVIDENCE = "boot:"
+TICKET_EVIDENCE = "ticket:"
+"""Of replacements that somebody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +79,6 @@ def _begun(event: e.DrainRequested, before: NodeState) -> Incident:
     if event.evidence.startswith(BOOT_EVIDENCE):
         reason = "it started again without being asked to"
         return Incident(event.evidence, reason, min(before.booted_at, event.at), event.at)
+    if event.evidence.startswith(TICKET_EVIDENCE):
+        return Incident(event.evidence, "a replacement was asked for", event.at, event.at)
     return Incident(event.evidence, "ordered by the controller", event.at, event.at)

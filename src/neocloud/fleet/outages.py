@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from neocloud.fleet.events import OURS, Event, Phase
-from neocloud.fleet.incidents import Incident
+from neocloud.fleet.incidents import TICKET_EVIDENCE, Incident
 from neocloud.fleet.lifecycle import NodeState
 
 OPERATOR_PREFIX = "operator:"
 MAINTENANCE_PREFIX = "window:"
-"""Owners of drains that the platform records. Every other owner but the controller is read from the reason
-of a drain in Slurm, which the tenant can write."""
+"""Owners of drains that the platform records. Every other owner but the controller is of the tenant, or read
+from the reason of a drain in Slurm, which the tenant can write."""
+TENANT_PREFIX = "tenant:"
+"""Owners of drains that somebody of a tenant asked the platform for."""
 GRACE_SECONDS = 600.0
 """How long a job may run on a node after its fault was detected before the node is charged again."""
 
@@ -132,7 +134,8 @@ def _cause(state: NodeState) -> tuple[Cause, str] | None:
         return None if state.reserved_for is not None else (Cause.SPARE, "")
     ours = next((hold for hold in state.holds if hold.owner == OURS), None)
     if ours is not None:
-        return Cause.FAULT, ours.evidence
+        is_asked_for = state.phase is Phase.DRAINING and ours.evidence.startswith(TICKET_EVIDENCE)
+        return None if is_asked_for else (Cause.FAULT, ours.evidence)
     if state.phase is Phase.DRAINING:
         return None  # its job runs on until it ends
     for hold in state.holds:

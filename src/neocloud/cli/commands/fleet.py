@@ -16,6 +16,9 @@ class FleetGroup(LazyGroup):
         "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
         "top": Entry("Show all nodes, states and jobs on one screen.", NODES, "fleet_top"),
         "maintenance": Entry("Announce maintenance of nodes, list and end it.", NODES, "fleet_maintenance"),
+        "break-fix": Entry(
+            "Ask for repairs of nodes, and see what became of them.", NODES, "fleet_break_fix"
+        ),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -58,7 +61,7 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node`, `maintenance`, `checks` and `top` need a cloud.
+    Only `node`, `top`, `maintenance`, `break-fix` and `checks` need a cloud.
 
     Examples:
 

@@ -3,6 +3,7 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.core.usage import CreditSource
+from neocloud.services.fleet import break_fix
 from neocloud.services.fleet.active_checks import ActiveChecks
 from neocloud.services.fleet.api import METHODS
 from neocloud.services.fleet.check_runs import CheckRuns
@@ -63,7 +64,7 @@ def _background(dependencies: Dependencies) -> BackgroundSources:
 SERVICE = Service(
     name="fleet",
     kinds=KINDS,
-    methods=(*METHODS, *HEALTH_CHECK_METHODS),
+    methods=(*METHODS, *HEALTH_CHECK_METHODS, *break_fix.METHODS),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
     meters=(PoolMeter(),),
     metrics=metrics,

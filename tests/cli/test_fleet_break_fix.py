@@ -1,0 +1,60 @@
+"""`neo fleet break-fix` and `neo fleet maintenance`: what they send, and what they say."""
+
+from neocloud.core import contract
+from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import TENANT, FakeServer, operation
+
+BREAK_FIX = "neocloud.fleet.v1.BreakFixService"
+CLUSTERS = "neocloud.slurm.v1.ClusterService"
+NODES = "neocloud.fleet.v1.NodeService"
+WINDOWS = "neocloud.fleet.v1.MaintenanceWindowService"
+
+
+def answer(path: str, **fields: object) -> object:
+    return contract.from_dict(contract.method(path).output, fields)
+
+
+def test_a_tenant_asks_for_a_replacement_and_reads_the_ticket(signed_in: Neo, cloud: FakeServer) -> None:
+    cloud.serve(
+        f"{CLUSTERS}/GetByName", answer(f"{CLUSTERS}/GetByName", metadata={"id": "slurmcluster-e00bank"})
+    )
+    made = {"ticket": "ticket:1 slow", "phase": "draining"}
+    cloud.serve(f"{BREAK_FIX}/Request", answer(f"{BREAK_FIX}/Request", **made))
+    ran = signed_in("fleet", "break-fix", "request", "bank/worker-0", "replace", "--reason", "slow")
+    assert ran.code == 0, ran.err
+    [asked] = cloud.asked(f"{BREAK_FIX}/Request")
+    assert (asked.cluster_id, asked.node, asked.reason) == ("slurmcluster-e00bank", "worker-0", "slow")
+    assert type(asked).Action.Name(asked.action) == "REPLACE"
+    assert "draining" in ran.err and "ticket:1 slow" in ran.err
+    event = {"node": "worker-0", "type": "REPAIR_TICKET_OPENED", "ticket": "ticket:1", "text": "drained"}
+    cloud.serve(f"{BREAK_FIX}/ListEvents", answer(f"{BREAK_FIX}/ListEvents", items=[event]))
+    assert "REPAIR_TICKET_OPENED" in signed_in("fleet", "break-fix", "events", "bank").out
+
+
+def test_a_window_is_announced_in_utc_listed_and_ended(signed_in: Neo, cloud: FakeServer) -> None:
+    node = {"cluster_id": "slurmcluster-e00bank", "cluster_name": "bank", "name": "worker-0"}
+    cloud.serve(f"{NODES}/List", answer(f"{NODES}/List", items=[node]))
+    window = {
+        "metadata": {"id": "fleetwindow-e00a"},
+        "spec": {
+            "cluster_id": "slurmcluster-e00bank",
+            "start_at": "2026-12-01T22:00:00Z",
+            "end_at": "2026-12-02T02:00:00Z",
+            "reason": "Firmware",
+        },
+        "status": {"state": "ANNOUNCED"},
+    }
+    cloud.serve(f"{WINDOWS}/Create", operation("fleetwindow-e00a"))
+    cloud.serve(f"{WINDOWS}/Get", answer(f"{WINDOWS}/Get", **window))
+    cloud.serve(f"{WINDOWS}/List", answer(f"{WINDOWS}/List", items=[window]))
+    cloud.serve(f"{WINDOWS}/Delete", operation("fleetwindow-e00a"))
+    times = ("--from", "2026-12-01T22:00", "--to", "2026-12-02T02:00")
+    ran = signed_in("fleet", "maintenance", "create", "bank", *times, "--reason", "Firmware")
+    assert ran.code == 0, ran.err
+    [asked] = cloud.asked(f"{WINDOWS}/Create")
+    assert asked.metadata.parent_id == TENANT and asked.spec.cluster_id == "slurmcluster-e00bank"
+    assert asked.spec.start_at.ToJsonString() == "2026-12-01T22:00:00Z"
+    row = signed_in("fleet", "maintenance", "list").out.splitlines()[1]
+    assert "bank" in row and "ANNOUNCED" in row and "2026-12-01 22:00 to 2026-12-02 02:00" in row
+    assert signed_in("fleet", "maintenance", "delete", "fleetwindow-e00a", "--yes").code == 0
+    assert [each.id for each in cloud.asked(f"{WINDOWS}/Delete")] == ["fleetwindow-e00a"]
