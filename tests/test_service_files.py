@@ -33,6 +33,7 @@ OTHERS = {
         "started_pod.py": "what of a machine's pod stays as it was started",
     },
     "fleet": {
+        "fleet_breaker.py": "one breaker over all pools, from the drains of all of them",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },
