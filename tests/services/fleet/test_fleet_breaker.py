@@ -35,20 +35,20 @@ def pools(*times: list[float]) -> list[DrainTimes]:
 
 def test_drains_of_all_pools_count_together() -> None:
     one_each = pools([1000.0], [1001.0], [1002.0])
-    assert room(one_each, 30, LIMITS, 1003.0) == 1
+    assert room(one_each, 30, LIMITS, 1003.0).drains == 1
     full = pools([1000.0], [1001.0], [1002.0], [1003.0])
-    assert room(full, 30, LIMITS, 1004.0) == 0
-    assert room(full, 200, LIMITS, 1004.0) == 6, "5% of 200, less four"
+    assert room(full, 30, LIMITS, 1004.0).drains == 0
+    assert room(full, 200, LIMITS, 1004.0).drains == 6, "5% of 200, less four"
 
 
 def test_after_the_cool_down_one_drain_is_a_canary() -> None:
     full = pools([1000.0, 1001.0], [1002.0, 1003.0])
-    assert room(full, 30, LIMITS, 1003.0 + LIMITS.cool_down - 1) == 0
+    assert room(full, 30, LIMITS, 1003.0 + LIMITS.cool_down - 1).drains == 0
     later = 1003.0 + LIMITS.cool_down
-    assert room(full, 30, LIMITS, later) == 1
+    assert room(full, 30, LIMITS, later).drains == 1
     full[0].add(later)
-    assert room(full, 30, LIMITS, later + 1) == 0, "the window is as full as before"
-    assert room(full, 30, LIMITS, later + LIMITS.window) == SMALLEST_LIMIT
+    assert room(full, 30, LIMITS, later + 1).drains == 0, "the window is as full as before"
+    assert room(full, 30, LIMITS, later + LIMITS.window).drains == SMALLEST_LIMIT
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -58,7 +58,7 @@ def test_no_window_has_more_drains_than_the_limit_and_its_canaries(seed: int) ->
     limits = Limits(window=10 * MINUTE, cool_down=5 * MINUTE)
     for _ in range(3000):
         now += draw.expovariate(1 / 20)
-        for _ in range(min(draw.randrange(4), room(found, 60, limits, now))):
+        for _ in range(min(draw.randrange(4), room(found, 60, limits, now).drains)):
             draw.choice(found).add(now)
             taken.append(now)
     most = max(sum(1 for at in taken if end - limits.window < at <= end) for end in taken)
@@ -126,3 +126,11 @@ async def watched(cloud: FakeCloud, name: str) -> str:
 
 async def nodes(cloud: FakeCloud, cluster: str) -> list[Any]:
     return list((await cloud.call(f"{NODES}/List", cluster_id=cluster)).items)
+
+
+def test_while_it_is_closed_it_says_until_when() -> None:
+    full = pools([1000.0, 1001.0], [1002.0, 1003.0])
+    found = room(full, 30, LIMITS, 1010.0)
+    assert found.closed_until == 1003.0 + LIMITS.cool_down
+    assert room(full, 30, LIMITS, found.closed_until).drains == 1
+    assert room(full, 30, LIMITS, found.closed_until - 0.001).drains == 0

@@ -9,7 +9,7 @@ It is open for the cool-down after each drain with which the window held the lim
 passed, one drain goes through, and opens it again while the window is as full as before.
 """
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -39,18 +39,26 @@ class DrainTimes:
         self.times = [each for each in self.times if each > oldest][-MOST_DRAINS:]
 
 
-def room(pools: Sequence[DrainTimes], nodes: int, limits: Limits, now: float) -> int:
-    """Return how many drains the whole fleet has room for now, of so many nodes in all pools."""
+@dataclass(frozen=True)
+class Room:
+    """How many drains the whole fleet has room for; with none, when it is looked at again."""
+
+    drains: int
+    closed_until: float = 0.0
+
+
+def room(pools: Sequence[DrainTimes], nodes: int, limits: Limits, now: float) -> Room:
+    """Return the room for drains now, of so many nodes in all pools."""
     times = sorted(at for pool in pools for at in pool.times if at <= now)
     limit = max(SMALLEST_LIMIT, int(limits.cluster_drains * nodes))
-    for place, at in enumerate(times):
+    for place in reversed(range(len(times))):
+        at = times[place]
         if at <= now - limits.cool_down:
-            continue
-        within = sum(1 for each in times[: place + 1] if each > at - limits.window)
+            break
+        within = place + 1 - bisect_right(times, at - limits.window)
         if within >= limit:
-            return 0
-    in_window = sum(1 for at in times if at > now - limits.window)
-    return max(1, limit - in_window)
+            return Room(0, at + limits.cool_down)
+    return Room(max(1, limit - len(times) + bisect_right(times, now - limits.window)))
 
 
 def within_room(decided: Sequence[Event], left: int) -> tuple[list[Event], dict[str, str]]:

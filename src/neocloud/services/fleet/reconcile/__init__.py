@@ -117,12 +117,19 @@ class PoolReconciler:
             await self._append(scope, decided)
             return
         async with self._logs.deciding:
-            pools = await self._logs.read_all()
-            nodes = sum(len(pool.fleet.nodes) for pool in pools)
-            left = room([pool.drains for pool in pools], nodes, LIMITS, self._now())
-            allowed, held = within_room(decided, left)
+            allowed, held = within_room(decided, await self._room_for_drains())
             scope.held = {**plan.held, **held}
             await self._append(scope, allowed)
+
+    async def _room_for_drains(self) -> int:
+        """Return how many nodes of the whole fleet may be drained now."""
+        if self._now() < self._logs.closed_until:
+            return 0
+        pools = await self._logs.read_all()
+        nodes = sum(len(pool.fleet.nodes) for pool in pools)
+        found = room([pool.drains for pool in pools], nodes, LIMITS, self._now())
+        self._logs.closed_until = found.closed_until
+        return found.drains
 
     async def _act(self, scope: Scope) -> None:
         done: list[Event] = []
