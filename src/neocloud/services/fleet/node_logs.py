@@ -69,8 +69,8 @@ class NodeLogs:
         self.deciding = asyncio.Lock()
         """Held from the look at the drains of all pools until those decided by it are in a log."""
         self.closed_until = 0.0
-        """Until when there is no room for a drain. Drains of others make it later and not earlier, so pools whose
-        drains are held need not read the logs of all pools again and again."""
+        """Until when there is no room for a drain. Drains of others make it later and not earlier, so pools
+        whose drains are held need not read the logs of all pools again and again."""
 
     async def read(self, pool_id: str, wanted: int) -> PoolLog:
         """Return the state of a pool as of now. Raises BrokenLog."""
