@@ -1,4 +1,4 @@
-"""A million steps of the random walk, each checked by a model that shares no code with the fold. HEALTH-05."""
+"""A million steps of the random walk, each checked by a model that is apart from the fold. HEALTH-05."""
 
 import pytest
 
