@@ -88,12 +88,13 @@ LONG = (
     "tests/e2e/test_training.py",
     "tests/e2e/test_topology.py::test_a_job_that_fits_into_one_block",
     "tests/e2e/test_two_clouds.py",
+    "tests/fleet/test_long_walk.py",
     "tests/images/machines/test_boot.py::test_a_full_machine",
     "tests/services/fleet/test_kill.py::test_fifty_servers",
     "tests/objects/oci/test_more_programs.py",
     "tests/objects/s3/test_more_programs.py",
 )
-"""What the ids of these tests begin with. They are of the tier `e2e`, too (decision 0028)."""
+"""What the ids of these tests begin with. Most are of the tier `e2e`, too (decision 0028)."""
 GROUPS = {
     "own clouds": (
         *(

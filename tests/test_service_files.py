@@ -40,6 +40,7 @@ OTHERS = {
         "break_fix.py": "requests for repairs and their events, for tenants too",
         "credits.py": "what of a cluster is not charged, for billing",
         "metrics.py": "what /metrics tells of nodes",
+        "fleet_breaker.py": "one breaker over all pools, from the drains of all of them",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },

@@ -27,6 +27,16 @@ def test_a_random_walk_keeps_every_promise(seed: int) -> None:
     assert any(isinstance(event, e.StepStarted) for event in walk.log)
 
 
+@pytest.mark.timeout(1200)  # 11 seconds of a processor that is shared at times
+def test_a_walk_of_a_hundred_thousand_steps_keeps_every_promise() -> None:
+    """A million steps: tests/fleet/test_long_walk.py."""
+    walk = Walk(7)
+    for _ in range(100_000):
+        walk.step()
+    walk.check_replay()
+    assert walk.drained_ever > 500 and walk.served_steps > 100_000
+
+
 class Site:
     """A fleet of 40 nodes in service, 4 to a rack and 8 to a leaf switch, and spares."""
 

@@ -24,13 +24,14 @@ from neocloud.fleet.controller import decide
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
+from neocloud.services.fleet.fleet_breaker import is_own_drain, room, within_room
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.maintenance import keep_reservations, window_events
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
 from neocloud.services.fleet.rules import Window, windows_of
-from neocloud.services.fleet.types import MAINTENANCE_WINDOW, State
+from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, State
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
 WATCH_SECONDS = 2.0
@@ -128,7 +129,24 @@ class PoolReconciler:
     async def _decide(self, scope: Scope) -> None:
         plan = decide(scope.known.fleet, self._now())
         scope.held = plan.held
-        await self._append(scope, [each.event for each in plan.decisions])
+        decided = [each.event for each in plan.decisions]
+        if not any(is_own_drain(event) for event in decided):
+            await self._append(scope, decided)
+            return
+        async with self._logs.deciding:
+            allowed, held = within_room(decided, await self._room_for_drains())
+            scope.held = {**plan.held, **held}
+            await self._append(scope, allowed)
+
+    async def _room_for_drains(self) -> int:
+        """Return how many nodes of the whole fleet may be drained now."""
+        if self._now() < self._logs.closed_until:
+            return 0
+        pools = await self._logs.read_all()
+        nodes = sum(len(pool.fleet.nodes) for pool in pools)
+        found = room([pool.drains for pool in pools], nodes, LIMITS, self._now())
+        self._logs.closed_until = found.closed_until
+        return found.drains
 
     async def _act(self, scope: Scope) -> None:
         done: list[Event] = []
