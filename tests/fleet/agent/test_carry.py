@@ -98,7 +98,9 @@ def test_an_agent_is_asked_before_it_has_checked_and_killed_and_asked_again(bund
     with bundle.watching():
         failing = bundle.last / carry.FAILING
         bundle.ask(said.n, said.spool, trusted="mount_missing")
-        wait_until(lambda: "storage problem: mount_missing" in failing.read_text(), "it is told to the prolog")
+        wait_until(
+            lambda: "storage problem: mount_missing" in failing.read_text(), "it is told to the prolog"
+        )
     more = bundle.ask(said.n, said.spool)
     assert more.n > said.n
     told = [(each.check, each.status.value) for document in more.changes for each in document.verdicts]
