@@ -61,6 +61,6 @@ def fleet() -> None:
       neo fleet explain xid 79
       neo fleet conflicts
       neo fleet check
-      neo fleet checks
+      neo fleet checks nodes
       neo fleet simulate --gpus 1024
     """
