@@ -117,12 +117,17 @@ HOST_AGENT = (
     "lasts until Ctrl-C: tests/cli/test_fleet_check.py::test_the_agent_writes_records_until_it_is_stopped"
 )
 HOST_ARCHIVE = "of another host: tests/fleet/agent/test_watch.py::test_the_archive_runs_on_a_bare_python"
+IDLE_WORKER = (
+    "real Slurm: tests/e2e/test_active_checks.py"
+    "::test_a_job_ends_a_running_test_and_an_idle_worker_is_covered"
+)
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
     "docs/guides/fleet.md": Reader(before=HAS_KEY, not_run={"sinfo": BROKEN_WORKER}),
     "docs/guides/fleet-checks.md": Reader(
         not_run={
+            "neo fleet checks": IDLE_WORKER,
             "neo fleet check": HOST_CHECK,
             "neo fleet agent": HOST_AGENT,
             "python -m neocloud.fleet.agent.bundle": HOST_ARCHIVE,

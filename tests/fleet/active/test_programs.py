@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,7 @@ from neocloud.fleet.active.catalogue import GOLDEN, catalogue, named, suite_chec
 from neocloud.fleet.active.jobs import running_job
 from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import decode
-from neocloud.fleet.active.run import Runner
+from neocloud.fleet.active.run import GPU_PROGRAMS, Runner
 from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.agent.found import Found
 from neocloud.fleet.events import Status, Suite, Verdict
@@ -191,3 +193,36 @@ def test_the_worst_device_decides_and_a_model_without_limit_gets_no_verdict() ->
     assert isinstance(judge(gemm, [replace(good, device="gpu0 L4")], HERE, "1"), NotRun)
     assert verdict_on(replace(good, unit="GB/s")).status is Status.UNKNOWN
     assert verdict_on(replace(good, value=float("nan"))).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("has_cuda", [True, False])
+def test_gpu_programs_are_asked_where_torch_has_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_cuda: bool
+) -> None:
+    """A stand-in for the module of GPU programs, and for torch: what a real GPU measures is not run here."""
+
+    def measure(name: str) -> list[tuple[str, float, str, str]]:
+        assert name == "gpu_gemm"
+        return [
+            ("gpu0 NVIDIA H100 80GB HBM3", 500.0, "TFLOP/s", "8192"),
+            ("gpu1 NVIDIA H100", 700.0, "TFLOP/s", ""),
+        ]
+
+    for name, content in (
+        (GPU_PROGRAMS, {"measure": measure}),
+        ("torch", {"cuda": SimpleNamespace(is_available=lambda: has_cuda)}),
+    ):
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("neocloud.fleet.active.run.GPU_DEVICES", ("null",))
+    ran = runner(tmp_path).run([named("gpu_gemm")])
+    if has_cuda:
+        (verdict,) = ran.document.verdicts
+        assert (
+            verdict.status is Status.FAIL and verdict.sample.startswith("gpu0") and "595" in verdict.threshold
+        )
+        assert len(ran.measured) == 2
+    else:
+        assert [each.why for each in ran.document.not_run] == ["There is no GPU that CUDA can use"]

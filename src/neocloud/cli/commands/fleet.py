@@ -70,6 +70,6 @@ def fleet() -> None:
       neo fleet explain xid 79
       neo fleet conflicts
       neo fleet check
-      neo fleet checks
+      neo fleet checks nodes
       neo fleet simulate --gpus 1024
     """
