@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from neocloud.control_plane.composition import compose
+from neocloud.control_plane.composition import compose, on_emulator
 from neocloud.control_plane.lifecycle import Composition
 from neocloud.control_plane.metrics_store import (
     metrics_store,
@@ -292,3 +292,9 @@ async def test_a_cloud_starts_its_store_and_collects_from_itself(
 def test_a_store_that_was_not_built_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="neo image build metrics"):
         metrics_store(Settings(home=tmp_path, metrics=True))
+
+
+async def test_the_emulator_has_nothing_to_measure(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="Leave it out"):
+        async with on_emulator(Settings(home=tmp_path, metrics=True, emulator=True)):
+            pass
