@@ -144,7 +144,7 @@ def test_a_maintenance_window_is_announced_in_slurm_and_ends_no_job(fleet: Clust
     announce(fleet, datetime.now(UTC))
     wait_until(lambda: {node.phase for node in nodes(fleet).values()} == {"draining", "drained"})
     assert nodes(fleet)[first].phase == "draining" and nodes_of(fleet, running) == {first}
-    assert "New firmware" in fleet.ssh("sinfo -R")
+    assert "New firmware" in fleet.ssh("sinfo -R -o '%.150E'")
     end_window(fleet)
     wait_until_settled(fleet)
     assert nodes_of(fleet, running) == {first}, "its job was not ended"

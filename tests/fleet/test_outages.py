@@ -99,12 +99,12 @@ def test_a_job_that_runs_on_on_a_faulty_node_is_charged_after_the_grace() -> Non
     assert log.seen(now=9100) == [*START, (Cause.FAULT, "v1", 50, end), (Cause.FAULT, "v1", 9000, 9100)]
 
 
-def test_a_job_before_the_drain_is_charged_but_for_the_grace() -> None:
+def test_the_time_before_the_drain_is_charged_but_for_the_grace() -> None:
     drained = e.DrainRequested(8000, "n", OURS, "v1", "cpu")
     with_job = Log().take(*serving(), e.Assigned(45, "n", "t", "7"), fault(), drained)
     assert with_job.seen(now=8001)[-1] == (Cause.FAULT, "v1", 8000 - GRACE_SECONDS, 8001)
     idle = Log().take(*serving(), fault(), drained)
-    assert idle.seen(now=8001)[-1] == (Cause.FAULT, "v1", 50, 8001)
+    assert idle.seen(now=8001)[-1] == (Cause.FAULT, "v1", 8000 - GRACE_SECONDS, 8001)
 
 
 def test_a_spare_that_a_tenant_resumed_for_a_job_is_charged_while_the_job_runs() -> None:

@@ -115,13 +115,10 @@ def is_of_platform(owner: str) -> bool:
 
 
 def _detected(at: float, state: NodeState, incident: Incident) -> float:
-    """Return from when on a node that is drained now was of no use to a job, or nearly."""
+    """Return from when on a node that is drained now was of little use to a job, or none."""
     if state.phase is not Phase.DRAINING:
         return at
-    used_until = at if state.job else state.unassigned_at
-    if state.is_occupied:
-        return at
-    return min(at, max(incident.detected_at, used_until - GRACE_SECONDS))
+    return min(at, max(incident.detected_at, at - GRACE_SECONDS))
 
 
 def _cause(state: NodeState) -> tuple[Cause, str] | None:

@@ -163,6 +163,19 @@ async def test_another_tenant_sees_no_credits(cloud: WatchedCloud) -> None:
     assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)
 
 
+def test_a_job_that_started_just_before_a_fault_does_not_make_the_outage_charged() -> None:
+    """The server had not seen the job yet when the worker broke, and Slurm still shows it there."""
+    log = PoolLog("pool")
+    for event in in_service():
+        log.fleet.apply(event)
+    again = START.replace(day=3)
+    seen = Worker("w-0", "w", (), again, states=frozenset({"ALLOCATED"}), is_registered=True, job=7)
+    for event in new_events(log, "project", [seen], [], again.timestamp()):
+        log.fleet.apply(event)
+    state = log.fleet.nodes["w-0"]
+    assert state.phase.value == "suspect" and not state.is_occupied
+
+
 def test_a_job_that_root_starts_on_a_spare_is_seen_and_fills_no_log() -> None:
     """Attack: resume the spare in Slurm and start a job, or thousands of short ones."""
     log = PoolLog("pool")

@@ -23,7 +23,7 @@ LEAST_SECONDS_BETWEEN_DRAINS = 60.0
 LEAST_SECONDS_OCCUPIED = 60.0
 """How long a job counts at the least that was started on a worker out of service: root of a cluster can start
 and end such jobs as fast as it likes."""
-WITH_JOBS = frozenset({Phase.IN_SERVICE, Phase.DRAINING})
+WITH_JOBS = frozenset({Phase.IN_SERVICE, Phase.SUSPECT, Phase.DRAINING})
 """Phases in which a job on a worker is nothing special."""
 LEFT = "it is no longer in the spec of its cluster"
 
