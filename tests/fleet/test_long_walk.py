@@ -7,7 +7,7 @@ from tests.fleet.walk import Walk
 STEPS = 1_000_000
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_walk_of_a_million_steps_keeps_every_promise() -> None:
     walk = Walk(1)
     for _ in range(STEPS):
