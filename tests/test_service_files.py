@@ -68,6 +68,7 @@ OTHERS = {
         "metrics.py": "what /metrics tells of clusters",
         "batch_jobs.py": "how jobs are submitted and read",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
+        "slurm_records.py": "nodes and jobs as slurmrestd answers them",
         "worker_agents.py": "the node agents of workers, for the fleet service",
         "worker_nodes.py": "the workers of clusters, for the fleet service",
         "topology_rules.py": "rules of the tree of switches",

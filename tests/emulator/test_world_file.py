@@ -12,7 +12,7 @@ from neocloud.core.store import StoreError
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.services.slurm.slurmrestd import SlurmNode
+from neocloud.services.slurm.slurm_records import SlurmNode
 from tests.engines.fake.test_fake_faults import NAMESPACE, pod
 
 NODE = SlurmNode("worker-0", frozenset({"IDLE"}), "", "10.0.0.2", datetime(2026, 1, 1, tzinfo=UTC), 0)

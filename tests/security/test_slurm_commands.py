@@ -37,6 +37,7 @@ IN_PODS_WITHOUT_TENANTS = {
     "api/backup.py": "accounting",
     "reconcile/controllers.py": "controllers",
     "reconcile/elastic.py": "controllers",
+    "worker_nodes.py": "controllers",
 }
 """These run a program of the image in pods where no tenant has a process."""
 

@@ -31,7 +31,8 @@ from neocloud.services.slurm.public import Reservation
 from neocloud.services.slurm.reconcile.controllers import SAY_IN_CONTROL
 from neocloud.services.slurm.reconcile.login_nodes import COUNT_SESSIONS
 from neocloud.services.slurm.render import CONTROLLER_PODS, ENTER_ROOT, ROLE_LABEL, WORKER_ROLE
-from neocloud.services.slurm.slurmrestd import STATISTICS, Json, SlurmJob, SlurmNode, SlurmUnreachable
+from neocloud.services.slurm.slurm_records import Json, SlurmJob, SlurmNode
+from neocloud.services.slurm.slurmrestd import STATISTICS, SlurmUnreachable
 from neocloud.services.slurm.types import ADD_USER, DELIVER_KEYS, REMOVE_USER
 from neocloud.services.slurm.worker_agents import ASK, INSTALL
 

@@ -22,7 +22,7 @@ from neocloud.core.store.vault import FORMAT, Vault
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.world_document import document_of, fill_world
 from neocloud.engines.manifest import Document, Pod, read_manifest
-from neocloud.services.slurm.slurmrestd import SlurmNode
+from neocloud.services.slurm.slurm_records import SlurmNode
 
 SlurmRecords = Mapping[str, dict[str, SlurmNode]]
 

@@ -10,7 +10,7 @@ import pytest
 from neocloud.emulator.fakes import FakeSlurmApi
 from neocloud.engines.base import ExecResult
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.slurmrestd import SlurmJob
+from neocloud.services.slurm.slurm_records import SlurmJob
 from tests.services.slurm.cloud import fake_cloud
 
 JOBS = "neocloud.slurm.v1.JobService"

@@ -15,7 +15,7 @@ from neocloud.services.slurm import ClusterMeter, ElasticWorkerMeter
 from neocloud.services.slurm.render import NodeSetView, pods
 from neocloud.services.slurm.render.configuration import slurm_conf
 from neocloud.services.slurm.rules import ClusterRules
-from neocloud.services.slurm.slurmrestd import PowerState
+from neocloud.services.slurm.slurm_records import PowerState
 from neocloud.services.slurm.types import ELASTIC_WORKER, WORKER_STOPPED, WORKER_UP, State
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud

@@ -15,7 +15,7 @@ from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile.nodes import has_settled, lost_under_jobs, restart_requeued_jobs
 from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.slurmrestd import SlurmJob
+from neocloud.services.slurm.slurm_records import SlurmJob
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

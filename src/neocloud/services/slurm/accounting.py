@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
-from neocloud.services.slurm.slurmrestd import Json, moment_of, number_of
+from neocloud.services.slurm.slurm_records import Json, moment_of, number_of
 
 MOST_STEPS = 200
 MIB = 1024**2

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
+from neocloud.services.slurm.slurm_records import SlurmJob
+from neocloud.services.slurm.slurmrestd import SlurmApi
 from neocloud.services.slurm.types import (
     DEFAULT_WORKING_DIRECTORY,
     BatchJob,

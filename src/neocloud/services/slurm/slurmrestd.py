@@ -7,15 +7,22 @@ reconcile loop does.
 
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import httpx
 import jwt
 
 from neocloud.services.slurm.public import Reservation
+from neocloud.services.slurm.slurm_records import (
+    Json,
+    SlurmJob,
+    SlurmNode,
+    finished_job_of,
+    job_of,
+    node_of,
+    reservation_of,
+)
 
 API_VERSION = "v0.0.42"
 PORT = 6820
@@ -26,13 +33,6 @@ whose credential was made in the second in which it was told to end the earlier 
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 
-Json = Mapping[str, Any]
-"""An object of slurmrestd's JSON. Its types differ between versions, so each field is converted."""
-
-_ACTIVE_STATES = frozenset(
-    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
-)
-"""Of jobs that have not ended."""
 _UNKNOWN_JOB_ERRORS = {2017, 9003}
 """ESLURM_INVALID_JOB_ID and slurmdbd's "nothing found"."""
 
@@ -50,83 +50,6 @@ class SlurmError(Exception):
 
 class SlurmUnreachable(SlurmError):
     """slurmrestd or slurmctld does not answer (yet)."""
-
-
-@dataclass(frozen=True)
-class PowerState:
-    """What Slurm's power saving did with a node."""
-
-    is_off: bool
-    """It is powered down, or being powered down; nothing runs there."""
-    is_starting: bool
-    """It was powered up, and Slurm waits for it."""
-
-    @classmethod
-    def of(cls, states: Iterable[str]) -> "PowerState":
-        """Return it for Slurm's names of a node's states."""
-        known = frozenset(states)
-        is_starting = bool(known & {"POWERING_UP", "POWER_UP"})
-        return cls(bool(known & {"POWERED_DOWN", "POWERING_DOWN"}) and not is_starting, is_starting)
-
-
-@dataclass(frozen=True)
-class SlurmNode:
-    name: str
-    states: frozenset[str]
-    """Slurm's names: IDLE, ALLOCATED, DOWN, DRAIN, NOT_RESPONDING, ..."""
-    reason: str
-    address: str
-    slurmd_started_at: datetime
-    allocated_cpus: int
-
-    @property
-    def is_available(self) -> bool:
-        """Whether it is registered and able to run jobs."""
-        bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL"}
-        return not (self.states & bad or self.is_off)
-
-    @property
-    def is_off(self) -> bool:
-        """Whether Slurm powered it down, or has it started: there is nothing to look at."""
-        power = PowerState.of(self.states)
-        return power.is_off or power.is_starting
-
-    @property
-    def takes_jobs(self) -> bool:
-        return self.is_available and "DRAIN" not in self.states
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a job holds CPUs here or is being cleaned up."""
-        return self.allocated_cpus > 0 or "COMPLETING" in self.states
-
-    @property
-    def state_text(self) -> str:
-        return "+".join(sorted(self.states))
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    id: int
-    name: str
-    user: str
-    state: str
-    reason: str
-    nodes: tuple[str, ...]
-    submitted_at: datetime | None
-    eligible_at: datetime | None
-    started_at: datetime | None
-    finished_at: datetime | None
-    exit_code: int
-    output_path: str
-    restarts: int
-    partition: str
-    is_configuring: bool = False
-    """It has its nodes, and waits for those that are being powered up."""
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state not in _ACTIVE_STATES
 
 
 class ForwardedTooLarge(SlurmError):
@@ -215,7 +138,7 @@ class SlurmRest:
 
     async def nodes(self) -> Sequence[SlurmNode]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/nodes/")
-        return [_node(row) for row in answer.get("nodes", [])]
+        return [node_of(row) for row in answer.get("nodes", [])]
 
     async def set_node_state(self, name: str, state: str, reason: str) -> None:
         await self._call("POST", f"/slurm/{API_VERSION}/node/{name}", {"state": [state], "reason": reason})
@@ -225,20 +148,20 @@ class SlurmRest:
 
     async def jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/jobs/")
-        return [_job(row) for row in answer.get("jobs", [])]
+        return [job_of(row) for row in answer.get("jobs", [])]
 
     async def job(self, job_id: int) -> SlurmJob | None:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/job/{job_id}", tolerate=_UNKNOWN_JOB_ERRORS)
         rows = answer.get("jobs") or []  # all tasks of an array, if it is of one
-        return next((_job(row) for row in rows if row["job_id"] == job_id), None)
+        return next((job_of(row) for row in rows if row["job_id"] == job_id), None)
 
     async def finished_job(self, job_id: int) -> SlurmJob | None:
         rows = await self.accounting_rows(job_id)
-        return _finished_job(rows[-1]) if rows else None
+        return finished_job_of(rows[-1]) if rows else None
 
     async def finished_jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurmdb/{API_VERSION}/jobs/", tolerate=_UNKNOWN_JOB_ERRORS)
-        return [_finished_job(row) for row in answer.get("jobs", [])]
+        return [finished_job_of(row) for row in answer.get("jobs", [])]
 
     async def accounting_rows(self, job_id: int) -> Sequence[Json]:
         path = f"/slurmdb/{API_VERSION}/job/{job_id}"
@@ -246,7 +169,7 @@ class SlurmRest:
 
     async def reservations(self) -> Sequence[Reservation]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/reservations/")
-        return [_reservation(row) for row in answer.get("reservations") or ()]
+        return [reservation_of(row) for row in answer.get("reservations") or ()]
 
     async def cancel_job(self, job_id: int) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
@@ -326,85 +249,3 @@ def _error(row: Json) -> SlurmError:
     message = text or f"error {row.get('error_number')}"
     unreachable = "Unable to contact" in message or "Connection refused" in message
     return SlurmUnreachable(message) if unreachable else SlurmError(message)
-
-
-def _node(row: Json) -> SlurmNode:
-    return SlurmNode(
-        name=row["name"],
-        states=frozenset(row.get("state") or ()),
-        reason=row.get("reason") or "",
-        address=row.get("address") or "",
-        slurmd_started_at=datetime.fromtimestamp(number_of(row.get("slurmd_start_time")), UTC),
-        allocated_cpus=int(row.get("alloc_cpus") or 0),
-    )
-
-
-def _reservation(row: Json) -> Reservation:
-    never = datetime.fromtimestamp(0, UTC)
-    start, end = moment_of(row.get("start_time")) or never, moment_of(row.get("end_time")) or never
-    return Reservation(row.get("name") or "", (row.get("node_list") or "",), start, end)
-
-
-def _job(row: Json) -> SlurmJob:
-    resources = row.get("job_resources") or {}
-    return SlurmJob(
-        id=row["job_id"],
-        name=row.get("name") or "",
-        user=row.get("user_name") or "",
-        state=(row.get("job_state") or ["UNKNOWN"])[0],
-        reason=row.get("state_reason") or "",
-        nodes=_node_names(resources.get("nodes")),
-        submitted_at=moment_of(row.get("submit_time")),
-        eligible_at=moment_of(row.get("eligible_time")),
-        started_at=moment_of(row.get("start_time")),
-        finished_at=moment_of(row.get("end_time")),
-        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
-        output_path=_expanded_path(row),
-        restarts=int(row.get("restart_cnt") or 0),
-        partition=row.get("partition") or "",
-        is_configuring="CONFIGURING" in (row.get("job_state") or ()),
-    )
-
-
-def _finished_job(row: Json) -> SlurmJob:
-    times = row.get("time") or {}
-    state = row.get("state") or {}
-    return SlurmJob(
-        id=row["job_id"],
-        name=row.get("name") or "",
-        user=row.get("user") or "",
-        state=(state.get("current") or ["UNKNOWN"])[0],
-        reason=state.get("reason") or "",
-        nodes=tuple(filter(None, [row.get("nodes")])),
-        submitted_at=moment_of(times.get("submission")),
-        eligible_at=moment_of(times.get("eligible")),
-        started_at=moment_of(times.get("start")),
-        finished_at=moment_of(times.get("end")),
-        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
-        output_path=row.get("stdout_expanded") or row.get("stdout") or "",
-        restarts=int(row.get("restart_cnt") or 0),
-        partition=row.get("partition") or "",
-    )
-
-
-def _expanded_path(row: Json) -> str:
-    return row.get("stdout_expanded") or row.get("standard_output") or ""
-
-
-def _node_names(nodes: object) -> tuple[str, ...]:
-    if isinstance(nodes, Mapping):
-        allocation = nodes.get("allocation") or []
-        return tuple(row["name"] for row in allocation if "name" in row)
-    return ()
-
-
-def number_of(value: Json | float | str | None) -> int:
-    """Slurm writes optional numbers as {"set": bool, "infinite": bool, "number": n}."""
-    if isinstance(value, Mapping):
-        return int(value.get("number") or 0) if value.get("set") else 0
-    return int(value or 0)
-
-
-def moment_of(value: Json | float | str | None) -> datetime | None:
-    seconds = number_of(value)
-    return datetime.fromtimestamp(seconds, UTC) if seconds else None

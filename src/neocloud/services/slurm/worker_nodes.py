@@ -23,7 +23,8 @@ from neocloud.services.slurm.public import (
     WorkersUnreachable,
 )
 from neocloud.services.slurm.render import CONTROLLER_PODS
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError, SlurmJob, SlurmNode
+from neocloud.services.slurm.slurm_records import SlurmJob, SlurmNode
+from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError
 from neocloud.services.slurm.types import ClusterUnreachable, namespace
 
 MAX_REPORT_BYTES = 64 * 1024

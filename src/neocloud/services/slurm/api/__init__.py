@@ -34,7 +34,7 @@ from neocloud.services.slurm.batch_jobs import (
     UnexpectedReply,
     find_job,
 )
-from neocloud.services.slurm.slurmrestd import SlurmJob
+from neocloud.services.slurm.slurm_records import SlurmJob
 from neocloud.services.slurm.types import JobRefused, NewJob
 
 LOG_CHUNK_BYTES = 256 * 1024

@@ -35,7 +35,8 @@ from neocloud.services.slurm.api.findings import (
     probe_findings,
     slurm_finding,
 )
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmNode
+from neocloud.services.slurm.slurm_records import SlurmNode
+from neocloud.services.slurm.slurmrestd import SlurmApi
 
 PROBE_SECONDS = 120.0
 CONFINEMENT_SECONDS = 40

@@ -25,7 +25,8 @@ from neocloud.services.slurm.api.check import probe_program
 from neocloud.services.slurm.api.diagnosis import SHOWN_FRAMES, Diagnosis, Finding, RankView, diagnose
 from neocloud.services.slurm.api.findings import BadReport, last_line
 from neocloud.services.slurm.api.rank_reports import MOST_NODES, MOST_OUTPUT_BYTES, rank_reports
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob
+from neocloud.services.slurm.slurm_records import SlurmJob
+from neocloud.services.slurm.slurmrestd import SlurmApi
 
 STEP_SECONDS = 90
 CALL_SECONDS = STEP_SECONDS + 30.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocloud.services.compute.public import Preset
-from neocloud.services.slurm.slurmrestd import SlurmNode
+from neocloud.services.slurm.slurm_records import SlurmNode
 
 PASS, FAIL, NOT_RUN, NOT_ENFORCED = "pass", "fail", "not_run", "not_enforced"
 

@@ -22,7 +22,8 @@ from neocloud.services.compute.public import MaintenanceState, of_host
 from neocloud.services.slurm.public import LOST_PREFIX
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import REST_PORT, ROLE_LABEL, SSH_PORT, WORKER_ROLE
-from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmJob, SlurmNode
+from neocloud.services.slurm.slurm_records import SlurmJob, SlurmNode
+from neocloud.services.slurm.slurmrestd import SlurmApi
 from neocloud.services.slurm.types import Reason
 from neocloud.services.vpc.types import (
     ALLOCATION,

@@ -40,7 +40,7 @@ from neocloud.services.slurm.render import (
     NodeSetView,
     PlaceView,
 )
-from neocloud.services.slurm.slurmrestd import PowerState, SlurmNode
+from neocloud.services.slurm.slurm_records import PowerState, SlurmNode
 from neocloud.services.slurm.types import (
     LinuxUser,
     Reason,

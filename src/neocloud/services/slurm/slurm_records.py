@@ -1,0 +1,178 @@
+"""Nodes, jobs and reservations as Slurm's REST service answers them.
+
+Its types differ between versions, so each field is converted.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from neocloud.services.slurm.public import Reservation
+
+Json = Mapping[str, Any]
+"""An object of slurmrestd's JSON."""
+
+_ACTIVE_STATES = frozenset(
+    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
+)
+"""Of jobs that have not ended."""
+
+
+@dataclass(frozen=True)
+class PowerState:
+    """What Slurm's power saving did with a node."""
+
+    is_off: bool
+    """It is powered down, or being powered down; nothing runs there."""
+    is_starting: bool
+    """It was powered up, and Slurm waits for it."""
+
+    @classmethod
+    def of(cls, states: Iterable[str]) -> "PowerState":
+        """Return it for Slurm's names of a node's states."""
+        known = frozenset(states)
+        is_starting = bool(known & {"POWERING_UP", "POWER_UP"})
+        return cls(bool(known & {"POWERED_DOWN", "POWERING_DOWN"}) and not is_starting, is_starting)
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    name: str
+    states: frozenset[str]
+    """Slurm's names: IDLE, ALLOCATED, DOWN, DRAIN, NOT_RESPONDING, ..."""
+    reason: str
+    address: str
+    slurmd_started_at: datetime
+    allocated_cpus: int
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it is registered and able to run jobs."""
+        bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL"}
+        return not (self.states & bad or self.is_off)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether Slurm powered it down, or has it started: there is nothing to look at."""
+        power = PowerState.of(self.states)
+        return power.is_off or power.is_starting
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self.is_available and "DRAIN" not in self.states
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job holds CPUs here or is being cleaned up."""
+        return self.allocated_cpus > 0 or "COMPLETING" in self.states
+
+    @property
+    def state_text(self) -> str:
+        return "+".join(sorted(self.states))
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    id: int
+    name: str
+    user: str
+    state: str
+    reason: str
+    nodes: tuple[str, ...]
+    submitted_at: datetime | None
+    eligible_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    exit_code: int
+    output_path: str
+    restarts: int
+    partition: str
+    is_configuring: bool = False
+    """It has its nodes, and waits for those that are being powered up."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in _ACTIVE_STATES
+
+
+def node_of(row: Json) -> SlurmNode:
+    return SlurmNode(
+        name=row["name"],
+        states=frozenset(row.get("state") or ()),
+        reason=row.get("reason") or "",
+        address=row.get("address") or "",
+        slurmd_started_at=datetime.fromtimestamp(number_of(row.get("slurmd_start_time")), UTC),
+        allocated_cpus=int(row.get("alloc_cpus") or 0),
+    )
+
+
+def reservation_of(row: Json) -> Reservation:
+    never = datetime.fromtimestamp(0, UTC)
+    start, end = moment_of(row.get("start_time")) or never, moment_of(row.get("end_time")) or never
+    return Reservation(row.get("name") or "", (row.get("node_list") or "",), start, end)
+
+
+def job_of(row: Json) -> SlurmJob:
+    resources = row.get("job_resources") or {}
+    return SlurmJob(
+        id=row["job_id"],
+        name=row.get("name") or "",
+        user=row.get("user_name") or "",
+        state=(row.get("job_state") or ["UNKNOWN"])[0],
+        reason=row.get("state_reason") or "",
+        nodes=_node_names(resources.get("nodes")),
+        submitted_at=moment_of(row.get("submit_time")),
+        eligible_at=moment_of(row.get("eligible_time")),
+        started_at=moment_of(row.get("start_time")),
+        finished_at=moment_of(row.get("end_time")),
+        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
+        output_path=_expanded_path(row),
+        restarts=int(row.get("restart_cnt") or 0),
+        partition=row.get("partition") or "",
+        is_configuring="CONFIGURING" in (row.get("job_state") or ()),
+    )
+
+
+def finished_job_of(row: Json) -> SlurmJob:
+    times = row.get("time") or {}
+    state = row.get("state") or {}
+    return SlurmJob(
+        id=row["job_id"],
+        name=row.get("name") or "",
+        user=row.get("user") or "",
+        state=(state.get("current") or ["UNKNOWN"])[0],
+        reason=state.get("reason") or "",
+        nodes=tuple(filter(None, [row.get("nodes")])),
+        submitted_at=moment_of(times.get("submission")),
+        eligible_at=moment_of(times.get("eligible")),
+        started_at=moment_of(times.get("start")),
+        finished_at=moment_of(times.get("end")),
+        exit_code=number_of((row.get("exit_code") or {}).get("return_code")),
+        output_path=row.get("stdout_expanded") or row.get("stdout") or "",
+        restarts=int(row.get("restart_cnt") or 0),
+        partition=row.get("partition") or "",
+    )
+
+
+def _expanded_path(row: Json) -> str:
+    return row.get("stdout_expanded") or row.get("standard_output") or ""
+
+
+def _node_names(nodes: object) -> tuple[str, ...]:
+    if isinstance(nodes, Mapping):
+        allocation = nodes.get("allocation") or []
+        return tuple(row["name"] for row in allocation if "name" in row)
+    return ()
+
+
+def number_of(value: Json | float | str | None) -> int:
+    """Slurm writes optional numbers as {"set": bool, "infinite": bool, "number": n}."""
+    if isinstance(value, Mapping):
+        return int(value.get("number") or 0) if value.get("set") else 0
+    return int(value or 0)
+
+
+def moment_of(value: Json | float | str | None) -> datetime | None:
+    seconds = number_of(value)
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
