@@ -49,7 +49,7 @@ _PICKLED = {
 _MOVED = {
     "neocloud.engines.fake.by_namespace": "neocloud.engines.fake.world",
     "neocloud.engines.interface": "neocloud.engines.manifest.network_spec",
-    "neocloud.services.slurm.reconcile.slurmrestd": "neocloud.services.slurm.slurmrestd",
+    "neocloud.services.slurm.reconcile.slurmrestd": "neocloud.services.slurm.slurm_records",
 }
 
 
