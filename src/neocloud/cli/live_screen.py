@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from neocloud.cli.output import JsonObject, View, styled
-from neocloud.cli.terminal import visible
+from neocloud.cli.output import JsonObject, View, print_view, say, styled
+from neocloud.cli.terminal import echo, visible
 from neocloud.client.errors import ClientError
 
 LONGEST_INTERVAL = 3600
@@ -35,6 +35,17 @@ def repeat(
             wait()
     except KeyboardInterrupt:
         return
+
+
+def print_once(heading: Sequence[str], notes: Sequence[str], tables: Sequence[View]) -> None:
+    """Print a screen as it is, however long."""
+    for line in heading:
+        echo(line)
+    for view in tables:
+        echo()
+        print_view(view)
+    for note in notes:
+        say(note)
 
 
 def drawn(

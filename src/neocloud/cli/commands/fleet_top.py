@@ -22,15 +22,12 @@ from neocloud.cli.output import (
     View,
     console,
     fields_table,
-    print_view,
-    say,
     show,
     table,
 )
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.cli.target import profile_of
-from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 
 if TYPE_CHECKING:
@@ -92,13 +89,7 @@ def top(
     if output is not Format.TABLE:
         show(output, document, fields_table(()))
         return
-    for line in _heading(document):
-        echo(line)
-    for view in _views(document):
-        echo()
-        print_view(view)
-    for note in document["notes"]:
-        say(note)
+    live_screen.print_once(_heading(document), document["notes"], _views(document))
 
 
 def document_of(cloud: ProjectClient) -> JsonObject:

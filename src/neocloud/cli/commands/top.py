@@ -27,8 +27,6 @@ from neocloud.cli.output import (
     View,
     console,
     fields_table,
-    print_view,
-    say,
     show,
     table,
 )
@@ -45,7 +43,6 @@ from neocloud.cli.resources.lookup import (
     refusal_note,
     state_of,
 )
-from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 from neocloud.messages.nebius.compute.v1 import Instance
@@ -116,13 +113,7 @@ def top(
     if output is not Format.TABLE:
         show(output, document, fields_table(()))
         return
-    for line in _heading(document):
-        echo(line)
-    for view in _views(document):
-        echo()
-        print_view(view)
-    for note in document["notes"]:
-        say(note)
+    live_screen.print_once(_heading(document), document["notes"], _views(document))
 
 
 def _single(cloud: ProjectClient) -> JsonObject:
