@@ -230,7 +230,8 @@ def test_a_job_does_not_start_where_the_agents_last_verdict_is_that_the_node_is_
     reason = "Reason=[neocloud] health: node problem: mount_missing: 1 (/jail)"
     wait_until(lambda: reason in fleet.ssh(f"scontrol show node {name}"), "the node is drained", seconds=60)
     assert fleet.job_state(job) == "PENDING", "it is neither failed nor held"
+    wait_until(lambda: "DrainRequested" in events(fleet, name)[count:], "the drain is recorded")
     fleet.in_pod(name, "kill", "-CONT", agent)
     assert wait_until_settled(fleet) == name, "the health check resumes what is well again: the spare now"
-    assert "DrainRequested" in events(fleet, name) and "StepStarted" not in events(fleet, name)[count:]
+    assert "StepStarted" not in events(fleet, name)[count:]
     fleet.ssh(f"scancel {job}")

@@ -121,10 +121,35 @@ IDLE_WORKER = (
     "real Slurm: tests/e2e/test_active_checks.py"
     "::test_a_job_ends_a_running_test_and_an_idle_worker_is_covered"
 )
+WORKER_AGENT = (
+    "real Slurm: tests/e2e/test_fleet.py"
+    "::test_a_job_does_not_start_where_the_agents_last_verdict_is_that_the_node_is_broken"
+)
+WINDOW = (
+    "its date passes: tests/e2e/test_fleet.py"
+    "::test_a_maintenance_window_is_announced_in_slurm_and_ends_no_job"
+)
+REPAIR = (
+    "needs an idle spare: tests/services/fleet/test_break_fix.py"
+    "::test_a_replaced_node_is_a_ticket_that_opens_and_closes"
+)
+COMPARED = (
+    "minutes of simulation, with files of the reader: tests/cli/test_fleet_compare.py"
+    "::test_the_script_of_ci_compares_a_tree_with_a_commit"
+)
+SLOW_JOB = "real Slurm: tests/e2e/test_job_diagnosis.py::test_the_rank_that_the_others_wait_for_is_named"
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
 READERS: Mapping[str, Reader] = {
-    "docs/guides/fleet.md": Reader(before=HAS_KEY, not_run={"sinfo": BROKEN_WORKER}),
+    "docs/guides/fleet.md": Reader(
+        before=HAS_KEY,
+        not_run={
+            "sinfo": BROKEN_WORKER,
+            "neo fleet maintenance create": WINDOW,
+            "neo fleet maintenance delete": WINDOW,
+            "neo fleet break-fix request": REPAIR,
+        },
+    ),
     "docs/guides/fleet-checks.md": Reader(
         not_run={
             "neo fleet checks": IDLE_WORKER,
@@ -132,6 +157,7 @@ READERS: Mapping[str, Reader] = {
             "neo fleet agent": HOST_AGENT,
             "python -m neocloud.fleet.agent.bundle": HOST_ARCHIVE,
             "python3.11 agent.pyz": HOST_ARCHIVE,
+            "neo fleet node events": WORKER_AGENT,
             '{"gpus": 8': HOST_CHECK,
         },
     ),
@@ -144,7 +170,16 @@ READERS: Mapping[str, Reader] = {
             "curl -G": QUERIED,
         },
     ),
-    "docs/guides/fleet-simulator.md": Reader(),
+    "docs/guides/slow-jobs.md": Reader(
+        not_run={"neo slurm job diagnose": SLOW_JOB, '{"step": 11': EXAMPLE, "import json, os, time": EXAMPLE}
+    ),
+    "docs/guides/fleet-simulator.md": Reader(
+        not_run={
+            "neo fleet simulate --gpus 2048 --compare": COMPARED,
+            "make compare-policy": COMPARED,
+            "scripts/compare-policy": COMPARED,
+        }
+    ),
     "docs/guides/scorecard.md": Reader(
         not_run={"cmax audit": AUDITOR, "neo fleet scorecard --audit": AUDITOR}
     ),

@@ -28,6 +28,7 @@ STAND_INS = {
     "subject_id": "serviceaccount",
     "resource_id": "project",
     "member_id": "serviceaccount",
+    "cluster_id": "slurmcluster",
     "tenant_id": "tenant",
     "tenant_user_account_id": "tenantuseraccount",
 }
@@ -81,6 +82,8 @@ def request(path: str, table: Table, held: Holdings) -> Any:
             message.account.service_account.id = held.ids["serviceaccount"]
         elif field.name == "id" and field.message_type is not None:
             message.id.id = held.ids[prefix]
+        elif field.type == field.TYPE_ENUM and field.name == "action":
+            setattr(message, field.name, field.enum_type.values[1].number)
         elif field.type == field.TYPE_STRING:
             setattr(message, field.name, _text(field, path, prefix, held))
     return message
@@ -100,6 +103,8 @@ def _text(field: Any, path: str, prefix: str, held: Holdings) -> str:
         return held.operation if field.name == "id" else held.ids["project"]
     if field.name == "reason":
         return "the walk"
+    if field.name == "node":
+        return "worker-0"
     if field.name == "token":
         return held.static_token
     if field.name == "aws_access_key_id":
