@@ -105,6 +105,7 @@ def test_every_change_is_one_transaction_unless_it_acts_outside_of_the_store() -
         "neocloud.slurm.v1.BackupService/LoadAccounting",
         "neocloud.slurm.v1.JobService/Submit",
         "neocloud.slurm.v1.JobService/Cancel",
+        "neocloud.slurm.v1.JobService/Diagnose",
         "neocloud.slurm.v1.RestService/Submit",
         "neocloud.slurm.v1.RestService/Cancel",
         "neocloud.emulator.v1.FaultService/Inject",
