@@ -61,6 +61,8 @@ FILES_AND_OUTPUT = {
     "services/inference/reconcile/weights.py": {"json.loads"},
     "services/registry/image_documents.py": {"json.loads"},
     "services/slurm/api/findings.py": {"json.loads"},
+    "services/slurm/api/probes/ranks.py": {"json.loads"},  # runs inside the cluster, as the job's user
+    "services/slurm/api/rank_reports.py": {"json.loads"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
 """What tenants' files and containers hold, read between transactions; each read is bounded by bytes."""
@@ -85,6 +87,9 @@ OWN = {
     "services/compute/types.py": {"json.loads"},
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
+    "services/fleet/check_runs.py": {
+        "json.loads"
+    },  # of its own log
     "services/quotas/rules.py": {"yaml.safe_load"},
     "services/registry/image_pulls.py": {"json.loads"},
     "services/registry/types.py": {"json.loads"},

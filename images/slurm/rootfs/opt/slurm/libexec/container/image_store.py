@@ -184,9 +184,7 @@ def _watched(
                 stop_if_cancelled()
                 time.sleep(0.1 if time.monotonic() < since + 2 else 0.5)
                 if _free(store) < 0:
-                    raise ContainerError(
-                        f"{source.name} is larger than the space for images; remove files and try again"
-                    )
+                    raise _too_large(source)
                 if must_progress and (now := _size(work)) != written:
                     written, since = now, time.monotonic()
                 elif must_progress and time.monotonic() > since + deadline:
@@ -197,7 +195,13 @@ def _watched(
             process.kill()
             process.wait()
     if process.returncode not in good:
+        if _free(store) < 0:  # it filled the disk between two looks
+            raise _too_large(source)
         raise _refusal(source, errors.read_bytes()[-8192:])
+
+
+def _too_large(source: Source) -> ContainerError:
+    return ContainerError(f"{source.name} is larger than the space for images; remove files and try again")
 
 
 def _size(folder: Path) -> int:
