@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from neocloud.cli import live_screen
-from neocloud.cli.commands.top import host_of, number, server_of
+from neocloud.cli.commands.top import IntervalOption, OnceOption, host_of, server_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.server_process import get_text
 from neocloud.cli.output import (
@@ -48,17 +48,8 @@ app = command_group()
 @app.command()
 def top(
     context: typer.Context,
-    interval: Annotated[
-        float,
-        typer.Option(
-            min=1,
-            max=live_screen.LONGEST_INTERVAL,
-            callback=number,
-            metavar="SECONDS",
-            help="Time between refreshes.",
-        ),
-    ] = 2,
-    once: Annotated[bool, typer.Option("--once", help="Print one screen and end.")] = False,
+    interval: IntervalOption = 2,
+    once: OnceOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the nodes of all clusters that are watched: states, jobs, faults, load. For operators.

@@ -66,6 +66,19 @@ def number(value: float) -> float:
     return value
 
 
+IntervalOption = Annotated[
+    float,
+    typer.Option(
+        min=1,
+        max=live_screen.LONGEST_INTERVAL,
+        callback=number,
+        metavar="SECONDS",
+        help="Time between refreshes.",
+    ),
+]
+OnceOption = Annotated[bool, typer.Option("--once", help="Print one screen and end.")]
+
+
 @dataclass(frozen=True)
 class Answered:
     """The requests that the gateway had answered at a moment, by the name of the model."""
@@ -77,17 +90,8 @@ class Answered:
 @app.command()
 def top(
     context: typer.Context,
-    interval: Annotated[
-        float,
-        typer.Option(
-            min=1,
-            max=live_screen.LONGEST_INTERVAL,
-            callback=number,
-            metavar="SECONDS",
-            help="Time between refreshes.",
-        ),
-    ] = 2,
-    once: Annotated[bool, typer.Option("--once", help="Print one screen and end.")] = False,
+    interval: IntervalOption = 2,
+    once: OnceOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
