@@ -154,26 +154,24 @@ def test_a_job_runs_on_past_the_start_and_a_late_run_changes_nothing() -> None:
     assert log.fleet.nodes["w-0"].phase.value == "in_service", "it was never interrupted"
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "more", "field"),
-    [
-        (-3600, 3600, {}, "spec.start_at"),
-        (3600, 1800, {}, "spec.end_at"),
-        (0, 86400 * 40, {}, "spec.end_at"),
-        (0, 60, {"nodes": ["worker-9"]}, "spec.nodes"),
-        (0, 60, {"nodes": ["x; reboot"]}, "spec.nodes"),
-        (0, 60, {"reason": "\n"}, "spec.reason"),
-        (0, 60, {"cluster_id": "slurmcluster-e00none"}, "spec.cluster_id"),
-    ],
+NO_WINDOWS: tuple[tuple[float, float, dict[str, Any], str], ...] = (
+    (-3600, 3600, {}, "spec.start_at"),
+    (3600, 1800, {}, "spec.end_at"),
+    (0, 86400 * 40, {}, "spec.end_at"),
+    (0, 60, {"nodes": ["worker-9"]}, "spec.nodes"),
+    (0, 60, {"nodes": ["x; reboot"]}, "spec.nodes"),
+    (0, 60, {"reason": "\n"}, "spec.reason"),
+    (0, 60, {"cluster_id": "slurmcluster-e00none"}, "spec.cluster_id"),
 )
-async def test_what_is_no_window_is_refused(
-    cloud: WatchedCloud, start: float, end: float, more: dict[str, Any], field: str
-) -> None:
+
+
+async def test_what_is_no_window_is_refused(cloud: WatchedCloud) -> None:
     await cloud.watched(1, 0)
     metadata = {"parent_id": cloud.tenant_id}
-    given = spec(cloud, start, end, **more)
-    refused = await cloud.refusal(f"{WINDOWS}/Create", metadata=metadata, spec=given)
-    assert refused.code is Code.INVALID_ARGUMENT and field in refused.message
+    for start, end, more, field in NO_WINDOWS:
+        given = spec(cloud, start, end, **more)
+        refused = await cloud.refusal(f"{WINDOWS}/Create", metadata=metadata, spec=given)
+        assert refused.code is Code.INVALID_ARGUMENT and field in refused.message
 
 
 async def test_an_administrator_of_another_tenant_announces_and_sees_nothing(cloud: WatchedCloud) -> None:
