@@ -82,7 +82,7 @@ def request(path: str, table: Table, held: Holdings) -> Any:
             message.account.service_account.id = held.ids["serviceaccount"]
         elif field.name == "id" and field.message_type is not None:
             message.id.id = held.ids[prefix]
-        elif field.type == field.TYPE_ENUM and field.name == "action":
+        elif field.type == field.TYPE_ENUM and field.name in ("action", "finding"):
             setattr(message, field.name, field.enum_type.values[1].number)
         elif field.type == field.TYPE_STRING:
             setattr(message, field.name, _text(field, path, prefix, held))
@@ -105,6 +105,8 @@ def _text(field: Any, path: str, prefix: str, held: Holdings) -> str:
         return "the walk"
     if field.name == "node":
         return "worker-0"
+    if field.name == "verdict":
+        return "verdict-1"
     if field.name == "token":
         return held.static_token
     if field.name == "aws_access_key_id":
