@@ -26,7 +26,7 @@ Answers = Mapping[tuple[str, str], Verdict]
 """The last answer of each check on each node."""
 
 
-class TestKind(StrEnum):
+class MeansOfTest(StrEnum):
     MEASUREMENT = "measurement"
     """The cloud repeats it all the time."""
     ACTIVE = "active"
@@ -34,12 +34,12 @@ class TestKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Test:
+class IndependentTest:
     """An independent test of what other checks say."""
 
     of: tuple[str, ...]
     check: str
-    kind: TestKind
+    kind: MeansOfTest
     within_s: float
     """How long after the verdict its answer still speaks of the same fault."""
     why: str
@@ -48,14 +48,14 @@ class Test:
 @dataclass(frozen=True)
 class Judging:
     version: str
-    tests: tuple[Test, ...]
+    tests: tuple[IndependentTest, ...]
     by_people: Mapping[str, str]
     """Checks that no test can judge, and why."""
     again_after_s: float
     """How long no test judges a check again on the same node: who can make it fail, can do so often."""
     shadow: Mapping[str, float]
 
-    def test_of(self, check: str) -> Test | None:
+    def test_of(self, check: str) -> IndependentTest | None:
         return next((each for each in self.tests if check in each.of), None)
 
     def limits(self, limits: Limits) -> Limits:
@@ -79,7 +79,9 @@ def parse(text: str) -> Judging:
     """Return the rules of a document. Raises ValueError for a check that judges itself or has two rows."""
     document: dict[str, Any] = json.loads(text)
     tests = tuple(
-        Test(tuple(row["of"]), row["test"], TestKind(row["kind"]), float(row["within_s"]), row["why"])
+        IndependentTest(
+            tuple(row["of"]), row["test"], MeansOfTest(row["kind"]), float(row["within_s"]), row["why"]
+        )
         for row in document["tests"]
     )
     people = {check: str(row["why"]) for row in document["people"] for check in row["of"]}
@@ -99,7 +101,7 @@ def wanted_tests(
     found: dict[str, float] = {}
     for each in _open(rules, failing, state, now):
         test = rules.test_of(each.verdict.check)
-        if test is not None and test.kind is TestKind.ACTIVE:
+        if test is not None and test.kind is MeansOfTest.ACTIVE:
             found[test.check] = max(each.verdict.at, found.get(test.check, each.verdict.at))
     return found
 
@@ -109,7 +111,7 @@ def judgements(
     failing: Iterable[Failing],
     state: NodeState,
     answers: Answers,
-    may_judge: Callable[[Test], bool],
+    may_judge: Callable[[IndependentTest], bool],
     now: float,
 ) -> Sequence[Judged]:
     """Return what tests say of the failing verdicts of a node. `may_judge`: whether a test is reliable."""
@@ -140,7 +142,7 @@ def _open(rules: Judging, failing: Iterable[Failing], state: NodeState, now: flo
     ]
 
 
-def _confirms(test: Test, verdict: Verdict, answer: Verdict) -> bool | None:
+def _confirms(test: IndependentTest, verdict: Verdict, answer: Verdict) -> bool | None:
     """Return whether an answer of the test confirms the verdict; None where it does not say.
 
     One that passes refutes a verdict that was short, too: draining the node for it would have been wrong."""
@@ -150,7 +152,7 @@ def _confirms(test: Test, verdict: Verdict, answer: Verdict) -> bool | None:
     if after > test.within_s:
         return None
     if answer.status is Status.FAIL and (
-        after > 0 or (test.kind is TestKind.MEASUREMENT and after >= -BEFORE_S)
+        after > 0 or (test.kind is MeansOfTest.MEASUREMENT and after >= -BEFORE_S)
     ):
         return True
     return False if answer.status is Status.PASS and after > 0 else None

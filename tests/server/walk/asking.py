@@ -34,6 +34,9 @@ STAND_INS = {
 }
 """Fields that name something without the annotation that says what."""
 
+FIXED = {"reason": "the walk", "node": "worker-0", "verdict": "verdict-1"}
+"""Fields with the same text in each request."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -101,12 +104,8 @@ def _text(field: Any, path: str, prefix: str, held: Holdings) -> str:
     known = [held.ids[each] for each in nid.resources if each in held.ids] if nid else []
     if "OperationService" in path and field.name in ("id", "resource_id"):
         return held.operation if field.name == "id" else held.ids["project"]
-    if field.name == "reason":
-        return "the walk"
-    if field.name == "node":
-        return "worker-0"
-    if field.name == "verdict":
-        return "verdict-1"
+    if field.name in FIXED:
+        return FIXED[field.name]
     if field.name == "token":
         return held.static_token
     if field.name == "aws_access_key_id":

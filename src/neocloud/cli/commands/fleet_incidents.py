@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SERVICE = "neocloud.fleet.v1.IncidentService"
 
 app = command_group(
-    """Drains of nodes by the controller, from the first sign of a fault to the end. For operators of the cloud.
+    """Drains of nodes by the controller, from the first sign of a fault to the end. For operators.
 
 Examples:
 

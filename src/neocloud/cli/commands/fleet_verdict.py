@@ -78,7 +78,7 @@ def judge(
     confirm: Annotated[bool, typer.Option("--confirm", help="The node had this fault.")] = False,
     refute: Annotated[bool, typer.Option("--refute", help="The node did not have it.")] = False,
 ) -> None:
-    """Say whether a failing verdict was right, after you looked at the node. It counts for the check's record.
+    """Say whether a failing verdict was right, after a look at the node. It counts for the check's record.
 
     You can change your mind: the last judgement of a verdict counts. Your name is kept with it.
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.events import Judged, Verdict
-from neocloud.fleet.judging import Judging, Test, TestKind, judgements
+from neocloud.fleet.judging import IndependentTest, Judging, MeansOfTest, judgements
 from neocloud.services.fleet.node_logs import PoolLog
 
 
@@ -20,10 +20,10 @@ def judged(log: PoolLog, rules: Judging, verdicts: Iterable[Verdict], now: float
     ]
 
 
-def is_reliable(breakers: Breakers, test: Test) -> bool:
+def is_reliable(breakers: Breakers, test: IndependentTest) -> bool:
     """Whether a test may judge: a measurement that may drain nodes itself; an active check, which has limits
     with a source, unless it was found to be wrong too often."""
-    if test.kind is TestKind.MEASUREMENT:
+    if test.kind is MeansOfTest.MEASUREMENT:
         return not breakers.in_shadow(test.check)
     return breakers.precision(test.check).judged < breakers.limits.judged_minimum or not breakers.in_shadow(
         test.check
