@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from neocloud.fleet.events import Judged, Verdict
 
-MOST = 500
-"""The newest of a pool that are kept."""
-MOST_OF_A_NODE = 100
+MOST_OF_A_NODE = 50
+"""The newest of a node that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,33 +20,33 @@ class Failing:
 
 class FailingVerdicts:
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Failing] = {}
+        self._found: dict[str, dict[str, Failing]] = {}
 
     @property
     def all(self) -> Sequence[Failing]:
-        """Return all, the oldest first."""
-        return list(self._found.values())
+        return [each for of_node in self._found.values() for each in of_node.values()]
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return list(self._found)
 
     def of(self, node: str) -> Sequence[Failing]:
-        return [each for (name, _), each in self._found.items() if name == node]
+        """Return those of a node, the oldest first."""
+        return list(self._found.get(node, {}).values())
 
     def get(self, node: str, verdict: str) -> Failing | None:
-        return self._found.get((node, verdict))
+        return self._found.get(node, {}).get(verdict)
 
     def add(self, verdict: Verdict, *, was_in_shadow: bool) -> None:
         """Take in a verdict. One that is said again, since its check left the shadow, keeps its judgement."""
-        key = (verdict.node, verdict.id)
-        known = self._found.pop(key, None)
+        of_node = self._found.setdefault(verdict.node, {})
+        known = of_node.pop(verdict.id, None)
         judged = known.judged if known is not None and known.verdict.check == verdict.check else None
-        self._found[key] = Failing(verdict, was_in_shadow, judged)
-        of_node = [each for each in self._found if each[0] == verdict.node]
+        of_node[verdict.id] = Failing(verdict, was_in_shadow, judged)
         if len(of_node) > MOST_OF_A_NODE:
-            del self._found[of_node[0]]
-        elif len(self._found) > MOST:
-            del self._found[next(iter(self._found))]
+            del of_node[next(iter(of_node))]
 
     def judge(self, event: Judged) -> None:
-        key = (event.node, event.verdict)
-        known = self._found.get(key)
+        known = self.get(event.node, event.verdict)
         if known is not None and known.verdict.check == event.check:
-            self._found[key] = replace(known, judged=event)
+            self._found[event.node][event.verdict] = replace(known, judged=event)

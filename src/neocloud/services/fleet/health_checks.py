@@ -32,6 +32,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
 from neocloud.services.fleet.active_checks import answers
 from neocloud.services.fleet.api import Pool, fold_of, pools_of
 from neocloud.services.fleet.check_runs import CheckRuns, PoolRuns
+from neocloud.services.fleet.node_agents import AGENT, INTERVAL_SECONDS
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.types import LIMITS
 
@@ -93,6 +94,9 @@ def _node(call: Call, pool: Pool, name: str, log: PoolLog, runs: PoolRuns) -> No
         node_set=spec.node_set,
         is_covered=is_covered(history, now),
     )
+    status, boot = log.answers.get((name, AGENT), (None, ""))
+    if status is not None and boot == log.fleet.nodes[name].boot:
+        found.agent, found.agent_interval_seconds = status.value, INTERVAL_SECONDS
     found.next_at.FromDatetime(_moment(max(now, next_at(history))))
     if (oldest := oldest_answer(history)) is not None:
         found.tested_at.FromDatetime(_moment(oldest))

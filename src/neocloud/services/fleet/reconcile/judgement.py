@@ -15,7 +15,8 @@ def judged(log: PoolLog, rules: Judging, verdicts: Iterable[Verdict], now: float
     may_judge = partial(is_reliable, log.fleet.breakers)
     return [
         found
-        for node, state in log.fleet.nodes.items()
+        for node in log.failing.nodes
+        if (state := log.fleet.nodes.get(node)) is not None
         for found in judgements(rules, log.failing.of(node), state, answers, may_judge, now)
     ]
 
