@@ -34,6 +34,8 @@ HAND_MADE = {
     "neocloud.storage.v1.ObjectGatewayService", "neocloud.storage.v1.TemporaryKeyService",
     "neocloud.fleet.v1.NodeService", "neocloud.fleet.v1.HealthCheckService",
     "neocloud.fleet.v1.BreakFixService", "neocloud.fleet.v1.MaintenanceWindowService",
+    "neocloud.fleet.v1.VerdictService", "neocloud.fleet.v1.IncidentService",
+    "neocloud.fleet.v1.CertificateService",
     "neocloud.billing.v1.CreditService", "neocloud.monitoring.v1.MetricsService",
 }  # fmt: skip
 

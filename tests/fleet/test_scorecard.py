@@ -1,18 +1,24 @@
 """The scorecard: what counts as evidence, and that nothing is a pass without any."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from neocloud.fleet.cloud_evidence import (
+    OF_DASHBOARDS,
+    CloudFacts,
+    IncidentFacts,
+    NodeFacts,
+    of_cloud,
+)
 from neocloud.fleet.criteria import CRITERIA
 from neocloud.fleet.scorecard import (
     MOST_CHARACTERS,
     Evidence,
-    NodeFacts,
     ReportError,
     Score,
     by_criterion,
-    of_nodes,
     read_report,
     scorecard,
 )
@@ -99,23 +105,85 @@ def test_each_check_of_the_auditor_belongs_to_one_criterion_at_most() -> None:
     assert len(keys) == len(set(keys))
 
 
-def node(name: str = "worker-0", **given: object) -> NodeFacts:
-    facts: dict[str, object] = {"is_schedulable": True, "verified_at": NOW, "replaced_in": None, **given}
-    return NodeFacts(name, **facts)  # type: ignore[arg-type]
+def node(name: str = "worker-0", **given: Any) -> NodeFacts:
+    facts = {"is_covered": True, "checked_at": NOW, "ran": {"cpu_sdc": NOW}, "verified_at": NOW, **given}
+    return NodeFacts(name, **facts)
 
 
-def test_records_of_nodes_meet_what_they_show_and_no_more() -> None:
-    assert not of_nodes([], NOW)
-    found = of_nodes([node(), node("worker-1", verified_at=NOW - timedelta(days=8))], NOW)
-    assert "1 of 2 nodes passed" in found["MON-2"].text and found["MON-2"].score is Score.PARTIAL
-    assert found["MON-1"].score is Score.PARTIAL and "REL-2" not in found, "nothing was replaced yet"
-    assert of_nodes([node(verified_at=None)], NOW)["MON-2"].score is Score.FAIL
-    assert of_nodes([node(problem="Slurm does not answer")], NOW)["MON-1"].score is Score.FAIL
+def drain(seconds: int | None = None, **given: Any) -> IncidentFacts:
+    ready = None if seconds is None else NOW + timedelta(seconds=seconds)
+    return IncidentFacts("worker-0", NOW, ready, **given)
+
+
+def of(facts: CloudFacts, identifier: str) -> tuple[Score, str]:
+    (found,) = of_cloud(facts, NOW)[identifier]
+    return found.score, found.text
+
+
+def test_a_cloud_without_records_gives_no_evidence() -> None:
+    assert of_cloud(CloudFacts([]), NOW) == {}
+    assert of(CloudFacts([], no_series="it was not started"), "MON-4") == (
+        Score.NOT_RUN,
+        "the store of metrics gives no answer: it was not started",
+    )
 
 
 @pytest.mark.parametrize(
-    ("seconds", "score"), [((20, 90), Score.PASS), ((20, 91), Score.PARTIAL), ((120,), Score.FAIL)]
+    ("facts", "identifier", "score", "text"),
+    [
+        (CloudFacts([node(problem="Slurm is silent")]), "MON-1", Score.FAIL, "worker-0"),
+        (CloudFacts([node()]), "MON-1", Score.PARTIAL, "none has an agent"),
+        (
+            CloudFacts([node(agent="pass", agent_seconds=30)]),
+            "MON-1",
+            Score.PARTIAL,
+            "of 1 check them every 30",
+        ),
+        (CloudFacts([node(agent="unknown", agent_seconds=30)]), "MON-1", Score.PARTIAL, "none has"),
+        (CloudFacts([node(), node("w-1", is_covered=False)]), "MON-2", Score.PARTIAL, "1 of 2 nodes"),
+        (CloudFacts([node(is_covered=False)]), "MON-2", Score.FAIL, "0 of 1"),
+        (CloudFacts([node(ran={"gpu_gemm": NOW})]), "MON-2", Score.PASS, "1 of them on GPUs"),
+        (CloudFacts([node(ran={"gpu_gemm": NOW - timedelta(days=8)})]), "MON-2", Score.PARTIAL, "0 of them"),
+        (CloudFacts([node()]), "MON-3", Score.PARTIAL, "convergence on 0"),
+        (CloudFacts([node(ran={})]), "MON-3", Score.FAIL, "on 0 of 1"),
+        (
+            CloudFacts([node(ran={"gpu_sdc": NOW, "gpu_training": NOW})]),
+            "MON-3",
+            Score.PASS,
+            "convergence on 1",
+        ),
+        (CloudFacts([node()]), "LIF-3", Score.PARTIAL, "1 of 1 nodes have a certificate"),
+        (CloudFacts([node(is_spare=True)]), "REL-2", Score.NOT_RUN, "1 spares are ready; no node"),
+        (CloudFacts([], [drain(20), drain(90)]), "REL-2", Score.PASS, "2 of 2"),
+        (CloudFacts([], [drain(20), drain(91)]), "REL-2", Score.PARTIAL, "longest took 91 s"),
+        (CloudFacts([], [drain(120)]), "REL-2", Score.FAIL, "0 of 1"),
+        (CloudFacts([], [drain()]), "REL-3", Score.PARTIAL, "1 drains"),
+        (CloudFacts([], [drain(ended_at=NOW)]), "MON-5", Score.PARTIAL, "1 were repaired"),
+        (CloudFacts([], [drain()]), "MON-5", Score.FAIL, "0 were repaired"),
+        (CloudFacts([], [drain(ended_at=NOW, was_restarted=True)]), "LIF-4", Score.PASS, "1 of 1"),
+        (
+            CloudFacts([], [drain(ended_at=NOW, was_restarted=True, needed_people=True)]),
+            "LIF-4",
+            Score.FAIL,
+            "0 of 1",
+        ),
+        (CloudFacts([], [drain(credited_seconds=60)]), "REL-1", Score.PARTIAL, "60 s together"),
+        (CloudFacts([], windows=[NOW]), "LIF-5", Score.PARTIAL, "1 maintenance windows"),
+        (CloudFacts([], series=["neocloud_slurm_jobs"]), "MON-4", Score.PARTIAL, "has: queue; not: state of"),
+        (CloudFacts([], series=list(OF_DASHBOARDS)), "MON-4", Score.PASS, "link flaps"),
+        (CloudFacts([], series=[]), "MON-4", Score.FAIL, "has: nothing"),
+    ],
 )
-def test_replacements_are_held_against_90_seconds(seconds: tuple[int, ...], score: Score) -> None:
-    nodes = [node(f"worker-{each}", replaced_in=timedelta(seconds=each)) for each in seconds]
-    assert of_nodes(nodes, NOW)["REL-2"].score is score
+def test_records_meet_what_they_show_and_no_more(
+    facts: CloudFacts, identifier: str, score: Score, text: str
+) -> None:
+    found = of(facts, identifier)
+    assert found[0] is score and text in found[1]
+
+
+def test_each_piece_of_evidence_has_the_age_of_what_it_rests_on() -> None:
+    earlier = NOW - timedelta(days=3)
+    facts = CloudFacts([node(checked_at=earlier, ran={"cpu_sdc": earlier})], [drain(5)], [earlier])
+    found = of_cloud(facts, NOW)
+    assert {found[each][0].at for each in ("MON-2", "MON-3", "LIF-5")} == {earlier}
+    assert {row.criterion.id for row in scorecard(found) if row.evidence} == set(found), "ids of criteria"

@@ -137,6 +137,10 @@ COMPARED = (
     "minutes of simulation, with files of the reader: tests/cli/test_fleet_compare.py"
     "::test_the_script_of_ci_compares_a_tree_with_a_commit"
 )
+JUDGED = (
+    "needs a failing check: tests/services/fleet/test_judging.py"
+    "::test_a_check_that_tests_refute_drains_nothing_and_operators_have_the_last_word"
+)
 SLOW_JOB = "real Slurm: tests/e2e/test_job_diagnosis.py::test_the_rank_that_the_others_wait_for_is_named"
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
@@ -153,6 +157,7 @@ READERS: Mapping[str, Reader] = {
     "docs/guides/fleet-checks.md": Reader(
         not_run={
             "neo fleet checks": IDLE_WORKER,
+            "neo fleet verdict": JUDGED,
             "neo fleet check": HOST_CHECK,
             "neo fleet agent": HOST_AGENT,
             "python -m neocloud.fleet.agent.bundle": HOST_ARCHIVE,

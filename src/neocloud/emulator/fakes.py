@@ -24,6 +24,7 @@ from neocloud.engines.manifest.base import quantity
 from neocloud.fleet.active.report import Report, encode
 from neocloud.fleet.agent.carry import FORMAT
 from neocloud.fleet.agent.document import Document, NotRun, to_json
+from neocloud.fleet.events import Verdict
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable
@@ -66,6 +67,8 @@ class FakeSlurm:
         self.checks: dict[str, Callable[[Sequence[str]], ExecResult]] = {}
         """What answers for the active checks of a worker, by its name: gets the arguments of the program."""
 
+        self.said: dict[str, Sequence[Verdict]] = {}
+        """What the agent of a worker says, by the worker's name."""
         self.agents: dict[Reference, str] = {}
         """Versions of the agents that were put into workers."""
 
@@ -110,11 +113,12 @@ class FakeSlurm:
         return ExecResult(0, b"", b"")
 
     def _agent(self, pod: Reference) -> ExecResult:
-        """Answer as an agent without anything to say."""
+        """Answer as an agent that keeps no records."""
         if pod not in self.agents:
             return ExecResult(2, b"", b"python3: can't open file 'agent.pyz'\n")
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        last = to_json(Document(host=pod.name, boot="fake", at=time.time(), since_boot_s=now))
+        verdicts = self.said.get(pod.name, ())
+        last = to_json(Document(pod.name, "fake", time.time(), now, verdicts))
         fields = {"format": FORMAT, "spool": "fake", "version": self.agents[pod], "now_s": now, "last": last}
         return ExecResult(0, json.dumps({**fields, "changes": [], "n": 0, "has_more": False}).encode(), b"")
 

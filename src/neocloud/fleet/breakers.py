@@ -13,6 +13,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.events import OURS, Event, Status
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import HOUR, Limits
+from neocloud.fleet.precision import Precision, Record
 
 Key = tuple[str, str]
 """What a breaker guards: a check, rack, leaf or action with its name, or the cluster with ""."""
@@ -23,16 +24,6 @@ class Trip:
     opened_at: float
     canaries: tuple[tuple[str, float], ...] = ()
     """Nodes that were let through since, and when."""
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    confirmed: int = 0
-    refuted: int = 0
-
-    @property
-    def judged(self) -> int:
-        return self.confirmed + self.refuted
 
 
 @dataclass(slots=True)
@@ -55,27 +46,26 @@ class Breakers:
         self.failures: Counter[str] = Counter()
         """Failures of each action in a row."""
         self.trips: dict[Key, Trip] = {}
-        self.precisions: dict[str, Precision] = {}
+        self.records: dict[str, Record] = {}
+        """Judgements of each check on nodes of this fleet."""
+        self.elsewhere: dict[str, Precision] = {}
+        """What was found on nodes of others."""
 
     def copy(self) -> "Breakers":
         other = copy(self)
         other.drains = self.drains.copy()
         other.rates = {check: rate.copy() for check, rate in self.rates.items()}
         other.failures, other.trips = self.failures.copy(), self.trips.copy()
-        other.precisions = self.precisions.copy()
+        other.records, other.elsewhere = self.records.copy(), self.elsewhere.copy()
         return other
+
+    def precision(self, check: str) -> Precision:
+        """Return how often a check was right, here and on nodes of others."""
+        return self.records.get(check, Record()).precision + self.elsewhere.get(check, Precision())
 
     def in_shadow(self, check: str) -> str:
         """Return why a check may not drain nodes yet, or "" for one that may."""
-        record = self.precisions.get(check, Precision())
-        if record.judged >= self.limits.judged_minimum:
-            share = record.confirmed / record.judged
-            if share < self.limits.precision_minimum:
-                return f"shadow: {check} was right in {record.confirmed} of {record.judged} cases"
-            return ""
-        if check in self.limits.trusted:
-            return ""
-        return f"shadow: {check} has {record.judged} judged cases, {self.limits.judged_minimum} are needed"
+        return shadow(check, self.precision(check), self.limits)
 
     def refusal(self, key: Key, now: float) -> str:
         """Return why a breaker refuses, or "" when it is closed or has room for a canary."""
@@ -179,10 +169,16 @@ class Breakers:
         if len(rate.recent) > limits.check_factor * usual:
             self._trip(("check", event.check), event.at)
 
+    def take_elsewhere(self, event: e.RecordElsewhere) -> bool:
+        """Take in what was found on nodes of others; return whether it is news."""
+        found = Precision(event.confirmed, event.refuted)
+        if self.elsewhere.get(event.check) == found:
+            return False
+        self.elsewhere[event.check] = found
+        return True
+
     def _judged(self, event: e.Judged) -> None:
-        record = self.precisions.get(event.check, Precision())
-        confirmed = record.confirmed + event.is_confirmed
-        self.precisions[event.check] = Precision(confirmed, record.refuted + (not event.is_confirmed))
+        self.records[event.check] = self.records.get(event.check, Record()).with_judged(event, self.limits)
         self._canary_ended(("check", event.check), event.node, event.at, is_good=event.is_confirmed)
 
     def _step_ended(self, event: e.StepEnded, action: str) -> None:
@@ -194,3 +190,14 @@ class Breakers:
         self.failures[action] += 1
         if self.failures[action] >= self.limits.action_failures:
             self._trip(key, event.at)
+
+
+def shadow(check: str, record: Precision, limits: Limits) -> str:
+    """Return why a check with this record may not drain nodes, or "" for one that may."""
+    if record.judged >= limits.judged_minimum:
+        if record.confirmed < limits.precision_minimum * record.judged:
+            return f"shadow: {check} was right in {record.confirmed} of {record.judged} cases"
+        return ""
+    if check in limits.trusted:
+        return ""
+    return f"shadow: {check} has {record.judged} judged cases, {limits.judged_minimum} are needed"

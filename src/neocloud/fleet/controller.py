@@ -76,6 +76,8 @@ class Fleet:
 
     def apply(self, event: Event) -> bool:
         """Take an event in; return whether it changed anything."""
+        if isinstance(event, e.RecordElsewhere):
+            return self.breakers.take_elsewhere(event)
         before = self.nodes.get(event.node)
         if before is None:
             if not isinstance(event, e.Registered):

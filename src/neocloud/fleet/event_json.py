@@ -25,12 +25,12 @@ TYPES: Mapping[str, type[Event]] = {
         *(e.Registered, e.Booted, e.Verdict, e.Judged, e.DrainRequested, e.DrainReleased, e.Drained),
         *(e.StepStarted, e.StepEnded, e.VerificationStarted, e.VerificationEnded),
         *(e.SpareReserved, e.Attached, e.Returned, e.Assigned, e.Unassigned, e.Moved),
-        *(e.Occupied, e.Vacated),
+        *(e.Occupied, e.Vacated, e.RecordElsewhere),
     )
 }
 """Every event that is stored, by the name under which it is."""
 
-ADDED: Mapping[tuple[str, str], object] = {}
+ADDED: Mapping[tuple[str, str], object] = {("Judged", "by"): ""}
 """Values of fields that events of older releases lack, by event and field."""
 
 _HINTS = {name: get_type_hints(found) for name, found in TYPES.items()}

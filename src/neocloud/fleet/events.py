@@ -104,11 +104,23 @@ class Verdict(Event):
 
 @dataclass(frozen=True, slots=True)
 class Judged(Event):
-    """An active test or a person found whether a failing verdict was right; the record of precision."""
+    """An independent test or a person found whether a failing verdict was right; the record of precision."""
 
     check: str
     verdict: str
     is_confirmed: bool
+    by: str = ""
+    """"test:CHECK", or "operator:ID"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordElsewhere(Event):
+    """How often a check was right on nodes of other pools, at most so many times for each tenant. It is of no
+    node, and replaces the last one of the check."""
+
+    check: str
+    confirmed: int
+    refuted: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ failures, the fewer failures it takes.
 import math
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from neocloud.fleet import events as e
@@ -20,12 +20,15 @@ from neocloud.fleet.limits import DAY, Limits
 
 RENEWED = (Phase.RMA_RETURNED, Phase.RETIRED)
 """Parts were replaced: what failed before says nothing any more."""
+MOST_DRAINS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     since: float
     failures: int = 0
+    drains: tuple[str, ...] = field(default=(), compare=False)
+    """Evidence of the newest drains that count as failures."""
 
 
 class Lemons:
@@ -46,17 +49,24 @@ class Lemons:
             case e.Registered():
                 self.records.setdefault(event.node, Record(event.at))
             case e.DrainRequested() if event.owner == OURS and event.check and not before.is_drained_by_us:
-                self._count(event.node, 1)
+                record = self.records[event.node]
+                drains = (*record.drains, event.evidence)[-MOST_DRAINS:]
+                failures = record.failures + 1
+                self.records[event.node] = replace(record, failures=failures, drains=drains)
             case e.Judged() if not event.is_confirmed:
-                self._count(event.node, -1)
+                self._refuted(event)
             case e.Moved() if event.to in RENEWED:
                 self.records[event.node] = Record(event.at)
             case _:
                 pass
 
-    def _count(self, node: str, change: int) -> None:
-        record = self.records[node]
-        self.records[node] = replace(record, failures=max(0, record.failures + change))
+    def _refuted(self, event: e.Judged) -> None:
+        """Take back the failure that a refuted verdict was counted as. Most verdicts drained nothing."""
+        record = self.records[event.node]
+        if event.verdict in record.drains:
+            drains = tuple(each for each in record.drains if each != event.verdict)
+            failures = max(0, record.failures - 1)
+            self.records[event.node] = replace(record, failures=failures, drains=drains)
 
     def reason(self, node: str, now: float) -> str:
         """Return why a node counts as a lemon, or ""."""

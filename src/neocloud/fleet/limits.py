@@ -73,6 +73,13 @@ class Limits:
     """How long a tripped breaker stops everything before it lets canaries through."""
     canaries: int = 1
     judged_minimum: int = 20
+    """Judged verdicts from which on the precision of a check decides whether it may drain nodes."""
     precision_minimum: float = 0.5
+    judged_kept: int = 100
+    """The newest judgements of a check that count, so that one that becomes worse is noticed."""
+    judged_per_node: int = 5
+    """Of them of one node: many verdicts on one bad node say little of the check."""
+    judged_per_tenant: int = 5
+    """Judgements by tests on the nodes of one tenant that count for the nodes of others."""
     trusted: frozenset[str] = frozenset()
     """Checks that act before they have a record; those with a bad record are in shadow even so."""

@@ -8,14 +8,11 @@ people attest. The worst that was found counts. What nothing speaks of is `not_r
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from neocloud.fleet.criteria import CRITERIA, Criterion
 
-REPLACED_WITHIN = timedelta(seconds=90)
-"""ClusterMAX on hot spares: one or two failed nodes within 90 s."""
-WEEK = timedelta(days=7)
 MOST_CHARACTERS = 4 << 20
 LONGEST_TEXT = 300
 _CHECK = re.compile(r"^(PASS|FAIL|WARNING|SKIPPED) +(\S.{0,200}?)  \[([\w.-]{1,100})\]$")
@@ -55,18 +52,6 @@ class Row:
     def decisive(self) -> Evidence | None:
         """Return the evidence that the score comes from, the first of several."""
         return next((each for each in self.evidence if each.score is self.score), None)
-
-
-@dataclass(frozen=True)
-class NodeFacts:
-    """What the cloud's records say of a node."""
-
-    name: str
-    is_schedulable: bool
-    verified_at: datetime | None
-    replaced_in: timedelta | None
-    """From the first sign of the last fault to its spare in service; None without a replacement."""
-    problem: str = ""
 
 
 class ReportError(ValueError):
@@ -116,40 +101,3 @@ def by_criterion(checks: Sequence[Evidence]) -> dict[str, list[Evidence]]:
         for criterion in CRITERIA
         if any(key in known for key in criterion.checks)
     }
-
-
-def of_nodes(nodes: Sequence[NodeFacts], now: datetime) -> dict[str, Evidence]:
-    """Return what records of nodes say, by the ids of criteria. None of it comes from active tests of GPUs,
-    so those criteria are met in part at most."""
-    if not nodes:
-        return {}
-    blind = [node.name for node in nodes if node.problem]
-    verified = [node for node in nodes if node.verified_at and now - node.verified_at <= WEEK]
-    found = {
-        "MON-1": Evidence(
-            "cloud",
-            Score.FAIL if blind else Score.PARTIAL,
-            f"{len(blind)} of {len(nodes)} nodes are not seen: {', '.join(blind[:3])}"
-            if blind
-            else f"{len(nodes)} nodes are watched; checks of GPUs and fabric are not among their checks",
-            now,
-        ),
-        "MON-2": Evidence(
-            "cloud",
-            Score.PARTIAL if verified else Score.FAIL,
-            f"{len(verified)} of {len(nodes)} nodes passed their verification within 7 days; it has no test"
-            " of GPUs and no reference numbers",
-            now,
-        ),
-    }
-    replaced = [node.replaced_in for node in nodes if node.replaced_in is not None]
-    if replaced:
-        late = [each for each in replaced if each > REPLACED_WITHIN]
-        found["REL-2"] = Evidence(
-            "cloud",
-            Score.PASS if not late else Score.PARTIAL if len(late) < len(replaced) else Score.FAIL,
-            f"{len(replaced) - len(late)} of {len(replaced)} last replacements took at most 90 s; the longest"
-            f" {max(replaced).total_seconds():.0f} s",
-            now,
-        )
-    return found

@@ -34,6 +34,9 @@ STAND_INS = {
 }
 """Fields that name something without the annotation that says what."""
 
+FIXED = {"reason": "the walk", "node": "worker-0", "verdict": "verdict-1"}
+"""Fields with the same text in each request."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -82,7 +85,7 @@ def request(path: str, table: Table, held: Holdings) -> Any:
             message.account.service_account.id = held.ids["serviceaccount"]
         elif field.name == "id" and field.message_type is not None:
             message.id.id = held.ids[prefix]
-        elif field.type == field.TYPE_ENUM and field.name == "action":
+        elif field.type == field.TYPE_ENUM and field.name in ("action", "finding"):
             setattr(message, field.name, field.enum_type.values[1].number)
         elif field.type == field.TYPE_STRING:
             setattr(message, field.name, _text(field, path, prefix, held))
@@ -101,10 +104,8 @@ def _text(field: Any, path: str, prefix: str, held: Holdings) -> str:
     known = [held.ids[each] for each in nid.resources if each in held.ids] if nid else []
     if "OperationService" in path and field.name in ("id", "resource_id"):
         return held.operation if field.name == "id" else held.ids["project"]
-    if field.name == "reason":
-        return "the walk"
-    if field.name == "node":
-        return "worker-0"
+    if field.name in FIXED:
+        return FIXED[field.name]
     if field.name == "token":
         return held.static_token
     if field.name == "aws_access_key_id":

@@ -19,6 +19,9 @@ class FleetGroup(LazyGroup):
         "break-fix": Entry(
             "Ask for repairs of nodes, and see what became of them.", NODES, "fleet_break_fix"
         ),
+        "incidents": Entry(
+            "See why nodes were drained, what was tried, and when it ended.", NODES, "fleet_incidents"
+        ),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -30,6 +33,9 @@ class FleetGroup(LazyGroup):
         ),
         "checks": Entry(
             "See active checks of nodes: what they found, and which nodes they cover.", CHECKS, "fleet_checks"
+        ),
+        "verdict": Entry(
+            "See failing verdicts of checks, and say which were right.", CHECKS, "fleet_verdict"
         ),
         "inventory": Entry(
             "Show the parts of this host with serial numbers and firmware.", CHECKS, "fleet_inventory"
@@ -61,7 +67,7 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node`, `top`, `maintenance`, `break-fix` and `checks` need a cloud.
+    Only `node`, `top`, `maintenance`, `break-fix`, `incidents`, `checks` and `verdict` need a cloud.
 
     Examples:
 
@@ -71,5 +77,6 @@ def fleet() -> None:
       neo fleet conflicts
       neo fleet check
       neo fleet checks nodes
+      neo fleet verdict list
       neo fleet simulate --gpus 1024
     """

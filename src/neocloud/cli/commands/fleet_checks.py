@@ -19,13 +19,14 @@ SERVICE = "neocloud.fleet.v1.HealthCheckService"
 DAY_SECONDS = 86400
 
 app = command_group(
-    """Active checks of idle nodes. For operators of the cloud.
+    """Active checks of idle nodes, and the records of all checks. For operators of the cloud.
 
 Examples:
 
   neo fleet checks list
   neo fleet checks nodes
   neo fleet checks get bank/worker-0
+  neo fleet checks records
 """
 )
 
@@ -117,6 +118,50 @@ def get(
     if output is Format.TABLE:
         for text in _notes(found):
             say(text)
+
+
+@app.command()
+def records(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show how often each check was right, whether it may drain nodes, and what it lacks.
+
+    A check in shadow is recorded and drains nothing. It leaves the shadow once enough of its failing verdicts
+    were judged by an independent test or a person, and at least half of them were right; one that becomes
+    worse goes back.
+
+    Examples:
+
+      neo fleet checks records
+      neo fleet checks records --output json
+    """
+    with connect(profile_of(context)) as client:
+        found = list(client.list_all(f"{SERVICE}/ListRecords"))
+    rows = (
+        (
+            each.check,
+            _mode(each),
+            f"{each.confirmed} of {each.judged}",
+            _precision(each),
+            each.judged_by or "people",
+            each.lacking.removeprefix("shadow: ") or "-",
+        )
+        for each in found
+    )
+    view = table(["CHECK", "MODE", "RIGHT", "PRECISION (95%)", "JUDGED BY", "LACKS"], rows)
+    show(output, [contract.to_document(each) for each in found], view)
+
+
+def _mode(record: Any) -> str:
+    if not record.pools:
+        return "no node is watched"
+    if record.active_pools == record.pools:
+        return "active" if not record.is_trusted or record.judged else "active, without a record"
+    return f"active in {record.active_pools} of {record.pools}" if record.active_pools else "shadow"
+
+
+def _precision(record: Any) -> str:
+    if not record.judged:
+        return "-"
+    return f"{record.precision:.2f} ({record.lower:.2f} to {record.upper:.2f})"
 
 
 def _notes(node: "NodeHealth") -> Iterator[str]:

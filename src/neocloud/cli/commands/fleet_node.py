@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 SERVICE = "neocloud.fleet.v1.NodeService"
+CERTIFICATES = "neocloud.fleet.v1.CertificateService"
 NodeArgument = Annotated[
     str,
     typer.Argument(metavar="CLUSTER/NODE", help="The cluster, by name or id, and the node: bank/worker-0."),
@@ -32,6 +33,7 @@ Examples:
   neo fleet node list
   neo fleet node get bank/worker-0
   neo fleet node events bank/worker-0
+  neo fleet node certificates
   neo fleet node drain bank/worker-0 "swap the cable"
   neo fleet node release bank/worker-0
 """
@@ -89,6 +91,33 @@ def events(
     documents = [{"position": each.position, **json.loads(each.json)} for each in found]
     rows = ((_moment(each["at"]), each["type"], _details(each)) for each in documents)
     show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
+
+
+@app.command()
+def certificates(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List the proofs that nodes passed their checks since their last start: suite, boot, and until when.
+
+    Examples:
+
+      neo fleet node certificates
+      neo fleet node certificates --output json
+    """
+    with connect(profile_of(context)) as client:
+        found = list(client.list_all(f"{CERTIFICATES}/List"))
+    rows = (
+        (
+            f"{each.cluster_name or each.cluster_id}/{each.node}",
+            each.certificate.suite,
+            each.certificate.boot,
+            _time(each.certificate.issued_at),
+            _time(each.certificate.valid_until),
+            "yes" if each.is_valid else "no",
+        )
+        for each in found
+    )
+    view = table(["NODE", "SUITE", "BOOT", "ISSUED", "UNTIL", "VALID"], rows)
+    empty = "No node has passed its checks since its last start. See: neo fleet node list"
+    show(output, [contract.to_document(each) for each in found], view, empty=empty)
 
 
 @app.command()
@@ -168,7 +197,8 @@ def _fields(node: "Node") -> Iterator[tuple[str, object]]:
     if node.held:
         yield "Waits", node.held
     if node.HasField("certificate"):
-        yield "Verified", f"{_time(node.certificate.issued_at)}, until {_time(node.certificate.valid_until)}"
+        of = node.certificate
+        yield "Verified", f"{_time(of.issued_at)} ({of.suite}), until {_time(of.valid_until)}, boot {of.boot}"
     else:
         yield "Verified", "not since its last start"
     if node.HasField("last_incident"):

@@ -9,28 +9,25 @@ from typing import Annotated
 
 import typer
 
+from neocloud.cli.fleet_records import read_records
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
-from neocloud.core import contract
+from neocloud.fleet.cloud_evidence import of_cloud
 from neocloud.fleet.criteria import CRITERIA, SOURCE
 from neocloud.fleet.scorecard import (
     MOST_CHARACTERS,
     Evidence,
-    NodeFacts,
     ReportError,
     Row,
     Score,
     by_criterion,
-    of_nodes,
     read_report,
     scorecard,
 )
-from neocloud.messages.neocloud.fleet.v1 import Node
 
-LIST_NODES = "neocloud.fleet.v1.NodeService/List"
 _ATTESTED = re.compile(r"([A-Z]{3}-\d)=(.{1,300})")
 
 app = command_group()
@@ -50,9 +47,9 @@ def show_scorecard(
 ) -> None:
     """Rate this cloud by the criteria of ClusterMAX: pass, partial, fail, attest or not_run, with evidence.
 
-    What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records of nodes show
-    (operators alone may read them), the report of ClusterMAX's auditor, and what you attest. The worst of
-    them counts.
+    What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records show of checks,
+    agents, drains, spares, credits, maintenance and metrics (operators alone may read them), the report of
+    ClusterMAX's auditor, and what you attest. The worst of them counts.
 
     Examples:
 
@@ -68,8 +65,8 @@ def show_scorecard(
     for identifier, several in by_criterion(checks).items():
         found[identifier] += several
     if not no_cloud:
-        for identifier, one in _of_cloud(context).items():
-            found[identifier].append(one)
+        for identifier, several in _records_of(context).items():
+            found[identifier] += several
     rows = scorecard(found)
     used = {each.check for row in rows for each in row.evidence}
     others = [each for each in checks if each.check not in used]
@@ -107,29 +104,11 @@ def _report(path: Path) -> list[Evidence]:
         raise ClientError("NOT_FOUND", f"--audit: {path} cannot be read: {error.strerror}") from None
 
 
-def _of_cloud(context: typer.Context) -> dict[str, Evidence]:
+def _records_of(context: typer.Context) -> dict[str, list[Evidence]]:
     """Return what the records of the cloud show. Raises ClientError."""
-    now = datetime.now(UTC)
     profile = profile_of(context)
     with connect(profile) as client:
-        nodes = [_facts(node) for node in client.list_all(LIST_NODES)]
-    return of_nodes(nodes, now)
-
-
-def _facts(node: Node) -> NodeFacts:
-    last, certificate = node.last_incident, node.certificate
-    is_replaced = node.HasField("last_incident") and last.HasField("ready_at")
-    return NodeFacts(
-        name=node.name,
-        is_schedulable=node.is_schedulable,
-        verified_at=contract.to_datetime(certificate.issued_at) if node.HasField("certificate") else None,
-        replaced_in=(
-            contract.to_datetime(last.ready_at) - contract.to_datetime(last.detected_at)
-            if is_replaced
-            else None
-        ),
-        problem=node.problem,
-    )
+        return of_cloud(read_records(client, profile), datetime.now(UTC))
 
 
 def _why(row: Row) -> str:

@@ -41,6 +41,8 @@ class CheckHistory:
     """Runs in a row that had no result, or were cut short."""
     repeats: frozenset[str] = frozenset()
     """Checks that have to be repeated to decide about an outlier."""
+    wanted: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Checks that are to judge a verdict of another check, and when that was said."""
     failures: int = 0
     days: float = 0.0
     """Failures of the node on record, and for how long there is a record."""
@@ -72,6 +74,9 @@ def due_at(node: CheckHistory, check: ActiveCheck) -> float:
         return node.tried_at + RETRY
     answered = node.answered.get(check.name, float("-inf"))
     pause = RETRY * 2 ** min(node.unfinished - 1, LONGEST_DOUBLING) if node.unfinished else float("-inf")
+    asked = node.wanted.get(check.name)
+    if asked is not None and answered <= asked:
+        return max(asked, node.tried_at + max(RETRY, pause))
     return max(answered + period(check), node.tried_at + pause)
 
 

@@ -20,12 +20,11 @@ from pathlib import Path
 from neocloud.fleet.agent import carry, document, hardware
 from neocloud.fleet.agent.expected import ExpectationError, Expected, read_expected
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
+from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S
 from neocloud.fleet.agent.policy_json import load_policy
 from neocloud.fleet.agent.spool import DEFAULT_BYTES, Spool
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.agent.watch import Agent, watch
-
-DEFAULT_INTERVAL_S = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

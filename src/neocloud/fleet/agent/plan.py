@@ -14,6 +14,8 @@ KERNEL = "kernel_log"
 ROOM = "room:"
 """Beginning of the names of probes that ask one mount for its room."""
 DEADLINE_S = 5.0
+DEFAULT_INTERVAL_S = 10.0
+"""Between two looks of the agent."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.core.usage import CreditSource
-from neocloud.services.fleet import break_fix
+from neocloud.services.fleet import break_fix, incidents, verdicts
 from neocloud.services.fleet.active_checks import ActiveChecks
 from neocloud.services.fleet.api import METHODS
+from neocloud.services.fleet.check_records import CheckRecords
 from neocloud.services.fleet.check_runs import CheckRuns
 from neocloud.services.fleet.credits import FleetCredits, PoolMeter
 from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
@@ -64,13 +65,14 @@ def _background(dependencies: Dependencies) -> BackgroundSources:
 SERVICE = Service(
     name="fleet",
     kinds=KINDS,
-    methods=(*METHODS, *HEALTH_CHECK_METHODS, *break_fix.METHODS),
+    methods=(*METHODS, *HEALTH_CHECK_METHODS, *break_fix.METHODS, *verdicts.METHODS, *incidents.METHODS),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
     meters=(PoolMeter(),),
     metrics=metrics,
     provides={
         CreditSource: FleetCredits.of,
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),
+        CheckRecords: CheckRecords.of,
         CheckRuns: lambda dependencies: CheckRuns(dependencies.store),
         VerdictSources: _sources,
         BackgroundSources: _background,

@@ -21,11 +21,11 @@ from neocloud.fleet.active.report import MOST_REPORT_BYTES, Report, decode
 from neocloud.fleet.active.schedule import CheckHistory, Choice, choose
 from neocloud.fleet.agent.document import DocumentError, NotRun
 from neocloud.fleet.events import Phase, Status, Verdict
-from neocloud.fleet.lemons import Record
+from neocloud.fleet.judging import judging, wanted_tests
 from neocloud.fleet.limits import DAY
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.check_runs import CheckRuns, NodeRuns, PoolRuns, Run
-from neocloud.services.fleet.node_logs import NodeLogs
+from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.types import drain_owner, plain
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
@@ -40,7 +40,8 @@ NOT_IDLE = frozenset(
 
 
 TESTED_IN = frozenset({Phase.IN_SERVICE, Phase.SUSPECT, Phase.READY_SPARE})
-"""Phases of nodes that are tested. In others a node is repaired or verified, and may start again."""
+"""Phases of nodes that are tested. In others a node is repaired or verified, and may start again; in triage
+one is tested where that judges the verdict that it was drained for."""
 
 
 @dataclass
@@ -67,11 +68,11 @@ class ActiveChecks:
         if pool is None:
             return []
         known = await self.runs.read(pool.metadata.id)
-        fleet = (await self.nodes.read(pool.metadata.id, pool.spec.wanted)).fleet
+        log = await self.nodes.read(pool.metadata.id, pool.spec.wanted)
         histories = [
-            self._history(cluster_id, each, known, fleet.lemons.records.get(each.name), now)
+            history
             for each in workers
-            if each.name in fleet.nodes and fleet.nodes[each.name].phase in TESTED_IN
+            if (history := self._history(cluster_id, each, known, log, now)) is not None
         ]
         running = sum(1 for cluster, _ in self._running if cluster == cluster_id)
         by_name = {each.name: each for each in workers}
@@ -89,11 +90,20 @@ class ActiveChecks:
             self._running.pop(key).cancel()
 
     def _history(
-        self, cluster_id: str, worker: Worker, known: PoolRuns, record: Record | None, now: float
-    ) -> CheckHistory:
+        self, cluster_id: str, worker: Worker, known: PoolRuns, log: PoolLog, now: float
+    ) -> CheckHistory | None:
+        """Return what is known of a worker; None for one that is not tested now."""
+        state = log.fleet.nodes.get(worker.name)
+        if state is None:
+            return None
+        wanted = wanted_tests(judging(), log.failing.of(worker.name), state, now)
+        if state.phase not in TESTED_IN and not (state.phase is Phase.TRIAGE and wanted):
+            return None
+        record = log.fleet.lemons.records.get(worker.name)
         return replace(
             known.history(worker.name, worker.boot),
             is_idle=is_idle(worker, now) and (cluster_id, worker.name) not in self._running,
+            wanted=wanted,
             failures=record.failures if record else 0,
             days=(now - record.since) / DAY if record else 0.0,
         )

@@ -51,7 +51,7 @@ class Pool:
 
 
 async def get(call: Call, request: GetNodeRequest) -> Node:
-    pool, log, state = await _find(call, request.id, "get")
+    pool, log, state = await find_node(call, request.id, "get")
     return _message(call, pool, log, state)
 
 
@@ -66,7 +66,7 @@ async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse
 
 
 async def list_events(call: Call, request: ListNodeEventsRequest) -> ListNodeEventsResponse:
-    pool, _, state = await _find(call, request.id, "get")
+    pool, _, state = await find_node(call, request.id, "get")
     scope = f"{SERVICE_NAME}/{request.id}/events"
     size = contract.page_size(request, default=100, most=MOST_EVENTS)
     after = int(contract.page_after(request.page_token, scope, numbers=1) or 0)
@@ -79,19 +79,19 @@ async def list_events(call: Call, request: ListNodeEventsRequest) -> ListNodeEve
 
 
 async def drain(call: Call, request: DrainNodeRequest) -> Write[Node]:
-    pool, log, state = await _find(call, request.id, "update")
+    pool, log, state = await find_node(call, request.id, "update")
     reason = plain(request.reason)
     if not reason:
         raise contract.bad_field("reason", "has no printable text; write why the node is drained")
-    owner = _owner(call)
+    owner = operator_name(call)
     if any(hold.owner == owner for hold in state.holds):
         raise contract.bad_state(request.id, f"You have drained {request.id} already. Release it first.")
     return _append(call, pool, log, state, lambda now: e.DrainRequested(now, state.node, owner, reason))
 
 
 async def release(call: Call, request: ReleaseNodeRequest) -> Write[Node]:
-    pool, log, state = await _find(call, request.id, "update")
-    owner = _owner(call)
+    pool, log, state = await find_node(call, request.id, "update")
+    owner = operator_name(call)
     if any(hold.owner == owner for hold in state.holds):
         return _append(call, pool, log, state, lambda now: e.DrainReleased(now, state.node, owner))
     if state.phase is Phase.TRIAGE:
@@ -118,11 +118,13 @@ def _append(
     return Write(work, complete=complete)
 
 
-def _owner(call: Call) -> str:
+def operator_name(call: Call) -> str:
+    """Return the caller as events name an operator."""
     return f"{OPERATOR_PREFIX}{call.subject.id if call.subject else ''}"
 
 
-async def _find(call: Call, node_id: str, verb: str) -> tuple[Pool, PoolLog, NodeState]:
+async def find_node(call: Call, node_id: str, verb: str) -> tuple[Pool, PoolLog, NodeState]:
+    """Return a node with its pool. Raises ApiError, also unless the caller is an operator."""
     cluster_id, _, name = node_id.partition("/")
     for pool in await pools_of(call, cluster_id, verb) if cluster_id and name else ():
         log = await fold_of(call, pool)

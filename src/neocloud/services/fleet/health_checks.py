@@ -1,9 +1,10 @@
-"""HealthCheckService: the catalogue of active checks, what they found, and how many nodes they cover.
+"""HealthCheckService: the catalogue of active checks, what they found, how many nodes they cover; and the
+record of every check.
 
 For operators of the cloud alone. Reading computes everything from the logs.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 
 from neocloud.core import contract
@@ -12,10 +13,16 @@ from neocloud.fleet.active import catalogue as checks
 from neocloud.fleet.active.judge import threshold_of
 from neocloud.fleet.active.schedule import PROMISE, is_covered, next_at, oldest_answer
 from neocloud.fleet.agent.document import NotRun
+from neocloud.fleet.breakers import Breakers
+from neocloud.fleet.judging import judging
+from neocloud.fleet.precision import Precision, Record
 from neocloud.messages.neocloud.fleet.v1 import (
+    CheckRecord,
     GetHealthCheckCoverageRequest,
     HealthCheck,
     HealthCheckCoverage,
+    ListCheckRecordsRequest,
+    ListCheckRecordsResponse,
     ListHealthChecksRequest,
     ListHealthChecksResponse,
     ListNodeHealthRequest,
@@ -25,7 +32,9 @@ from neocloud.messages.neocloud.fleet.v1 import (
 from neocloud.services.fleet.active_checks import answers
 from neocloud.services.fleet.api import Pool, fold_of, pools_of
 from neocloud.services.fleet.check_runs import CheckRuns, PoolRuns
+from neocloud.services.fleet.node_agents import AGENT, INTERVAL_SECONDS
 from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.types import LIMITS
 
 PERMISSION = "fleet.healthChecks"
 SERVICE_NAME = "neocloud.fleet.v1.HealthCheckService"
@@ -85,6 +94,9 @@ def _node(call: Call, pool: Pool, name: str, log: PoolLog, runs: PoolRuns) -> No
         node_set=spec.node_set,
         is_covered=is_covered(history, now),
     )
+    status, boot = log.answers.get((name, AGENT), (None, ""))
+    if status is not None and boot == log.fleet.nodes[name].boot:
+        found.agent, found.agent_interval_seconds = status.value, INTERVAL_SECONDS
     found.next_at.FromDatetime(_moment(max(now, next_at(history))))
     if (oldest := oldest_answer(history)) is not None:
         found.tested_at.FromDatetime(_moment(oldest))
@@ -106,6 +118,37 @@ def _node(call: Call, pool: Pool, name: str, log: PoolLog, runs: PoolRuns) -> No
             )
         result.at.FromDatetime(_moment(at))
     return found
+
+
+async def list_records(call: Call, request: ListCheckRecordsRequest) -> ListCheckRecordsResponse:
+    logs = [await fold_of(call, pool) for pool in await pools_of(call, "", "list")]
+    names = {*judging().by_people, *(name for test in judging().tests for name in test.of)}
+    names |= {check for log in logs for check in log.fleet.breakers.records}
+    found = [_record(name, [log.fleet.breakers for log in logs]) for name in sorted(names)]
+    scope = f"{SERVICE_NAME}/records"
+    items, token = contract.page(found, request, scope=scope, key=lambda record: record.check)
+    return ListCheckRecordsResponse(items=items, next_page_token=token)
+
+
+def _record(check: str, pools: Sequence[Breakers]) -> CheckRecord:
+    total = sum((each.records.get(check, Record()).precision for each in pools), Precision())
+    lower, upper = total.interval()
+    refusals = [why for each in pools if (why := each.in_shadow(check))]
+    test = judging().test_of(check)
+    return CheckRecord(
+        check=check,
+        judged=total.judged,
+        confirmed=total.confirmed,
+        precision=total.confirmed / total.judged if total.judged else 0.0,
+        lower=lower,
+        upper=upper,
+        pools=len(pools),
+        active_pools=len(pools) - len(refusals),
+        lacking=max(refusals, default=""),
+        is_trusted=check in LIMITS.trusted,
+        judged_by=test.check if test else "",
+        judged_by_reason=test.why if test else judging().by_people.get(check, ""),
+    )
 
 
 def _check(check: checks.ActiveCheck) -> HealthCheck:
@@ -133,4 +176,5 @@ METHODS = (
     Method(f"{SERVICE_NAME}/List", list_checks, f"{PERMISSION}.list"),
     Method(f"{SERVICE_NAME}/ListNodes", list_nodes, f"{PERMISSION}.list"),
     Method(f"{SERVICE_NAME}/GetCoverage", get_coverage, f"{PERMISSION}.get"),
+    Method(f"{SERVICE_NAME}/ListRecords", list_records, f"{PERMISSION}.list"),
 )

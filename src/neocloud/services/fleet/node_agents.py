@@ -20,7 +20,7 @@ from neocloud.fleet.agent import carry
 from neocloud.fleet.agent.bundle import write_bundle
 from neocloud.fleet.agent.checks import CHECKS
 from neocloud.fleet.agent.document import Document, DocumentError
-from neocloud.fleet.agent.plan import POD_PROBES
+from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S, POD_PROBES
 from neocloud.fleet.events import Status, Verdict
 from neocloud.services.fleet.sources import verdict_id
 from neocloud.services.fleet.types import plain
@@ -36,6 +36,8 @@ ASK_SECONDS = 10.0
 OLDEST_SECONDS = 60.0
 """What an agent says is older when it hangs, or somebody stopped it."""
 ASKED_AT_ONCE = 8
+INTERVAL_SECONDS = DEFAULT_INTERVAL_S * max(each.every for each in POD_PROBES)
+"""How often an agent looks at what it checks in a pod."""
 _PROBES = {each.name for each in POD_PROBES}
 OF_PODS = frozenset(
     {name for name, check in CHECKS.items() if check.probe in _PROBES}

@@ -15,6 +15,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.controller import Fleet
 from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Status
+from neocloud.fleet.failing import FailingVerdicts
 from neocloud.fleet.incidents import Incidents
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import Outages
@@ -40,6 +41,9 @@ class PoolLog:
     outages: Outages = field(default_factory=Outages)
     answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
     """The last recorded answer of each check of each node, and its boot."""
+    unused: set[tuple[str, str]] = field(default_factory=set)
+    """Of these, the ones that speak against a node and were not acted on, as the check was in shadow."""
+    failing: FailingVerdicts = field(default_factory=FailingVerdicts)
     drains: DrainTimes = field(default_factory=lambda: DrainTimes.of(LIMITS))
     position: int = 0
 
@@ -57,12 +61,25 @@ class PoolLog:
     def _apply(self, event: Event) -> None:
         before = self.fleet.nodes.get(event.node) or NodeState(event.node)
         if isinstance(event, e.Verdict):
-            self.answers[event.node, event.check] = (event.status, event.boot)
-        if self.fleet.apply(event):
+            self._take_verdict(event)
+        if isinstance(event, e.Judged):
+            self.failing.judge(event)
+        if self.fleet.apply(event) and event.node:
             self.incidents.observe(event, before)
             self.outages.observe(event, self.fleet.nodes[event.node], self.incidents.by_node)
             if is_own_drain(event) and not before.is_drained_by_us:
                 self.drains.add(event.at)
+
+    def _take_verdict(self, event: e.Verdict) -> None:
+        key = (event.node, event.check)
+        self.answers[key] = (event.status, event.boot)
+        in_shadow = bool(self.fleet.breakers.in_shadow(event.check))
+        if in_shadow and event.status is not Status.PASS:
+            self.unused.add(key)
+        else:
+            self.unused.discard(key)
+        if event.status is Status.FAIL:
+            self.failing.add(event, was_in_shadow=in_shadow)
 
 
 class NodeLogs:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from neocloud.fleet import events
 from neocloud.fleet.incidents import Incident
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.lifecycle import Certificate, NodeState
 from neocloud.fleet.outages import Outage
-from neocloud.messages.neocloud.fleet.v1 import Node
+from neocloud.messages.neocloud.fleet.v1 import Node, Verdict
 
 
 def node_message(
@@ -25,41 +26,49 @@ def node_message(
     )
     if state.reserved_for is not None:
         node.reserved_for = state.reserved_for or "-"
-    _set_time(node.phase_since, state.since)
-    for fault in state.faults:
-        added = node.faults.add(
-            id=fault.id,
-            check=fault.check,
-            status=fault.status.value,
-            sample=fault.sample,
-            threshold=fault.threshold,
-            source=fault.source,
-            version=fault.version,
-            boot=fault.boot,
-            action=fault.action.value,
-        )
-        _set_time(added.at, fault.at)
+    set_time(node.phase_since, state.since)
+    node.faults.extend(verdict_message(fault) for fault in state.faults)
     for hold in state.holds:
-        _set_time(node.holds.add(owner=hold.owner, evidence=hold.evidence).since, hold.at)
+        set_time(node.holds.add(owner=hold.owner, evidence=hold.evidence).since, hold.at)
     if state.certificate is not None:
-        node.certificate.boot, node.certificate.suite = state.certificate.boot, state.certificate.suite.value
-        _set_time(node.certificate.issued_at, state.certificate.issued_at)
-        _set_time(node.certificate.valid_until, state.certificate.valid_until)
+        set_certificate(node.certificate, state.certificate)
     if incident is not None:
-        _set_incident(node, incident)
-        times = (int(each.end_by(now.timestamp())) - int(each.begin) for each in outages)
-        node.last_incident.credited_seconds = sum(times)
+        set_incident(node.last_incident, incident, outages, now)
     return node
 
 
-def _set_incident(node: Node, incident: Incident) -> None:
-    found = node.last_incident
+def verdict_message(verdict: events.Verdict) -> Verdict:
+    found = Verdict(
+        id=verdict.id,
+        check=verdict.check,
+        status=verdict.status.value,
+        sample=verdict.sample,
+        threshold=verdict.threshold,
+        source=verdict.source,
+        version=verdict.version,
+        boot=verdict.boot,
+        action=verdict.action.value,
+    )
+    set_time(found.at, verdict.at)
+    return found
+
+
+def set_certificate(found: Any, certificate: Certificate) -> None:
+    found.boot, found.suite = certificate.boot, certificate.suite.value
+    set_time(found.issued_at, certificate.issued_at)
+    set_time(found.valid_until, certificate.valid_until)
+
+
+def set_incident(found: Any, incident: Incident, outages: Sequence[Outage], now: datetime) -> None:
+    """Set the fields of an `Incident`; `outages` are those of the node for its evidence."""
     found.evidence, found.reason, found.spare = incident.evidence, incident.reason, incident.spare
     for name in ("detected", "decided", "drained", "reserved", "attached", "ready", "repaired"):
         at = getattr(incident, f"{name}_at")
         if at is not None:
-            _set_time(getattr(found, f"{name}_at"), at)
+            set_time(getattr(found, f"{name}_at"), at)
+    times = (int(each.end_by(now.timestamp())) - int(each.begin) for each in outages)
+    found.credited_seconds = sum(times)
 
 
-def _set_time(field: Any, at: float) -> None:
+def set_time(field: Any, at: float) -> None:
     field.FromDatetime(datetime.fromtimestamp(at, UTC))

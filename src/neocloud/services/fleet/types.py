@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import Suite
+from neocloud.fleet.judging import judging
 from neocloud.fleet.limits import MINUTE, Limits
 from neocloud.services.slurm.public import FLEET_PREFIX
 
@@ -31,18 +32,20 @@ class Check(StrEnum):
     GPU = "gpu"
 
 
-LIMITS = Limits(
-    trusted=frozenset(Check),
-    unknown_grace=MINUTE,
-    cool_down=5 * MINUTE,
-    burn_in=0.0,
-    step_deadline={
-        Action.RESET_GPU: MINUTE,
-        Action.REBOOT: 3 * MINUTE,
-        Action.POWER_CYCLE: MINUTE,
-        Action.REIMAGE: MINUTE,
-    },
-    verify_deadline={Suite.QUICK: 3 * MINUTE, Suite.FULL: 3 * MINUTE},
+LIMITS = judging().limits(
+    Limits(
+        trusted=frozenset(Check),
+        unknown_grace=MINUTE,
+        cool_down=5 * MINUTE,
+        burn_in=0.0,
+        step_deadline={
+            Action.RESET_GPU: MINUTE,
+            Action.REBOOT: 3 * MINUTE,
+            Action.POWER_CYCLE: MINUTE,
+            Action.REIMAGE: MINUTE,
+        },
+        verify_deadline={Suite.QUICK: 3 * MINUTE, Suite.FULL: 3 * MINUTE},
+    )
 )
 """For workers that are pods: they start in seconds, and have no parts to burn in. Checks of other sources are
 in shadow until they have a record."""

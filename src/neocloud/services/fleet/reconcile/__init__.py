@@ -23,11 +23,14 @@ from neocloud.core.store.event_log import LogEvent
 from neocloud.fleet.controller import decide
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
+from neocloud.fleet.judging import judging
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
+from neocloud.services.fleet.check_records import CheckRecords
 from neocloud.services.fleet.fleet_breaker import is_own_drain, room, within_room
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
 from neocloud.services.fleet.reconcile import act
+from neocloud.services.fleet.reconcile.judgement import judged
 from neocloud.services.fleet.reconcile.maintenance import keep_reservations, window_events
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
 from neocloud.services.fleet.rules import Window, windows_of
@@ -73,6 +76,7 @@ class PoolReconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._clock = dependencies.clock
         self._logs = dependencies.provided.get(NodeLogs)
+        self._records = dependencies.provided.get(CheckRecords)
         self._workers = dependencies.provided.get(WorkerNodes)
         self._sources = dependencies.provided.get(VerdictSources)
         self._background = dependencies.provided.get(BackgroundSources)
@@ -118,6 +122,8 @@ class PoolReconciler:
         project = scope.pool.metadata.parent_id
         found = new_events(scope.known, project, list(scope.workers.values()), verdicts, self._now())
         await self._append(scope, found)
+        await self._append(scope, judged(scope.known, judging(), verdicts, self._now()))
+        await self._append(scope, await self._records.changes(scope.known, self._now()))
         for source in self._sources:
             if isinstance(source, RecordedSource):
                 shadow = scope.known.fleet.breakers.in_shadow

@@ -57,17 +57,20 @@ def new_events(
 
 
 def _new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Yield answers that differ from the last ones, of which one look may have several for a check. In
-    maintenance, only those that pass count."""
-    answers = dict(log.answers)
+    """Yield answers that differ from the last ones, of which one look may have several for a check, and those
+    that speak against a node since before their check left the shadow. In maintenance, only those that pass
+    count."""
+    answers, unused = dict(log.answers), set(log.unused)
     for verdict in verdicts:
         state = draft.nodes.get(verdict.node)
         if state is None or (verdict.status is not Status.PASS and is_in_maintenance(state)):
             continue
         known = replace(verdict, boot=verdict.boot or state.boot)
         key, answer = (known.node, known.check), (known.status, known.boot)
-        if answers.get(key) != answer:
+        is_due = key in unused and not draft.breakers.in_shadow(known.check)
+        if answers.get(key) != answer or is_due:
             answers[key] = answer
+            unused.discard(key)
             yield known
 
 

@@ -1,0 +1,102 @@
+"""IncidentService and CertificateService: drains by the controller with what was tried, and proofs that nodes
+passed their checks. Both are computed from the events of nodes, for operators of the cloud alone."""
+
+from collections.abc import AsyncIterator
+
+from neocloud.core import contract
+from neocloud.core.service import Call, Method
+from neocloud.fleet.incidents import Incident
+from neocloud.messages.neocloud.fleet.v1 import (
+    FleetIncident,
+    GetIncidentRequest,
+    ListCertificatesRequest,
+    ListCertificatesResponse,
+    ListIncidentsRequest,
+    ListIncidentsResponse,
+    NodeCertificate,
+)
+from neocloud.services.fleet.api import Pool, find_node, fold_of, pools_of
+from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.render import set_certificate, set_incident, set_time
+
+INCIDENTS = "neocloud.fleet.v1.IncidentService"
+CERTIFICATES = "neocloud.fleet.v1.CertificateService"
+
+
+async def get(call: Call, request: GetIncidentRequest) -> FleetIncident:
+    node_id, _, number = request.id.rpartition("/")
+    pool, log, state = await find_node(call, node_id, "get")
+    for each in log.incidents.all:
+        if each.node == state.node and str(each.number) == number:
+            return _message(call, pool, log, each)
+    raise contract.not_found("incident", request.id)
+
+
+async def list_incidents(call: Call, request: ListIncidentsRequest) -> ListIncidentsResponse:
+    found = [each async for each in _incidents(call, request.cluster_id)]
+    scope = f"{INCIDENTS}/{request.cluster_id}"
+    items, token = contract.page(found, request, scope=scope, key=_newest_first)
+    return ListIncidentsResponse(items=items, next_page_token=token)
+
+
+async def list_certificates(call: Call, request: ListCertificatesRequest) -> ListCertificatesResponse:
+    found: list[NodeCertificate] = []
+    now = call.dependencies.clock.now().timestamp()
+    for pool in await pools_of(call, request.cluster_id, "list"):
+        for state in (await fold_of(call, pool)).fleet.nodes.values():
+            if state.certificate is not None:
+                made = NodeCertificate(
+                    node_id=pool.id_of(state.node),
+                    cluster_id=pool.message.spec.cluster_id,
+                    cluster_name=pool.cluster_name,
+                    node=state.node,
+                    is_valid=state.has_certificate(now),
+                )
+                set_certificate(made.certificate, state.certificate)
+                found.append(made)
+    scope = f"{CERTIFICATES}/{request.cluster_id}"
+    items, token = contract.page(found, request, scope=scope, key=lambda each: each.node_id)
+    return ListCertificatesResponse(items=items, next_page_token=token)
+
+
+async def _incidents(call: Call, cluster_id: str) -> AsyncIterator[FleetIncident]:
+    for pool in await pools_of(call, cluster_id, "list"):
+        log = await fold_of(call, pool)
+        for each in log.incidents.all:
+            yield _message(call, pool, log, each)
+
+
+def _message(call: Call, pool: Pool, log: PoolLog, incident: Incident) -> FleetIncident:
+    node_id = pool.id_of(incident.node)
+    found = FleetIncident(
+        id=f"{node_id}/{incident.number}",
+        node_id=node_id,
+        cluster_id=pool.message.spec.cluster_id,
+        cluster_name=pool.cluster_name,
+        node=incident.node,
+        state="open" if incident.ended_at is None else "ended",
+    )
+    now = call.dependencies.clock.now()
+    set_incident(found.summary, incident, log.outages.of(incident.node, incident.evidence), now)
+    for step in incident.steps:
+        added = found.steps.add(what=step.what, outcome=step.outcome)
+        set_time(added.at, step.at)
+        if step.ended_at is not None:
+            set_time(added.ended_at, step.ended_at)
+    if incident.ended_at is not None:
+        set_time(found.ended_at, incident.ended_at)
+    if incident.returned_at is not None:
+        set_time(found.returned_at, incident.returned_at)
+    return found
+
+
+def _newest_first(found: FleetIncident) -> str:
+    """Return a key of which the smallest is that of the newest."""
+    return f"{10**20 - found.summary.decided_at.ToNanoseconds():020d} {found.id}"
+
+
+METHODS = (
+    Method(f"{INCIDENTS}/Get", get, "fleet.incidents.get"),
+    Method(f"{INCIDENTS}/List", list_incidents, "fleet.incidents.list"),
+    Method(f"{CERTIFICATES}/List", list_certificates, "fleet.certificates.list"),
+)

@@ -1,0 +1,148 @@
+"""`neo fleet verdict`, `neo fleet incidents`, records of checks, certificates, records of the scorecard."""
+
+import json
+from typing import Any
+
+from neocloud.core import contract
+from tests.cli.conftest import Neo
+from tests.cli.fake_control_plane import FakeServer
+
+FLEET = "neocloud.fleet.v1"
+VERDICTS, INCIDENTS = f"{FLEET}.VerdictService", f"{FLEET}.IncidentService"
+METRICS = "neocloud.monitoring.v1.MetricsService/ReadAll"
+AT, LATER = "2026-11-27T09:00:00Z", "2026-11-27T09:00:41Z"
+NODE = {"node_id": "slurmcluster-e00x/worker-0", "cluster_id": "slurmcluster-e00x", "cluster_name": "bank"}
+
+
+def serve(cloud: FakeServer, path: str, **fields: Any) -> None:
+    cloud.serve(path, contract.from_dict(contract.method(path).output, fields))
+
+
+def failing(number: int, check: str, **more: Any) -> dict[str, Any]:
+    verdict = {"id": f"v{number}", "check": check, "status": "fail", "sample": "8 lanes", "at": AT}
+    verdict |= {"threshold": "at least 16", "source": "oci"}
+    return {**NODE, "node": "worker-0", "verdict": verdict, **more}
+
+
+def serve_verdicts(cloud: FakeServer) -> None:
+    right = {"is_confirmed": True, "by": "test:gpu_pcie_h2d", "at": AT}
+    items = [
+        failing(1, "pcie_width", shadow="shadow: it has no record", judged_by="gpu_pcie_h2d"),
+        failing(2, "mount_missing", shadow="shadow: it has no record"),
+        failing(3, "gpu_missing", judgement=right),
+    ]
+    serve(cloud, f"{VERDICTS}/List", items=items)
+    shadow = "shadow: mount_missing has 1 judged cases, 20 are needed"
+    serve(cloud, f"{VERDICTS}/Judge", **failing(2, "mount_missing", judgement=right, shadow=shadow))
+
+
+def test_verdicts_that_wait_are_listed_and_judged_by_name(signed_in: Neo, cloud: FakeServer) -> None:
+    serve_verdicts(cloud)
+    ran = signed_in("fleet", "verdict", "list")
+    assert ran.code == 0, ran.err
+    assert "v1" in ran.out and "waits for you" in ran.out and "v3" not in ran.out
+    assert len(json.loads(signed_in("fleet", "verdict", "list", "--all", "--output", "json").out)) == 3
+    ran = signed_in("fleet", "verdict", "judge", "bank/worker-0", "v2", "--refute")
+    [asked] = cloud.asked(f"{VERDICTS}/Judge")
+    assert (asked.id, asked.verdict) == (NODE["node_id"], "v2") and type(asked).Finding.Name(
+        asked.finding
+    ) == "REFUTED"
+    assert ran.code == 0 and "20 are needed" in ran.out + ran.err
+
+
+def test_a_judgement_without_a_finding_or_of_nothing_is_refused_with_what_to_do(
+    signed_in: Neo, cloud: FakeServer
+) -> None:
+    serve_verdicts(cloud)
+    for words in ((), ("--confirm", "--refute")):
+        ran = signed_in("fleet", "verdict", "judge", "bank/worker-0", "v2", *words)
+        assert ran.code != 0 and "either --confirm or --refute" in ran.err
+    ran = signed_in("fleet", "verdict", "judge", "bank/worker-0", "v9", "--confirm")
+    assert ran.code != 0 and "neo fleet verdict list" in ran.err
+    assert not cloud.asked(f"{VERDICTS}/Judge")
+
+
+def test_records_say_what_a_check_lacks(signed_in: Neo, cloud: FakeServer) -> None:
+    record = {
+        "check": "pcie_width",
+        "judged": 12,
+        "confirmed": 9,
+        "precision": 0.75,
+        "lower": 0.47,
+        "upper": 0.91,
+    }
+    record |= {
+        "pools": 2,
+        "active_pools": 0,
+        "lacking": "shadow: pcie_width has 12 judged cases, 20 are needed",
+    }
+    trusted = {"check": "slurm", "pools": 2, "active_pools": 2, "is_trusted": True, "upper": 1.0}
+    serve(cloud, f"{FLEET}.HealthCheckService/ListRecords", items=[record, trusted])
+    ran = signed_in("fleet", "checks", "records")
+    assert ran.code == 0, ran.err
+    assert "9 of 12" in ran.out and "0.75 (0.47 to 0.91)" in ran.out and "20 are needed" in ran.out
+    assert "active, without a record" in ran.out
+
+
+INCIDENT = {
+    **NODE,
+    "id": "slurmcluster-e00x/worker-0/3",
+    "node": "worker-0",
+    "state": "ended",
+    "ended_at": LATER,
+    "summary": {
+        **{"evidence": "v1", "reason": "pcie_width: 8 lanes", "detected_at": AT, "decided_at": AT},
+        **{"spare": "worker-2", "ready_at": LATER, "credited_seconds": 41},
+    },
+    "steps": [{"what": "reboot", "at": AT, "outcome": "done"}],
+}
+
+
+def test_incidents_and_certificates_are_shown(signed_in: Neo, cloud: FakeServer) -> None:
+    serve(cloud, f"{INCIDENTS}/List", items=[INCIDENT])
+    serve(cloud, f"{INCIDENTS}/Get", **INCIDENT)
+    ran = signed_in("fleet", "incidents", "list")
+    assert ran.code == 0 and "slurmcluster-e00x/worker-0/3" in ran.out and "after 41 s" in ran.out, ran.err
+    assert (
+        "The controller has drained no node"
+        in (done := signed_in("fleet", "incidents", "list", "--open")).out + done.err
+    )
+    ran = signed_in("fleet", "incidents", "get", INCIDENT["id"])
+    assert "reboot" in ran.out and "worker-2" in ran.out and "v1" in ran.out
+    proof = {"boot": "b7", "suite": "full", "issued_at": AT, "valid_until": LATER}
+    items = [{**NODE, "node": "worker-0", "certificate": proof, "is_valid": True}]
+    serve(cloud, f"{FLEET}.CertificateService/List", items=items)
+    ran = signed_in("fleet", "node", "certificates")
+    assert "bank/worker-0" in ran.out and "b7" in ran.out and "full" in ran.out, ran.err
+
+
+def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeServer) -> None:
+    node = {
+        "id": NODE["node_id"],
+        "name": "worker-0",
+        "cluster_id": NODE["cluster_id"],
+        "phase": "in_service",
+    }
+    serve(cloud, f"{FLEET}.NodeService/List", items=[node])
+    result = {"check": "cpu_sdc", "status": "pass", "at": AT}
+    health = {"id": NODE["node_id"], "agent": "pass", "agent_interval_seconds": 30, "results": [result]}
+    serve(cloud, f"{FLEET}.HealthCheckService/ListNodes", items=[health])
+    serve(cloud, f"{INCIDENTS}/List", items=[INCIDENT])
+    serve(cloud, f"{FLEET}.MaintenanceWindowService/List", items=[{"metadata": {"created_at": AT}}])
+    event = {"at": AT, "node": "worker-0", "type": "REPAIR_TICKET_OPENED", "ticket": "v1"}
+    serve(cloud, f"{FLEET}.BreakFixService/ListEventsAsOperator", items=[event])
+    series = {"status": "success", "data": {"result": [{"metric": {"__name__": "neocloud_slurm_jobs"}}]}}
+    cloud.serve(METRICS, contract.method(METRICS).output(status=200, body=json.dumps(series).encode()))
+
+    def scores() -> dict[str, Any]:
+        ran = signed_in("fleet", "scorecard", "--output", "json")
+        assert ran.code == 0, ran.err
+        return {each["id"]: each for each in json.loads(ran.out)["criteria"]}
+
+    found = scores()
+    assert found["REL-2"]["score"] == "pass" and "41 s" in found["REL-2"]["evidence"][0]["text"]
+    assert found["LIF-4"]["score"] == "pass" and found["MON-4"]["score"] == "partial"
+    assert "every 30 s" in found["MON-1"]["evidence"][0]["text"] and found["SEC-4"]["score"] == "not_run"
+    assert found["REL-2"]["evidence"][0]["at"].startswith("2026-11-27T09:00:00")
+    del cloud.methods[METRICS]
+    assert scores()["MON-4"]["score"] == "not_run"
