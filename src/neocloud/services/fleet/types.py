@@ -33,6 +33,8 @@ class Check(StrEnum):
 
 LIMITS = Limits(
     trusted=frozenset(Check),
+    dead_checks=frozenset({Check.POD}),
+    dead_replacements=2,
     unknown_grace=MINUTE,
     cool_down=5 * MINUTE,
     burn_in=0.0,
