@@ -70,15 +70,15 @@ async def archive_old_logs(store: Store, clock: Clock) -> None:
         try:
             log = await store.read(lambda tx: tx.event_log_after(""))
             while log is not None:
-                await _archive(store, log, clock.now() - ARCHIVE_AFTER)
+                await _archive_or_forget(store, log, clock.now() - ARCHIVE_AFTER)
                 log = await store.read(lambda tx, log=log: tx.event_log_after(log))
         except StoreError as error:
             logger.warning("old events of logs stay as they are for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
 
 
-async def _archive(store: Store, log: str, before: datetime) -> None:
-    """Archive full batches of old events. Remove the log of a resource that no bill can name any more."""
+async def _archive_or_forget(store: Store, log: str, before: datetime) -> None:
+    """Archive old events. Remove the log of a resource that no bill can name any more."""
 
     def forget(tx: Transaction) -> bool:
         owner = log.partition("/")[0]
@@ -91,6 +91,11 @@ async def _archive(store: Store, log: str, before: datetime) -> None:
         forget
     ):
         return
+    await archive_log(store, log, before)
+
+
+async def archive_log(store: Store, log: str, before: datetime) -> None:
+    """Archive the events of before this time, as many as fill whole archives."""
     while batch := _batch(await store.read(lambda tx: tx.oldest_events(log, before, ARCHIVED_AT_ONCE))):
         archive = Archive.of(batch)
         await store.write(lambda tx, archive=archive: tx.archive_events(log, archive))
