@@ -330,7 +330,8 @@ class _Planning:
         if gaps <= 0 or fleet.phases[Phase.READY_SPARE] <= fleet.reserved:
             return
         spares = self._free_spares()
-        leaving = [fleet.nodes[node] for node in fleet.draining]
+        # Of the draining nodes, those that left first have been replaced already.
+        leaving = [fleet.nodes[node] for node in list(fleet.draining)[-gaps:]]
         for number in range(min(gaps, len(spares))):
             left = leaving[number] if number < len(leaving) else NodeState("")
             best = min(
