@@ -3,7 +3,7 @@
     python bench/fleet_log.py [--events 100000] [--nodes 100]
 
 A log of so many events is written into a SQLite store in a temporary folder: nodes whose checks fail and pass
-again, drains, repairs, verifications and jobs. The pool is then read as a new process reads it: from the first
+again, drains, repairs, verifications, jobs. The pool is then read as a new process reads it: from the first
 event, from the snapshot that this first read stored, and, once all but the last events are archived, from the
 first event again. All of it in one run, so that the ratios hold on a busy machine, too.
 """

@@ -27,7 +27,7 @@ from tests.services.fleet.test_node_agents import Pod, verdict
 
 NODES = "neocloud.fleet.v1.NodeService"
 MINUTES = 10
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 300.0
 
 
 class SlurmCloud(Cloud):
