@@ -2,8 +2,8 @@
 
     python bench/fleet_prolog.py [--times 50] [--images DIR]    # a real cloud: root and Podman
 
-The prolog is run as slurmd runs it, on an idle worker with an agent that answers. What it did before it read
-the agent's verdict is measured beside it, turn by turn.
+The prolog (`bind-jail`) is run as slurmd runs it, on an idle worker with an agent that answers, and beside
+it, turn by turn, the two programs that it calls.
 """
 
 import argparse

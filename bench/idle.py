@@ -1,6 +1,6 @@
 """Measure how much processor time an idle cloud takes: its processes, Podman's service, and Slurm.
 
-    python bench/idle.py [--seconds 60] [--workers 1] [--images FOLDER]
+    python bench/idle.py [--seconds 60] [--workers 1] [--auto-repair] [--images FOLDER]
 
 Starts a cloud in a temporary folder, creates one Slurm cluster, waits until nothing changes any more, and
 prints the share of one core that each process of the control plane took, and each program in the pods, and
@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--auto-repair", action="store_true", help="watch and repair the workers")
     parser.add_argument("--hold", action="store_true")
     parser.add_argument("--images", type=Path, default=ROOT / ".cache" / "images")
     options = parser.parse_args()
@@ -42,7 +43,9 @@ def main() -> None:
     cloud = Cloud.prepare(folder, options.images.absolute())
     try:
         cloud.up()
-        Cluster.create(cloud, "idle", "--workers", str(options.workers))
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+        watched = ("--auto-repair",) if options.auto_repair else ()
+        Cluster.create(cloud, "idle", "--workers", str(options.workers), "--preset", "1vcpu-1gb", *watched)
         time.sleep(SETTLE_SECONDS)
         report(cloud, options.seconds)
         if options.hold:

@@ -126,6 +126,66 @@ def test_the_cluster_breaker_stops_drains_and_a_canary_closes_it() -> None:
     assert not site.fleet.breakers.trips
 
 
+WITH_DEAD = replace(LIMITS, dead_checks=frozenset({"gpu"}), dead_replacements=2)
+
+
+def test_dead_nodes_are_replaced_while_a_breaker_is_open_and_their_repairs_wait_for_it() -> None:
+    site = Site(replace(WITH_DEAD, check_minimum=99), spares=4)
+    site.fail(0, 9)
+    assert drains(site.decide()) == ["n0", "n9"], "5% of 44: the breaker is open now"
+    site.fail(17, 25)
+    plan = site.decide()
+    assert drains(plan) == ["n17", "n25"]
+    reserved = [each.event for each in plan.decisions if isinstance(each.event, e.SpareReserved)]
+    assert {each.replaces for each in reserved} == {"n17", "n25"}
+    site.fail(33)
+    assert site.decide().held == {"n33": "breaker cluster: open"}, "two in the window, and no spare is left"
+    for node in ("n0", "n17"):
+        site.add(e.Drained(site.now, node))
+    plan = site.decide(1)
+    steps = [each.event.node for each in plan.decisions if isinstance(each.event, e.StepStarted)]
+    assert steps == ["n0"] and plan.held["n17"] == "breaker cluster: open"
+    plan = site.decide(31 * MINUTE)
+    assert drains(plan) == ["n33"], "a canary of the breaker, of which the dead are none"
+    assert plan.held["n17"] == "breaker cluster: waits for its canary"
+    site.repair("n33", is_good=True)
+    assert site.fleet.nodes["n17"].phase is Phase.REMEDIATING
+
+
+@pytest.mark.parametrize(
+    ("limits", "spares", "fatal", "check"),
+    [
+        (LIMITS, 4, True, "gpu"),
+        (WITH_DEAD, 2, True, "gpu"),
+        (WITH_DEAD, 4, False, "gpu"),
+        (WITH_DEAD, 4, True, "link"),
+    ],
+    ids=["not allowed", "no spare is left", "it may still run its job", "a check that does not say dead"],
+)
+def test_no_other_node_is_drained_past_an_open_breaker(
+    limits: Limits, spares: int, fatal: bool, check: str
+) -> None:
+    site = Site(limits, spares)
+    site.fail(0, 9)
+    site.decide()
+    site.fail(17, check=check, fatal=fatal)
+    assert site.decide().held == {"n17": "breaker cluster: open"}
+
+
+def test_a_node_that_restarts_by_itself_runs_nothing_and_is_replaced_too() -> None:
+    site = Site(WITH_DEAD, spares=3)
+    for node in ("n0", "n9", "n17"):
+        site.add(e.Booted(site.now, node, "b2"))
+    assert drains(site.decide()) == ["n0", "n9", "n17"]
+    assert site.fleet.phases[Phase.READY_SPARE] == site.fleet.reserved == 3
+
+
+def test_dead_nodes_do_not_pass_the_breaker_of_their_check() -> None:
+    site = Site(replace(WITH_DEAD, check_minimum=3, cluster_drains=0.5), spares=4)
+    site.fail(0, 9, 17)
+    assert set(site.decide().held.values()) == {"breaker check gpu: open"}
+
+
 def test_a_check_that_fails_everywhere_is_tripped_and_what_it_said_is_judged() -> None:
     site = Site(replace(ROOMY, check_minimum=3))
     site.fail(0, 9, 17, check="gpu")

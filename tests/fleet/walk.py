@@ -14,7 +14,12 @@ from neocloud.fleet.events import OURS, Event, Phase, Scope, Status
 from neocloud.fleet.limits import Limits
 
 CHECKS = ("gpu-lost", "link-down", "mount", "untried")
-LIMITS = Limits(trusted=frozenset(CHECKS[:3]), judged_minimum=10)
+LIMITS = Limits(
+    trusted=frozenset(CHECKS[:3]),
+    judged_minimum=10,
+    dead_checks=frozenset({"gpu-lost"}),
+    dead_replacements=2,
+)
 SCOPES = {"link-down": Scope.LINK, "mount": Scope.STORAGE}
 OWNERS = ("alice", "slurm")
 
@@ -32,7 +37,7 @@ class Walk:
         self.ours: set[str] = set()
         self.drains: deque[float] = deque()
         self.tested_boot: dict[str, tuple[str, float]] = {}
-        self.drained_ever = self.served_steps = 0
+        self.drained_ever = self.served_steps = self.replaced_dead = 0
         for number, name in enumerate(self.names):
             self.append(e.Registered(0.0, name, f"r{number // 4}", f"l{number // 8}", Phase.DRAINED))
             self.start(name)
@@ -148,7 +153,7 @@ class Walk:
             self.append(e.Moved(self.now, name, to.get(phase, Phase.BURN_IN), "alice"))
 
     def decide(self) -> None:
-        nodes = dict(self.fleet.nodes)
+        nodes, dead_now = dict(self.fleet.nodes), 0
         plan = decide(self.fleet, self.now)
         assert self.fleet.nodes == nodes, "deciding has no effect"
         for decision in plan.decisions:
@@ -158,6 +163,10 @@ class Walk:
                 assert not event.check or event.check not in self.fleet.breakers.in_shadow(event.check)
                 self.ours.add(event.node)
                 self.drained_ever += 1
+                if event.is_dead:
+                    self.replaced_dead += 1
+                    assert not self.verified[event.node] or "gpu-lost" in self.failing[event.node], event
+                    dead_now += 1
                 self.drains.append(self.now)
             if isinstance(event, e.Returned):
                 assert self.verified[event.node] and not self.foreign[event.node]
@@ -167,6 +176,8 @@ class Walk:
                 self.tested_boot[event.node] = self.boot[event.node], self.now
                 self.verified[event.node] = False
             assert self.append(event), f"a decision that changes nothing: {decision}"
+        reserved = sum(isinstance(each.event, e.SpareReserved) for each in plan.decisions)
+        assert dead_now <= reserved, "each is replaced at once"
         again = [each.event for each in decide(self.fleet, self.now).decisions]
         assert not {*again} & {each.event for each in plan.decisions}, "decided twice"
 
@@ -178,10 +189,12 @@ class Walk:
         while self.drains and self.drains[0] <= self.now - LIMITS.window:
             self.drains.popleft()
         share = int(LIMITS.cluster_drains * len(self.names))
-        assert len(self.drains) <= max(LIMITS.smallest_cluster_limit, share)
+        dead = LIMITS.dead_replacements
+        assert len(self.drains) <= max(LIMITS.smallest_cluster_limit, share) + dead
         assert self.fleet.drained_by_us == len(self.ours)
         out = int(LIMITS.cluster_out * len(self.names))
-        assert len(self.ours) <= max(LIMITS.smallest_cluster_limit, out)
+        spare = len(self.names) - self.fleet.wanted  # where one replaces a dead node
+        assert len(self.ours) <= max(LIMITS.smallest_cluster_limit, out, spare)
 
     def check_replay(self) -> None:
         again = Fleet.replay(LIMITS, self.fleet.wanted, self.log)

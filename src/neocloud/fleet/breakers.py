@@ -42,6 +42,8 @@ class Breakers:
         self.limits = limits
         self.drains: deque[tuple[float, str, str]] = deque()
         """Our drains within the window: when, rack, leaf."""
+        self.dead: deque[float] = deque()
+        """When nodes were drained within the window although a breaker was open."""
         self.rates: dict[str, CheckRate] = {}
         self.failures: Counter[str] = Counter()
         """Failures of each action in a row."""
@@ -53,7 +55,7 @@ class Breakers:
 
     def copy(self) -> "Breakers":
         other = copy(self)
-        other.drains = self.drains.copy()
+        other.drains, other.dead = self.drains.copy(), self.dead.copy()
         other.rates = {check: rate.copy() for check, rate in self.rates.items()}
         other.failures, other.trips = self.failures.copy(), self.trips.copy()
         other.records, other.elsewhere = self.records.copy(), self.elsewhere.copy()
@@ -79,13 +81,17 @@ class Breakers:
         return f"breaker {name}: waits for its canary" if waiting >= self.limits.canaries else ""
 
     def drain_refusal(self, state: NodeState, check: str, now: float) -> str:
-        keys: tuple[Key, ...] = (
-            ("check", check),
-            ("leaf", state.leaf),
-            ("rack", state.rack),
-            ("cluster", ""),
-        )
+        return self.refusal(("check", check), now) or self.place_refusal(state, now)
+
+    def place_refusal(self, state: NodeState, now: float) -> str:
+        """Return why the breakers of the places of a node refuse, or ""."""
+        keys: tuple[Key, ...] = (("leaf", state.leaf), ("rack", state.rack), ("cluster", ""))
         return next((why for key in keys if (why := self.refusal(key, now))), "")
+
+    def admits_dead(self, now: float) -> bool:
+        """Return whether one more node that can run nothing may be drained past open breakers."""
+        recent = sum(1 for at in self.dead if at > now - self.limits.window)
+        return recent < self.limits.dead_replacements
 
     def observe(self, event: Event, before: NodeState, after: NodeState, fleet_size: int) -> None:
         """Take in an event that changed its node, or a judgement."""
@@ -128,7 +134,12 @@ class Breakers:
         self.drains.append((event.at, state.rack, state.leaf))
         while self.drains and self.drains[0][0] <= event.at - limits.window:
             self.drains.popleft()
+        while self.dead and self.dead[0] <= event.at - limits.window:
+            self.dead.popleft()
         self._canary(("check", event.check), event.node, event.at)
+        if event.is_dead:
+            self.dead.append(event.at)
+            return  # no breaker let it through, so it is no canary
         in_cluster = max(limits.smallest_cluster_limit, int(limits.cluster_drains * fleet_size))
         counts: tuple[tuple[Key, int, int], ...] = (
             (("cluster", ""), len(self.drains), in_cluster),

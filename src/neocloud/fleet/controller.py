@@ -211,17 +211,32 @@ class _Planning:
     def _drain(self, state: NodeState, evidence: str, check: str, why: str, *, is_fatal: bool) -> str:
         """Order a drain; return why it is refused, or ""."""
         fleet, limits = self.fleet, self.limits
-        refusal = fleet.breakers.drain_refusal(state, check, self.now)
+        refusal = fleet.breakers.refusal(("check", check), self.now)
+        held = fleet.breakers.place_refusal(state, self.now)
         out = max(limits.smallest_cluster_limit, int(limits.cluster_out * len(fleet.nodes)))
-        if not refusal and fleet.drained_by_us >= out:
-            refusal = f"{fleet.drained_by_us} nodes are drained by us, at most {out} may be"
+        if not held and fleet.drained_by_us >= out:
+            held = f"{fleet.drained_by_us} nodes are drained by us, at most {out} may be"
+        is_dead = bool(held) and self._may_replace(state)
+        refusal = refusal or ("" if is_dead else held)
         if not refusal and state.job and not is_fatal:
             others = fleet.draining_of_job[state.job]
             if others >= limits.tenant_drains:
                 refusal = f"job {state.job} is losing {others} other nodes already"
         if not refusal:
-            self._order(e.DrainRequested(self.now, state.node, OURS, evidence, check), why)
+            self._order(e.DrainRequested(self.now, state.node, OURS, evidence, check, is_dead), why)
         return refusal
+
+    def _may_replace(self, state: NodeState) -> bool:
+        """Return whether the node can run nothing, and a spare is there that nothing else waits for."""
+        fleet, limits = self.fleet, self.limits
+        is_dead = state.certificate is None or any(
+            fault.check in limits.dead_checks and fault.status is Status.FAIL and fault.is_fatal
+            for fault in state.faults
+        )
+        if not is_dead or not fleet.breakers.admits_dead(self.now):
+            return False
+        gaps = fleet.wanted - fleet.reserved - fleet.phases[Phase.IN_SERVICE] - fleet.phases[Phase.SUSPECT]
+        return max(0, gaps) < len(self._free_spares())
 
     def _drained(self, state: NodeState) -> None:
         if state.is_held_by_others:
@@ -245,7 +260,10 @@ class _Planning:
         if action is Action.TRIAGE:
             self._order(e.Moved(self.now, state.node, Phase.TRIAGE, OURS), "no step of the ladder is left")
             return
-        if refusal := self.fleet.breakers.refusal(("action", action), self.now):
+        refusal = self.fleet.breakers.refusal(("action", action), self.now)
+        if any(hold.is_dead for hold in state.holds):
+            refusal = refusal or self.fleet.breakers.place_refusal(state, self.now)
+        if refusal:
             self._hold(state, refusal)
             return
         deadline = self.now + self.limits.step_deadline[action]
@@ -297,20 +315,25 @@ class _Planning:
                 why = f"{out} of {len(members)} nodes of its rack are out"
                 self._order(e.DrainRequested(self.now, node, OURS, f"{RACK_EVIDENCE}{rack}"), why)
 
-    def _fill_gaps(self) -> None:
+    def _free_spares(self) -> list[NodeState]:
         fleet = self.fleet
-        working = fleet.phases[Phase.IN_SERVICE] + fleet.phases[Phase.SUSPECT]
-        gaps = fleet.wanted - fleet.reserved - working
-        if gaps <= 0 or fleet.phases[Phase.READY_SPARE] <= fleet.reserved:
-            return
-        spares = [
+        return [
             state
             for node in fleet.unsettled
             if (state := fleet.nodes[node]).phase is Phase.READY_SPARE
             and state.reserved_for is None
             and state.has_certificate(self.now)
         ]
-        leaving = [fleet.nodes[node] for node in fleet.draining]
+
+    def _fill_gaps(self) -> None:
+        fleet = self.fleet
+        working = fleet.phases[Phase.IN_SERVICE] + fleet.phases[Phase.SUSPECT]
+        gaps = fleet.wanted - fleet.reserved - working
+        if gaps <= 0 or fleet.phases[Phase.READY_SPARE] <= fleet.reserved:
+            return
+        spares = self._free_spares()
+        # Of the draining nodes, those that left first have been replaced already.
+        leaving = [fleet.nodes[node] for node in list(fleet.draining)[-gaps:]]
         for number in range(min(gaps, len(spares))):
             left = leaving[number] if number < len(leaving) else NodeState("")
             best = min(

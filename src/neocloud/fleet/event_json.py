@@ -30,7 +30,7 @@ TYPES: Mapping[str, type[Event]] = {
 }
 """Every event that is stored, by the name under which it is."""
 
-ADDED: Mapping[tuple[str, str], object] = {("Judged", "by"): ""}
+ADDED: Mapping[tuple[str, str], object] = {("Judged", "by"): "", ("DrainRequested", "is_dead"): False}
 """Values of fields that events of older releases lack, by event and field."""
 
 _HINTS = {name: get_type_hints(found) for name, found in TYPES.items()}

@@ -129,6 +129,8 @@ class DrainRequested(Event):
     evidence: str
     check: str = ""
     """Check whose verdict the evidence is, for the breakers."""
+    is_dead: bool = False
+    """Whether it was ordered though breakers were open: the node could run nothing, and a spare was ready."""
 
 
 @dataclass(frozen=True, slots=True)

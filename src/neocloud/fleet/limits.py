@@ -43,6 +43,12 @@ class Limits:
     """Share of the nodes that may be out because of us at the same time."""
     smallest_cluster_limit: int = 2
     """Small clusters may lose this many nodes whatever the shares say."""
+    dead_checks: frozenset[str] = frozenset()
+    """Checks whose fatal failure says that a node can run nothing."""
+    dead_replacements: int = 0
+    """Nodes that can run nothing and may be drained within the window although a breaker of their rack, leaf
+    switch or cluster is open, each when a spare is ready for it: such a drain takes nothing away. Their
+    repairs wait for the breaker."""
     rack_drains: int = 4
     leaf_drains: int = 4
     """Drains within the window that one rack or leaf switch may cause."""

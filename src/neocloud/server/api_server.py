@@ -39,7 +39,12 @@ from neocloud.server.metrics_page import MetricsPage
 from neocloud.server.pipeline import Middleware, Pipeline, Rates, no_middleware
 from neocloud.server.redirector import Redirector
 from neocloud.server.request import Runtime
-from neocloud.server.retention import KEEP_EVENTS_FOR, forget_old_events, forget_old_keys
+from neocloud.server.retention import (
+    KEEP_EVENTS_FOR,
+    archive_old_logs,
+    forget_old_events,
+    forget_old_keys,
+)
 from neocloud.server.routing import endpoints, kinds_of
 
 _T = TypeVar("_T")
@@ -195,6 +200,7 @@ class ApiServer:
         self._background = asyncio.gather(
             forget_old_keys(store, clock),
             forget_old_events(store, clock, timedelta(days=days)),
+            archive_old_logs(store, clock),
             *self._limit_connections(tls_address),
         )
         self._json.is_ready = True

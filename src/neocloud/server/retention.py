@@ -3,7 +3,8 @@
 
 Idempotency keys go after a day, since no client retries for longer; marks when they have ended; audit events
 when the operator wants them no more. Versions of resources go some time after a newer one replaced them or
-their resource was deleted: later where bills are computed from them.
+their resource was deleted: later where bills are computed from them. Events of logs, such as those of nodes,
+are never thrown away while their resource is known: old ones are compressed.
 """
 
 import logging
@@ -11,7 +12,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from neocloud.core.clock import Clock
-from neocloud.core.store import HistorySizes, Page, Store, StoreError, Transaction
+from neocloud.core.store import (
+    Archive,
+    HistorySizes,
+    LogEvent,
+    Page,
+    Store,
+    StoreError,
+    Transaction,
+)
 from neocloud.core.usage import set_kept_from
 
 KEEP_KEYS_FOR = timedelta(hours=24)
@@ -22,6 +31,11 @@ KEEP_VERSIONS_FOR = timedelta(days=30)
 """Of kinds that no meter reads."""
 VERSIONS_AT_ONCE = 200
 """Of up to 256 KiB each, looked at in one transaction."""
+ARCHIVE_AFTER = timedelta(days=35)
+"""People ask for the evidence of the bills and incidents of this month and the last: it is read fast."""
+ARCHIVED_AT_ONCE = 500
+ARCHIVED_BYTES = 1 << 20
+"""Of events that are compressed together."""
 _LOOK_EVERY_SECONDS = 3600.0
 logger = logging.getLogger(__name__)
 
@@ -48,6 +62,53 @@ async def forget_old_events(store: Store, clock: Clock, keep_for: timedelta = KE
         except StoreError as error:
             logger.warning("old audit events stay for now: %s", error)
         await clock.sleep(_LOOK_EVERY_SECONDS)
+
+
+async def archive_old_logs(store: Store, clock: Clock) -> None:
+    """Runs until it is cancelled."""
+    while True:
+        try:
+            log = await store.read(lambda tx: tx.event_log_after(""))
+            while log is not None:
+                await _archive_or_forget(store, log, clock.now() - ARCHIVE_AFTER)
+                log = await store.read(lambda tx, log=log: tx.event_log_after(log))
+        except StoreError as error:
+            logger.warning("old events of logs stay as they are for now: %s", error)
+        await clock.sleep(_LOOK_EVERY_SECONDS)
+
+
+async def _archive_or_forget(store: Store, log: str, before: datetime) -> None:
+    """Archive old events. Remove the log of a resource that no bill can name any more."""
+
+    def forget(tx: Transaction) -> bool:
+        owner = log.partition("/")[0]
+        is_unknown = tx.get(owner) is None and tx.last_entry(owner) is None
+        if is_unknown:
+            tx.forget_log(log)
+        return is_unknown
+
+    if await store.read(lambda tx: tx.last_entry(log.partition("/")[0])) is None and await store.write(
+        forget
+    ):
+        return
+    await archive_log(store, log, before)
+
+
+async def archive_log(store: Store, log: str, before: datetime) -> None:
+    """Archive the events of before this time, as many as fill whole archives."""
+    while batch := _batch(await store.read(lambda tx: tx.oldest_events(log, before, ARCHIVED_AT_ONCE))):
+        archive = Archive.of(batch)
+        await store.write(lambda tx, archive=archive: tx.archive_events(log, archive))
+
+
+def _batch(old: Sequence[LogEvent]) -> Sequence[LogEvent]:
+    """Return as many events as are compressed together; none while they are few."""
+    size = 0
+    for number, each in enumerate(old, 1):
+        size += len(each.body)
+        if size >= ARCHIVED_BYTES:
+            return old[:number]
+    return old if len(old) == ARCHIVED_AT_ONCE else ()
 
 
 async def forget_old_history(

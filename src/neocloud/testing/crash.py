@@ -163,6 +163,7 @@ _WRITES = frozenset(
         *("insert", "update", "delete", "enqueue", "enqueue_all", "put_secret"),
         *("insert_operation", "update_operation", "audit", "remember"),
         *("reserve", "release", "count", "put_mark", "remove_mark", "append_event"),
+        *("archive_events", "put_snapshot", "forget_log"),
     )
 )
 

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -28,9 +29,32 @@ _OPTIONS = {
 }
 
 
+@dataclass
+class Postgres:
+    """A server that can be stopped and started again; its data stays."""
+
+    address: str
+    """Of its empty database, as `open_store` takes it."""
+    run: Callable[[], AbstractContextManager[str]]
+    running: ExitStack
+
+    def start(self) -> None:
+        self.running.enter_context(self.run())
+
+    def stop(self) -> None:
+        """End all connections at once, as a crash does."""
+        self.running.close()
+
+
 @contextmanager
 def running_postgres() -> Iterator[str]:
     """Yield the address of a fresh server's empty database, as `open_store` takes it."""
+    with stoppable_postgres() as server:
+        yield server.address
+
+
+@contextmanager
+def stoppable_postgres() -> Iterator[Postgres]:
     binaries = _binaries()
     folder = Path(tempfile.mkdtemp(prefix="neocloud-pg-"))
     user = _unprivileged_user()
@@ -39,8 +63,9 @@ def running_postgres() -> Iterator[str]:
         if user is not None:
             shutil.chown(folder, user)
         subprocess.run([*_as(user), *initdb], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        with _server(binaries, folder, user) as address:
-            yield address
+        with ExitStack() as running:
+            address = running.enter_context(_server(binaries, folder, user))
+            yield Postgres(address, lambda: _server(binaries, folder, user), running)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -165,9 +165,13 @@ class RunContext:
 
         return await self._worker.store.write(keep)
 
-    async def append_events(self, log: str, events: Sequence[LogEvent]) -> None:
+    async def append_events(
+        self, log: str, events: Sequence[LogEvent], claim: Callable[[Transaction], None] | None = None
+    ) -> None:
         def append(tx: Transaction) -> None:
             self._check_lease(tx)
+            if claim is not None:
+                claim(tx)
             for event in events:
                 tx.append_event(log, event)
 

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from neocloud.core.contract import Code
 from neocloud.core.operations import ProgressStep
 from neocloud.core.store.event_log import LogEvent
-from neocloud.core.store.protocol import Resource
+from neocloud.core.store.protocol import Resource, Transaction
 
 DAEMON_POLL_SECONDS = 0.1
 """Until the next run while a step waits for a daemon that takes a second or two to start."""
@@ -156,8 +156,11 @@ class Context(Protocol):
         """Return the resource's secret of this name, made on first use."""
         ...
 
-    async def append_events(self, log: str, events: Sequence[LogEvent]) -> None:
-        """Append to a log, all or none. What follows from an event is done after this returns."""
+    async def append_events(
+        self, log: str, events: Sequence[LogEvent], claim: Callable[[Transaction], None] | None = None
+    ) -> None:
+        """Append to a log, all or none. What follows from an event is done after this returns. `claim` takes
+        in the same transaction what the events use up, and what it raises appends nothing."""
         ...
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neocloud.core.clock import Clock
 from neocloud.core.store.audit_query import AuditEvent
-from neocloud.core.store.event_log import LogEvent
+from neocloud.core.store.event_log import Archive, LogEvent, Snapshot
 from neocloud.core.store.postgres import PostgresStore
 from neocloud.core.store.protocol import (
     AlreadyExists,
@@ -35,6 +35,7 @@ from neocloud.core.store.vault import Vault, load_or_make_key
 
 __all__ = [
     "AlreadyExists",
+    "Archive",
     "AuditEvent",
     "HistoryEntry",
     "HistorySizes",
@@ -46,6 +47,7 @@ __all__ = [
     "OperationRow",
     "Page",
     "Resource",
+    "Snapshot",
     "Store",
     "StaleVersion",
     "StoreError",

@@ -246,3 +246,23 @@ events = Table(
     Index("events_by_subject", "log", "subject", "position"),
 )
 """Logs of events that are only appended; `position` counts from 1 in each."""
+
+event_archives = Table(
+    "event_archives",
+    metadata,
+    Column("log", Text, primary_key=True),
+    Column("last", BigInteger, primary_key=True, autoincrement=False),
+    Column("first", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+"""The oldest events of logs, many in one compressed row: those from `first` to `last`."""
+
+event_snapshots = Table(
+    "event_snapshots",
+    metadata,
+    Column("log", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),
+    _text("version"),
+    Column("body", LargeBinary, nullable=False),
+)
+"""What a reader has made of a log up to an event. It can be made again from the events at any time."""

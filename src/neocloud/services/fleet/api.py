@@ -70,7 +70,7 @@ async def list_events(call: Call, request: ListNodeEventsRequest) -> ListNodeEve
     scope = f"{SERVICE_NAME}/{request.id}/events"
     size = contract.page_size(request, default=100, most=MOST_EVENTS)
     after = int(contract.page_after(request.page_token, scope, numbers=1) or 0)
-    found = await call.dependencies.store.read(
+    found = await call.dependencies.store.read_long(  # old events are in archives
         lambda tx: tx.events(pool.row.id, subject=state.node, after=after, limit=size + 1)
     )
     items, more = found[:size], len(found) > size

@@ -163,7 +163,7 @@ async def _events(call: Call, log: str) -> Sequence[Event]:
     found: list[Event] = []
     after = 0
     while True:
-        page = await call.dependencies.store.read(
+        page = await call.dependencies.store.read_long(  # old events are in archives
             lambda tx, after=after: tx.events(log, after=after, limit=PAGE)
         )
         try:

@@ -5,6 +5,10 @@ Breakers of a pool count its own drains, so a check that goes wrong everywhere a
 every cluster and trip none of them. This one counts the drains of all pools. It is computed from their events
 alone, as of a moment: nothing is kept that a process could lose, and two processes find the same.
 
+Servers that share a database hold leases of different pools, and may find the same room at the same moment.
+So drains are appended together with a claim: a number in the store that each decision raises, from the value
+that it was before the room was looked at. Who finds another value looks again.
+
 It is open for the cool-down after each drain with which the window held the limit. So once the cool-down has
 passed, one drain goes through, and opens it again while the window is as full as before.
 """
@@ -12,7 +16,9 @@ passed, one drain goes through, and opens it again while the window is as full a
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
+from neocloud.core.store.protocol import Mark, StaleVersion, Transaction
 from neocloud.fleet.events import OURS, DrainRequested, Event
 from neocloud.fleet.limits import Limits
 
@@ -20,6 +26,9 @@ SMALLEST_LIMIT = 4
 """Drains within the window that are always allowed in the whole fleet: two pools may lose two nodes each."""
 MOST_DRAINS = 1000
 OPEN = "breaker fleet: open"
+_CLAIMS = ("fleet/drains", "decided")
+_CLAIM_DAYS = 7
+"""How long the number of the last claim is kept: much longer than the time from a look to its claim."""
 
 
 @dataclass
@@ -49,7 +58,7 @@ class Room:
 
 def room(pools: Sequence[DrainTimes], nodes: int, limits: Limits, now: float) -> Room:
     """Return the room for drains now, of so many nodes in all pools."""
-    times = sorted(at for pool in pools for at in pool.times if at <= now)
+    times = sorted(min(at, now) for pool in pools for at in pool.times)  # another server's clock may be ahead
     limit = max(SMALLEST_LIMIT, int(limits.cluster_drains * nodes))
     for place in reversed(range(len(times))):
         at = times[place]
@@ -77,3 +86,17 @@ def within_room(decided: Sequence[Event], left: int) -> tuple[list[Event], dict[
 
 def is_own_drain(event: Event) -> bool:
     return isinstance(event, DrainRequested) and event.owner == OURS
+
+
+def claims(tx: Transaction, now: float) -> int:
+    """Return how many decisions with drains there were so far. It is read before the logs of the pools."""
+    found = tx.mark(*_CLAIMS, datetime.fromtimestamp(now, UTC))
+    return found.amount if found else 0
+
+
+def claim(tx: Transaction, seen: int, now: float) -> None:
+    """Note one more decision. Raises StaleVersion if there was one since `seen` was read."""
+    if claims(tx, now) != seen:
+        raise StaleVersion("Drains of other pools were decided meanwhile. Look at them, and decide again.")
+    until = datetime.fromtimestamp(now, UTC) + timedelta(days=_CLAIM_DAYS)
+    tx.put_mark(*_CLAIMS, Mark(seen + 1, until))

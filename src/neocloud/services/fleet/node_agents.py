@@ -30,6 +30,8 @@ AGENT = "node agent"
 """The check that an agent answers."""
 VERSION = "1"
 ASK_EVERY = 15.0
+ASK_QUIET = 30.0
+"""Of an agent whose checks all pass and had nothing new to say: a question starts a program in the pod."""
 ASK_AGAIN = 3.0
 """After one that gave no answer, or was not to be believed; and at most, when a verification waits for it."""
 ASK_SECONDS = 10.0
@@ -80,10 +82,12 @@ class _Agent:
     has_answer: bool = False
     has_more: bool = False
     is_requested: bool = False
+    is_quiet: bool = False
     running: asyncio.Task[None] | None = None
 
     def is_due(self, now: float) -> bool:
-        every = ASK_AGAIN if self.problem or self.is_requested or self.has_more else ASK_EVERY
+        every = ASK_QUIET if self.is_quiet else ASK_EVERY
+        every = ASK_AGAIN if self.problem or self.is_requested or self.has_more else every
         return self.running is None and now >= self.began + every
 
 
@@ -165,6 +169,7 @@ class NodeAgents:
         if said.last is None:
             return "its agent has not checked yet"
         agent.now = _verdicts(said.last, agent.boot)
+        agent.is_quiet = not agent.changes and all(each.status is Status.PASS for each in agent.now)
         if said.age_s > OLDEST_SECONDS:
             return f"its agent has checked nothing for {said.age_s:.0f} s"
         return ""

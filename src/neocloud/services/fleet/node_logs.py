@@ -1,17 +1,22 @@
 """The state of pools, folded from their logs of events and kept between calls.
 
-Reconcilers and the API use the same fold. A fold is rebuilt from the store whenever a process starts.
+Reconcilers and the API use the same fold. When a process starts, it begins from the snapshot that another one
+has stored, if it was made by the same code and can be read; else from the first event.
 """
 
 import asyncio
+import logging
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from neocloud.core import wire
-from neocloud.core.store.event_log import LogEvent
-from neocloud.core.store.protocol import Page, Store
+from neocloud.core.store.event_log import LogEvent, Snapshot
+from neocloud.core.store.protocol import Page, Store, StoreError
 from neocloud.fleet import events as e
+from neocloud.fleet import fold_json
 from neocloud.fleet.controller import Fleet
 from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Status
@@ -25,6 +30,15 @@ from neocloud.services.fleet.types import LIMITS
 from neocloud.services.slurm.public import NODE_POOL
 
 PAGE = 1000
+LEAST_EVENTS = 1000
+"""Fewer new events are folded faster than a snapshot is worth."""
+SHARE = 50
+"""A snapshot is made once one event in so many is new: what is written stays in proportion to the log."""
+_HERE = Path(__file__).parent
+_FILES = ("node_logs.py", "fleet_breaker.py", "types.py")
+VERSION = fold_json.code_version(*(_HERE / name for name in _FILES))
+"""Of the code of this fold."""
+logger = logging.getLogger(__name__)
 
 
 class BrokenLog(Exception):
@@ -82,10 +96,31 @@ class PoolLog:
             self.failing.add(event, was_in_shadow=in_shadow)
 
 
+def snapshot_of(log: PoolLog) -> Snapshot:
+    """Raises BadFold."""
+    body = fold_json.encode(log, (PoolLog, DrainTimes))
+    return Snapshot(log.position, VERSION, zlib.compress(body, 1))
+
+
+def from_snapshot(pool_id: str, found: Snapshot) -> PoolLog | None:
+    """Return the state in the snapshot; None where it is of other code, or damaged."""
+    if found.version != VERSION:
+        return None
+    try:
+        log = fold_json.decode(zlib.decompress(found.body), LIMITS, (PoolLog, DrainTimes))
+    except (zlib.error, fold_json.BadFold) as error:
+        logger.warning("The snapshot of %s cannot be read, so all its events are: %s", pool_id, error)
+        return None
+    is_it = isinstance(log, PoolLog) and (log.id, log.position) == (pool_id, found.position)
+    return log if is_it else None
+
+
 class NodeLogs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, PoolLog] = {}
+        self._kept: dict[str, int] = {}
+        """The last event of the last snapshot of each pool."""
         self.deciding = asyncio.Lock()
         """Held from the look at the drains of all pools until those decided by it are in a log."""
         self.closed_until = 0.0
@@ -95,7 +130,7 @@ class NodeLogs:
     async def read(self, pool_id: str, wanted: int | None = None) -> PoolLog:
         """Return the state of a pool as of now. Raises BrokenLog. `wanted`: as its spec says, for those
         who decide."""
-        log = self._known.setdefault(pool_id, PoolLog(pool_id))
+        log = self._known.get(pool_id) or await self._begin(pool_id)
         if wanted is not None:
             log.fleet.wanted = wanted
         while True:
@@ -105,7 +140,28 @@ class NodeLogs:
             )
             log.take(found)
             if len(found) < PAGE:
+                await self._keep(log)
                 return log
+            await asyncio.sleep(0)  # a long log keeps nobody else waiting
+
+    async def _begin(self, pool_id: str) -> PoolLog:
+        found = await self._store.read(lambda tx: tx.snapshot(pool_id))
+        log = await asyncio.to_thread(from_snapshot, pool_id, found) if found else None
+        if pool_id not in self._known:  # another call may have begun meanwhile
+            self._known[pool_id] = log or PoolLog(pool_id)
+            self._kept[pool_id] = log.position if log else 0
+        return self._known[pool_id]
+
+    async def _keep(self, log: PoolLog) -> None:
+        """Store a snapshot when enough is new. The events remain, so a failure costs time alone."""
+        if log.position < self._kept.get(log.id, 0) + max(LEAST_EVENTS, log.position // SHARE):
+            return
+        self._kept[log.id] = log.position
+        try:
+            snapshot = snapshot_of(log)
+            await self._store.write(lambda tx: tx.put_snapshot(log.id, snapshot))
+        except (fold_json.BadFold, StoreError) as error:
+            logger.warning("No snapshot of %s was stored: %s", log.id, error)
 
     async def read_all(self) -> Sequence[PoolLog]:
         """Return the state of all pools as of now; one whose log is broken counts as it was read last."""
@@ -123,3 +179,4 @@ class NodeLogs:
 
     def forget(self, pool_id: str) -> None:
         self._known.pop(pool_id, None)
+        self._kept.pop(pool_id, None)

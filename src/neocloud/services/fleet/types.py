@@ -35,6 +35,8 @@ class Check(StrEnum):
 LIMITS = judging().limits(
     Limits(
         trusted=frozenset(Check),
+        dead_checks=frozenset({Check.POD}),
+        dead_replacements=2,
         unknown_grace=MINUTE,
         cool_down=5 * MINUTE,
         burn_in=0.0,

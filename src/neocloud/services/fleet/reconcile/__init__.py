@@ -5,7 +5,7 @@ before anything is done; a run that finds an event not acted on acts on it. An e
 not answer ends the run before any decision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,13 +20,14 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.core.store.event_log import LogEvent
+from neocloud.core.store.protocol import StaleVersion, Transaction
 from neocloud.fleet.controller import decide
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.fleet.judging import judging
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.fleet.check_records import CheckRecords
-from neocloud.services.fleet.fleet_breaker import is_own_drain, room, within_room
+from neocloud.services.fleet.fleet_breaker import claim, claims, is_own_drain, room, within_room
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
 from neocloud.services.fleet.reconcile import act
@@ -37,8 +38,10 @@ from neocloud.services.fleet.rules import Window, windows_of
 from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, State
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
-WATCH_SECONDS = 2.0
-"""How soon a fault is seen that nothing announces."""
+WATCH_SECONDS = 5.0
+"""How soon a fault is seen that nothing announces: the end of a pod is announced, and Slurm takes longer to
+know of a node that is silent. Each look takes some milliseconds of the server, Podman and Slurm."""
+DECIDE_TIMES = 5
 UNSETTLED_SECONDS = 0.5
 """While a node is drained, repaired or verified."""
 MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.REMEDIATING, Phase.VERIFYING, Phase.BURN_IN})
@@ -74,7 +77,7 @@ class PoolReconciler:
     kind = NODE_POOL
 
     def __init__(self, dependencies: Dependencies) -> None:
-        self._clock = dependencies.clock
+        self._clock, self._store = dependencies.clock, dependencies.store
         self._logs = dependencies.provided.get(NodeLogs)
         self._records = dependencies.provided.get(CheckRecords)
         self._workers = dependencies.provided.get(WorkerNodes)
@@ -133,16 +136,28 @@ class PoolReconciler:
         await self._append(scope, list(window_events(scope.known.fleet.nodes.values(), scope.windows, now)))
 
     async def _decide(self, scope: Scope) -> None:
-        plan = decide(scope.known.fleet, self._now())
+        for _ in range(DECIDE_TIMES):
+            try:
+                await self._decide_once(scope)
+                return
+            except StaleVersion:  # another server has decided for its pools, or somebody appended to this log
+                scope.log = await self._logs.read(scope.known.id, scope.pool.spec.wanted)
+        raise _blind(scope, "others decide on drains all the time; it is tried again")
+
+    async def _decide_once(self, scope: Scope) -> None:
+        now = self._now()
+        plan = decide(scope.known.fleet, now)
         scope.held = plan.held
         decided = [each.event for each in plan.decisions]
         if not any(is_own_drain(event) for event in decided):
             await self._append(scope, decided)
             return
         async with self._logs.deciding:
+            seen = await self._store.read(lambda tx: claims(tx, now))
             allowed, held = within_room(decided, await self._room_for_drains())
             scope.held = {**plan.held, **held}
-            await self._append(scope, allowed)
+            has_drains = any(is_own_drain(event) for event in allowed)
+            await self._append(scope, allowed, (lambda tx: claim(tx, seen, now)) if has_drains else None)
 
     async def _room_for_drains(self) -> int:
         """Return how many nodes of the whole fleet may be drained now."""
@@ -185,12 +200,14 @@ class PoolReconciler:
             if not scope.windows:
                 self._unannounced.add(scope.known.id)
 
-    async def _append(self, scope: Scope, found: Sequence[Event]) -> None:
+    async def _append(
+        self, scope: Scope, found: Sequence[Event], claim: Callable[[Transaction], None] | None = None
+    ) -> None:
         """Append to the log, then take in what it has."""
         if not found:
             return
         entries = [LogEvent(each.node, datetime.fromtimestamp(each.at, UTC), encode(each)) for each in found]
-        await scope.context.append_events(scope.known.id, entries)
+        await scope.context.append_events(scope.known.id, entries, claim)
         scope.log = await self._logs.read(scope.known.id, scope.pool.spec.wanted)
         scope.has_changed = True
 

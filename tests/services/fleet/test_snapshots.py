@@ -1,0 +1,207 @@
+"""Snapshots of the fold of a pool: from any of them, the rest of the log leads to what the whole log does."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from neocloud.core.store import LogEvent, Store, Transaction, open_store
+from neocloud.core.store.event_log import Snapshot
+from neocloud.fleet import events as e
+from neocloud.fleet import fold_json
+from neocloud.fleet.controller import decide
+from neocloud.fleet.event_json import encode
+from neocloud.fleet.events import OURS, Event, Phase
+from neocloud.services.fleet import node_logs
+from neocloud.services.fleet.node_logs import VERSION, NodeLogs, PoolLog, from_snapshot, snapshot_of
+from neocloud.services.fleet.types import LIMITS
+from neocloud.testing.waiting import FakeClock
+from tests.fleet.walk import CHECKS, Walk
+
+POOL = "fleetpool-e00a"
+AS_TRUSTED: dict[str, str] = dict(zip(CHECKS[:3], ("cpu", "memory", "gpu"), strict=True))
+
+
+def logged(events: Iterable[Event]) -> list[LogEvent]:
+    return [
+        LogEvent(each.node, datetime.fromtimestamp(each.at, UTC), encode(each), position)
+        for position, each in enumerate(events, 1)
+    ]
+
+
+def walked(seed: int, steps: int) -> list[Event]:
+    """Events of a walk, of checks that the service trusts, with work that should not be there."""
+    walk, chance = Walk(seed), random.Random(seed)
+    for _ in range(steps):
+        walk.step()
+        if chance.random() < 0.05:
+            node, job = chance.choice(walk.names), chance.random() < 0.5
+            walk.append(e.Occupied(walk.now, node, "7") if job else e.Vacated(walk.now, node))
+    return [
+        replace(each, check=AS_TRUSTED.get(each.check, each.check))
+        if isinstance(each, e.Verdict | e.Judged | e.DrainRequested)
+        else each
+        for each in walk.log
+    ]
+
+
+def folded(events: Iterable[LogEvent], begin: PoolLog | None = None) -> PoolLog:
+    log = begin or PoolLog(POOL)
+    log.take(list(events))
+    return log
+
+
+def parts(value: Any) -> Any:
+    """Everything that a value is made of, with its type and in its order."""
+    kind = type(value)
+    if isinstance(value, dict):
+        return kind, [(parts(key), parts(each)) for key, each in value.items()]
+    if isinstance(value, (list, tuple)) or kind.__name__ == "deque":
+        return kind, [parts(each) for each in value]
+    if is_dataclass(value):
+        return kind, [parts(getattr(value, each.name)) for each in fields(value)]
+    if hasattr(value, "__dict__") and not isinstance(value, str):
+        return kind, parts(vars(value))
+    return kind, value
+
+
+def restored(log: PoolLog) -> PoolLog:
+    found = from_snapshot(POOL, snapshot_of(log))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_snapshot_at_every_event_loses_nothing(seed: int) -> None:
+    """The restored state takes the next event, is stored again, and so on: each event is a cut."""
+    live, again = PoolLog(POOL), PoolLog(POOL)
+    found = logged(walked(seed, 150))
+    for each in found:
+        live.take([each])
+        again = restored(folded([each], again))
+        if each.position % 40 == 0 or each.position == len(found):
+            assert parts(again) == parts(live), each
+            now = each.at.timestamp()
+            assert decide(again.fleet, now) == decide(live.fleet, now)
+    assert live.outages.all and live.fleet.breakers.drains and live.incidents.count and live.drains.times
+
+
+def test_the_rest_of_the_log_leads_to_the_same_from_any_cut() -> None:
+    found = logged(walked(0, 400))
+    whole = parts(folded(found))
+    assert folded(found).fleet.breakers.trips
+    for cut in range(0, len(found), 61):
+        assert parts(folded(found[cut:], restored(folded(found[:cut])))) == whole, cut
+
+
+def test_of_other_code_or_damaged_it_is_no_snapshot() -> None:
+    good = snapshot_of(folded(logged(walked(1, 100))))
+    assert from_snapshot(POOL, good) is not None
+    assert from_snapshot("fleetpool-e00b", good) is None, "of another pool"
+    bad = [
+        replace(good, version="another"),
+        replace(good, position=good.position - 1),
+        replace(good, body=good.body[:-9]),
+        replace(good, body=b""),
+        *(replace(good, body=node_logs.zlib.compress(body)) for body in NO_FOLDS),
+    ]
+    assert [each for each in bad if from_snapshot(POOL, each) is not None] == []
+
+
+NO_FOLDS = (
+    b"",
+    b"null",
+    b'["object","PoolLog",["dict"]]',
+    b'["object","Popen",["dict","args","true"]]',
+    b'["data","NodeState"]',
+    b'["data","NodeState",1,2,3]',
+    b'["enum","Phase","nowhere"]',
+    b'["dict",1]',
+    b'["set",1]',
+    b"[" * 100000,
+)
+
+
+def test_a_value_that_is_not_known_is_refused_and_not_left_out() -> None:
+    log = PoolLog(POOL)
+    log.fleet.nodes["n"] = object()  # type: ignore[assignment]
+    with pytest.raises(fold_json.BadFold, match="object is not a class that is kept"):
+        snapshot_of(log)
+
+
+@pytest.fixture
+async def store() -> Store:
+    return await open_store(":memory:", bytes(32), FakeClock())
+
+
+async def append(store: Store, events: Iterable[LogEvent]) -> None:
+    def write(tx: Transaction) -> None:
+        for each in events:
+            tx.append_event(POOL, each)
+
+    await store.write(write)
+
+
+async def test_a_start_reads_the_snapshot_and_what_came_after_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_logs, "LEAST_EVENTS", 100)
+    found = logged(walked(2, 300))
+    await append(store, found[:400])
+    await NodeLogs(store).read(POOL)
+    await append(store, found[400:450])
+    taken: list[int] = []
+    take = PoolLog.take
+    monkeypatch.setattr(
+        PoolLog,
+        "take",
+        lambda log, events: (taken.extend(each.position for each in events), take(log, events)),
+    )
+    log = await NodeLogs(store).read(POOL)
+    assert taken == [*range(401, 451)]
+    assert parts(log) == parts(folded(found[:450]))
+
+
+@pytest.mark.parametrize("what", ["version", "body", "sealed"])
+async def test_a_snapshot_of_no_use_is_passed_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(node_logs, "LEAST_EVENTS", 100)
+    found = logged(walked(3, 300))[:400]
+    await append(store, found)
+    await NodeLogs(store).read(POOL)
+    kept = await store.read(lambda tx: tx.snapshot(POOL))
+    assert kept is not None and (kept.position, kept.version) == (400, VERSION)
+    if what == "sealed":
+        await damage(store)
+        assert await store.read(lambda tx: tx.snapshot(POOL)) is None
+    else:
+        changed = Snapshot(400, "of before", kept.body) if what == "version" else Snapshot(400, VERSION, b"x")
+        await store.write(lambda tx: tx.put_snapshot(POOL, changed))
+    assert parts(await NodeLogs(store).read(POOL)) == parts(folded(found))
+    again = await store.read(lambda tx: tx.snapshot(POOL))
+    assert again == kept, "the next start has one again"
+
+
+async def damage(store: Store) -> None:
+    """Change what lies in the database, as somebody without the store's key can."""
+
+    def write(tx: Any) -> None:
+        tx._connection.exec_driver_sql("UPDATE event_snapshots SET position = position - 1")
+
+    await store.write(write)
+
+
+def test_a_reserved_spare_and_a_registration_survive() -> None:
+    log = folded(
+        logged(
+            [
+                e.Registered(1.0, "n", "r", "l", Phase.DRAINED),
+                e.DrainRequested(2.0, "n", OURS, "v", "cpu"),
+            ]
+        )
+    )
+    assert restored(log).fleet.limits is LIMITS and restored(log).fleet.drained_by_us == 1
