@@ -10,6 +10,7 @@ its id keeps numbers of another one from being taken for its own.
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ MOST_RECORDS_BYTES = 1 << 20
 MOST_TRUSTED = 64
 LONGEST_PROBLEM = 160
 CHANGES = "changes"
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,8 @@ def _inventory_of(given: object, host: str) -> tuple[str, Hardware | None]:
         return "", None
     fields = document.Fields(given, "the answer's inventory")
     name = fields.text("id", document.LONGEST_NAME)
+    if not _HASH.fullmatch(name):
+        raise DocumentError("the id of its inventory is no hash")
     found = hardware.from_json(fields.value("found"), host=host)
     fields.finish()
     return name, found

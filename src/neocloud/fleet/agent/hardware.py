@@ -66,7 +66,7 @@ def read(tree: Tree, host: str, children: Children | None = None, *, is_pod: boo
         if outcome.found is None:
             not_run.append(NotRun(outcome.name, outcome.why[:LONGEST_TEXT]))
             continue
-        parts += outcome.found.parts
+        parts += [Part(*(_printable(text) for text in each)) for each in outcome.found.parts]
         not_run += [NotRun(each.check, each.why) for each in outcome.found.not_run]
         simulated = simulated or outcome.found.simulated
     ordered = sorted(parts, key=lambda each: (each.kind, each.slot))[:MOST_PARTS]
@@ -84,8 +84,12 @@ def _of_files(tree: Tree) -> Found:
 def _text(tree: Tree, name: str) -> str:
     """Return what a file says, printable and bounded; "" for what makers write who say nothing."""
     text = (tree.optional(name) or "").strip()
-    shown = "".join(each for each in text if each.isprintable())[:LONGEST_NAME]
+    shown = _printable(text)
     return "" if shown.lower() in PLACEHOLDERS else shown
+
+
+def _printable(text: str) -> str:
+    return "".join(each for each in text if each.isprintable())[:LONGEST_NAME]
 
 
 def _board(tree: Tree) -> Iterator[Part]:

@@ -26,7 +26,12 @@ from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.fleet.fleet_breaker import is_own_drain, room, within_room
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
+from neocloud.services.fleet.public import (
+    BackgroundSources,
+    InventorySource,
+    RecordedSource,
+    VerdictSources,
+)
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.maintenance import keep_reservations, window_events
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
@@ -116,7 +121,14 @@ class PoolReconciler:
     async def _record(self, scope: Scope) -> None:
         verdicts = [*(each for found in scope.answers for each in found), *scope.background]
         project = scope.pool.metadata.parent_id
-        found = new_events(scope.known, project, list(scope.workers.values()), verdicts, self._now())
+        workers = list(scope.workers.values())
+        inventories = [
+            each
+            for source in (*self._sources, *self._background)
+            if isinstance(source, InventorySource)
+            for each in source.inventories(scope.cluster_id, workers)
+        ]
+        found = new_events(scope.known, project, workers, verdicts, self._now(), inventories)
         await self._append(scope, found)
         for source in self._sources:
             if isinstance(source, RecordedSource):
