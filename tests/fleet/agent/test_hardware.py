@@ -19,7 +19,7 @@ from neocloud.fleet.agent.hardware import (
     shared_serials,
 )
 from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.parts import Part
+from neocloud.fleet.parts import Part, named
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 
@@ -94,6 +94,17 @@ def test_a_gpu_without_a_serial_number_is_known_by_its_uuid(node: Node) -> None:
     node.gpus("fail nvmlDeviceGetSerial 3")
     (gpu,) = [each for each in inventory(node).parts if each.kind == "gpu"]
     assert gpu.serial.startswith("GPU-")
+
+
+def test_a_failing_check_names_the_part_by_its_serial_number(node: Node) -> None:
+    """GPUs are a stand-in for NVML."""
+    node.gpus("", "remap_failed 1", "")
+    verdict, parts = node.verdicts()["row_remap_failed"], inventory(node).parts
+    assert verdict.status == "fail" and [each.serial for each in named(verdict.devices, parts)] == [
+        "1650000000001"
+    ]
+    healthy = node.verdicts()["ecc_uncorrected"]
+    assert healthy.status == "pass" and not healthy.devices
 
 
 def test_a_driver_that_hangs_does_not_hide_the_other_parts(

@@ -30,7 +30,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ReleaseNodeRequest,
 )
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.render import node_message
+from neocloud.services.fleet.render import Holders, holders_of, name_others, node_message
 from neocloud.services.fleet.types import plain
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
@@ -51,22 +51,33 @@ class Pool:
 
 
 async def get(call: Call, request: GetNodeRequest) -> Node:
-    pool, log, state = await _find(call, request.id, "get")
-    return _message(call, pool, log, state)
+    pool, log, state = await find_node(call, request.id, "get")
+    found = node_of(call, pool, log, state)
+    name_others(found, await _holders(call, "get"))
+    return found
+
+
+async def _holders(call: Call, verb: str) -> Holders:
+    pools = await pools_of(call, "", verb)
+    return holders_of([(pool.message.spec.cluster_id, (await fold_of(call, pool)).fleet) for pool in pools])
 
 
 async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse:
     found: list[Node] = []
     for pool in await pools_of(call, request.cluster_id, "list"):
         log = await fold_of(call, pool)
-        found += [_message(call, pool, log, state) for state in log.fleet.nodes.values()]
+        found += [node_of(call, pool, log, state) for state in log.fleet.nodes.values()]
     scope = f"{SERVICE_NAME}/{request.cluster_id}"
     items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)
+    if any(node.HasField("inventory") for node in items):
+        holders = await _holders(call, "list")
+        for node in items:
+            name_others(node, holders)
     return ListNodesResponse(items=items, next_page_token=token)
 
 
 async def list_events(call: Call, request: ListNodeEventsRequest) -> ListNodeEventsResponse:
-    pool, _, state = await _find(call, request.id, "get")
+    pool, _, state = await find_node(call, request.id, "get")
     scope = f"{SERVICE_NAME}/{request.id}/events"
     size = contract.page_size(request, default=100, most=MOST_EVENTS)
     after = int(contract.page_after(request.page_token, scope, numbers=1) or 0)
@@ -79,19 +90,19 @@ async def list_events(call: Call, request: ListNodeEventsRequest) -> ListNodeEve
 
 
 async def drain(call: Call, request: DrainNodeRequest) -> Write[Node]:
-    pool, log, state = await _find(call, request.id, "update")
+    pool, log, state = await find_node(call, request.id, "update")
     reason = plain(request.reason)
     if not reason:
         raise contract.bad_field("reason", "has no printable text; write why the node is drained")
-    owner = _owner(call)
+    owner = owner_of(call)
     if any(hold.owner == owner for hold in state.holds):
         raise contract.bad_state(request.id, f"You have drained {request.id} already. Release it first.")
     return _append(call, pool, log, state, lambda now: e.DrainRequested(now, state.node, owner, reason))
 
 
 async def release(call: Call, request: ReleaseNodeRequest) -> Write[Node]:
-    pool, log, state = await _find(call, request.id, "update")
-    owner = _owner(call)
+    pool, log, state = await find_node(call, request.id, "update")
+    owner = owner_of(call)
     if any(hold.owner == owner for hold in state.holds):
         return _append(call, pool, log, state, lambda now: e.DrainReleased(now, state.node, owner))
     if state.phase is Phase.TRIAGE:
@@ -109,20 +120,20 @@ def _append(
         made = event(now.timestamp())
         tx.append_event(pool.row.id, LogEvent(made.node, now, encode(made)))
         tx.enqueue(pool.row.id, now)
-        return _message(call, pool, log, state)
+        return node_of(call, pool, log, state)
 
     async def complete(_: Node) -> Node:
         known = await fold_of(call, pool)
-        return _message(call, pool, known, known.fleet.nodes[state.node])
+        return node_of(call, pool, known, known.fleet.nodes[state.node])
 
     return Write(work, complete=complete)
 
 
-def _owner(call: Call) -> str:
+def owner_of(call: Call) -> str:
     return f"{OPERATOR_PREFIX}{call.subject.id if call.subject else ''}"
 
 
-async def _find(call: Call, node_id: str, verb: str) -> tuple[Pool, PoolLog, NodeState]:
+async def find_node(call: Call, node_id: str, verb: str) -> tuple[Pool, PoolLog, NodeState]:
     cluster_id, _, name = node_id.partition("/")
     for pool in await pools_of(call, cluster_id, verb) if cluster_id and name else ():
         log = await fold_of(call, pool)
@@ -162,7 +173,7 @@ async def fold_of(call: Call, pool: Pool) -> PoolLog:
         raise ApiError(contract.Code.DATA_LOSS, text) from error
 
 
-def _message(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
+def node_of(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
     incident = log.incidents.by_node.get(state.node)
     outages = log.outages.of(state.node, incident.evidence) if incident else ()
     node = node_message(state, incident, call.dependencies.clock.now(), outages)
