@@ -38,6 +38,8 @@ OTHERS = {
         "check_runs.py": "what active checks found, from their log: the source and the API use it",
         "health_checks.py": "the API of active checks",
         "break_fix.py": "requests for repairs and their events, for tenants too",
+        "descriptions.py": "the API of labels, places and parts of nodes",
+        "hardware_ids.py": "serial numbers in the events of repairs",
         "credits.py": "what of a cluster is not charged, for billing",
         "metrics.py": "what /metrics tells of nodes",
         "fleet_breaker.py": "one breaker over all pools, from the drains of all of them",

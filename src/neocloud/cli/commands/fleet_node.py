@@ -210,5 +210,6 @@ def _moment(at: float) -> str:
 
 def _details(event: dict[str, Any]) -> str:
     left_out = {"position", "type", "at", "node", "boot", "version", "source", "scope"}
-    known = ((name, value) for name, value in event.items() if name not in left_out and value != "")
+    counted = {name: len(value) if isinstance(value, list) else value for name, value in event.items()}
+    known = ((name, value) for name, value in counted.items() if name not in left_out and value != "")
     return ", ".join(f"{name}={value}" for name, value in known)
