@@ -74,11 +74,11 @@ async def test_in_workers_only_the_agent_runs_beside_it_with_the_images_own_prog
     with no word of a tenant in the command."""
     engine = RecordingEngine()
     agents = PodAgents(engine)  # pyright: ignore[reportArgumentType]
-    await agents.ask("c", "worker-0", after=3, of="$(id)", trusted=["a", "b"], seconds=1)
+    await agents.ask("c", "worker-0", after=3, of="$(id)", trusted=["a", "b"], inventory="0f", seconds=1)
     await agents.install("c", "worker-0", b"program", 1)
     asked, installed = engine.commands
     assert asked[:3] == ["/usr/bin/python3", "-I", "/run/neocloud/agent/agent.pyz"]
-    assert asked[-6:] == ["--after", "3", "--of", "$(id)", "--trusted", "a,b"], "words, and no shell"
+    assert asked[-8:-2] == ["--after", "3", "--of", "$(id)", "--trusted", "a,b"], "words, and no shell"
     assert installed[:2] == ["/bin/sh", "-c"] and installed == [*INSTALL]
     assert not any("jail" in word for word in (*asked, *installed))
 

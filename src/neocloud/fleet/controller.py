@@ -18,6 +18,7 @@ from neocloud.fleet.ladder import next_action
 from neocloud.fleet.lemons import Lemons
 from neocloud.fleet.lifecycle import NodeState, advance, note
 from neocloud.fleet.limits import Limits
+from neocloud.fleet.part_history import PartHistory
 
 RACK_EVIDENCE = "rack:"
 WORKING = (Phase.IN_SERVICE, Phase.SUSPECT)
@@ -43,6 +44,7 @@ class Fleet:
         self.nodes: dict[str, NodeState] = {}
         self.breakers = Breakers(limits)
         self.lemons = Lemons(limits)
+        self.parts = PartHistory(limits)
         self.phases: Counter[Phase] = Counter()
         self.unsettled: dict[str, None] = {}
         """In the order in which they became so; a dict, because the order of a set differs between runs."""
@@ -69,6 +71,7 @@ class Fleet:
         other.nodes, other.unsettled = self.nodes.copy(), self.unsettled.copy()
         other.draining = self.draining.copy()
         other.breakers, other.lemons = self.breakers.copy(), self.lemons.copy()
+        other.parts = self.parts.copy()
         other.phases, other.open_faults = self.phases.copy(), self.open_faults.copy()
         other.out_of_rack = self.out_of_rack.copy()
         other.draining_of_job = self.draining_of_job.copy()
@@ -93,6 +96,7 @@ class Fleet:
         self.nodes[event.node] = after
         self.breakers.observe(event, before, after, len(self.nodes))
         self.lemons.observe(event, before)
+        self.parts.observe(event, before, after)
         if after.phase is Phase.DRAINING:
             self.draining[event.node] = None
         else:
@@ -247,7 +251,7 @@ class _Planning:
         if hold is not None and state.moved_at < hold.at and not state.faults:
             self._order(e.Moved(self.now, state.node, Phase.QUARANTINED_RACK, OURS), "its rack is out")
             return
-        if not state.is_repaired and (why := self.fleet.lemons.reason(state.node, self.now)):
+        if not state.is_repaired and (why := self._lemon(state)):
             self._order(e.Moved(self.now, state.node, Phase.TRIAGE, OURS), why)
             return
         if state.is_repaired or not (state.faults or state.has_failed_test):
@@ -269,6 +273,10 @@ class _Planning:
         deadline = self.now + self.limits.step_deadline[action]
         step = e.StepStarted(self.now, state.node, action, state.attempts + 1, deadline)
         self._order(step, f"{action.value} after {state.tried.value}")
+
+    def _lemon(self, state: NodeState) -> str:
+        """Return why the node, or one of its parts, counts as a lemon, or ""."""
+        return self.fleet.lemons.reason(state.node, self.now) or self.fleet.parts.reason(state, self.now)
 
     def _verify(self, state: NodeState, suite: Suite, why: str) -> None:
         deadline = self.now + self.limits.verify_deadline[suite]

@@ -15,6 +15,7 @@ from typing import Any, cast, get_type_hints
 
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Event
+from neocloud.fleet.parts import LONGEST, MOST_PARTS, Part
 
 MAX_TEXT = 4000
 """Longest text of an event; samples of probes are cut before."""
@@ -25,12 +26,16 @@ TYPES: Mapping[str, type[Event]] = {
         *(e.Registered, e.Booted, e.Verdict, e.Judged, e.DrainRequested, e.DrainReleased, e.Drained),
         *(e.StepStarted, e.StepEnded, e.VerificationStarted, e.VerificationEnded),
         *(e.SpareReserved, e.Attached, e.Returned, e.Assigned, e.Unassigned, e.Moved),
-        *(e.Occupied, e.Vacated, e.RecordElsewhere),
+        *(e.Occupied, e.Vacated, e.RecordElsewhere, e.InventoryChanged, e.Labelled, e.Placed),
     )
 }
 """Every event that is stored, by the name under which it is."""
 
-ADDED: Mapping[tuple[str, str], object] = {("Judged", "by"): "", ("DrainRequested", "is_dead"): False}
+ADDED: Mapping[tuple[str, str], object] = {
+    ("Judged", "by"): "",
+    ("DrainRequested", "is_dead"): False,
+    ("Verdict", "devices"): "",
+}
 """Values of fields that events of older releases lack, by event and field."""
 
 _HINTS = {name: get_type_hints(found) for name, found in TYPES.items()}
@@ -80,6 +85,8 @@ def decode(body: bytes) -> Event:
 def _checked(name: str, field: str, value: object, wanted: type) -> object:
     """Return the value as the field's type. Raises BadEvent."""
     where = f"{name}.{field}"
+    if wanted == tuple[Part, ...]:
+        return _parts(where, value)
     if issubclass(wanted, StrEnum):
         try:
             return wanted(value)  # type: ignore[arg-type]
@@ -94,3 +101,23 @@ def _checked(name: str, field: str, value: object, wanted: type) -> object:
     if isinstance(value, str) and len(value) > MAX_TEXT:
         raise BadEvent(f"{where} is longer than {MAX_TEXT} characters")
     return value
+
+
+def _parts(where: str, value: object) -> tuple[Part, ...]:
+    """Return the parts of a node, each a list of its fields."""
+    if not isinstance(value, list | tuple):
+        raise BadEvent(f"{where} is not a list")
+    rows = cast(list[object], value)
+    if len(rows) > MOST_PARTS:
+        raise BadEvent(f"{where} has more than {MOST_PARTS} entries")
+    return tuple(_part(where, row) for row in rows)
+
+
+def _part(where: str, row: object) -> Part:
+    values = cast(list[object], row) if isinstance(row, list | tuple) else []
+    texts = [each for each in values if isinstance(each, str)]
+    if len(values) != len(Part._fields) or len(texts) < len(values):
+        raise BadEvent(f"{where} has an entry that is not {len(Part._fields)} texts")
+    if any(len(each) > LONGEST for each in texts):
+        raise BadEvent(f"{where} has a text of more than {LONGEST} characters")
+    return Part(*texts)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from neocloud.fleet.actions import Action
+from neocloud.fleet.parts import Part, Reader
 
 OURS = "neocloud"
 """Owner of the drains that the controller orders. Every other owner is foreign."""
@@ -100,6 +101,8 @@ class Verdict(Event):
     scope: Scope = Scope.NODE
     is_fatal: bool = False
     """Whether the workload is dead already, so that a drain takes nothing from it."""
+    devices: str = ""
+    """The devices that it speaks of, with commas: slots of parts of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +219,36 @@ class Moved(Event):
     """An operator, or the controller that ran out of steps, moved the node to another phase."""
 
     to: Phase
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryChanged(Event):
+    """The node has other parts than it said before."""
+
+    reader: Reader
+    parts: tuple[Part, ...]
+    is_complete: bool = True
+    """Whether every part answered: of one that did not, nothing is known."""
+    simulated: str = ""
+    """What was not real; "" where everything was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled(Event):
+    """An operator gave the node a label, or took it away with an empty value."""
+
+    key: str
+    value: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Event):
+    """An operator said where the node is. What is not known is ""."""
+
+    rack: str
+    leaf: str
+    spine: str
+    nvlink_domain: str
     by: str

@@ -73,16 +73,24 @@ class Lemons:
         record = self.records.get(node)
         if record is None or record.failures < self.limits.lemon_failures:
             return ""
-        mean, shape = fleet_rate(self.records.values(), now)
-        days = (now - record.since) / DAY
-        chance = exceeds(shape + record.failures, shape / mean + days, self.limits.lemon_factor * mean)
-        if chance < self.limits.lemon_probability:
-            return ""
-        return (
-            f"lemon: failed {record.failures} times in {days:.1f} days, where the fleet's rate expects"
-            f" {mean * days:.1f}; above {self.limits.lemon_factor:g} times that rate with probability"
-            f" {chance:.2f}"
-        )
+        why = excess_of_failures(record, self.records.values(), self.limits, now)
+        return f"lemon: {why}" if why else ""
+
+
+def excess_of_failures(record: Record, others: Iterable[Record], limits: Limits, now: float) -> str:
+    """Return how far one fails more often than its fleet, which it is one of; "" if it does not."""
+    mean, shape = fleet_rate(others, now)
+    if not mean:
+        return ""
+    days = (now - record.since) / DAY
+    chance = exceeds(shape + record.failures, shape / mean + days, limits.lemon_factor * mean)
+    if chance < limits.lemon_probability:
+        return ""
+    return (
+        f"failed {record.failures} times in {days:.1f} days, where the fleet's rate expects"
+        f" {mean * days:.1f}; above {limits.lemon_factor:g} times that rate with probability"
+        f" {chance:.2f}"
+    )
 
 
 def fleet_rate(records: Iterable[Record], now: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
+from neocloud.fleet.descriptions import inventory_after, labels_after
 from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
 
 HISTORY_SECONDS = 7 * 86400.0
@@ -102,6 +103,10 @@ class NodeState:
     """Whether a job runs on it that should not have started."""
     occupied_at: float = -math.inf
     """When `is_occupied` last changed."""
+    inventory: e.InventoryChanged | None = None
+    """Its parts as they were last read."""
+    labels: tuple[e.Labelled, ...] = ()
+    placed: e.Placed | None = None
 
     def is_schedulable(self, now: float) -> bool:
         """Return whether new work may start on the node."""
@@ -155,6 +160,8 @@ def advance(state: NodeState, event: Event) -> NodeState:
             return replace(state, findings=(*others, (event.check, event.at)))
         case e.Moved():
             return _moved(state, event)
+        case e.InventoryChanged() | e.Labelled() | e.Placed():
+            return _described(state, event)
         case _:
             return state
 
@@ -164,6 +171,17 @@ def _registered(state: NodeState, event: e.Registered) -> NodeState:
         return state
     phase = event.phase if event.phase in BY_HAND else Phase.ORDERED
     return replace(state, rack=event.rack, leaf=event.leaf, phase=phase, since=event.at)
+
+
+def _described(state: NodeState, event: e.InventoryChanged | e.Labelled | e.Placed) -> NodeState:
+    if isinstance(event, e.InventoryChanged):
+        inventory = inventory_after(state.inventory, event)
+        return state if inventory is state.inventory else replace(state, inventory=inventory)
+    if isinstance(event, e.Labelled):
+        labels = labels_after(state.labels, event)
+        return state if labels is state.labels else replace(state, labels=labels)
+    is_late = state.placed is not None and event.at <= state.placed.at
+    return state if is_late else replace(state, placed=event, leaf=event.leaf or state.leaf)
 
 
 def _work(state: NodeState, event: e.Assigned | e.Unassigned | e.Occupied | e.Vacated) -> NodeState:

@@ -72,10 +72,10 @@ class Bundle:
             agent.kill()
             agent.wait()
 
-    def ask(self, after: int = 0, of: str = "", trusted: str = "") -> Answer:
+    def ask(self, after: int = 0, of: str = "", trusted: str = "", inventory: str = "") -> Answer:
         folders = ("--spool", str(self.spool), "--last", str(self.last))
         command = [sys.executable, "-I", "-S", str(self.program), "carry", *folders]
-        command += ["--after", str(after), "--of", of, "--trusted", trusted]
+        command += ["--after", str(after), "--of", of, "--trusted", trusted, "--inventory", inventory]
         ran = subprocess.run(command, capture_output=True, check=True, timeout=30)
         return carry.decode(ran.stdout, host="node-1", at=time.time())
 
@@ -105,6 +105,21 @@ def test_an_agent_is_asked_before_it_has_checked_and_killed_and_asked_again(bund
     assert more.n > said.n
     told = [(each.check, each.status.value) for document in more.changes for each in document.verdicts]
     assert told == [("mount_missing", "fail")], "after kill -9 nothing is said twice"
+
+
+def test_the_parts_of_a_pod_are_its_gpus_and_told_when_they_change(bundle: Bundle) -> None:
+    """By the stand-in for NVML; the disks, adapters and serial number of the tree are the host's."""
+    bundle.node.gpus("serial A", "serial B")
+    with bundle.watching():
+        wait_until(lambda: bundle.ask().inventory, "it has read the parts")
+        said = bundle.ask()
+        assert said.inventory is not None and said.inventory.simulated
+        assert [(each.kind, each.serial) for each in said.inventory.parts] == [("gpu", "A"), ("gpu", "B")]
+        assert bundle.ask(inventory=said.inventory_id).inventory is None, "the asker has it"
+        bundle.node.gpus("serial A", "serial C")
+        wait_until(lambda: bundle.ask(inventory=said.inventory_id).inventory, "it has read others")
+    changed = bundle.ask(inventory=said.inventory_id).inventory
+    assert changed is not None and [each.serial for each in changed.parts] == ["A", "C"]
 
 
 def test_a_tenant_who_writes_over_a_file_by_a_link_changes_nothing(bundle: Bundle) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from neocloud.fleet.agent.document import MOST_BYTES, DocumentError
-from neocloud.fleet.agent.found import Part
 from neocloud.fleet.agent.hardware import (
     MOST_PARTS,
     Hardware,
@@ -20,6 +19,7 @@ from neocloud.fleet.agent.hardware import (
     shared_serials,
 )
 from neocloud.fleet.agent.tree import Tree
+from neocloud.fleet.parts import Part, named
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 
@@ -85,7 +85,7 @@ def test_gpus_have_serial_number_and_firmware_and_one_that_fails_is_named(node: 
     node.gpus("", "handle 15")
     found = inventory(node)
     (gpu,) = [each for each in found.parts if each.kind == "gpu"]
-    assert gpu == replace(GPU, firmware="96.00.00.00.01 G520.0200.00.05")
+    assert gpu == GPU._replace(firmware="96.00.00.00.01 G520.0200.00.05")
     assert [each.check for each in found.not_run] == ["gpu 1"]
     assert found.simulated
 
@@ -94,6 +94,17 @@ def test_a_gpu_without_a_serial_number_is_known_by_its_uuid(node: Node) -> None:
     node.gpus("fail nvmlDeviceGetSerial 3")
     (gpu,) = [each for each in inventory(node).parts if each.kind == "gpu"]
     assert gpu.serial.startswith("GPU-")
+
+
+def test_a_failing_check_names_the_part_by_its_serial_number(node: Node) -> None:
+    """GPUs are a stand-in for NVML."""
+    node.gpus("", "remap_failed 1", "")
+    verdict, parts = node.verdicts()["row_remap_failed"], inventory(node).parts
+    assert verdict.status == "fail" and [each.serial for each in named(verdict.devices, parts)] == [
+        "1650000000001"
+    ]
+    healthy = node.verdicts()["ecc_uncorrected"]
+    assert healthy.status == "pass" and not healthy.devices
 
 
 def test_a_driver_that_hangs_does_not_hide_the_other_parts(
@@ -129,7 +140,7 @@ def test_a_list_is_read_as_it_was_written() -> None:
         json.dumps({**json.loads(encode(HOST)), "format": 99}).encode(),
         json.dumps({**json.loads(encode(HOST)), "host": "\x1b[2J"}).encode(),
         json.dumps({**json.loads(encode(HOST)), "parts": [{"kind": "gpu"}]}).encode(),
-        json.dumps({**json.loads(encode(HOST)), "parts": [vars(DISK)] * (MOST_PARTS + 1)}).encode(),
+        json.dumps({**json.loads(encode(HOST)), "parts": [DISK._asdict()] * (MOST_PARTS + 1)}).encode(),
     ],
 )
 def test_a_list_that_a_host_made_up_is_refused(data: bytes) -> None:
@@ -146,19 +157,19 @@ def test_the_same_parts_are_no_change() -> None:
 
 
 def test_a_part_that_was_replaced_is_one_removed_and_one_added() -> None:
-    new = replace(GPU, serial="1650000000009")
+    new = GPU._replace(serial="1650000000009")
     assert changes(new, DISK) == [(GPU.serial, "removed"), (new.serial, "added")]
 
 
 def test_firmware_and_slot_are_told_with_what_they_were() -> None:
-    assert changes(replace(GPU, firmware="96.00.00.00.02"), DISK) == [
+    assert changes(GPU._replace(firmware="96.00.00.00.02"), DISK) == [
         (GPU.serial, "firmware 96.00.00.00.01 before")
     ]
-    assert changes(GPU, replace(DISK, slot="nvme3")) == [(DISK.serial, "in nvme0 before")]
+    assert changes(GPU, DISK._replace(slot="nvme3")) == [(DISK.serial, "in nvme0 before")]
 
 
 def test_two_hosts_with_one_serial_number_are_named() -> None:
-    other = Hardware("node-2", "boot-9", [GPU, replace(DISK, serial="")])
-    nameless: dict[str, Any] = {"parts": [replace(DISK, serial="")]}
+    other = Hardware("node-2", "boot-9", [GPU, DISK._replace(serial="")])
+    nameless: dict[str, Any] = {"parts": [DISK._replace(serial="")]}
     hosts = [HOST, other, Hardware("node-3", "boot-4", **nameless), HOST]
     assert shared_serials(hosts) == {("gpu", GPU.serial): ["node-1", "node-2"]}

@@ -15,12 +15,14 @@ import pytest
 
 from neocloud.core.store.event_log import LogEvent
 from neocloud.fleet import events as e
-from neocloud.fleet.agent import carry, document
-from neocloud.fleet.agent.document import Document
+from neocloud.fleet.agent import carry, document, hardware
+from neocloud.fleet.agent.document import Document, NotRun
+from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Phase, Status, Verdict
 from neocloud.fleet.lifecycle import Attempt, NodeState
+from neocloud.fleet.parts import Part, Reader
 from neocloud.services.fleet.node_agents import AGENT, OF_PODS, NodeAgents
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.act import verification
@@ -49,6 +51,8 @@ class Pod:
     is_installed: bool = True
     asked: list[tuple[int, str]] = field(default_factory=list)
     trusted: Sequence[str] = ()
+    known: str = ""
+    """Id of the inventory that the asker has."""
     change: Callable[[bytes], bytes] = lambda data: data
     spool: Spool = field(init=False)
 
@@ -70,15 +74,31 @@ class Pod:
         self.spool.append("changes", {"document": document.to_json(self.said(*verdicts))})
         carry.write_last(self.base / "last", self.said(*verdicts))
 
+    def has(self, *parts: Part, not_run: Sequence[NotRun] = ()) -> None:
+        carry.write_inventory(
+            self.base / "last", Hardware("worker-0", "kernel", parts, not_run, "a stand-in")
+        )
+
     async def ask(
-        self, cluster_id: str, worker: str, *, after: int, of: str, trusted: Sequence[str], seconds: float
+        self,
+        cluster_id: str,
+        worker: str,
+        *,
+        after: int,
+        of: str,
+        trusted: Sequence[str],
+        inventory: str,
+        seconds: float,
     ) -> bytes:
         if not self.is_installed:
             raise WorkersUnreachable("its agent does not run: no such file")
         self.asked.append((after, of))
         self.trusted = trusted
         folders = (self.base / "spool", self.base / "last", self.base / "agent.pyz")
-        said = carry.answer(*folders, after=after, of=of, trusted=",".join(trusted), now=self.now)
+        self.known = inventory
+        said = carry.answer(
+            *folders, after=after, of=of, trusted=",".join(trusted), now=self.now, inventory=inventory
+        )
         return self.change(said)
 
     async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:
@@ -247,6 +267,10 @@ OTHER = document.to_json(Document("worker-1", "kernel", 1.0, 1.0))
         forged(last=[]),
         forged(now_s="soon"),
         forged(has_more=1),
+        forged(inventory=[]),
+        forged(inventory={"id": "--after", "found": hardware.to_json(Hardware("worker-0", "kernel", []))}),
+        forged(inventory={"id": "0" * 64, "found": hardware.to_json(Hardware("worker-1", "kernel", []))}),
+        forged(inventory={"id": "0" * 64, "found": {"parts": []}}),
     ],
 )
 async def test_an_answer_that_is_forged_is_unknown_and_acknowledges_nothing(
@@ -341,3 +365,99 @@ async def test_checks_in_shadow_neither_pass_nor_fail_a_verification(pod: Pod) -
     later = replace(fails, status=Status.PASS, at=6.5)
     assert ended([passes], [fails, later], shadow="") == [True], "its last word counts"
     assert ended([passes], [], shadow="shadow") == [], "a source that said nothing is waited for"
+
+
+GPU = Part("gpu", "0000:18:00.0", "NVIDIA H100", "SERIAL-1", "96.00")
+
+
+def pool(*events: e.Event) -> PoolLog:
+    log = PoolLog("pool")
+    first = (e.Registered(1.0, "worker-0", "", "", Phase.DRAINED), e.Booted(1.0, "worker-0", WORKER.boot))
+    add(log, *first, *events)
+    return log
+
+
+def add(log: PoolLog, *events: e.Event) -> None:
+    log.take(
+        [
+            LogEvent(each.node, START, encode(each), position)
+            for position, each in enumerate(events, log.position + 1)
+        ]
+    )
+
+
+def changed(log: PoolLog, agents: NodeAgents, now: float) -> list[e.InventoryChanged]:
+    """Append what one look finds of the node's parts, and return it."""
+    found = new_events(log, "tenant", [WORKER], [], now, agents.inventories("c", [WORKER]))
+    inventories = [each for each in found if isinstance(each, e.InventoryChanged)]
+    add(log, *inventories)
+    return inventories
+
+
+async def test_the_parts_of_a_pod_become_an_event_when_they_change(pod: Pod) -> None:
+    log, agents = pool(), source(pod)
+    pod.writes()
+    pod.has(GPU)
+    await look(agents)
+    (event,) = changed(log, agents, 1000.0)
+    assert event.parts == (GPU,) and event.reader is Reader.POD and event.simulated == "a stand-in"
+    await look(agents)
+    assert len(pod.known) == 64, "it is sent again only when it changes"
+    assert changed(log, agents, 3000.0) == []
+    again = source(pod)
+    await look(again)
+    assert changed(log, again, 4000.0) == [], "nor is it an event again when the server starts again"
+    pod.has(GPU._replace(serial="SERIAL-2"))
+    await look(again)
+    (event,) = changed(log, again, 5000.0)
+    assert [each.serial for each in event.parts] == ["SERIAL-2"]
+    (place,) = log.fleet.parts.records["gpu", "SERIAL-1"].places
+    assert (place.since, place.until) == (1000.0, 5000.0)
+
+
+async def test_a_pod_that_changes_its_parts_all_the_time_writes_one_event_in_ten_minutes(pod: Pod) -> None:
+    log, agents = pool(), source(pod)
+    pod.writes()
+    told = 0
+    for number in range(30):
+        pod.has(GPU._replace(serial=f"FORGED-{number}"))
+        await look(agents)
+        told += len(changed(log, agents, 1000.0 + 100 * number))
+    assert told == 5
+
+
+async def test_a_pod_tells_of_gpus_alone_bounded_and_each_once(pod: Pod) -> None:
+    """Its files of the host are not its own, and a list of any length is cut."""
+    log, agents = pool(), source(pod)
+    pod.writes()
+    many = [GPU._replace(slot=f"{number:04x}", serial=f"S{number}\u00b0") for number in range(500)]
+    host = Part("system", "host", "XE9680", "SERIAL-OF-HOST")
+    pod.has(host, GPU, GPU._replace(slot="0000:99:00.0"), *many)
+    await look(agents)
+    (event,) = changed(log, agents, 100.0)
+    assert {each.kind for each in event.parts} == {"gpu"} and len(event.parts) == 64
+    assert len({each.serial for each in event.parts}) == 64
+    assert all(text.isascii() and text.isprintable() for part in event.parts for text in part)
+
+
+async def test_a_gpu_that_does_not_answer_is_not_gone(pod: Pod) -> None:
+    log, agents = pool(), source(pod)
+    pod.writes()
+    pod.has(GPU)
+    await look(agents)
+    changed(log, agents, 100.0)
+    pod.has(not_run=[NotRun("gpus", "NVML does not answer")])
+    await look(agents)
+    assert changed(log, agents, 3000.0) == []
+
+
+async def test_a_node_that_leaves_its_cluster_has_no_parts_any_more(pod: Pod) -> None:
+    log, agents = pool(), source(pod)
+    pod.writes()
+    pod.has(GPU)
+    await look(agents)
+    changed(log, agents, 100.0)
+    found = new_events(log, "tenant", [], [], 200.0)
+    add(log, *found)
+    assert log.fleet.parts.records["gpu", "SERIAL-1"].open_places == ()
+    assert not [each for each in new_events(log, "tenant", [], [], 300.0) if type(each) is e.InventoryChanged]

@@ -92,10 +92,13 @@ def events(
     wanted = {"cluster_id": cluster_id, "node": node, "limit": limit}
     answer = cloud.client.call(f"{SERVICE}/ListEvents{suffix}", wanted)
     rows = (
-        (f"{contract.to_datetime(each.at):%Y-%m-%d %H:%M:%S}", each.node, _type(each), each.ticket, each.text)
+        (
+            *(f"{contract.to_datetime(each.at):%Y-%m-%d %H:%M:%S}", each.node, _type(each), each.ticket),
+            *(each.hardware_id or "-", each.text),
+        )
         for each in answer.items
     )
-    view = table(["AT, UTC", "NODE", "EVENT", "TICKET", "WHAT"], rows)
+    view = table(["AT, UTC", "NODE", "EVENT", "TICKET", "HARDWARE", "WHAT"], rows)
     show(output, contract.to_document(answer), view, empty="Nothing has broken.")
 
 

@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neocloud.cli.commands import fleet_node_parts
+from neocloud.cli.commands.fleet_node_lookup import SERVICE, NodeArgument, find, name_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.target import profile_of
-from neocloud.client.connection import Client, connect
-from neocloud.client.errors import ClientError
+from neocloud.client.connection import connect
 from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node
 
-SERVICE = "neocloud.fleet.v1.NodeService"
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
-NodeArgument = Annotated[
-    str,
-    typer.Argument(metavar="CLUSTER/NODE", help="The cluster, by name or id, and the node: bank/worker-0."),
-]
-
 app = command_group(
     """Health of nodes: the workers of Slurm clusters with --auto-repair. For operators of the cloud.
 
@@ -36,8 +31,12 @@ Examples:
   neo fleet node certificates
   neo fleet node drain bank/worker-0 "swap the cable"
   neo fleet node release bank/worker-0
+  neo fleet node inventory bank/worker-0 --changes
+  neo fleet node update bank/worker-0 --label team=vision
 """
 )
+app.command()(fleet_node_parts.inventory)
+app.command()(fleet_node_parts.update)
 
 
 @app.command("list")
@@ -51,7 +50,7 @@ def list_nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> N
     """
     with connect(profile_of(context)) as client:
         nodes = list(client.list_all(f"{SERVICE}/List"))
-    rows = ((_name(node), node.phase, node.job or "-", _held_by(node), _why(node)) for node in nodes)
+    rows = ((name_of(node), node.phase, node.job or "-", _held_by(node), _why(node)) for node in nodes)
     view = table(["NODE", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
     empty = (
         "No node is watched. Watch the workers of a new cluster: neo slurm cluster create NAME --auto-repair"
@@ -68,7 +67,7 @@ def get(context: typer.Context, node: NodeArgument, output: OutputOption = Forma
       neo fleet node get bank/worker-0
     """
     with connect(profile_of(context)) as client:
-        found = _find(client, node)
+        found = find(client, node)
     show(output, contract.to_document(found), fields_table(_fields(found)))
 
 
@@ -87,7 +86,7 @@ def events(
       neo fleet node events bank/worker-0 --limit 500 --output json
     """
     with connect(profile_of(context)) as client:
-        found = list(client.list_all(f"{SERVICE}/ListEvents", {"id": _find(client, node).id}))[-limit:]
+        found = list(client.list_all(f"{SERVICE}/ListEvents", {"id": find(client, node).id}))[-limit:]
     documents = [{"position": each.position, **json.loads(each.json)} for each in found]
     rows = ((_moment(each["at"]), each["type"], _details(each)) for each in documents)
     show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
@@ -133,9 +132,9 @@ def drain(
       neo fleet node drain bank/worker-0 "swap the cable"
     """
     with connect(profile_of(context)) as client:
-        found = _find(client, node)
+        found = find(client, node)
         client.call(f"{SERVICE}/Drain", {"id": found.id, "reason": reason})
-    say(f"{_name(found)} takes no new jobs. Release it: neo fleet node release {_name(found)}")
+    say(f"{name_of(found)} takes no new jobs. Release it: neo fleet node release {name_of(found)}")
 
 
 @app.command()
@@ -149,23 +148,9 @@ def release(context: typer.Context, node: NodeArgument) -> None:
       neo fleet node release bank/worker-0
     """
     with connect(profile_of(context)) as client:
-        found = _find(client, node)
+        found = find(client, node)
         client.call(f"{SERVICE}/Release", {"id": found.id})
-    say(f"{_name(found)} returns to service once it is verified. See: neo fleet node get {_name(found)}")
-
-
-def _find(client: Client, named: str) -> "Node":
-    cluster, _, name = named.partition("/")
-    for node in client.list_all(f"{SERVICE}/List"):
-        if cluster in (node.cluster_id, node.cluster_name) and node.name == name:
-            return node
-    raise ClientError(
-        "NOT_FOUND", f"There is no node {named!r}", "Write CLUSTER/NODE as they are in: neo fleet node list"
-    )
-
-
-def _name(node: "Node") -> str:
-    return f"{node.cluster_name or node.cluster_id}/{node.name}"
+    say(f"{name_of(found)} returns to service once it is verified. See: neo fleet node get {name_of(found)}")
 
 
 def _held_by(node: "Node") -> str:
@@ -180,7 +165,7 @@ def _why(node: "Node") -> str:
 
 
 def _fields(node: "Node") -> Iterator[tuple[str, object]]:
-    yield "Node", f"{_name(node)} ({node.id})"
+    yield "Node", f"{name_of(node)} ({node.id})"
     yield "Phase", f"{node.phase} since {_time(node.phase_since)}"
     yield "Takes new jobs", "yes" if node.is_schedulable else "no"
     if node.problem:
@@ -201,8 +186,27 @@ def _fields(node: "Node") -> Iterator[tuple[str, object]]:
         yield "Verified", f"{_time(of.issued_at)} ({of.suite}), until {_time(of.valid_until)}, boot {of.boot}"
     else:
         yield "Verified", "not since its last start"
+    yield from _described(node)
     if node.HasField("last_incident"):
         yield from _incident(node.last_incident)
+
+
+def _described(node: "Node") -> Iterator[tuple[str, object]]:
+    if node.labels:
+        yield "Labels", ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items()))
+    place = ((name, getattr(node.topology, name)) for name in ("rack", "leaf", "spine", "nvlink_domain"))
+    if known := [f"{name.replace('_', ' ')} {value}" for name, value in place if value]:
+        yield "Place", ", ".join(known)
+    if not node.HasField("inventory"):
+        return
+    said = "by the agent of its host" if node.inventory.reader == "host" else "by the agent in its pod"
+    yield "Parts", f"{len(node.inventory.parts)}, said {said}, {_time(node.inventory.at)}"
+    if node.inventory.simulated:
+        yield "  simulated", node.inventory.simulated
+    for part in node.inventory.parts:
+        told = (part.model, f"serial {part.serial or '-'}", f"firmware {part.firmware or '-'}")
+        also = [f"also in {', '.join(part.also_in)}"] if part.also_in else []
+        yield f"  {part.kind} {part.slot}", ", ".join(each for each in (*told, *also) if each)
 
 
 def _incident(incident: Any) -> Iterator[tuple[str, object]]:
@@ -236,5 +240,6 @@ def _moment(at: float) -> str:
 
 def _details(event: dict[str, Any]) -> str:
     left_out = {"position", "type", "at", "node", "boot", "version", "source", "scope"}
-    known = ((name, value) for name, value in event.items() if name not in left_out and value != "")
+    counted = {name: len(value) if isinstance(value, list) else value for name, value in event.items()}
+    known = ((name, value) for name, value in counted.items() if name not in left_out and value != "")
     return ", ".join(f"{name}={value}" for name, value in known)

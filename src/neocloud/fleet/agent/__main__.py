@@ -57,7 +57,8 @@ def _check(given: argparse.Namespace) -> int:
 
 
 def _inventory(given: argparse.Namespace) -> int:
-    found = hardware.read(Tree(Path(given.root)), given.host or socket.gethostname())
+    host = given.host or socket.gethostname()
+    found = hardware.read(Tree(Path(given.root)), host, is_pod=given.pod)
     os.write(sys.stdout.fileno(), hardware.encode(found) + b"\n")
     return 0
 
@@ -83,6 +84,7 @@ def _carry(given: argparse.Namespace) -> int:
         of=given.of,
         trusted=given.trusted,
         now=since_boot(),
+        inventory=given.inventory,
     )
     sys.stdout.buffer.write(said)
     return 0
@@ -118,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     ask.add_argument("--of", default="", metavar="ID", help="the spool that N is of")
     ask.add_argument("--trusted", default="", metavar="CHECKS", help="checks that may keep jobs away")
+    ask.add_argument("--inventory", default="", metavar="ID", help="the list of parts that the asker has")
     ask.set_defaults(run=_carry)
     return parser
 

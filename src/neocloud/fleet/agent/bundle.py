@@ -15,7 +15,7 @@ from neocloud.fleet.agent.policy_json import FILE, to_json
 from neocloud.fleet.policy_file import default_policy
 
 MODULES = (
-    *("core/osfiles.py", "fleet/actions.py", "fleet/events.py", "fleet/policy.py"),
+    *("core/osfiles.py", "fleet/actions.py", "fleet/events.py", "fleet/parts.py", "fleet/policy.py"),
     *("fleet/kernel_log.py", "fleet/kernel_log_reader.py", "fleet/kernel_log_summary.py"),
     "fleet/nvlink.py",
 )

@@ -10,6 +10,7 @@ its id keeps numbers of another one from being taken for its own.
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,19 +18,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from neocloud.core.osfiles import create_file, write_file
-from neocloud.fleet.agent import document
+from neocloud.fleet.agent import document, hardware
 from neocloud.fleet.agent.document import Document, DocumentError
+from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import ACKNOWLEDGED, RECORDS, records_in
 from neocloud.fleet.events import Status, Verdict
 
 FORMAT = 1
-ID, LAST, FAILING, TRUSTED = "id", "document.json", "failing", "trusted"
+ID, LAST, FAILING, TRUSTED, INVENTORY = "id", "document.json", "failing", "trusted", "inventory.json"
 MOST_BYTES = 2 << 20
 """Of an answer."""
 MOST_RECORDS_BYTES = 1 << 20
 MOST_TRUSTED = 64
 LONGEST_PROBLEM = 160
 CHANGES = "changes"
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,26 @@ class Answer:
     n: int
     """The last record that `changes` is from: to be named when the agent is asked again."""
     has_more: bool
+    inventory: Hardware | None = None
+    """The parts; None where the asker has named the inventory that it has, and it is this one."""
+    inventory_id: str = ""
 
 
-def answer(spool: Path, last: Path, program: Path, *, after: int, of: str, trusted: str, now: float) -> bytes:
-    """Take note of what the asker has kept and trusts, and return what is new. Raises OSError."""
+def answer(
+    spool: Path,
+    last: Path,
+    program: Path,
+    *,
+    after: int,
+    of: str,
+    trusted: str,
+    now: float,
+    inventory: str = "",
+) -> bytes:
+    """Take note of what the asker has kept and trusts, and return what is new. Raises OSError.
+
+    `inventory`: the id of the inventory that the asker has.
+    """
     name = _id_of(spool)
     if name == of and after > 0:
         write_file(spool / ACKNOWLEDGED, str(after), durable=True)
@@ -76,6 +95,7 @@ def answer(spool: Path, last: Path, program: Path, *, after: int, of: str, trust
         "changes": records,
         "n": n,
         "has_more": has_more,
+        "inventory": _inventory(last / INVENTORY, inventory),
     }
     return json.dumps(said).encode()
 
@@ -97,6 +117,23 @@ def _last(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _inventory(path: Path, known: str) -> dict[str, Any] | None:
+    try:
+        data = path.read_bytes()
+        name = hashlib.sha256(data).hexdigest()
+        return {"id": name, "found": json.loads(data)} if name != known else None
+    except (OSError, ValueError):
+        return None
+
+
+def write_inventory(folder: Path, found: Hardware) -> None:
+    """Write the parts for whoever asks, where they are others than before. Raises OSError."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path, data = folder / INVENTORY, hardware.encode(found)
+    if not path.exists() or path.read_bytes() != data:
+        write_file(path, data)
 
 
 def write_last(folder: Path, said: Document) -> None:
@@ -151,7 +188,21 @@ def decode(data: bytes, *, host: str, at: float) -> Answer:
     read = [_dated(each, host, at, now) for each in given_documents]
     newest = read.pop() if last is not None else None
     age = max(0.0, now - newest.since_boot_s) if newest else 0.0
-    return Answer(spool, version, newest, age, read, n, has_more)
+    name, inventory = _inventory_of(fields.get("inventory"), host)
+    return Answer(spool, version, newest, age, read, n, has_more, inventory, name)
+
+
+def _inventory_of(given: object, host: str) -> tuple[str, Hardware | None]:
+    """Return the inventory of an answer with its id. An agent of an earlier release has none."""
+    if given is None:
+        return "", None
+    fields = document.Fields(given, "the answer's inventory")
+    name = fields.text("id", document.LONGEST_NAME)
+    if not _HASH.fullmatch(name):
+        raise DocumentError("the id of its inventory is no hash")
+    found = hardware.from_json(fields.value("found"), host=host)
+    fields.finish()
+    return name, found
 
 
 def _dated(given: object, host: str, at: float, now: float) -> Document:

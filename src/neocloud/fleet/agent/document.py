@@ -77,6 +77,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "action": verdict.action.value,
         "scope": verdict.scope.value,
         "is_fatal": verdict.is_fatal,
+        "devices": verdict.devices,
     }
 
 
@@ -156,6 +157,7 @@ def _verdict(fields: "Fields", host: str, boot: str, at: float) -> Verdict:
         action=fields.choice("action", Action),
         scope=fields.choice("scope", Scope),
         is_fatal=fields.boolean("is_fatal"),
+        devices=fields.text("devices") if "devices" in fields else "",
     )
     fields.finish()
     if not verdict.id or not verdict.check:
@@ -188,10 +190,18 @@ class Fields:
             raise DocumentError(f"{what} is not an object")
         self._left, self._what = dict(cast(dict[str, object], given)), what
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a field that agents of earlier releases do not send."""
+        return name in self._left
+
     def _take(self, name: str) -> object:
         if name not in self._left:
             raise DocumentError(f"{self._what} has no field {name!r}")
         return self._left.pop(name)
+
+    def value(self, name: str) -> object:
+        """Return a field that another reader checks."""
+        return self._take(name)
 
     def text(self, name: str, longest: int = LONGEST_TEXT) -> str:
         value = self._take(name)

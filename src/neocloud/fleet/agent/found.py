@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from neocloud.fleet.parts import Part
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -37,18 +39,6 @@ class NotRun:
 
     check: str
     why: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a host that can be replaced. What it does not tell is ""."""
-
-    kind: str
-    slot: str
-    """Where it sits: a PCI address, or the name of a device."""
-    model: str = ""
-    serial: str = ""
-    firmware: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +94,7 @@ def decode(data: bytes) -> Found:
             _kernel(kernel) if kernel else None,
             list(given["mounts"]),
             given["simulated"],
-            [Part(**each) for each in given["parts"]],
+            [Part(*each) for each in given["parts"]],
         )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the answer of the probe is not complete: {error!r}") from error

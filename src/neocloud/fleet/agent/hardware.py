@@ -8,6 +8,7 @@ is for what a host sent, which may be anything.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from neocloud.fleet.agent.child import Children, Job
 from neocloud.fleet.agent.document import (
@@ -19,9 +20,10 @@ from neocloud.fleet.agent.document import (
     Fields,
     NotRun,
 )
-from neocloud.fleet.agent.found import Found, Part
+from neocloud.fleet.agent.found import Found
 from neocloud.fleet.agent.probes import gpus
 from neocloud.fleet.agent.tree import Tree
+from neocloud.fleet.parts import Part
 
 MOST_PARTS = 1024
 DEADLINE_S = 20.0
@@ -50,19 +52,21 @@ class Difference:
     what: str
 
 
-def read(tree: Tree, host: str) -> Hardware:
-    """Return the parts of a host. Drivers are asked in processes with a deadline. Raises OSError."""
-    jobs = [
-        Job("gpus", lambda: gpus.parts(tree), DEADLINE_S),
-        Job("files", lambda: _of_files(tree), DEADLINE_S),
-    ]
+def read(tree: Tree, host: str, children: Children | None = None, *, is_pod: bool = False) -> Hardware:
+    """Return the parts of a host. Drivers are asked in processes with a deadline. Raises OSError.
+
+    `is_pod`: only the GPUs that belong to this container. The files of `/sys` and `/proc` are the host's.
+    """
+    jobs = [Job("gpus", lambda: gpus.parts(tree), DEADLINE_S)]
+    if not is_pod:
+        jobs.append(Job("files", lambda: _of_files(tree), DEADLINE_S))
     parts, not_run = list[Part](), list[NotRun]()
     simulated = "" if tree.is_host else f"files below {tree.root} were read"[:LONGEST_TEXT]
-    for outcome in Children().run(jobs):
+    for outcome in (children or Children()).run(jobs):
         if outcome.found is None:
             not_run.append(NotRun(outcome.name, outcome.why[:LONGEST_TEXT]))
             continue
-        parts += outcome.found.parts
+        parts += [Part(*(_printable(text) for text in each)) for each in outcome.found.parts]
         not_run += [NotRun(each.check, each.why) for each in outcome.found.not_run]
         simulated = simulated or outcome.found.simulated
     ordered = sorted(parts, key=lambda each: (each.kind, each.slot))[:MOST_PARTS]
@@ -80,8 +84,12 @@ def _of_files(tree: Tree) -> Found:
 def _text(tree: Tree, name: str) -> str:
     """Return what a file says, printable and bounded; "" for what makers write who say nothing."""
     text = (tree.optional(name) or "").strip()
-    shown = "".join(each for each in text if each.isprintable())[:LONGEST_NAME]
+    shown = _printable(text)
     return "" if shown.lower() in PLACEHOLDERS else shown
+
+
+def _printable(text: str) -> str:
+    return "".join(each for each in text if each.isprintable())[:LONGEST_NAME]
 
 
 def _board(tree: Tree) -> Iterator[Part]:
@@ -131,8 +139,13 @@ def _adapters(tree: Tree) -> Iterator[Part]:
 
 def encode(found: Hardware) -> bytes:
     """Return the list as `decode` takes it."""
-    content = {"format": FORMAT, **asdict(found)}
-    return json.dumps(content, ensure_ascii=False).encode()
+    return json.dumps(to_json(found), ensure_ascii=False).encode()
+
+
+def to_json(found: Hardware) -> dict[str, Any]:
+    """Return the list as `from_json` takes it."""
+    parts = [each._asdict() for each in found.parts]
+    return {"format": FORMAT, **asdict(found), "parts": parts}
 
 
 def decode(data: bytes) -> Hardware:
@@ -140,11 +153,17 @@ def decode(data: bytes) -> Hardware:
     if len(data) > MOST_BYTES:
         raise DocumentError(f"it has more than {MOST_BYTES:,} bytes")
     try:
-        fields = Fields(json.loads(data), "the inventory")
+        given: object = json.loads(data)
     except RecursionError:
         raise DocumentError("it is nested too deeply") from None
     except ValueError as error:
         raise DocumentError(str(error)[:200]) from None
+    return from_json(given)
+
+
+def from_json(given: object, *, host: str | None = None) -> Hardware:
+    """As `decode`, of a decoded list. `host`: who the sender is known to be. Raises DocumentError."""
+    fields = Fields(given, "the inventory")
     if fields.number("format") != FORMAT:
         raise DocumentError(f"its format is not {FORMAT}, which this release reads")
     found = Hardware(
@@ -155,6 +174,8 @@ def decode(data: bytes) -> Hardware:
         fields.text("simulated"),
     )
     fields.finish()
+    if host is not None and found.host != host:
+        raise DocumentError(f"the inventory is of host {found.host!r}, and {host!r} sent it")
     return found
 
 

@@ -225,6 +225,7 @@ def _verdict(said: Said, host: str, boot: str, wall: float) -> Verdict:
         action=answer.action,
         scope=answer.scope,
         is_fatal=answer.is_fatal,
+        devices=_plain(answer.devices) if answer.status is not Status.PASS else "",
     )
 
 

@@ -37,6 +37,8 @@ class Answer:
     is_fatal: bool = False
     about: str = ""
     """What the answer is about beyond its status: other devices make it another answer."""
+    devices: str = ""
+    """The devices that are not as they should be, with commas."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def _answer(
     return Answer(
         check.name, status, sample, threshold, source, version, action or response.action,
         scope_of(check.name, rule.scope if rule else FaultScope.HOST),
-        response.severity is Severity.FATAL and status is Status.FAIL, about,
+        response.severity is Severity.FATAL and status is Status.FAIL, about, about,
     )  # fmt: skip
 
 

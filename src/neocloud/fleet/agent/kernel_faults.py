@@ -106,6 +106,7 @@ def _answer(check: str, faults: Sequence[Fault], policy: Policy) -> Answer:
         scope_of(worst.code, scope),
         worst.severity is Severity.FATAL and status is Status.FAIL,
         ",".join(f"{fault.device}*{len(fault.times)}" for fault in faults),
+        ",".join(dict.fromkeys(fault.device for fault in faults if fault.device)),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
-from neocloud.fleet.agent import carry
+from neocloud.fleet.agent import carry, hardware
 from neocloud.fleet.agent.child import Children
 from neocloud.fleet.agent.document import to_json
 from neocloud.fleet.agent.expected import Expected
@@ -33,6 +33,8 @@ MOST_STATE_BYTES = 16 << 20
 MOST_OF_RECORD = 64
 """Checks in one record, whose document stays below what its reader takes."""
 HEARTBEAT_S = 60.0
+INVENTORY_EVERY = 30
+"""In intervals: parts seldom change, and all drivers are asked."""
 logger = logging.getLogger(__name__)
 
 
@@ -68,12 +70,13 @@ class Agent:
         an agent of its own. `metrics_file` is written after each interval, for the textfile collector of a
         node exporter."""
         self._last, self._metrics_file = last, metrics_file
+        self._tree, self._children, self._is_pod = tree, children or Children(), is_pod
         self._spool, self._now, self._host = spool, now, host or socket.gethostname()
         self._state_file = folder / STATE
         self._reported = _restored(self._state_file, spool, tree.boot_id())
         spool.continue_after(self._reported.n)
         self.checks = HostChecks(
-            tree, policy, expected, self._reported.memory, now=now, children=children, is_pod=is_pod
+            tree, policy, expected, self._reported.memory, now=now, children=self._children, is_pod=is_pod
         )
         self._last_beat = -HEARTBEAT_S
         self._is_kept_back = False
@@ -84,6 +87,8 @@ class Agent:
         self.checks.run(interval)
         self._write_changes()
         self._write_last()
+        if interval % INVENTORY_EVERY == 0:
+            self._write_inventory()
         self._write_metrics()
         if self._now() - self._last_beat >= HEARTBEAT_S:
             self._beat()
@@ -95,6 +100,15 @@ class Agent:
             carry.write_last(self._last, self.checks.document(self._host))
         except OSError as error:
             logger.warning("What the checks say now cannot be written: %s", error)
+
+    def _write_inventory(self) -> None:
+        if self._last is None:
+            return
+        try:
+            found = hardware.read(self._tree, self._host, self._children, is_pod=self._is_pod)
+            carry.write_inventory(self._last, found)
+        except OSError as error:
+            logger.warning("The parts of this host cannot be written: %s", error)
 
     def _drop_acknowledged(self) -> None:
         try:

@@ -9,6 +9,7 @@ from neocloud.services.fleet.api import METHODS
 from neocloud.services.fleet.check_records import CheckRecords
 from neocloud.services.fleet.check_runs import CheckRuns
 from neocloud.services.fleet.credits import FleetCredits, PoolMeter
+from neocloud.services.fleet.descriptions import METHODS as DESCRIPTION_METHODS
 from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
 from neocloud.services.fleet.metrics import metrics
 from neocloud.services.fleet.node_agents import NodeAgents
@@ -65,7 +66,14 @@ def _background(dependencies: Dependencies) -> BackgroundSources:
 SERVICE = Service(
     name="fleet",
     kinds=KINDS,
-    methods=(*METHODS, *HEALTH_CHECK_METHODS, *break_fix.METHODS, *verdicts.METHODS, *incidents.METHODS),
+    methods=(
+        *METHODS,
+        *DESCRIPTION_METHODS,
+        *HEALTH_CHECK_METHODS,
+        *break_fix.METHODS,
+        *verdicts.METHODS,
+        *incidents.METHODS,
+    ),
     reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
     meters=(PoolMeter(),),
     metrics=metrics,

@@ -30,7 +30,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ReleaseNodeRequest,
 )
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.render import node_message
+from neocloud.services.fleet.render import Holders, holders_of, name_others, node_message
 from neocloud.services.fleet.types import plain
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
@@ -52,16 +52,27 @@ class Pool:
 
 async def get(call: Call, request: GetNodeRequest) -> Node:
     pool, log, state = await find_node(call, request.id, "get")
-    return _message(call, pool, log, state)
+    found = node_of(call, pool, log, state)
+    name_others(found, await _holders(call, "get"))
+    return found
+
+
+async def _holders(call: Call, verb: str) -> Holders:
+    pools = await pools_of(call, "", verb)
+    return holders_of([(pool.message.spec.cluster_id, (await fold_of(call, pool)).fleet) for pool in pools])
 
 
 async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse:
     found: list[Node] = []
     for pool in await pools_of(call, request.cluster_id, "list"):
         log = await fold_of(call, pool)
-        found += [_message(call, pool, log, state) for state in log.fleet.nodes.values()]
+        found += [node_of(call, pool, log, state) for state in log.fleet.nodes.values()]
     scope = f"{SERVICE_NAME}/{request.cluster_id}"
     items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)
+    if any(node.HasField("inventory") for node in items):
+        holders = await _holders(call, "list")
+        for node in items:
+            name_others(node, holders)
     return ListNodesResponse(items=items, next_page_token=token)
 
 
@@ -109,11 +120,11 @@ def _append(
         made = event(now.timestamp())
         tx.append_event(pool.row.id, LogEvent(made.node, now, encode(made)))
         tx.enqueue(pool.row.id, now)
-        return _message(call, pool, log, state)
+        return node_of(call, pool, log, state)
 
     async def complete(_: Node) -> Node:
         known = await fold_of(call, pool)
-        return _message(call, pool, known, known.fleet.nodes[state.node])
+        return node_of(call, pool, known, known.fleet.nodes[state.node])
 
     return Write(work, complete=complete)
 
@@ -164,7 +175,7 @@ async def fold_of(call: Call, pool: Pool) -> PoolLog:
         raise ApiError(contract.Code.DATA_LOSS, text) from error
 
 
-def _message(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
+def node_of(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
     incident = log.incidents.by_node.get(state.node)
     outages = log.outages.of(state.node, incident.evidence) if incident else ()
     node = node_message(state, incident, call.dependencies.clock.now(), outages)

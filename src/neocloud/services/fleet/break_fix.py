@@ -5,7 +5,7 @@ controller drained a node for: nothing is kept beside the events of nodes.
 """
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from neocloud.core import contract, wire
@@ -28,6 +28,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListBreakFixEventsResponse,
     NodePool,
 )
+from neocloud.services.fleet.hardware_ids import HardwareIds
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.iam.types import operators_tenant_id
@@ -181,6 +182,14 @@ def _unreadable(why: str) -> ApiError:
 
 
 def _rendered(events: Sequence[Event]) -> Iterator[BreakFixEvent]:
+    """Yield the events of repairs, each with the serial number of what it is about."""
+    hardware = HardwareIds()
+    for each in _repairs(hardware.watching(events)):
+        each.hardware_id = hardware.id_of(each.node, each.ticket)
+        yield each
+
+
+def _repairs(events: Iterable[Event]) -> Iterator[BreakFixEvent]:
     """Yield the events of tickets, of maintenance, and of nodes that leave."""
     open_tickets: dict[str, str] = {}
     for event in events:

@@ -20,8 +20,11 @@ from neocloud.fleet.agent import carry
 from neocloud.fleet.agent.bundle import write_bundle
 from neocloud.fleet.agent.checks import CHECKS
 from neocloud.fleet.agent.document import Document, DocumentError
+from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S, POD_PROBES
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.agent.probes.gpus import MOST_GPUS
+from neocloud.fleet.events import InventoryChanged, Status, Verdict
+from neocloud.fleet.parts import LONGEST, Part, Reader
 from neocloud.services.fleet.sources import verdict_id
 from neocloud.services.fleet.types import plain
 from neocloud.services.slurm.public import Worker, WorkerAgents, WorkersUnreachable
@@ -48,6 +51,7 @@ OF_PODS = frozenset(
 )
 """Checks that speak of a worker's pod alone. Others would be of the host, with what other tenants do there,
 and what an agent says beside these is left out."""
+PARTS_OF_PODS = frozenset({"gpu"})
 logger = logging.getLogger(__name__)
 
 
@@ -78,6 +82,8 @@ class _Agent:
     """Of the records after `kept`, in order."""
     now: Sequence[Verdict] = ()
     """Of what the checks say now."""
+    inventory: InventoryChanged | None = None
+    inventory_id: str = ""
     problem: str = ""
     has_answer: bool = False
     has_more: bool = False
@@ -93,7 +99,7 @@ class _Agent:
 
 @dataclass
 class NodeAgents:
-    """A `VerdictSource` and a `RecordedSource`."""
+    """A `VerdictSource`, a `RecordedSource` and an `InventorySource`."""
 
     workers: WorkerAgents
     clock: Clock
@@ -117,6 +123,14 @@ class NodeAgents:
                 agent.given = agent.n
                 found += [*agent.changes, *agent.now, _of_agent(worker.name, agent)]
         return found
+
+    def inventories(self, cluster_id: str, workers: Sequence[Worker]) -> Sequence[InventoryChanged]:
+        agents = ((self._agents.get((cluster_id, each.name)), each) for each in workers)
+        return [
+            agent.inventory
+            for agent, worker in agents
+            if agent is not None and agent.inventory is not None and agent.boot == worker.boot
+        ]
 
     def recorded(self, cluster_id: str, workers: Sequence[str], shadow: Callable[[str], str]) -> None:
         for name in workers:
@@ -153,6 +167,7 @@ class NodeAgents:
                 after=agent.kept,
                 of=agent.spool,
                 trusted=self._trusted,
+                inventory=agent.inventory_id,
                 seconds=ASK_SECONDS,
             )
             said = carry.decode(data, host=name, at=self.clock.now().timestamp())
@@ -166,6 +181,9 @@ class NodeAgents:
             await self._install(cluster_id, name)
         agent.spool, agent.n, agent.has_more = said.spool, said.n, said.has_more
         agent.changes = [each for document in said.changes for each in _verdicts(document, agent.boot)]
+        if said.inventory is not None:
+            agent.inventory_id = said.inventory_id
+            agent.inventory = inventory_of(name, said.inventory, agent.began)
         if said.last is None:
             return "its agent has not checked yet"
         agent.now = _verdicts(said.last, agent.boot)
@@ -183,9 +201,32 @@ class NodeAgents:
             logger.info("The agent of %s in %s cannot be installed: %s", name, cluster_id, error)
 
 
+def inventory_of(name: str, found: Hardware, at: float) -> InventoryChanged:
+    """Return what the agent of a pod may say of its parts: its GPUs, each serial number once.
+
+    Another kind would be of the host, which a pod does not see. Where one did not answer, none is gone.
+    """
+    parts: dict[object, Part] = {}
+    for each in found.parts:
+        part = Part(*(plain(text, LONGEST) for text in each))
+        if part.kind in PARTS_OF_PODS:
+            parts.setdefault(part.key or (part.kind, part.slot), part)
+    return InventoryChanged(
+        *(at, name, Reader.POD, tuple(sorted(parts.values())[:MOST_GPUS])),
+        is_complete=not found.not_run,
+        simulated=plain(found.simulated),
+    )
+
+
 def _verdicts(document: Document, boot: str) -> list[Verdict]:
     return [
-        replace(each, boot=boot, sample=plain(each.sample), threshold=plain(each.threshold))
+        replace(
+            each,
+            boot=boot,
+            sample=plain(each.sample),
+            threshold=plain(each.threshold),
+            devices=plain(each.devices),
+        )
         for each in document.verdicts
         if each.check in OF_PODS
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from neocloud.fleet.events import Verdict
+from neocloud.fleet.events import InventoryChanged, Verdict
 from neocloud.services.slurm.public import Worker
 
 
@@ -37,6 +37,16 @@ class RecordedSource(Protocol):
     def recorded(self, cluster_id: str, workers: Sequence[str], shadow: Callable[[str], str]) -> None:
         """What the last call of `verdicts` gave of these workers is in the log. `shadow` returns why a check
         may not act yet, or ""."""
+        ...
+
+
+@runtime_checkable
+class InventorySource(Protocol):
+    """A source that knows the parts of nodes, too."""
+
+    def inventories(self, cluster_id: str, workers: Sequence[Worker]) -> Sequence[InventoryChanged]:
+        """Return the parts of each of these workers as they were last read; those that are known already
+        change nothing."""
         ...
 
 

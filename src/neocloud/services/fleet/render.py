@@ -1,14 +1,18 @@
 """From the state of a node to the message that the API shows. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.fleet import events
+from neocloud.fleet.controller import Fleet
 from neocloud.fleet.incidents import Incident
 from neocloud.fleet.lifecycle import Certificate, NodeState
 from neocloud.fleet.outages import Outage
+from neocloud.fleet.parts import Key
 from neocloud.messages.neocloud.fleet.v1 import Node, Verdict
+
+Holders = Mapping[Key, Sequence[str]]
 
 
 def node_message(
@@ -32,9 +36,40 @@ def node_message(
         set_time(node.holds.add(owner=hold.owner, evidence=hold.evidence).since, hold.at)
     if state.certificate is not None:
         set_certificate(node.certificate, state.certificate)
+    _describe(node, state)
     if incident is not None:
         set_incident(node.last_incident, incident, outages, now)
     return node
+
+
+def _describe(node: Node, state: NodeState) -> None:
+    node.labels.update({each.key: each.value for each in state.labels})
+    placed = state.placed
+    node.topology.leaf = state.leaf
+    node.topology.spine = (placed.spine if placed else "") or state.rack  # the switch above the leaf
+    if placed is not None:
+        node.topology.rack, node.topology.nvlink_domain = placed.rack, placed.nvlink_domain
+    if state.inventory is None:
+        return
+    node.inventory.reader, node.inventory.simulated = state.inventory.reader.value, state.inventory.simulated
+    set_time(node.inventory.at, state.inventory.at)
+    for part in state.inventory.parts:
+        node.inventory.parts.add(**part._asdict())
+
+
+def holders_of(fleets: Iterable[tuple[str, Fleet]]) -> Holders:
+    """Return the parts that several nodes say they have. `fleets`: with the ids of their clusters."""
+    found: dict[Key, list[str]] = {}
+    for cluster_id, fleet in fleets:
+        for key, record in fleet.parts.records.items():
+            found.setdefault(key, []).extend(f"{cluster_id}/{each.node}" for each in record.open_places)
+    return {key: nodes for key, nodes in found.items() if len(nodes) > 1}
+
+
+def name_others(node: Node, holders: Holders) -> None:
+    """Name the other nodes that say they have a part of this one."""
+    for part in node.inventory.parts if node.HasField("inventory") else ():
+        part.also_in.extend(each for each in holders.get((part.kind, part.serial), ()) if each != node.id)
 
 
 def verdict_message(verdict: events.Verdict) -> Verdict:

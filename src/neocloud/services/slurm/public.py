@@ -142,11 +142,19 @@ class WorkerAgents(Protocol):
     """The node agents of workers, each a program in the worker's pod that tenants do not reach."""
 
     async def ask(
-        self, cluster_id: str, worker: str, *, after: int, of: str, trusted: Sequence[str], seconds: float
+        self,
+        cluster_id: str,
+        worker: str,
+        *,
+        after: int,
+        of: str,
+        trusted: Sequence[str],
+        inventory: str,
+        seconds: float,
     ) -> bytes:
         """Return what the agent says as `fleet.agent.carry.decode` reads it: its records up to `after`, of
-        the spool `of`, are kept and may be dropped, and these checks may keep jobs away. Raises
-        WorkersUnreachable."""
+        the spool `of`, are kept and may be dropped, these checks may keep jobs away, and the list of parts
+        with this id is known. Raises WorkersUnreachable."""
         ...
 
     async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:

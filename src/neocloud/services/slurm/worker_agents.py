@@ -40,9 +40,17 @@ class PodAgents:
         return cls(dependencies.engine)
 
     async def ask(
-        self, cluster_id: str, worker: str, *, after: int, of: str, trusted: Sequence[str], seconds: float
+        self,
+        cluster_id: str,
+        worker: str,
+        *,
+        after: int,
+        of: str,
+        trusted: Sequence[str],
+        inventory: str,
+        seconds: float,
     ) -> bytes:
-        more = ("--after", str(after), "--of", of, "--trusted", ",".join(trusted))
+        more = ("--after", str(after), "--of", of, "--trusted", ",".join(trusted), "--inventory", inventory)
         result = await self._run(cluster_id, worker, (*ASK, *more), b"", seconds)
         return result.stdout
 

@@ -29,7 +29,12 @@ from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.fleet.check_records import CheckRecords
 from neocloud.services.fleet.fleet_breaker import claim, claims, is_own_drain, room, within_room
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.public import BackgroundSources, RecordedSource, VerdictSources
+from neocloud.services.fleet.public import (
+    BackgroundSources,
+    InventorySource,
+    RecordedSource,
+    VerdictSources,
+)
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.judgement import judged
 from neocloud.services.fleet.reconcile.maintenance import keep_reservations, window_events
@@ -123,7 +128,14 @@ class PoolReconciler:
     async def _record(self, scope: Scope) -> None:
         verdicts = [*(each for found in scope.answers for each in found), *scope.background]
         project = scope.pool.metadata.parent_id
-        found = new_events(scope.known, project, list(scope.workers.values()), verdicts, self._now())
+        workers = list(scope.workers.values())
+        inventories = [
+            each
+            for source in (*self._sources, *self._background)
+            if isinstance(source, InventorySource)
+            for each in source.inventories(scope.cluster_id, workers)
+        ]
+        found = new_events(scope.known, project, workers, verdicts, self._now(), inventories)
         await self._append(scope, found)
         await self._append(scope, judged(scope.known, judging(), verdicts, self._now()))
         await self._append(scope, await self._records.changes(scope.known, self._now()))

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from neocloud.fleet import events as e
 from neocloud.fleet.controller import Fleet
-from neocloud.fleet.events import Event, Phase, Status, Verdict
+from neocloud.fleet.events import Event, InventoryChanged, Phase, Status, Verdict
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.parts import Reader
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.maintenance import is_in_maintenance
 from neocloud.services.fleet.types import (
@@ -20,6 +21,8 @@ from neocloud.services.slurm.public import Worker
 
 LEAST_SECONDS_BETWEEN_DRAINS = 60.0
 """A drain of an owner who has released the node more recently is recorded later: tenants set reasons."""
+LEAST_SECONDS_BETWEEN_INVENTORIES = 600.0
+"""Of what a pod says that it has: root of it may say something else each time."""
 LEAST_SECONDS_OCCUPIED = 60.0
 """How long a job counts at the least that was started on a worker out of service: root of a cluster can start
 and end such jobs as fast as it likes."""
@@ -29,7 +32,12 @@ LEFT = "it is no longer in the spec of its cluster"
 
 
 def new_events(
-    log: PoolLog, tenant: str, workers: Sequence[Worker], verdicts: Sequence[Verdict], now: float
+    log: PoolLog,
+    tenant: str,
+    workers: Sequence[Worker],
+    verdicts: Sequence[Verdict],
+    now: float,
+    inventories: Sequence[InventoryChanged] = (),
 ) -> list[Event]:
     """Return the events that follow from one look, those that change nothing left out."""
     draft = log.fleet.draft()
@@ -44,6 +52,7 @@ def new_events(
         add(_start(worker, draft.nodes.get(worker.name), now))
         if worker.name in draft.nodes:
             add(_work(worker, tenant, draft.nodes[worker.name], now))
+    add(_inventories(draft, inventories, now))
     add(_new_verdicts(log, draft, verdicts))
     seen = {worker.name for worker in workers}
     for worker in workers:
@@ -54,6 +63,17 @@ def new_events(
     for name in [name for name in draft.nodes if name not in seen]:
         add(_left(draft.nodes[name], now))
     return found
+
+
+def _inventories(draft: Fleet, found: Iterable[InventoryChanged], now: float) -> Iterator[Event]:
+    """Yield what nodes have now."""
+    for each in found:
+        state = draft.nodes.get(each.node)
+        if state is None:
+            continue
+        last = state.inventory.at if state.inventory else float("-inf")
+        if each.reader is not Reader.POD or now >= last + LEAST_SECONDS_BETWEEN_INVENTORIES:
+            yield replace(each, at=now)
 
 
 def _new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
@@ -133,6 +153,8 @@ def _left(state: NodeState, now: float) -> Iterator[Event]:
         yield e.DrainRequested(now, state.node, CLUSTER_OWNER, LEFT)
     if state.phase is Phase.DRAINING:
         yield e.Drained(now, state.node)
+    if state.inventory is not None and state.inventory.parts:
+        yield e.InventoryChanged(now, state.node, Reader.CLOUD, ())
 
 
 def stop_events(log: PoolLog, now: float) -> list[Event]:

@@ -1,0 +1,30 @@
+"""How commands name the nodes of clusters."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from neocloud.client.connection import Client
+from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.fleet.v1 import Node
+
+SERVICE = "neocloud.fleet.v1.NodeService"
+NODE_HELP = "The cluster, by name or id, and the node: bank/worker-0."
+NodeArgument = Annotated[str, typer.Argument(metavar="CLUSTER/NODE", help=NODE_HELP)]
+
+
+def find(client: Client, named: str) -> "Node":
+    """Return the node of this name. Raises ClientError."""
+    cluster, _, name = named.partition("/")
+    for node in client.list_all(f"{SERVICE}/List"):
+        if cluster in (node.cluster_id, node.cluster_name) and node.name == name:
+            return node
+    raise ClientError(
+        "NOT_FOUND", f"There is no node {named!r}", "Write CLUSTER/NODE as they are in: neo fleet node list"
+    )
+
+
+def name_of(node: "Node") -> str:
+    return f"{node.cluster_name or node.cluster_id}/{node.name}"
