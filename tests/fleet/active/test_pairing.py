@@ -13,10 +13,10 @@ from neocloud.fleet.active.pairing import (
     Edge,
     Meeting,
     Pair,
+    Speeds,
     blame,
     choose_pairs,
     pair_of,
-    slow_pairs,
     worthwhile_pairs,
 )
 from neocloud.fleet.active.schedule import DAILY, RETRY, WEEKLY
@@ -181,8 +181,8 @@ def test_few_pairs_run_at_once_and_one_without_a_result_waits() -> None:
 
 def test_a_pair_far_slower_than_the_others_is_found_and_few_are_not_compared() -> None:
     check = named("pair_bandwidth")
-    values = {(f"n{number}", f"n{number + 1}"): 20.0 + number / 10 for number in range(9)}
-    found = slow_pairs(check, values | {("a", "b"): 11.0})
-    assert list(found) == [("a", "b")] and "of the median" in found["a", "b"]
-    assert not slow_pairs(check, values), "a spread of 4% is normal"
-    assert not slow_pairs(check, {("a", "b"): 0.1, ("c", "d"): 20.0})
+    values = [20.0 + number / 10 for number in range(9)]
+    speeds = Speeds.of(check, [*values, 11.0])
+    assert "of the median" in speeds.why_slow(11.0)
+    assert not any(speeds.why_slow(each) for each in values), "a spread of 4% is normal"
+    assert not Speeds.of(check, [0.1, 20.0]).why_slow(0.1)

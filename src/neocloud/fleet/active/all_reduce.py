@@ -85,7 +85,7 @@ def _measure(distributed: Any, transport: str, store: Any, rank: int, address: s
             more.fill_(rank == 0 and not is_done and not wrong)
             distributed.all_reduce(more)  # one of both says when it is enough
         counted = took[WARM_UP:] or took
-        # Of two nodes each sends, and gets, as many bytes as there are: bus and algorithm bandwidth are equal.
+        # With two nodes, each sends and gets all bytes: bus and algorithm bandwidth are equal.
         return NUMBERS * 4 * len(counted) / sum(counted) / 1e9, wrong
     finally:
         distributed.destroy_process_group()

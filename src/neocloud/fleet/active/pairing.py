@@ -3,22 +3,22 @@
 
 A pair that fails makes both of its nodes suspects. Each is measured again with a node that is known good. Of
 what is left, a node that fails with two nodes known good, and with none passes, is at fault; where both ends
-are good with others, it is the link. A node that passed with any other is never named: a good pair proves both
-of its ends, whatever the number of bad nodes.
+are good with others, it is the link. A node that passed with any other is never named, whatever the number of
+bad nodes: a good pair proves both of its ends.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neocloud.fleet.active.catalogue import ActiveCheck
-from neocloud.fleet.active.cohort import SMALLEST, distance
+from neocloud.fleet.active.cohort import SMALLEST, Centre
 from neocloud.fleet.active.schedule import DAILY, LONGEST_DOUBLING, RETRY, SHARE_AT_ONCE, WEEKLY
 from neocloud.fleet.limits import Limits
 
 PARTNERS = 2
 """Other nodes that each node is measured with in a period: a link verdict needs two."""
 PROOFS = 2
-"""Pairs with nodes known good that have to fail before a node is named, and repeats of a pair before a link."""
+"""Pairs with good nodes that have to fail before a node is named, and repeats of a pair before a link is."""
 SWITCH_NODES = Limits().link_faults_blame_leaf
 Pair = tuple[str, str]
 
@@ -54,19 +54,26 @@ class Blame:
     """The failing pairs of suspects."""
 
 
-def slow_pairs(check: ActiveCheck, values: Mapping[Pair, float]) -> dict[Pair, str]:
-    """Return the pairs that are far slower than the others of their pool. Below eight pairs, none is."""
-    if len(values) < SMALLEST:
-        return {}
-    found = dict[Pair, str]()
-    for pair, value in values.items():
-        away = distance(check, value, list(values.values()))
-        if away.is_outlier(check.margin):
-            found[pair] = (
-                f"{value:.4g} {check.unit}, {-100 * away.deficit:+.1f}% of the median {away.median:.4g} of"
-                f" {away.members} pairs, z {away.z:.1f}"
-            )
-    return found
+@dataclass(frozen=True)
+class Speeds:
+    """The newest values of all pairs of a pool in one check."""
+
+    check: ActiveCheck
+    centre: Centre | None
+    """None below eight pairs: only limits judge then."""
+
+    @classmethod
+    def of(cls, check: ActiveCheck, values: Sequence[float]) -> "Speeds":
+        enough = len(values) >= SMALLEST
+        return cls(check, Centre.of([(each, 1.0) for each in values]) if enough else None)
+
+    def why_slow(self, value: float) -> str:
+        """Return how far slower than the others a pair is, or ""."""
+        away = self.centre.distance(self.check, value) if self.centre else None
+        if away is None or not away.is_outlier(self.check.margin):
+            return ""
+        share = f"{-100 * away.deficit:+.1f}% of the median {away.median:.4g} of {away.members} pairs"
+        return f"{value:.4g} {self.check.unit}, {share}, z {away.z:.1f}"
 
 
 def blame(edges: Iterable[Edge], leaves: Mapping[str, str] | None = None) -> Blame:
