@@ -35,6 +35,9 @@ OTHERS = {
     "fleet": {
         "node_agents.py": "verdicts from the agents of nodes",
         "active_checks.py": "runs active checks on idle workers",
+        "check_log.py": "one run of active checks as a record of a log",
+        "check_programs.py": "runs the programs of active checks on workers",
+        "pair_runs.py": "what pairs of workers say of each of them, from their runs",
         "check_runs.py": "what active checks found, from their log: the source and the API use it",
         "health_checks.py": "the API of active checks",
         "break_fix.py": "requests for repairs and their events, for tenants too",

@@ -1,4 +1,4 @@
-"""An idle worker is tested, and a job of a user ends the test within two seconds; with real Slurm."""
+"""Idle workers are tested, alone and in pairs, and a job of a user ends a test; with real Slurm."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from neocloud.testing.waiting import wait_until
-from tests.e2e.active_checks import PREEMPTED_WITHIN_SECONDS, preempt
+from tests.e2e.active_checks import PREEMPTED_WITHIN_SECONDS, preempt, preempt_pair
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import Cluster
 
 CHECKS = "neocloud.fleet.v1.HealthCheckService"
-OPTIONS = ("--workers", "1", "--preset", "1vcpu-1gb", "--auto-repair")
+OPTIONS = ("--workers", "2", "--preset", "1vcpu-1gb", "--auto-repair")
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +26,33 @@ def fleet(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 
 def health(fleet: Cluster) -> Any:
-    return fleet.cloud.call(f"{CHECKS}/ListNodes", {"cluster_id": fleet.id}).items[0]
+    return fleet.cloud.call(f"{CHECKS}/ListNodes", {"cluster_id": fleet.id}).items
 
 
-def test_a_job_ends_a_running_test_and_an_idle_worker_is_covered(fleet: Cluster) -> None:
-    """Before its first test of its own, the worker gets one that would last for minutes."""
+def told(fleet: Cluster) -> list[dict[str, Any]]:
+    return [{each.check: each for each in node.results} for node in health(fleet)]
+
+
+def test_a_job_ends_a_running_test_and_idle_workers_are_covered(fleet: Cluster) -> None:
+    """Before its first test of its own, a worker gets one that would last for minutes; and so does the pair
+    when nothing is due any more."""
     found = preempt(fleet, "worker-0")
     assert found.gone_after_s <= PREEMPTED_WITHIN_SECONDS, found
     assert found.job_state == "COMPLETED" and "A job of Slurm runs" in found.report.preempted
-    wait_until(lambda: health(fleet).is_covered, "the idle worker was tested", seconds=300)
-    told = {each.check: each.status for each in health(fleet).results}
-    assert told["cpu_sdc"] == "pass" and told["gpu_gemm"] == "not_run"
+    wait_until(
+        lambda: all(node.is_covered for node in health(fleet)), "idle workers were tested", seconds=300
+    )
+    wait_until(lambda: all("pair_bandwidth" in each for each in told(fleet)), "and their pair", seconds=100)
+    for each in told(fleet):
+        assert each["cpu_sdc"].status == "pass" and each["gpu_gemm"].status == "not_run"
+        assert each["pair_bandwidth"].status == each["pair_latency"].status == "pass", each
+        assert "TCP, one stream" in each["pair_bandwidth"].sample
+        assert "no torch in this Python" in each["pair_all_reduce"].sample
     coverage = fleet.cloud.call(f"{CHECKS}/GetCoverage", {"cluster_id": fleet.id})
-    assert coverage.nodes == coverage.covered == 1
+    assert coverage.nodes == coverage.covered == 2
     said = fleet.cloud.neo("fleet", "checks", "nodes")
-    assert "1 of 1 nodes (100%) were tested in the last 7 days." in said.stdout + said.stderr
+    assert "2 of 2 nodes (100%) were tested in the last 7 days." in said.stdout + said.stderr
+    found = preempt_pair(fleet, "worker-0", "worker-1")
+    assert found.gone_after_s <= PREEMPTED_WITHIN_SECONDS, found
+    assert found.job_state == "COMPLETED" and "A job of Slurm runs" in found.report.preempted
     fleet.ssh('test -z "$(ls -A /var/tmp | grep neocloud-check-)"')

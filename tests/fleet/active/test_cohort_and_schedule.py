@@ -3,8 +3,17 @@
 import random
 from dataclasses import replace
 
+import pytest
+
 from neocloud.fleet.active.catalogue import catalogue, named
-from neocloud.fleet.active.cohort import FLOOR, SMALLEST, compare, distance
+from neocloud.fleet.active.cohort import (
+    FLOOR,
+    SMALLEST,
+    STRANGER_SHARE,
+    Centre,
+    compare,
+    most_weight,
+)
 from neocloud.fleet.active.schedule import (
     DAILY,
     PROMISE,
@@ -43,7 +52,7 @@ def test_equal_values_have_a_least_deviation() -> None:
     """Without a floor, 0.1% below a cohort of equal values would be infinitely far away."""
     runs = {f"n{number}": [700.0] * 3 for number in range(20)} | {"near": [699.0] * 3}
     assert not compare(GEMM, runs).members["near"].is_fault
-    assert abs(distance(GEMM, 700 * (1 - FLOOR), [700.0] * 9).z + 1 / 1.4826) < 1e-6
+    assert abs(Centre.of([(700.0, 1.0)] * 9).distance(GEMM, 700 * (1 - FLOOR)).z + 1 / 1.4826) < 1e-6
 
 
 def test_far_in_deviations_but_within_the_margin_is_no_fault() -> None:
@@ -72,6 +81,42 @@ def test_a_small_cohort_and_exact_checks_are_not_compared() -> None:
     assert not compare(GEMM, runs).members
     exact = {f"n{number}": [0.0] * 3 for number in range(20)} | {"x": [9.0] * 3}
     assert not compare(named("cpu_sdc"), exact).members
+
+
+def honest(seed: int, nodes: int) -> list[float]:
+    chance = random.Random(seed)
+    return [chance.gauss(750, 10) for _ in range(nodes)]
+
+
+def test_a_pool_of_two_is_compared_with_its_like_at_other_tenants() -> None:
+    others = [honest(number, 6) for number in range(5)]
+    assert not compare(GEMM, {"a": [750.0] * 3, "slow": [600.0] * 3}).members
+    found = compare(GEMM, {"a": [750.0] * 3, "slow": [600.0] * 3}, others=others)
+    assert found.members["slow"].is_fault and not found.members["a"].is_fault
+
+
+@pytest.mark.parametrize("lie", [1.0, 640.0, 700.0, 800.0, 1e18])
+def test_a_hostile_tenant_shields_nobody_and_gets_nobody_blamed(lie: float) -> None:
+    """Its root sends the same false value from a thousand nodes."""
+    honest_pools = [honest(number, 5) for number in range(4)]
+    own = {f"n{number}": [value] * 3 for number, value in enumerate(honest(9, 6))} | {"slow": [600.0] * 3}
+    found = compare(GEMM, own, others=[*honest_pools, [lie] * 1000])
+    assert [name for name, each in found.members.items() if each.is_fault] == ["slow"], found
+
+
+def test_two_tenants_alone_are_not_compared_where_one_could_decide() -> None:
+    """Of ten nodes nine would be the stranger's: they count a third of a node."""
+    assert not compare(GEMM, {"a": [750.0] * 3}, others=[[900.0] * 9]).members
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_other_tenant_has_more_than_its_share(seed: int) -> None:
+    chance = random.Random(seed)
+    own, others = chance.randint(1, 30), [chance.randint(1, 200) for _ in range(chance.randint(1, 9))]
+    most = most_weight(own, others)
+    weights = [min(float(each), most) for each in others]
+    assert max(weights) <= STRANGER_SHARE * (own + sum(weights)) + 1e-9
+    assert most == max(others) or max(weights) >= STRANGER_SHARE * (own + sum(weights)) - 1e-9, "and no less"
 
 
 def test_for_times_more_is_worse() -> None:

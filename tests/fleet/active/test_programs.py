@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from neocloud.fleet.active import cpu, pair, sdc
+from neocloud.fleet.active import all_reduce, cpu, pair, sdc
 from neocloud.fleet.active.bundle import LOADER, archive
 from neocloud.fleet.active.catalogue import GOLDEN, catalogue, named, suite_checks
 from neocloud.fleet.active.jobs import running_job
@@ -136,24 +136,125 @@ def test_without_a_gpu_or_a_program_nothing_is_claimed(tmp_path: Path, monkeypat
     assert not ran.document.verdicts and not ran.measured
 
 
+class Serving:
+    """The other node of a pair, as a thread of this process."""
+
+    def __init__(self, token: str = "", seconds: float = 60.0) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.partner = pair.Partner(f"127.0.0.1:{self.server.getsockname()[1]}", token)
+        arguments = (self.server, time.monotonic() + seconds, token)
+        self._thread = threading.Thread(target=pair.serve, args=arguments)
+
+    def __enter__(self) -> pair.Partner:
+        self._thread.start()
+        return self.partner
+
+    def __exit__(self, *_: object) -> None:
+        self.partner.leave()
+        self._thread.join(5)
+        assert not self._thread.is_alive(), "it ends when the other node leaves"
+        self.server.close()
+
+
 def test_two_nodes_measure_bandwidth_and_round_trips(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(pair, "SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        serving = threading.Thread(target=pair.serve, args=(server, time.monotonic() + 3))
-        serving.start()
-        partner = f"127.0.0.1:{server.getsockname()[1]}"
+    with Serving("secret") as partner:
         checks = [named("pair_bandwidth"), named("pair_latency")]
         ran = runner(tmp_path, partner=partner).run(checks)
-        serving.join(30)
     assert {each.check: each.status for each in ran.document.verdicts} == {
         "pair_bandwidth": Status.PASS,
         "pair_latency": Status.PASS,
     }, ran.document
+    assert all("TCP" in each.note for each in ran.measured)
 
 
-def test_a_partner_that_does_not_answer_is_unknown(tmp_path: Path) -> None:
-    (verdict,) = runner(tmp_path, partner="127.0.0.1:9").run([named("pair_latency")]).document.verdicts
+def test_without_the_token_nothing_is_served(tmp_path: Path) -> None:
+    with Serving("secret") as partner:
+        stranger = replace(partner, token="guess")
+        (verdict,) = runner(tmp_path, partner=stranger).run([named("pair_latency")]).document.verdicts
+        assert verdict.status is Status.UNKNOWN and "connection" in verdict.sample.lower()
+        stranger.leave()
+        (verdict,) = runner(tmp_path, partner=partner).run([named("pair_latency")]).document.verdicts
+        assert verdict.status is Status.PASS, "a stranger cannot end it, either"
+
+
+def test_a_partner_that_does_not_answer_is_unknown(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(pair, "AWAIT_S", 0.0)
+    partner = pair.Partner("127.0.0.1:9")
+    (verdict,) = runner(tmp_path, partner=partner).run([named("pair_latency")]).document.verdicts
     assert verdict.status is Status.UNKNOWN and "refused" in verdict.sample
+
+
+def test_without_torch_no_all_reduce_is_claimed_and_with_no_gpu_none_of_nccl(
+    tmp_path: Path, monkeypatch
+) -> None:
+    torch = ModuleType("torch")
+    torch.__spec__ = ModuleSpec("torch", None)
+    vars(torch)["cuda"] = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with Serving() as partner:
+        (left_out,) = runner(tmp_path, partner=partner).run([named("pair_nccl_all_reduce")]).document.not_run
+        assert "no GPU that CUDA can use" in left_out.why
+        monkeypatch.setattr(all_reduce.importlib.util, "find_spec", lambda name: None)
+        (left_out,) = runner(tmp_path, partner=partner).run([named("pair_all_reduce")]).document.not_run
+        assert left_out.why == "There is no torch in this Python, so only TCP is measured"
+
+
+def start_program(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-c", LOADER, *arguments]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert started.stdin is not None
+    started.stdin.write(archive())
+    started.stdin.close()
+    started.stdin = None
+    return started
+
+
+def test_two_programs_reduce_with_gloo_and_find_the_sums_right(tmp_path: Path, monkeypatch) -> None:
+    """Two processes of this host, each with the torch of the tests."""
+    pytest.importorskip("torch")
+    own = "from neocloud.fleet.active import __main__ as m, all_reduce; all_reduce.SECONDS = 0.2; "
+    own += "all_reduce.NUMBERS = 1 << 16; m.ONE_AT_A_TIME += str(__import__('os').getpid()); from neocloud"
+    monkeypatch.setattr(f"{__name__}.LOADER", LOADER.replace("from neocloud", own, 1))
+    with start_program("serve", "--host", "b", "--token", "t", "--most-seconds", "100") as served:
+        assert served.stderr is not None and served.stdout is not None
+        port = int(served.stderr.readline())
+        options = ("--token", "t", "--partner", f"127.0.0.1:{port}", "--folder", str(tmp_path))
+        with start_program("run", "--host", "a", "--check", "pair_all_reduce", *options) as ran:
+            out, err = ran.communicate(timeout=100)
+        assert ran.returncode == 0, err
+        (measured,) = decode(out, host="a").measured
+        assert measured.value > 0 and measured.note == "gloo, 0 MiB, with 127.0.0.1", measured
+        assert decode(served.stdout.read(), host="b").preempted == "" and served.wait(20) == 0
+
+
+def test_a_wrong_sum_is_a_rate_of_nothing_and_fails(monkeypatch) -> None:
+    """A stand-in for the two nodes: one bit of what comes back is another one."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(all_reduce, "NUMBERS", 1000)
+    monkeypatch.setattr(all_reduce, "SECONDS", 0.01)
+
+    class Distributed(SimpleNamespace):
+        def all_reduce(self, numbers) -> None:
+            if len(numbers) > 1:
+                numbers += 3 - int(numbers[0])
+                numbers[77] += self.error
+
+    def rate(error: float) -> tuple[float, str]:
+        nothing = lambda *given, **named: None  # noqa: E731
+        distributed = Distributed(
+            error=error, init_process_group=nothing, destroy_process_group=nothing, TCPStore=nothing
+        )
+        monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+        return all_reduce.join("gloo", link, 1)
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as link,
+    ):
+        value, note = rate(2.0**-20)
+        assert value == 0.0 and note.startswith("1 wrong sums; gloo") and torch is not None
+        assert rate(0.0)[0] > 0
 
 
 def test_the_archive_runs_from_memory_alone_on_a_bare_python(tmp_path: Path) -> None:

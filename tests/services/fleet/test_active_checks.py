@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
+from neocloud.core.store.event_log import LogEvent
 from neocloud.emulator.fakes import run_no_check
 from neocloud.engines.base import ExecResult
 from neocloud.fleet.active.catalogue import catalogue, named
@@ -19,7 +21,8 @@ from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.fleet.events import Status, Verdict
 from neocloud.services import iam
 from neocloud.services.fleet.active_checks import answers, is_idle
-from neocloud.services.fleet.check_runs import CheckRuns, NodeRuns, PoolRuns, Run
+from neocloud.services.fleet.check_log import Run, decode_run, encode_run
+from neocloud.services.fleet.check_runs import CheckRuns, LikeValues, NodeRuns, PoolRuns, like_values
 from neocloud.services.fleet.types import LIMITS
 from neocloud.services.slurm.public import Worker
 from tests.control_plane import sign_in
@@ -30,6 +33,7 @@ from tests.services.slurm.cloud import fake_cloud
 SETTLED = "neocloud.services.fleet.active_checks.SETTLED_SECONDS"
 CHECKS = "neocloud.fleet.v1.HealthCheckService"
 RUNNABLE = {each.name for each in catalogue() if each.program not in ("", "pair")}
+PAIRS = {each.name for each in catalogue() if each.program == "pair"}
 
 
 @pytest.fixture
@@ -74,6 +78,8 @@ async def test_idle_workers_are_tested_one_after_another_until_all_are_covered(c
 
     def slow(command: Sequence[str]) -> ExecResult:
         nonlocal running, most
+        if "--token" in command:
+            return reports({})(command)  # of a pair
         with lock:
             running += 1
             most = max(most, running)
@@ -90,10 +96,12 @@ async def test_idle_workers_are_tested_one_after_another_until_all_are_covered(c
         return found if found.covered == 3 else None
 
     found = await eventually(all_covered)
-    assert found.nodes == 3 and found.runs == 3 and found.period_seconds == 7 * 86400 and most == 1
+    assert found.nodes == 3 and found.runs >= 3 and found.period_seconds == 7 * 86400 and most == 1
     for node in (await health(cloud)).values():
         told = {each.check: each for each in node.results}
-        assert set(told) == RUNNABLE and node.is_covered and node.tested_at == node.tried_at
+        assert (
+            RUNNABLE <= set(told) <= RUNNABLE | PAIRS and node.is_covered and node.tested_at == node.tried_at
+        )
         assert told["cpu_sdc"].status == "pass" and told["gpu_gemm"].status == "not_run"
         assert told["gpu_gemm"].sample == "There is no GPU here"
         assert 86000 < node.next_at.seconds - node.tried_at.seconds <= 86400, "the quick suite, daily"
@@ -295,3 +303,117 @@ def test_a_failure_before_a_restart_is_no_answer_after_it() -> None:
     known.nodes["n"].take(Run("n", "before", 1.0, report))
     assert set(known.history("n", "before").answered) == {"cpu_sdc", "memory_bandwidth"}
     assert set(known.history("n", "after").answered) == {"memory_bandwidth"}
+
+
+def with_bad_nodes(*bad: str) -> Callable[[Sequence[str]], ExecResult]:
+    """Workers of which some have a slow network: the one that measures a pair, and the one that serves."""
+
+    def answer(command: Sequence[str]) -> ExecResult:
+        ends = {command[command.index("--host") + 1]}
+        if "--partner" in command:
+            ends.add(command[command.index("--partner") + 1].partition(":")[0])
+        return reports({"cpu_sdc": 0.0, "pair_bandwidth": 0.1 if ends & set(bad) else 20.0})(command)
+
+    return answer
+
+
+async def test_pairs_of_idle_workers_name_the_slow_one_and_clear_the_other(cloud: WatchedCloud) -> None:
+    cloud.slurm.checks = {f"worker-{number}": with_bad_nodes("worker-1") for number in range(4)}
+    await cloud.watched(4, 0)
+
+    async def told() -> Any:
+        found = {
+            name: {each.check: each for each in node.results} for name, node in (await health(cloud)).items()
+        }
+        statuses = {
+            name: each["pair_bandwidth"].status for name, each in found.items() if "pair_bandwidth" in each
+        }
+        expected = {f"worker-{number}": "fail" if number == 1 else "pass" for number in range(4)}
+        return found if statuses == expected else None
+
+    found = await eventually(told)
+    failed = found["worker-1"]["pair_bandwidth"]
+    assert "which pass with others" in failed.sample and "0.1 Gbit/s" in failed.sample
+    assert "shadow" in failed.shadow and found["worker-0"]["pair_all_reduce"].status == "not_run"
+    events = [each for each in await cloud.events("worker-1") if each.get("check") == "pair_bandwidth"]
+    assert [each["status"] for each in events] == ["fail"] and "worker" in events[0]["sample"]
+    nodes = await cloud.settled(in_service=4)
+    assert not nodes["worker-0"].faults and nodes["worker-1"].is_schedulable
+
+
+async def test_of_two_workers_nobody_is_named_and_no_verdict_recorded(cloud: WatchedCloud) -> None:
+    cloud.slurm.checks = {f"worker-{number}": with_bad_nodes("worker-1") for number in range(2)}
+    await cloud.watched(2, 0)
+
+    async def told() -> Any:
+        found = [each for node in (await health(cloud)).values() for each in node.results]
+        pairs = [each for each in found if each.check == "pair_bandwidth"]
+        return pairs if len(pairs) == 2 else None
+
+    found = await eventually(told)
+    assert {each.status for each in found} == {"unknown"}
+    assert all("no node that is known good was idle" in each.sample for each in found)
+    nodes = await cloud.settled(in_service=2)
+    assert not any(node.faults for node in nodes.values())
+    for name in nodes:
+        assert not [each for each in await cloud.events(name) if each.get("check") in PAIRS]
+
+
+async def test_a_job_on_the_node_that_serves_gives_the_pair_no_result(cloud: WatchedCloud) -> None:
+    served = reports({}, preempted="A job of Slurm runs (process 9)")
+
+    def answer(command: Sequence[str]) -> ExecResult:
+        return served(command) if "--port" in command else with_bad_nodes("worker-1")(command)
+
+    cloud.slurm.checks = {f"worker-{number}": answer for number in range(2)}
+    await cloud.watched(2, 0)
+
+    async def cut_short() -> Any:
+        found = await coverage(cloud)
+        return found if found.preempted_runs else None
+
+    found = await eventually(cut_short)
+    assert found.longest_preemption_seconds == pytest.approx(0.2)
+    assert not [
+        each for node in (await health(cloud)).values() for each in node.results if each.check in PAIRS
+    ]
+
+
+def test_a_run_of_a_pair_and_the_hardware_are_read_back_from_the_log() -> None:
+    run = Run("n", "b", 1.0, None, "it failed", "m", "c", "cpu/small")
+    assert decode_run(LogEvent("n", datetime.fromtimestamp(1, UTC), encode_run(run))) == run
+
+
+def pool_of(values: dict[str, float], hardware: str = "cpu/small", runs: int = 3) -> PoolRuns:
+    known = PoolRuns("log")
+    for name, value in values.items():
+        data = reports({"memory_bandwidth": value})(["--host", name, "--check=memory_bandwidth"]).stdout
+        for at in range(runs):
+            run = Run(name, "b", float(at), decode(data), hardware=hardware)
+            known.nodes.setdefault(name, NodeRuns()).take(run)
+    return known
+
+
+def test_a_small_pool_is_compared_with_the_same_preset_of_other_tenants_who_stay_unseen() -> None:
+    own = pool_of({"good": 20.0, "slow": 12.0})
+    pools = {f"p{number}": pool_of({"a": 20.1, "b": 19.9, "c": 20.0}) for number in range(5)} | {"own": own}
+    pools["other"] = pool_of({f"n{number}": 400.0 for number in range(9)}, hardware="cpu/large")
+    tenants = {name: f"tenant-{name}" for name in pools}
+    own.know(like_values("own", pools, tenants, 10.0), 10.0)
+    assert _status(own, "slow") is Status.FAIL and _status(own, "good") is Status.PASS
+    ((said, _),) = answers(own.nodes["slow"], "slow", own)
+    assert isinstance(said, Verdict)
+    assert said.sample == "more than 8% worse than its like"
+    assert said.threshold == "like nodes with cpu/small in the cloud"
+    own.know(LikeValues(), 20.0)
+    assert _status(own, "slow") is Status.PASS, "two nodes are no cohort"
+
+
+@pytest.mark.parametrize("lie", [0.001, 12.0, 1e15])
+def test_root_of_another_tenant_neither_shields_a_node_nor_gets_one_blamed(lie: float) -> None:
+    own = pool_of({"good": 20.0, "slow": 12.0})
+    pools = {f"p{number}": pool_of({"a": 20.1, "b": 19.9, "c": 20.0}) for number in range(4)} | {"own": own}
+    pools |= {f"evil{number}": pool_of({f"n{each}": lie for each in range(40)}) for number in range(3)}
+    tenants = {name: name.rstrip("0123456789") if name.startswith("evil") else name for name in pools}
+    own.know(like_values("own", pools, tenants, 10.0), 10.0)
+    assert _status(own, "slow") is Status.FAIL and _status(own, "good") is Status.PASS

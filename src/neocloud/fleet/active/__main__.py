@@ -2,8 +2,8 @@
 """The checks as a program: `run` prints a report of this node, `serve` answers the other node of a pair.
 
 python -m neocloud.fleet.active run --suite quick
-python -m neocloud.fleet.active run --suite full --partner 10.0.0.7:5201
-python -m neocloud.fleet.active serve --port 5201 --seconds 30
+python -m neocloud.fleet.active serve --address 10.0.0.7 --port 5201 --most-seconds 60
+python -m neocloud.fleet.active run --check pair_bandwidth --partner 10.0.0.7:5201
 """
 
 import argparse
@@ -24,6 +24,8 @@ from neocloud.fleet.events import Suite
 MOST_SECONDS = 3600
 ONE_AT_A_TIME = "\0neocloud-active-checks"
 """An address that one process of a node can have: two runs would measure each other."""
+STOP_SECONDS = 1.0
+"""For the end of a server."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,29 +42,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    signal.alarm(int(given.most_seconds))
-    alone = socket.socket(socket.AF_UNIX)
-    alone.bind(ONE_AT_A_TIME)  # released when this process ends, however it does
-    checks = [each for each in catalogue() if each.name in given.check]
-    runner = Runner(
-        host=given.host or socket.gethostname(),
-        folder=Path(given.folder),
-        stop=running_job if given.stop_for_jobs else lambda: "",
-        partner=given.partner,
-    )
-    found = runner.run(checks or suite_checks(Suite(given.suite)))
-    data = memoryview(report.encode(found) + b"\n")
-    while data:
-        data = data[os.write(sys.stdout.fileno(), data) :]
+    with _alone(given):
+        checks = [each for each in catalogue() if each.name in given.check]
+        partner = pair.Partner(given.partner, given.token) if given.partner else None
+        try:
+            _print(_runner(given, partner).run(checks or suite_checks(Suite(given.suite))))
+        finally:
+            if partner is not None:
+                partner.leave()
     return 0
 
 
 def _serve(given: argparse.Namespace) -> int:
-    family = socket.AF_INET6 if ":" in given.address else socket.AF_INET
-    with socket.create_server((given.address, given.port), family=family) as server:
-        os.write(sys.stdout.fileno(), f"{server.getsockname()[1]}\n".encode())
-        pair.serve(server, time.monotonic() + given.seconds)
+    with _alone(given), socket.create_server((given.address, given.port), family=socket.AF_INET) as server:
+        if not given.port:
+            sys.stderr.write(f"{server.getsockname()[1]}\n")
+            sys.stderr.flush()
+        until = time.monotonic() + given.most_seconds - STOP_SECONDS
+        serve = lambda: pair.serve(server, until, given.token)  # noqa: E731
+        _print(_runner(given).serve(serve, given.most_seconds))
     return 0
+
+
+def _alone(given: argparse.Namespace) -> socket.socket:
+    """Return what keeps other runs away; it is released when this process ends, however it does."""
+    signal.alarm(int(given.most_seconds))
+    alone = socket.socket(socket.AF_UNIX)
+    alone.bind(ONE_AT_A_TIME)
+    return alone
+
+
+def _runner(given: argparse.Namespace, partner: pair.Partner | None = None) -> Runner:
+    return Runner(
+        host=given.host or socket.gethostname(),
+        folder=Path(given.folder),
+        stop=running_job if given.stop_for_jobs else lambda: "",
+        partner=partner,
+    )
+
+
+def _print(found: report.Report) -> None:
+    data = memoryview(report.encode(found) + b"\n")
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,17 +94,18 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--suite", choices=[each.value for each in Suite], default=Suite.QUICK.value)
     names = [each.name for each in catalogue()]
     run.add_argument("--check", action="append", default=[], choices=names, help="these checks only")
-    run.add_argument("--folder", default="/var/tmp", help="where files are written")  # nosec B108
-    run.add_argument("--host", default="", help="name of the node; its own without it")
     run.add_argument("--partner", default="", metavar="ADDRESS:PORT", help="a node that serves")
-    run.add_argument("--stop-for-jobs", action="store_true", help="end when a job of Slurm starts here")
-    run.add_argument("--most-seconds", type=_seconds, default=MOST_SECONDS, help="end after so long")
     run.set_defaults(run=_run)
     serve = commands.add_parser("serve", help="answer the other node of a pair for a while")
-    serve.add_argument("--address", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=0)
-    serve.add_argument("--seconds", type=_seconds, default=30)
+    serve.add_argument("--address", default="127.0.0.1", help='IPv4; "" for all of this node')
+    serve.add_argument("--port", type=int, default=0, help="a free one without it; it is printed to stderr")
     serve.set_defaults(run=_serve)
+    for each in (run, serve):
+        each.add_argument("--folder", default="/var/tmp", help="where files are written")  # nosec B108
+        each.add_argument("--host", default="", help="name of the node; its own without it")
+        each.add_argument("--token", default="", help="of a pair: what both nodes know")
+        each.add_argument("--stop-for-jobs", action="store_true", help="end when a job of Slurm starts here")
+        each.add_argument("--most-seconds", type=_seconds, default=MOST_SECONDS, help="end after so long")
     return parser
 
 

@@ -3,6 +3,9 @@
 
 Robust z: the distance from the median in units of 1.4826 median absolute deviations, which has a floor, since
 equal values have no deviation. A value is an outlier if it is both far away and worse by the check's margin.
+
+Nodes of other tenants have a limited weight, as their root can send any value: with a quarter of the weight
+nobody moves the median out of the middle half of the other values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +22,10 @@ FLOOR = 0.005
 """Least deviation, as a share of the median."""
 FAR = 4.0
 INCIDENT_SHARE = 0.1
-"""Of members that are outliers; with more, the cohort or the check is at fault, and no node is blamed."""
+"""Of members that are outliers; with more, and more than one, the cohort or the check is at fault, and no
+node is blamed. Other tenants' nodes do not count: they could shield a node by failing themselves."""
+STRANGER_SHARE = 0.25
+"""Of a cohort's weight that one tenant has at most, where another's nodes are judged."""
 LAST, AGREEING = 3, 2
 """Of so many runs of a node, so many have to be outliers."""
 
@@ -55,34 +61,86 @@ class Comparison:
     """Why no member is blamed, although there are outliers."""
 
 
-def distance(check: ActiveCheck, value: float, cohort: Sequence[float]) -> Distance:
-    """Return how far a value is from the others; worse is negative, whichever way the check counts."""
-    middle = median(cohort)
-    deviation = SCALE * median(abs(each - middle) for each in cohort)
-    least = max(deviation, SCALE * FLOOR * abs(middle))
-    better_by = middle - value if check.better is Better.LOWER else value - middle
-    z = better_by / least if least else 0.0
-    deficit = -better_by / abs(middle) if middle else 0.0
-    return Distance(z, deficit, middle, len(cohort))
+@dataclass(frozen=True)
+class Centre:
+    """The middle of a cohort, from values with weights."""
+
+    median: float
+    deviation: float
+    members: int
+
+    @classmethod
+    def of(cls, values: Sequence[tuple[float, float]]) -> "Centre":
+        middle = _median(values)
+        deviation = SCALE * _median([(abs(value - middle), weight) for value, weight in values])
+        return cls(middle, max(deviation, SCALE * FLOOR * abs(middle)), len(values))
+
+    def distance(self, check: ActiveCheck, value: float) -> Distance:
+        """Return how far a value is from the others; worse is negative, whichever way the check counts."""
+        better_by = self.median - value if check.better is Better.LOWER else value - self.median
+        z = better_by / self.deviation if self.deviation else 0.0
+        deficit = -better_by / abs(self.median) if self.median else 0.0
+        return Distance(z, deficit, self.median, self.members)
 
 
-def compare(check: ActiveCheck, runs: Mapping[str, Sequence[float]]) -> Comparison:
-    """Compare the members of a cohort: `runs` has the last values of each, newest last."""
+def compare(
+    check: ActiveCheck,
+    runs: Mapping[str, Sequence[float]],
+    own: Sequence[float] = (),
+    others: Sequence[Sequence[float]] = (),
+) -> Comparison:
+    """Compare the members of a cohort: `runs` has the last values of each, newest last. `own` has values of
+    more nodes of the same tenant, and `others` those of each other tenant: they are not judged."""
     known = {name: list(values)[-LAST:] for name, values in runs.items() if values}
-    if len(known) < SMALLEST or check.better is Better.EQUAL:
+    if not known or check.better is Better.EQUAL:
         return Comparison({})
-    newest = [values[-1] for values in known.values()]
+    values = [(each, 1.0) for each in (*(values[-1] for values in known.values()), *own)]
+    most = most_weight(len(values), [len(each) for each in others])
+    values += [(value, min(1.0, most / len(each))) for each in others for value in each]
+    if sum(weight for _, weight in values) < SMALLEST:
+        return Comparison({})
+    middle = Centre.of(values)
     found = dict[str, Found]()
-    for name, values in known.items():
-        distances = [distance(check, each, newest) for each in values]
+    for name, last in known.items():
+        distances = [middle.distance(check, each) for each in last]
         beyond = [each.is_outlier(check.margin) for each in distances]
         is_fault = beyond[-1] and sum(beyond) >= AGREEING
         found[name] = Found(distances[-1], is_fault, wants_repeat=beyond[-1] and not is_fault)
     outliers = sum(each.is_fault or each.wants_repeat for each in found.values())
-    if outliers > INCIDENT_SHARE * len(found):
+    if outliers > max(1, INCIDENT_SHARE * len(found)):
         text = f"{outliers} of {len(found)} like nodes are outliers of {check.name}, so none is blamed"
         return Comparison(
             {name: Found(each.distance, is_fault=False, wants_repeat=False) for name, each in found.items()},
             text,
         )
     return Comparison(found)
+
+
+def most_weight(own: int, others: Sequence[int]) -> float:
+    """Return the weight that each other tenant has at most, so that it is a share of the whole."""
+    most = 0.0
+    sizes = sorted(others)
+    below = float(own)
+    for number, size in enumerate(sizes):
+        capped = len(sizes) - number
+        # With a limit `most` that `capped` tenants reach: most = share * (below + capped * most).
+        left = 1 - STRANGER_SHARE * capped
+        most = STRANGER_SHARE * below / left if left > 0 else float("inf")
+        if most <= size:
+            return most
+        below += size
+    return float(max(sizes, default=0))
+
+
+def _median(values: Sequence[tuple[float, float]]) -> float:
+    """Return the value in the middle of the weight."""
+    ordered = sorted(values)
+    half = sum(weight for _, weight in ordered) / 2
+    if all(weight == 1 for _, weight in ordered):
+        return median(value for value, _ in ordered)
+    reached = 0.0
+    for value, weight in ordered:
+        reached += weight
+        if reached >= half:
+            return value
+    raise ValueError("no values")

@@ -35,8 +35,8 @@ class Runner:
     folder: Path
     """Where a folder for files is made."""
     stop: Callable[[], str]
-    partner: str = ""
-    """Address and port of the other node, for checks that need two."""
+    partner: pair.Partner | None = None
+    """The other node, for checks that need two."""
     boot: str = field(default_factory=lambda: Tree().boot_id())
     programs: dict[str, Program] = field(default_factory=lambda: dict(cpu.PROGRAMS))
     _children: Children = field(default_factory=Children)
@@ -58,6 +58,24 @@ class Runner:
         document = Document(self.host, self.boot, at, since_boot, verdicts, not_run)
         seconds = time.monotonic() - began
         return Report(document, measured, seconds, plain(self._preempted, LONGEST_NOTE), self._stop_took)
+
+    def serve(self, work: Callable[[], None], seconds: float) -> Report:
+        """Answer the other node of a pair in a process that a job ends, too; the report has no values."""
+        began, at = time.monotonic(), time.time()
+        asked = _StopWatch(self.stop)
+
+        def program(folder: Path) -> Found:
+            work()
+            return Found()
+
+        (outcome,) = self._children.run([Job("serve", lambda: _niced(program, self.folder), seconds)], asked)
+        if outcome.is_stopped:
+            self._preempted, self._stop_took = outcome.why, time.monotonic() - asked.said_at
+        elif outcome.found is None:
+            raise OSError(outcome.why)
+        document = Document(self.host, self.boot, at, time.clock_gettime(time.CLOCK_BOOTTIME), [], [])
+        preempted = plain(self._preempted, LONGEST_NOTE)
+        return Report(document, (), time.monotonic() - began, preempted, self._stop_took)
 
     def _answer(
         self, check: ActiveCheck, folder: Path, place: Place, measured: list[Measured]
@@ -100,15 +118,15 @@ class Runner:
             return "This release has no program for it"
         if check.program == "gpu" and not has_gpu():
             return "There is no GPU here"
-        if check.program == "pair" and not self.partner:
+        if check.program == "pair" and self.partner is None:
             return "It needs a second node, and none was given"
         return ""
 
     def _program(self, check: ActiveCheck) -> Program:
         if check.program == "gpu":
             return lambda folder: on_gpu(check)
-        if check.program == "pair":
-            return lambda folder: pair.measure(check.name, self.partner)
+        if (partner := self.partner) is not None and check.program == "pair":
+            return lambda folder: pair.measure(check.name, partner)
         return self.programs[check.name]
 
 

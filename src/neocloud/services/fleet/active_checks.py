@@ -6,34 +6,33 @@ program on the worker sees the job's first process and ends all load at once.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from neocloud.core import wire
 from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
 from neocloud.fleet.active import catalogue as checks
-from neocloud.fleet.active.bundle import LOADER, archive
 from neocloud.fleet.active.cohort import Found
 from neocloud.fleet.active.judge import Place, verdict
-from neocloud.fleet.active.report import MOST_REPORT_BYTES, Report, decode
+from neocloud.fleet.active.pairing import choose_pairs
 from neocloud.fleet.active.schedule import CheckHistory, Choice, choose
-from neocloud.fleet.agent.document import DocumentError, NotRun
+from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.events import Phase, Status, Verdict
 from neocloud.fleet.judging import judging, wanted_tests
 from neocloud.fleet.limits import DAY
 from neocloud.messages.neocloud.fleet.v1 import NodePool
-from neocloud.services.fleet.check_runs import CheckRuns, NodeRuns, PoolRuns, Run
+from neocloud.services.fleet.check_log import Run
+from neocloud.services.fleet.check_programs import CheckPrograms
+from neocloud.services.fleet.check_runs import CheckRuns, NodeRuns, PoolRuns
 from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.types import drain_owner, plain
-from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
+from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes
 
 SETTLED_SECONDS = 60.0
 """After the start of a worker: its cluster is being set up, or its job is about to run again there."""
-GRACE_SECONDS = 30.0
-"""Of a run, beyond the deadlines of its checks."""
-FOLDER = "/var/tmp"  # nosec B108 - the program makes a new folder of its own there
 NOT_IDLE = frozenset(
     {"ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "POWERED_DOWN", "POWERING_DOWN"}
 )
@@ -50,9 +49,9 @@ class ActiveChecks:
 
     store: Store
     clock: Clock
-    workers: WorkerNodes
     runs: CheckRuns
     nodes: NodeLogs
+    programs: CheckPrograms
     _running: dict[tuple[str, str], asyncio.Task[None]] = field(
         default_factory=dict[tuple[str, str], asyncio.Task[None]]
     )
@@ -61,13 +60,13 @@ class ActiveChecks:
     def of(cls, dependencies: Dependencies) -> "ActiveChecks":
         provided = dependencies.provided
         workers, runs, nodes = provided.get(WorkerNodes), provided.get(CheckRuns), provided.get(NodeLogs)
-        return cls(dependencies.store, dependencies.clock, workers, runs, nodes)
+        return cls(dependencies.store, dependencies.clock, runs, nodes, CheckPrograms(workers))
 
     async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
         pool = await self._pool(cluster_id, workers[0].node_set) if workers else None
         if pool is None:
             return []
-        known = await self.runs.read(pool.metadata.id)
+        known = await self.runs.read_among_like(pool.metadata.id, now)
         log = await self.nodes.read(pool.metadata.id, pool.spec.wanted)
         histories = [
             history
@@ -76,11 +75,21 @@ class ActiveChecks:
         ]
         running = sum(1 for cluster, _ in self._running if cluster == cluster_id)
         by_name = {each.name: each for each in workers}
-        for choice in choose(histories, running, now):
-            key = (cluster_id, choice.node)
-            work = self._test(pool.metadata.id, cluster_id, by_name[choice.node], choice)
-            self._running[key] = asyncio.create_task(work)
-        return [each for worker in workers for each in _verdicts(worker, known)]
+        chosen = choose(histories, running, now)
+        for choice in chosen:
+            worker = by_name[choice.node]
+            self._start(pool.metadata.id, [worker], self._test(cluster_id, worker, choice), cluster_id)
+        idle = {
+            *(each.name for each in histories if each.is_idle and log.fleet.nodes[each.name].phase in TESTED_IN)
+        } - {each.node for each in chosen}
+        boots = {each.name: each.boot for each in workers}
+        leaves = {name: state.leaf for name, state in log.fleet.nodes.items()}
+        blames = list(known.pairs.said(boots, leaves, now).values())
+        met = known.pairs.met
+        for pair in choose_pairs(idle, len(workers), running + len(chosen), blames, met, now):
+            ends = [by_name[name] for name in pair]
+            self._start(pool.metadata.id, ends, self._test_pair(cluster_id, *ends), cluster_id)
+        return [each for worker in workers for each in _verdicts(worker, known, boots, leaves, now)]
 
     def request(self, cluster_id: str, worker: str) -> None:
         """No verification waits for it."""
@@ -115,30 +124,30 @@ class ActiveChecks:
         pools = (wire.message(row, NodePool) for row in rows)
         return next((pool for pool in pools if pool.spec.node_set == node_set), None)
 
-    async def _test(self, pool_id: str, cluster_id: str, worker: Worker, choice: Choice) -> None:
-        try:
-            at = self.clock.now().timestamp()
-            report, problem = await self._report(cluster_id, worker, choice, at)
-            await self.runs.append(pool_id, Run(worker.name, worker.boot, at, report, problem))
-        finally:
-            self._running.pop((cluster_id, worker.name), None)
+    def _start(
+        self, pool_id: str, workers: Sequence[Worker], work: Coroutine[Any, Any, Run], cluster_id: str
+    ) -> None:
+        """Run a test in the background, and keep what it found."""
 
-    async def _report(
-        self, cluster_id: str, worker: Worker, choice: Choice, at: float
-    ) -> tuple[Report | None, str]:
-        seconds = GRACE_SECONDS + sum(
-            each.seconds for each in checks.catalogue() if each.name in choice.checks
-        )
-        command = ["python3", "-I", "-c", LOADER, "run", "--stop-for-jobs", "--host", worker.name]
-        command += ["--folder", FOLDER, "--most-seconds", f"{seconds:g}"]
-        command += [f"--check={name}" for name in choice.checks]
-        try:
-            data = await self.workers.run(
-                *(cluster_id, worker.name, command, archive(), seconds + GRACE_SECONDS, MOST_REPORT_BYTES)
-            )
-            return only(decode(data, host=worker.name, at=at), choice.checks), ""
-        except (WorkersUnreachable, DocumentError) as error:
-            return None, plain(str(error))
+        async def test() -> None:
+            try:
+                await self.runs.append(pool_id, await work)
+            finally:
+                for each in workers:
+                    self._running.pop((cluster_id, each.name), None)
+
+        task = asyncio.create_task(test())
+        self._running |= {(cluster_id, each.name): task for each in workers}
+
+    async def _test(self, cluster_id: str, worker: Worker, choice: Choice) -> Run:
+        at = self.clock.now().timestamp()
+        report, problem = await self.programs.test(cluster_id, worker.name, choice.checks, at)
+        return Run(worker.name, worker.boot, at, report, problem, hardware=worker.hardware)
+
+    async def _test_pair(self, cluster_id: str, first: Worker, second: Worker) -> Run:
+        at = self.clock.now().timestamp()
+        report, problem = await self.programs.test_pair(cluster_id, first.name, second.name, at)
+        return Run(first.name, first.boot, at, report, problem, second.name, second.boot)
 
 
 def is_idle(worker: Worker, now: float) -> bool:
@@ -149,21 +158,13 @@ def is_idle(worker: Worker, now: float) -> bool:
     return worker.is_responding and has_settled and is_free and not is_others
 
 
-def only(report: Report, names: Iterable[str]) -> Report:
-    """Return what a report says of the checks that were asked for."""
-    asked = frozenset(names)
-    document = replace(
-        report.document,
-        verdicts=[each for each in report.document.verdicts if each.check in asked],
-        not_run=[each for each in report.document.not_run if each.check in asked],
-    )
-    return replace(
-        report, document=document, measured=[each for each in report.measured if each.check in asked]
-    )
-
-
-def _verdicts(worker: Worker, known: PoolRuns) -> Iterator[Verdict]:
-    """Return what the checks say of this start of a worker."""
+def _verdicts(
+    worker: Worker, known: PoolRuns, boots: Mapping[str, str], leaves: Mapping[str, str], now: float
+) -> Iterator[Verdict]:
+    """Return what the checks say of this start of a worker; suspects of pairs are not judged."""
+    for answer, _ in known.pairs.answers(worker.name, boots, leaves, now):
+        if isinstance(answer, Verdict) and answer.status is not Status.UNKNOWN:
+            yield answer
     node = known.nodes.get(worker.name)
     for said, at, boot in list(node.said.values()) if node else ():
         if boot == worker.boot and node is not None:
@@ -186,17 +187,22 @@ def with_cohort(said: Verdict | NotRun, at: float, boot: str, name: str, known: 
         said = replace(said, sample=plain(said.sample), threshold=plain(said.threshold))
         if said.status is not Status.PASS:
             return said
-    found = _of_node(name, known, check.name)
+    found, hardware = _of_node(name, known, check.name), known.nodes[name].hardware
     faults = [(device, each) for device, each in found if each.is_fault]
     if not found or (isinstance(said, Verdict) and not faults):
         return said
     status = Status.FAIL if faults else Status.PASS
     device, worst = min(faults or found, key=lambda each: each[1].distance.z)
-    away = worst.distance
-    sample = (
-        f"{device} {-100 * away.deficit:+.1f}% of the median {away.median:.4g} {check.unit}, z {away.z:.1f}"
-    )
-    threshold = f"z >= -4 or within {100 * check.margin:g}% of {away.members} alike"
+    away, margin = worst.distance, f"{100 * check.margin:g}%"
+    if (
+        known.like.has_others and hardware
+    ):  # what a tenant may see of a verdict says nothing of the others' values
+        sample = f"{device} {'more' if faults else 'not more'} than {margin} worse than its like"
+        threshold = f"like nodes with {hardware} in the cloud"
+    else:
+        sample = f"{device} {-100 * away.deficit:+.1f}% of the median {away.median:.4g} {check.unit}"
+        sample += f", z {away.z:.1f}"
+        threshold = f"z >= -4 or within {margin} of {away.members} alike"
     run = said.id.rpartition("-")[2] if isinstance(said, Verdict) else f"{at:.0f}"
     return verdict(check, status, sample.strip(), threshold, "its cohort", Place(name, boot, at), run)
 

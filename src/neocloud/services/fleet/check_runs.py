@@ -1,34 +1,25 @@
 """What active checks found, folded from a log of runs beside the log of each pool."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from neocloud.core.store.event_log import LogEvent
-from neocloud.core.store.protocol import Store
-from neocloud.fleet.active.catalogue import catalogue
-from neocloud.fleet.active.cohort import LAST, Comparison, compare
+from neocloud.core.store.protocol import Page, Store, Transaction
+from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
+from neocloud.fleet.active.cohort import LAST, Comparison, Found, compare
 from neocloud.fleet.active.judge import Measured
-from neocloud.fleet.active.report import Report, decode
-from neocloud.fleet.active.report import encode as encode_report
-from neocloud.fleet.active.schedule import CheckHistory
-from neocloud.fleet.agent.document import DocumentError, NotRun
+from neocloud.fleet.active.report import Report
+from neocloud.fleet.active.schedule import PROMISE, CheckHistory
+from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.events import Status, Verdict
+from neocloud.services.fleet.check_log import Run, decode_run, encode_run, log_of
+from neocloud.services.fleet.pair_runs import PairRun, PairRuns
+from neocloud.services.slurm.public import NODE_POOL
 
-FORMAT = 1
 PAGE = 200
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of checks on a node: its report, or why there is none."""
-
-    node: str
-    boot: str
-    at: float
-    report: Report | None
-    problem: str = ""
+OTHERS_SECONDS = 60.0
+UNITS = {each.name: each.unit for each in catalogue()}
 
 
 @dataclass
@@ -36,6 +27,7 @@ class NodeRuns:
     """What is known of one node."""
 
     boot: str = ""
+    hardware: str = ""
     tried_at: float = float("-inf")
     unfinished: int = 0
     problem: str = ""
@@ -50,7 +42,9 @@ class NodeRuns:
     """The last values by check, device and unit, newest last."""
 
     def take(self, run: Run) -> None:
-        self.boot, self.tried_at = run.boot, run.at
+        if run.hardware != self.hardware:
+            self.values.clear()
+        self.boot, self.tried_at, self.hardware = run.boot, run.at, run.hardware
         self.problem = run.problem or (run.report.preempted if run.report else "")
         has_unknown = False
         if run.report is not None:
@@ -79,6 +73,27 @@ def _is_cut_short(left_out: NotRun, report: Report) -> bool:
     return bool(report.preempted) and left_out.why.endswith(report.preempted)
 
 
+@dataclass(frozen=True)
+class LikeValues:
+    """The newest values of nodes of other pools: those of the same tenant, and those of each other one."""
+
+    own: Mapping[tuple[str, str], Sequence[float]] = field(
+        default_factory=dict[tuple[str, str], Sequence[float]]
+    )
+    """By check and hardware."""
+    others: Sequence[Mapping[tuple[str, str], Sequence[float]]] = ()
+
+    def of(self, check: ActiveCheck, hardware: str) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
+        key = (check.name, hardware)
+        if not hardware:
+            return (), ()
+        return self.own.get(key, ()), [values for each in self.others if (values := each.get(key))]
+
+    @property
+    def has_others(self) -> bool:
+        return bool(self.others)
+
+
 @dataclass
 class PoolRuns:
     """The fold over one log."""
@@ -89,6 +104,10 @@ class PoolRuns:
     runs: int = 0
     preempted: int = 0
     longest_preemption_s: float = 0.0
+    pairs: PairRuns = field(default_factory=PairRuns)
+    like: LikeValues = field(default_factory=LikeValues)
+    """Of the other pools."""
+    like_at: float = float("-inf")
     _compared: Mapping[str, Comparison] | None = None
 
     def take(self, found: Sequence[LogEvent]) -> None:
@@ -97,29 +116,43 @@ class PoolRuns:
                 continue  # taken in by another call meanwhile
             self.position = each.position
             run = decode_run(each)
-            self.nodes.setdefault(run.node, NodeRuns()).take(run)
+            if run.partner:
+                first, second = sorted(((run.node, run.boot), (run.partner, run.partner_boot)))
+                names, boots = (first[0], second[0]), (first[1], second[1])
+                self.pairs.take(PairRun(names, boots, run.at, None if run.problem else run.report))
+            else:
+                self.nodes.setdefault(run.node, NodeRuns()).take(run)
             self.runs += 1
             if run.report is not None and run.report.preempted:
                 self.preempted += 1
                 self.longest_preemption_s = max(self.longest_preemption_s, run.report.preempted_after_s)
             self._compared = None
 
+    def know(self, like: LikeValues, now: float) -> None:
+        """Take in the newest values of the other pools."""
+        self.like_at = now
+        if like != self.like:
+            self.like, self._compared = like, None
+
     def compared(self) -> Mapping[str, Comparison]:
-        """Return what the cohort, which is the pool, says by check. Members are "NODE\\tDEVICE\\tUNIT"."""
+        """Return what the nodes with the same hardware say by check. Members are "NODE\\tDEVICE\\tUNIT"."""
         if self._compared is None:
-            self._compared = {
-                check.name: compare(
-                    check,
-                    {
-                        f"{name}\t{device}\t{unit}": values
-                        for name, node in self.nodes.items()
-                        for (of, device, unit), values in node.values.items()
-                        if of == check.name and (unit == check.unit or not check.unit)
-                    },
-                )
-                for check in catalogue()
-            }
+            self._compared = {check.name: self._compare(check) for check in catalogue()}
         return self._compared
+
+    def _compare(self, check: ActiveCheck) -> Comparison:
+        found, incidents = dict[str, Found](), list[str]()
+        for hardware in sorted({node.hardware for node in self.nodes.values()}):
+            own = {
+                f"{name}\t{device}\t{unit}": values
+                for name, node in self.nodes.items()
+                for (of, device, unit), values in node.values.items()
+                if node.hardware == hardware and of == check.name and (unit == check.unit or not check.unit)
+            }
+            said = compare(check, own, *self.like.of(check, hardware))
+            found.update(said.members)
+            incidents += [said.incident] if said.incident else []
+        return Comparison(found, "; ".join(incidents))
 
     def history(self, name: str, boot: str = "") -> CheckHistory:
         """Return what is known of a node. A failure in an earlier start than `boot` is no answer: whether the
@@ -151,6 +184,9 @@ class CheckRuns:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[str, PoolRuns] = {}
+        self._tenants: Mapping[str, str] = {}
+        """Of each pool of the cloud."""
+        self._looked_at = float("-inf")
 
     async def read(self, pool_id: str) -> PoolRuns:
         known = self._known.setdefault(pool_id, PoolRuns(log_of(pool_id)))
@@ -162,6 +198,20 @@ class CheckRuns:
             known.take(found)
             if len(found) < PAGE:
                 return known
+
+    async def read_among_like(self, pool_id: str, now: float) -> PoolRuns:
+        """Return the runs of a pool, with what those of the others are compared with. The others are read
+        once a minute."""
+        if now - self._looked_at >= OTHERS_SECONDS or pool_id not in self._tenants:
+            self._looked_at = now
+            self._tenants = await self._store.read(tenants_of_pools)
+            for other in self._tenants:
+                await self.read(other)
+        known = await self.read(pool_id)
+        if now - known.like_at >= OTHERS_SECONDS:
+            pools = {other: self._known[other] for other in self._tenants if other in self._known}
+            known.know(like_values(pool_id, pools, self._tenants, now), now)
+        return known
 
     async def append(self, pool_id: str, run: Run) -> None:
         event = LogEvent(run.node, datetime.fromtimestamp(run.at, UTC), encode_run(run))
@@ -175,25 +225,31 @@ class CheckRuns:
         self._known.pop(pool_id, None)
 
 
-def log_of(pool_id: str) -> str:
-    return f"{pool_id}/checks"
+def tenants_of_pools(tx: Transaction) -> dict[str, str]:
+    """Return the tenant of each pool."""
+    found, page = dict[str, str](), Page()
+    while True:
+        rows, after = tx.list(NODE_POOL, page=page)
+        for row in rows:
+            project = tx.get(row.parent_id)
+            found[row.id] = project.parent_id if project else row.parent_id
+        if not after:
+            return found
+        page = Page(after=after)
 
 
-def encode_run(run: Run) -> bytes:
-    report = json.loads(encode_report(run.report)) if run.report else None
-    content = {"format": FORMAT, "boot": run.boot, "problem": run.problem, "report": report}
-    return json.dumps(content, separators=(",", ":")).encode()
-
-
-def decode_run(event: LogEvent) -> Run:
-    """Return a run of the log. One that cannot be read counts as a run without a result."""
-    at = event.at.timestamp()
-    try:
-        given = json.loads(event.body)
-        if given["format"] != FORMAT:
-            return Run(event.subject, "", at, None, "it was written by another release")
-        report = given["report"]
-        read = decode(json.dumps(report).encode(), at=at) if report else None
-        return Run(event.subject, given["boot"], at, read, given["problem"])
-    except (ValueError, KeyError, TypeError, DocumentError) as error:
-        return Run(event.subject, "", at, None, f"its record cannot be read: {error}"[:200])
+def like_values(
+    pool_id: str, pools: Mapping[str, PoolRuns], tenants: Mapping[str, str], now: float
+) -> LikeValues:
+    """Return the values of the other pools that are not older than the promise of a test."""
+    by_tenant = dict[str, dict[tuple[str, str], list[float]]]()
+    for other, known in pools.items():
+        if other == pool_id:
+            continue
+        values = by_tenant.setdefault(tenants[other], {})
+        for node in known.nodes.values():
+            for (check, _, unit), last in node.values.items():
+                if node.hardware and now - node.tried_at <= PROMISE and unit == UNITS.get(check):
+                    values.setdefault((check, node.hardware), []).append(last[-1])
+    own = by_tenant.pop(tenants.get(pool_id, ""), {})
+    return LikeValues(own, [by_tenant[each] for each in sorted(by_tenant)])

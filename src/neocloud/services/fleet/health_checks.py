@@ -78,7 +78,8 @@ async def _nodes(call: Call, cluster_id: str) -> AsyncIterator[NodeHealth]:
 
 
 async def _known(call: Call, pool: Pool) -> tuple[PoolLog, PoolRuns]:
-    runs = await call.dependencies.provided.get(CheckRuns).read(pool.row.id)
+    now = call.dependencies.clock.now().timestamp()
+    runs = await call.dependencies.provided.get(CheckRuns).read_among_like(pool.row.id, now)
     return await fold_of(call, pool), runs
 
 
@@ -100,11 +101,13 @@ def _node(call: Call, pool: Pool, name: str, log: PoolLog, runs: PoolRuns) -> No
     found.next_at.FromDatetime(_moment(max(now, next_at(history))))
     if (oldest := oldest_answer(history)) is not None:
         found.tested_at.FromDatetime(_moment(oldest))
-    if node is None:
-        return found
-    found.problem = node.problem
-    found.tried_at.FromDatetime(_moment(node.tried_at))
-    for said, at in answers(node, name, runs):
+    own = answers(node, name, runs) if node is not None else []
+    if node is not None:
+        found.problem = node.problem
+        found.tried_at.FromDatetime(_moment(node.tried_at))
+    boots = {each: state.boot for each, state in log.fleet.nodes.items()}
+    leaves = {each: state.leaf for each, state in log.fleet.nodes.items()}
+    for said, at in (*own, *runs.pairs.answers(name, boots, leaves, now)):
         if isinstance(said, NotRun):
             result = found.results.add(check=said.check, status="not_run", sample=said.why)
         else:

@@ -40,6 +40,8 @@ class Worker:
     """Whether a job holds processors of it or is being cleaned up."""
     job: int | None = None
     """The lowest number of the jobs that run on it."""
+    hardware: str = ""
+    """Platform and preset, such as "gpu-h100-sxm/8gpu-128vcpu-1600gb"."""
 
     @property
     def boot(self) -> str:

@@ -4,6 +4,7 @@ and measured."""
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
@@ -55,10 +56,14 @@ class ClusterWorkers:
             observation = await self._access.observe(cluster_id)
         running = _jobs_by_node(jobs)
         places = _places(ClusterSpec.FromString(cluster.spec))
+        hardware = f"{found.platform}/{found.preset}"
         return [
-            _worker(
-                *(name, node_set, places.get(name, ())),
-                *(observation.pod(name), nodes.get(name), running.get(name)),
+            replace(
+                _worker(
+                    *(name, node_set, places.get(name, ())),
+                    *(observation.pod(name), nodes.get(name), running.get(name)),
+                ),
+                hardware=hardware,
             )
             for name in names
         ]
