@@ -61,14 +61,44 @@ def test_a_foreign_name_is_refused_everywhere(gateway: GatewayProcess, host: str
     "host", ["localhost", "LOCALHOST:8900", "localhost.", "127.0.0.1", "127.8.8.8:1", "[::1]:80"]
 )
 def test_names_of_this_machine_are_answered(gateway: GatewayProcess, host: str) -> None:
-    assert [get(gateway, path, host).status_code for path in ("/v1/models", "/metrics", "/chat")] == [200] * 3
+    assert [get(gateway, path, host).status_code for path in ("/v1/models", "/chat")] == [200] * 2
+    assert read_metrics(gateway, gateway.scrape_key, host=host).status_code == 200
 
 
 @pytest.mark.parametrize("host", [OWN, OWN.upper() + ":443", "[2001:db8::9]"])
 def test_names_of_the_operators_are_answered_but_for_metrics(gateway: GatewayProcess, host: str) -> None:
     assert get(gateway, "/v1/models", host).status_code == 200
     assert get(gateway, "/health", host).status_code == 200
-    assert get(gateway, "/metrics", host).status_code == 403
+    assert read_metrics(gateway, gateway.scrape_key, host=host).status_code == 403
+
+
+def read_metrics(gateway: GatewayProcess, token: str = "", **headers: str) -> httpx.Response:
+    given = headers | ({"authorization": f"Bearer {token}"} if token else {})
+    return httpx.get(f"{gateway.url}/metrics", headers=given, timeout=60)
+
+
+def test_users_of_the_host_do_not_read_what_tenants_do(gateway: GatewayProcess) -> None:
+    """Everybody with an account on the host reaches loopback; the page shows the activity of all tenants."""
+    gateway.control_plane.add_caller("operators", tenant="first", projects=["project-a"], is_operator=True)
+    gateway.control_plane.add_caller("tenants", tenant="tenant-a", projects=["project-a"])
+    key = gateway.scrape_key
+    for token, status in (("", 401), ("tenants", 403), (f"{key}x", 401), (key[:-1], 401), ("x", 401)):
+        answer = read_metrics(gateway, token)
+        assert answer.status_code == status and "neocloud_gateway" not in answer.text
+    for headers in (
+        {"authorization": f"Basic {key}"},
+        {"authorization": key},
+        {"x-neocloud-gateway-key": key},
+        {"cookie": f"authorization=Bearer {key}"},
+    ):
+        assert read_metrics(gateway, **headers).status_code == 401
+    assert httpx.get(f"{gateway.url}/metrics?token={key}", timeout=60).status_code == 401
+    for token in ("operators", key):
+        answer = read_metrics(gateway, token)
+        assert answer.status_code == 200 and "neocloud_gateway" in answer.text
+        assert answer.headers["cache-control"] == "no-store"
+    models = httpx.get(f"{gateway.url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=60)
+    assert models.status_code == 401, "the key opens nothing else"
 
 
 def test_a_second_host_header_does_not_hide_the_first(gateway: GatewayProcess) -> None:

@@ -20,7 +20,7 @@ from neocloud.control_plane.public_certificate.renewal import PublicCertificate
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
-from neocloud.core.callers import load_or_make_scrape_key
+from neocloud.core.callers import MACHINE_PERMISSION, load_or_make_scrape_key
 from neocloud.core.clock import Clock
 from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
@@ -42,9 +42,6 @@ from neocloud.server.metrics_page import MetricsPage
 from neocloud.server.retention import forget_old_history
 
 logger = logging.getLogger(__name__)
-
-MACHINE_PERMISSION = "cloud.machine.inspect"
-"""On the first tenant, the operator's: its admins and editors have this permission, its viewers do not."""
 
 
 class FirstTenant(Protocol):

@@ -138,9 +138,8 @@ def write_scrape_file(home: Path, addresses: Mapping[str, str]) -> None:
             "static_configs": [{"targets": [address]}],
             "sample_limit": MOST_SAMPLES,
         }
-        if job == "control-plane":
-            entry["authorization"] = {"credentials_file": str(scrape_key_file(home))}
-        else:
+        entry["authorization"] = {"credentials_file": str(scrape_key_file(home))}
+        if job != "control-plane":
             entry["relabel_configs"] = [{"target_label": PROJECT_LABEL, "replacement": OPERATORS}]
         jobs.append(entry)
     jobs.append(

@@ -137,6 +137,10 @@ class ScrapeKey:
         return hmac.compare_digest(f"Bearer {self.value}".encode(), given)
 
 
+MACHINE_PERMISSION = "cloud.machine.inspect"
+"""On the first tenant, the operator's: its admins and editors have this permission, its viewers do not."""
+
+
 def metrics_folder(home: Path) -> Path:
     """Return the folder of the store of metrics and of the keys around it."""
     return home / "metrics"

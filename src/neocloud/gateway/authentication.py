@@ -44,6 +44,8 @@ class Caller:
     grants: Mapping[str, frozenset[str]]
     proof: str = ""
     """Proof of its token, by which the control plane admits it again, for example while a batch runs."""
+    is_operator: bool = False
+    """It may see what all tenants do."""
 
     def may(self, permission: str, project_id: str) -> bool:
         return permission in self.grants.get(project_id, ())
@@ -236,6 +238,7 @@ def _caller_from(response: AdmitResponse) -> Caller:
         home_project_id=response.home_project_id,
         grants={grant.project_id: frozenset(grant.permissions) for grant in response.grants},
         proof=response.proof,
+        is_operator=response.is_operator,
     )
 
 
@@ -287,6 +290,7 @@ def _to_json(caller: Caller) -> dict[str, object]:
         "home_project_id": caller.home_project_id,
         "grants": grants,
         "proof": caller.proof,
+        "is_operator": caller.is_operator,
     }
 
 
@@ -298,6 +302,7 @@ def _from_json(entry: Mapping[str, Any]) -> Caller:
         home_project_id=entry["home_project_id"],
         grants={project: frozenset(permissions) for project, permissions in entry["grants"].items()},
         proof=entry.get("proof", ""),
+        is_operator=entry.get("is_operator", False) is True,
     )
 
 

@@ -24,6 +24,7 @@ import httpx
 from google.protobuf.message import Message
 
 from neocloud.core import contract
+from neocloud.core.callers import load_or_make_scrape_key
 from neocloud.gateway.control_plane import SERVICE
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
@@ -60,7 +61,13 @@ class FakeControlPlane:
         """The reports, oldest first."""
 
     def add_caller(
-        self, token: str, *, tenant: str, projects: Sequence[str], permissions: Sequence[str] = PERMISSIONS
+        self,
+        token: str,
+        *,
+        tenant: str,
+        projects: Sequence[str],
+        permissions: Sequence[str] = PERMISSIONS,
+        is_operator: bool = False,
     ) -> None:
         grants = [{"project_id": project, "permissions": list(permissions)} for project in projects]
         self.callers[token] = contract.from_dict(
@@ -71,6 +78,7 @@ class FakeControlPlane:
                 "home_project_id": projects[0],
                 "grants": grants,
                 "proof": "proof-" + sha256(token.encode()).hexdigest(),
+                "is_operator": is_operator,
             },
         )
 
@@ -204,6 +212,11 @@ class GatewayProcess:
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def scrape_key(self) -> str:
+        """Return the key of collectors of metrics."""
+        return load_or_make_scrape_key(self.home).value
 
     def set_routes(self, *routes: Mapping[str, object], budgets: Sequence[Mapping[str, object]] = ()) -> None:
         """Set the routes; return when the gateway serves by them."""

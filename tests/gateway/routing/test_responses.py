@@ -154,7 +154,8 @@ def test_models_are_those_that_the_caller_may_call(served: Served) -> None:
 
 def test_metrics_count_what_passed(served: Served) -> None:
     served.post(max_tokens=3)
-    text = served.client.get("/metrics").text
+    headers = {"Authorization": f"Bearer {served.gateway.scrape_key}"}
+    text = served.client.get("/metrics", headers=headers).text
     assert f'neocloud_gateway_requests_total{{model="bank",path="{CHAT}",status="200"}}' in text
     assert 'neocloud_gateway_tokens_total{kind="output",model="bank"}' in text
     assert "neocloud_gateway_time_to_first_byte_seconds_bucket" in text

@@ -121,6 +121,7 @@ async def test_nobody_but_the_gateway_may_ask(refusing: FakeCloud, verb: str, ki
 async def test_an_access_token_says_who_calls_and_what_they_may_do_where(cloud: FakeCloud) -> None:
     answer = await ask(cloud, "Admit", token=cloud.token)
     assert (answer.subject_name, answer.tenant_id) == ("operator", cloud.running.first.tenant_id)
+    assert answer.is_operator
     assert answer.home_project_id == cloud.project_id
     (grant,) = answer.grants
     assert (grant.project_id, grant.project_name) == (cloud.project_id, "default-eu-north1")
@@ -138,6 +139,7 @@ async def test_a_static_key_may_do_what_its_account_may_until_it_is_revoked(clou
     )
     key_id, token = await static_key(cloud, account.resource_id)
     nothing_yet = await ask(cloud, "Admit", token=token)
+    assert not nothing_yet.is_operator
     assert (nothing_yet.subject_id, list(nothing_yet.grants)) == (account.resource_id, [])
     assert nothing_yet.home_project_id == cloud.project_id
 

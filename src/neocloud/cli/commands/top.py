@@ -232,11 +232,11 @@ def server_of(cloud: ProjectClient) -> RunningServer | None:
 
 
 def _answered(cloud: ProjectClient) -> Answered | None:
-    """Read the gateway's counters, which only its own machine may read."""
+    """Read the gateway's counters, which only operators may read, on its own machine."""
     server = server_of(cloud)
     if server is None or not server.gateway or server.gateway.startswith("https:"):
         return None
-    text = get_text(server.gateway, "/metrics")
+    text = get_text(server.gateway, "/metrics", cloud.client.tokens.token())
     if text is None:
         return None
     counts: dict[str, float] = {}

@@ -1,7 +1,7 @@
 # pyright: strict
 """GET /v1/models, /health and /metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,7 +16,11 @@ _LOOPBACK = ("127.0.0.1", "::1")
 
 
 def routes(
-    authenticator: Authenticator, table: RouteTable, metrics: Metrics, is_connected: Callable[[], bool]
+    authenticator: Authenticator,
+    table: RouteTable,
+    metrics: Metrics,
+    is_connected: Callable[[], bool],
+    shows_scrape_key: Callable[[Mapping[str, str]], bool],
 ) -> list[Route]:
     async def caller_of(request: Request) -> Caller:
         return await authenticator.authenticate(request.headers.get("authorization", ""))
@@ -40,11 +44,15 @@ def routes(
         return JSONResponse({"status": "ok", "control_plane": "connected" if is_connected() else "away"})
 
     async def read_metrics(request: Request) -> Response:
-        """Metrics show the activity of tenants, so only this machine may read them."""
+        """Metrics show the activity of tenants, so only operators and collectors with the key read them, and
+        on this machine only."""
         if request.client is None or request.client.host not in _LOOPBACK:
             raise forbidden("Metrics are available on this machine only. Read them from 127.0.0.1.")
         require_loopback(request.scope)
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        if not shows_scrape_key(request.headers) and not (await caller_of(request)).is_operator:
+            raise forbidden("Only an operator of this cloud can read its metrics.")
+        headers = {"cache-control": "no-store"}
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4", headers=headers)
 
     return [
         Route("/v1/models", list_models, methods=["GET"]),

@@ -6,7 +6,8 @@ Each requires the gateway's key, and nothing else.
 from datetime import UTC
 
 from neocloud.core import contract, wire
-from neocloud.core.callers import GatewayKey
+from neocloud.core.callers import MACHINE_PERMISSION, GatewayKey
+from neocloud.core.readers import Subject
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import (
@@ -24,9 +25,11 @@ from neocloud.services.billing.types import TokenPrices, TokenTerms
 from neocloud.services.iam.types import (
     CONTAINER,
     SERVICE_ACCOUNT,
+    SignedRequests,
     TenantRights,
     TokenAuthenticator,
     is_project,
+    operators_tenant_id,
 )
 from neocloud.services.inference.api.routes import TermsOf, read_routes
 from neocloud.services.inference.gateway_link import RouteChanges, TrafficBoard
@@ -73,8 +76,18 @@ async def admit(call: Call, request: AdmitRequest) -> AdmitResponse:
         answer.grants.add(
             project_id=each.project_id, project_name=each.project_name, permissions=each.permissions
         )
-    answer.home_project_id = await call.dependencies.store.read(lambda tx: _home_project(tx, subject.id))
+    store = call.dependencies.store
+    answer.home_project_id = await store.read(lambda tx: _home_project(tx, subject.id))
+    answer.is_operator = await _is_operator(call, subject, await store.read(operators_tenant_id))
     return answer
+
+
+async def _is_operator(call: Call, subject: Subject, operators_tenant: str) -> bool:
+    """Return whether the subject may read the metrics of all tenants."""
+    if not operators_tenant or subject.tenant_id != operators_tenant:
+        return False
+    rights_of = call.dependencies.provided.get(SignedRequests).rights_of
+    return bool(await rights_of(subject, (MACHINE_PERMISSION,), operators_tenant))
 
 
 def _home_project(tx: Transaction, subject_id: str) -> str:
