@@ -169,7 +169,7 @@ async def test_a_check_that_tests_refute_drains_nothing_and_operators_have_the_l
     assert not (await cloud.call(f"{INCIDENTS}/List")).items
     assert len((await cloud.call(f"{CERTIFICATES}/List")).items) == 2
 
-    said_so = {"id": f"{cloud.cluster_id}/worker-0", "verdict": "v2", "finding": "CONFIRMED"}
+    said_so: Any = {"id": f"{cloud.cluster_id}/worker-0", "verdict": "v2", "finding": "CONFIRMED"}
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )

@@ -80,7 +80,11 @@ class ActiveChecks:
             worker = by_name[choice.node]
             self._start(pool.metadata.id, [worker], self._test(cluster_id, worker, choice), cluster_id)
         idle = {
-            *(each.name for each in histories if each.is_idle and log.fleet.nodes[each.name].phase in TESTED_IN)
+            *(
+                each.name
+                for each in histories
+                if each.is_idle and log.fleet.nodes[each.name].phase in TESTED_IN
+            )
         } - {each.node for each in chosen}
         boots = {each.name: each.boot for each in workers}
         leaves = {name: state.leaf for name, state in log.fleet.nodes.items()}
