@@ -78,6 +78,7 @@ def _runner(given: argparse.Namespace, partner: pair.Partner | None = None) -> R
         folder=Path(given.folder),
         stop=running_job if given.stop_for_jobs else lambda: "",
         partner=partner,
+        gives_way=given.stop_for_jobs,
     )
 
 
