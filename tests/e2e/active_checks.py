@@ -68,7 +68,7 @@ def preempt_pair(cluster: Cluster, measuring: str, serving: str) -> Preemption:
     common = ("--stop-for-jobs", "--token", "secret", "--most-seconds", str(BUSY_SECONDS))
     partner = ("--check", "pair_bandwidth", "--partner", f"{serving}:{PORT}")
     with (
-        _start(cluster, serving, "serve", *common, "--address", "", "--port", str(PORT)) as served,
+        _start(cluster, serving, "serve", *common, "--address", "0.0.0.0", "--port", str(PORT)) as served,
         _start(cluster, measuring, "run", *common, *partner) as measured,
     ):
         wait_until(

@@ -88,7 +88,7 @@ OWN = {
     "services/compute/types.py": {"json.loads"},
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
-    "services/fleet/check_runs.py": {"json.loads"},  # of its own log
+    "services/fleet/check_log.py": {"json.loads"},  # of its own log
     "services/quotas/rules.py": {"yaml.safe_load"},
     "services/registry/image_pulls.py": {"json.loads"},
     "services/registry/types.py": {"json.loads"},

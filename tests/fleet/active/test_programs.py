@@ -130,7 +130,7 @@ def test_jobs_are_seen_by_their_process(tmp_path: Path) -> None:
 
 def test_without_a_gpu_or_a_program_nothing_is_claimed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("neocloud.fleet.active.run.GPU_DEVICES", ())
-    checks = [each for each in catalogue() if each.program in ("gpu", "pair", "")]
+    checks = [each for each in catalogue() if each.program in ("gpu", "dcgm", "pair", "")]
     ran = runner(tmp_path).run(checks)
     assert {each.check for each in ran.document.not_run} == {each.name for each in checks}
     assert not ran.document.verdicts and not ran.measured

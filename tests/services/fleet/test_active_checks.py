@@ -211,7 +211,8 @@ async def test_the_catalogue_says_what_each_check_needs_and_who_gives_its_limits
     assert {each.name for each in found} == {each.name for each in catalogue()}
     gemm = next(each for each in found if each.name == "gpu_gemm")
     assert "gpu" in gemm.needs and ">= 595 TFLOP/s" in {each.text for each in gemm.limits}
-    assert not next(each for each in found if each.name == "dcgm_diag").has_program
+    assert next(each for each in found if each.name == "dcgm_diag").has_program
+    assert not next(each for each in found if each.name == "ib_bandwidth").has_program
 
 
 async def test_results_survive_the_process(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def _runner(given: argparse.Namespace, partner: pair.Partner | None = None) -> R
         folder=Path(given.folder),
         stop=running_job if given.stop_for_jobs else lambda: "",
         partner=partner,
+        gives_way=given.stop_for_jobs,
     )
 
 
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--partner", default="", metavar="ADDRESS:PORT", help="a node that serves")
     run.set_defaults(run=_run)
     serve = commands.add_parser("serve", help="answer the other node of a pair for a while")
-    serve.add_argument("--address", default="127.0.0.1", help='IPv4; "" for all of this node')
+    serve.add_argument("--address", default="127.0.0.1", help="IPv4; 0.0.0.0 for all of this node")
     serve.add_argument("--port", type=int, default=0, help="a free one without it; it is printed to stderr")
     serve.set_defaults(run=_serve)
     for each in (run, serve):

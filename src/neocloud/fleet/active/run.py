@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from neocloud.fleet.active import cpu, pair
+from neocloud.fleet.active import cpu, dcgm, pair
 from neocloud.fleet.active.catalogue import ActiveCheck
 from neocloud.fleet.active.judge import Measured, Place, judge, plain, verdict
 from neocloud.fleet.active.report import LONGEST_NOTE, Report
@@ -37,6 +37,8 @@ class Runner:
     stop: Callable[[], str]
     partner: pair.Partner | None = None
     """The other node, for checks that need two."""
+    gives_way: bool = False
+    """Whether `stop` watches for jobs, which must not find a load that this process cannot end."""
     boot: str = field(default_factory=lambda: Tree().boot_id())
     programs: dict[str, Program] = field(default_factory=lambda: dict(cpu.PROGRAMS))
     _children: Children = field(default_factory=Children)
@@ -116,8 +118,10 @@ class Runner:
             return f"It was not begun: {self._preempted}"
         if not check.program:
             return "This release has no program for it"
-        if check.program == "gpu" and not has_gpu():
+        if check.program in ("gpu", "dcgm") and not has_gpu():
             return "There is no GPU here"
+        if check.program == "dcgm" and self.gives_way:
+            return "DCGM's host engine goes on where a job ends dcgmi; run it with --beside-jobs"
         if check.program == "pair" and self.partner is None:
             return "It needs a second node, and none was given"
         return ""
@@ -125,6 +129,8 @@ class Runner:
     def _program(self, check: ActiveCheck) -> Program:
         if check.program == "gpu":
             return lambda folder: on_gpu(check)
+        if check.program == "dcgm":
+            return dcgm.dcgm_diag
         if (partner := self.partner) is not None and check.program == "pair":
             return lambda folder: pair.measure(check.name, partner)
         return self.programs[check.name]

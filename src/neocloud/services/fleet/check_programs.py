@@ -16,6 +16,7 @@ from neocloud.services.slurm.public import WorkerNodes, WorkersUnreachable
 GRACE_SECONDS = 30.0
 """Of a run, beyond the deadlines of its checks."""
 FOLDER = "/var/tmp"  # nosec B108 - the program makes a new folder of its own there
+ALL = "0.0.0.0"  # nosec B104 - the address of a pod is not known in it, and strangers have no token
 PORTS = range(20_000, 30_000)
 """Of the server of a pair: below those that Linux gives to clients."""
 
@@ -43,7 +44,7 @@ class CheckPrograms:
         names, token = [each.name for each in PAIR_CHECKS], secrets.token_hex(16)
         port, seconds = PORTS.start + secrets.randbelow(len(PORTS)), _seconds(names)
         both = ["--token", token]
-        serve = ["serve", *_common(second, seconds), *both, "--address", "", "--port", str(port)]
+        serve = ["serve", *_common(second, seconds), *both, "--address", ALL, "--port", str(port)]
         measure = ["run", *_common(first, seconds), *both, "--partner", f"{second}:{port}"]
         measure += [f"--check={name}" for name in names]
         found = await asyncio.gather(
