@@ -13,7 +13,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.events import OURS, Event, Status
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import HOUR, Limits
-from neocloud.fleet.precision import Precision, Record
+from neocloud.fleet.precision import Judgements, Precision
 
 Key = tuple[str, str]
 """What a breaker guards: a check, rack, leaf or action with its name, or the cluster with ""."""
@@ -48,7 +48,7 @@ class Breakers:
         self.failures: Counter[str] = Counter()
         """Failures of each action in a row."""
         self.trips: dict[Key, Trip] = {}
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, Judgements] = {}
         """Judgements of each check on nodes of this fleet."""
         self.elsewhere: dict[str, Precision] = {}
         """What was found on nodes of others."""
@@ -63,7 +63,7 @@ class Breakers:
 
     def precision(self, check: str) -> Precision:
         """Return how often a check was right, here and on nodes of others."""
-        return self.records.get(check, Record()).precision + self.elsewhere.get(check, Precision())
+        return self.records.get(check, Judgements()).precision + self.elsewhere.get(check, Precision())
 
     def in_shadow(self, check: str) -> str:
         """Return why a check may not drain nodes yet, or "" for one that may."""
@@ -189,7 +189,9 @@ class Breakers:
         return True
 
     def _judged(self, event: e.Judged) -> None:
-        self.records[event.check] = self.records.get(event.check, Record()).with_judged(event, self.limits)
+        self.records[event.check] = self.records.get(event.check, Judgements()).with_judged(
+            event, self.limits
+        )
         self._canary_ended(("check", event.check), event.node, event.at, is_good=event.is_confirmed)
 
     def _step_ended(self, event: e.StepEnded, action: str) -> None:

@@ -17,7 +17,18 @@ from typing import Any, cast
 
 import orjson
 
-from neocloud.fleet import breakers, controller, incidents, lemons, lifecycle, outages
+from neocloud.fleet import (
+    breakers,
+    controller,
+    failing,
+    incidents,
+    lemons,
+    lifecycle,
+    outages,
+    part_history,
+    parts,
+    precision,
+)
 from neocloud.fleet.actions import Action
 from neocloud.fleet.event_json import TYPES
 from neocloud.fleet.events import Phase, Scope, Status, Suite
@@ -29,9 +40,11 @@ CLASSES: Mapping[str, type[Any]] = {
         *TYPES.values(),
         *(Action, Phase, Scope, Status, Suite),
         *(lifecycle.NodeState, lifecycle.Certificate, lifecycle.Attempt),
-        *(breakers.Breakers, breakers.Trip, breakers.Precision, breakers.CheckRate),
+        *(breakers.Breakers, breakers.Trip, breakers.CheckRate, precision.Precision, precision.Judgements),
+        *(failing.FailingVerdicts, failing.Failing),
         *(lemons.Lemons, lemons.Record, controller.Fleet),
-        *(incidents.Incidents, incidents.Incident),
+        *(parts.Part, parts.Reader, part_history.PartHistory, part_history.PartRecord, part_history.Place),
+        *(incidents.Incidents, incidents.Incident, incidents.IncidentStep),
         *(outages.Outages, outages.Outage, outages.Cause),
     )
 }
@@ -85,8 +98,8 @@ class _Writer:
             return value if math.isfinite(value) else ["float", repr(value)]
         if kind in _SEQUENCES:
             return [_SEQUENCES[kind], *map(self.plain, value)]
-        if kind is frozenset:
-            return ["frozenset", *sorted(map(self.plain, value))]
+        if kind is frozenset or kind is set:
+            return [kind.__name__, *sorted(map(self.plain, value))]
         if kind is dict or kind is Counter:
             flat = (self.plain(part) for pair in cast("dict[Any, Any]", value).items() for part in pair)
             return [kind.__name__, *flat]
@@ -96,13 +109,15 @@ class _Writer:
             raise BadFold(f"{kind.__name__} is not a class that is kept")
         if isinstance(value, Enum):
             return ["enum", kind.__name__, value.value]
+        if isinstance(value, tuple):  # one with names
+            return ["data", kind.__name__, *map(self.plain, cast("tuple[Any, ...]", value))]
         if is_dataclass(value):
             return ["data", kind.__name__, *(self.plain(getattr(value, each)) for each in _names(kind))]
         return ["object", kind.__name__, self.plain(vars(cast(object, value)))]
 
 
 _SEQUENCES: Mapping[type[Any], str] = {list: "list", tuple: "tuple", deque: "deque"}
-_EMPTY = {"list": list, "tuple": tuple, "deque": deque, "frozenset": frozenset}
+_EMPTY = {"list": list, "tuple": tuple, "deque": deque, "frozenset": frozenset, "set": set}
 
 
 @cache
@@ -120,7 +135,7 @@ class _Reader:
             return plain
         kind, *parts = cast("list[Any]", plain)
         match kind:
-            case "list" | "tuple" | "deque" | "frozenset":
+            case "list" | "tuple" | "deque" | "frozenset" | "set":
                 return cast(Any, _EMPTY[kind](map(self.value, parts)))
             case "dict" | "Counter":
                 read = list(map(self.value, parts))

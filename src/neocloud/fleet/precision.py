@@ -35,7 +35,7 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Judgements:
     """The judgements of one check that count, oldest first: one for each verdict, a bounded number of each
     node and of all."""
 
@@ -46,11 +46,11 @@ class Record:
         confirmed = sum(each.is_confirmed for each in self.judged)
         return Precision(confirmed, len(self.judged) - confirmed)
 
-    def with_judged(self, event: e.Judged, limits: Limits) -> "Record":
+    def with_judged(self, event: e.Judged, limits: Limits) -> "Judgements":
         """Return the record with a judgement, which replaces an earlier one of the same verdict."""
         same = (event.node, event.verdict)
         kept = [each for each in self.judged if (each.node, each.verdict) != same]
         of_node = [each for each in kept if each.node == event.node]
         if len(of_node) >= limits.judged_per_node:
             kept.remove(of_node[0])
-        return Record((*kept, event)[-limits.judged_kept :])
+        return Judgements((*kept, event)[-limits.judged_kept :])

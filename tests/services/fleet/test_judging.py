@@ -20,7 +20,7 @@ from neocloud.fleet.breakers import Breakers, shadow
 from neocloud.fleet.event_json import encode as encode_event
 from neocloud.fleet.events import Judged, Phase, Status, Verdict
 from neocloud.fleet.judging import MeansOfTest, judging, parse, wanted_tests
-from neocloud.fleet.precision import Precision, Record
+from neocloud.fleet.precision import Judgements, Precision
 from neocloud.services import iam
 from neocloud.services.fleet.check_records import CheckRecords, PoolRecords, elsewhere
 from neocloud.services.fleet.node_agents import OF_PODS
@@ -71,7 +71,8 @@ async def cloud(tmp_path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watc
     limits = replace(LIMITS, judged_minimum=3, judged_per_node=2)
     monkeypatch.setattr("neocloud.services.fleet.node_logs.LIMITS", limits)
     monkeypatch.setattr("neocloud.services.fleet.active_checks.SETTLED_SECONDS", 0.0)
-    monkeypatch.setattr("neocloud.services.fleet.node_agents.ASK_EVERY", 0.1)
+    for name in ("ASK_EVERY", "ASK_QUIET"):
+        monkeypatch.setattr(f"neocloud.services.fleet.node_agents.{name}", 0.1)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.WATCH_SECONDS", 0.1)
     monkeypatch.setattr("neocloud.fleet.active.schedule.RETRY", 0.0)
     async with fake_cloud(tmp_path) as running:
@@ -198,7 +199,7 @@ async def test_a_check_that_tests_refute_drains_nothing_and_operators_have_the_l
 def judged_on(
     pool: str, tenant: str, number: int, *, is_confirmed: bool, by: str = f"test:{COPY}"
 ) -> PoolRecords:
-    record = Record()
+    record = Judgements()
     for each in range(number):
         event = Judged(float(each), f"n{each}", LINK, f"v{each}", is_confirmed, by)
         record = record.with_judged(event, LIMITS)
@@ -236,7 +237,7 @@ def test_one_bad_node_is_no_record() -> None:
     breakers = Breakers(LIMITS)
     for number in range(100):
         event = Judged(float(number), "n0", LINK, f"v{number}", True, f"test:{COPY}")
-        breakers.records[LINK] = breakers.records.get(LINK, Record()).with_judged(event, LIMITS)
+        breakers.records[LINK] = breakers.records.get(LINK, Judgements()).with_judged(event, LIMITS)
     assert breakers.precision(LINK) == Precision(LIMITS.judged_per_node, 0) and breakers.in_shadow(LINK)
 
 
@@ -318,7 +319,7 @@ def test_a_measurement_in_shadow_and_a_test_that_was_found_wrong_judge_nothing()
     assert [each.is_confirmed for each in judged(pool_log(lost), RULES, answers, 110.0)] == [True]
     refuted = [Judged(float(each + 2), "worker-0", gpu, f"x{each}", False) for each in range(5)]
     log = pool_log(*refuted, lost)
-    wrong = Record(tuple(replace(each, node=f"n{n}") for n in range(4) for each in refuted))
+    wrong = Judgements(tuple(replace(each, node=f"n{n}") for n in range(4) for each in refuted))
     log.fleet.breakers.records[gpu] = wrong
     assert not judged(log, RULES, answers, 110.0)
     log = pool_log(FAILS)

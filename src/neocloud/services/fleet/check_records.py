@@ -15,7 +15,7 @@ from neocloud.core.store.protocol import Page, Resource, Store, Transaction
 from neocloud.fleet.breakers import Breakers, shadow
 from neocloud.fleet.events import Judged, RecordElsewhere
 from neocloud.fleet.judging import BY_TEST
-from neocloud.fleet.precision import Precision, Record
+from neocloud.fleet.precision import Judgements, Precision
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS
 from neocloud.services.iam.types import tenant_of
@@ -31,7 +31,7 @@ class PoolRecords:
 
     pool_id: str
     tenant_id: str
-    records: Mapping[str, Record]
+    records: Mapping[str, Judgements]
 
 
 class CheckRecords:
@@ -88,11 +88,11 @@ def _bounded(judged: Sequence[Judged]) -> Precision:
     """Return the judgements of operators on the nodes of one tenant, and the newest of tests."""
     by_tests = sorted((each for each in judged if each.by.startswith(BY_TEST)), key=lambda each: each.at)
     by_people = [each for each in judged if not each.by.startswith(BY_TEST)]
-    return Record((*by_people, *by_tests[-LIMITS.judged_per_tenant :])).precision
+    return Judgements((*by_people, *by_tests[-LIMITS.judged_per_tenant :])).precision
 
 
 def _changes_mode(breakers: Breakers, check: str, found: Precision) -> bool:
-    own = breakers.records.get(check, Record()).precision
+    own = breakers.records.get(check, Judgements()).precision
     is_shadow = bool(shadow(check, own + found, breakers.limits))
     return is_shadow is not bool(breakers.in_shadow(check))
 

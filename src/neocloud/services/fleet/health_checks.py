@@ -15,7 +15,7 @@ from neocloud.fleet.active.schedule import PROMISE, is_covered, next_at, oldest_
 from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.judging import judging
-from neocloud.fleet.precision import Precision, Record
+from neocloud.fleet.precision import Judgements, Precision
 from neocloud.messages.neocloud.fleet.v1 import (
     CheckRecord,
     GetHealthCheckCoverageRequest,
@@ -134,7 +134,7 @@ async def list_records(call: Call, request: ListCheckRecordsRequest) -> ListChec
 
 
 def _record(check: str, pools: Sequence[Breakers]) -> CheckRecord:
-    total = sum((each.records.get(check, Record()).precision for each in pools), Precision())
+    total = sum((each.records.get(check, Judgements()).precision for each in pools), Precision())
     lower, upper = total.interval()
     refusals = [why for each in pools if (why := each.in_shadow(check))]
     test = judging().test_of(check)
