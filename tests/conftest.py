@@ -119,6 +119,7 @@ GROUPS = {
     "pages": ("tests/gateway/pages",),
     "emulator": ("tests/emulator",),
     "metrics": ("tests/monitoring",),
+    "active checks": ("tests/fleet/active",),
     "databases": (
         "tests/core/store",
         "tests/core/reconcile/test_reservations.py",

@@ -71,7 +71,7 @@ def measure(name: str, partner: Partner) -> Found:
         return found
     kind = REDUCE + transport[:1].encode() if transport else ECHO if name == "pair_latency" else SINK
     with partner.connect(kind) as link:
-        address = link.getpeername()[0]
+        address = partner.place.rpartition(":")[0]
         if transport:
             _reduce(found, name, transport, link)
         elif kind == ECHO:
