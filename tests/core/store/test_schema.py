@@ -50,3 +50,17 @@ async def test_passwords_are_not_shown_in_errors(clock: FakeClock) -> None:
     with pytest.raises(StoreError) as raised:
         await open_store("postgresql://user:hunter2@/x?host=/nowhere", KEY, clock)
     assert "hunter2" not in str(raised.value)
+
+
+async def test_what_is_acknowledged_survives_a_crash_of_a_postgresql_that_says_otherwise(
+    shared_database: str, clock: FakeClock
+) -> None:
+    with psycopg.connect(shared_database) as connection:
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+    store = await open_store(shared_database, KEY, clock)
+    database = store._database  # type: ignore[attr-defined]
+    for engine in (database.engine, database.reading):
+        with engine.connect() as connection:
+            connection.rollback()
+            assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+    await store.close()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from neocloud.core.clock import Clock
@@ -29,6 +29,10 @@ _READERS = 8
 _CONNECT_SECONDS = 5
 _UPGRADE_LOCK = 0x6E656F636C6F7564
 """Any number, the same in each release: two servers must not upgrade at once."""
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""What was written is on the server's disk, whatever the server does for other databases."""
 
 
 class PostgresDatabase:
@@ -47,6 +51,7 @@ class PostgresDatabase:
             pool_size=_READERS + 1,
             connect_args={"connect_timeout": _CONNECT_SECONDS},
         )
+        event.listen(self.engine, "connect", _make_durable)
         self.reading = self.engine.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
@@ -97,6 +102,11 @@ class PostgresStore:
                 return work(self._open(connection))
         except DBAPIError as error:
             raise self._database.explain(error) from error
+
+
+def _make_durable(connection: psycopg.Connection, _: object) -> None:
+    connection.execute(_DURABLE)
+    connection.commit()
 
 
 def _upgrade(database: PostgresDatabase) -> None:
