@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -47,8 +48,10 @@ class StepTimes:
             self._file.write(json.dumps(line) + "\n")
         except OSError as error:
             note(f"{self._file.name}: step times end here: {error.strerror}")
-            self._file = None
+            self.close()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # it writes what is left, and fails again on a full disk
+                self._file.close()
+            self._file = None
