@@ -38,6 +38,7 @@ with needed_packages():
     import training_state
     from chat_tokens import load_tokenizer
     from lora_model import load_base, precision, with_lora
+    from step_times import StepTimes
     from tokenized_data import TokenizedData
     from training_progress import Progress
     from training_schedule import learning_rate_factor, total_steps
@@ -73,6 +74,7 @@ class Run:
     progress: Progress
     writer: CheckpointWriter
     metrics: MetricsFile
+    times: StepTimes
     validation: Validation | None
     stop: StopRequest
 
@@ -106,7 +108,8 @@ def prepare(arguments: TrainingArguments, workers: Workers, stop: StopRequest) -
     if workers.is_first:
         size = sum(weight.numel() for weight in step.trainable)
         note(f"{len(data)} rows, {size / 1e6:.2f}M weights to train, {workers.world_size} processes")
-    return Run(arguments, workers, step, Progress(total), writer, metrics, validation, stop)
+    times = StepTimes.of(workers.rank)
+    return Run(arguments, workers, step, Progress(total), writer, metrics, times, validation, stop)
 
 
 def resume(run: Run) -> None:
@@ -137,6 +140,7 @@ def train(run: Run) -> bool:
         result = run.step.run(progress.step, progress.position, rate, run.stop.asked)
         if result is None:
             break
+        run.times.add(progress.step, result)
         progress.add(result, run.step.samples)
         if progress.step % arguments.logging_steps == 0 or progress.step == progress.total:
             progress.settle(run.workers)
@@ -197,6 +201,7 @@ def finetune(arguments: TrainingArguments) -> int:
             try:
                 return carry_out(run)
             finally:
+                run.times.close()
                 run.step.close()
         finally:
             workers.leave()

@@ -6,11 +6,13 @@ a step follow from them, so a step done again after a resume is the same step.
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from chat_tokens import IGNORED
@@ -27,6 +29,8 @@ class StepResult:
     loss_sum: float
     labels: int
     tokens: float
+    seconds: float = 0.0
+    waited: float | None = None  # for other processes; None on GPUs, where it is not measured
 
 
 class TrainingStep:
@@ -49,13 +53,20 @@ class TrainingStep:
         self._parallel = model
         if workers.world_size > 1:  # same seed, same folder: nothing to send at the start
             self._parallel = DistributedDataParallel(model, forward_sync_buffers=False, init_sync=False)
+        self._handed_over = 0.0  # when this process last gave gradients to the others
+        self._knows_waiting = workers.device.type == "cpu"  # on a GPU calls return before the work is done
+        if workers.world_size > 1 and self._knows_waiting:
+            self._parallel.register_comm_hook(None, self._hand_over)
 
     def run(self, step: int, position: int, rate: float, stop: bool) -> StepResult | None:
         """Do the step and return its result; None, and no step, if any process requests a stop."""
+        began = time.monotonic()
         torch.manual_seed((self.arguments.seed * 1_000_003 + step) * 4099 + self.workers.rank)
         passes, own_tokens = self._passes(position)
         own_labels = sum(int((batch["labels"] != IGNORED).sum()) for batch in passes)
+        counted = time.monotonic()
         labels, tokens, stopping = self.workers.sum([own_labels, own_tokens, stop])
+        waited = time.monotonic() - counted
         if stopping:
             return None
         for group in self.optimizer.param_groups:
@@ -69,9 +80,12 @@ class TrainingStep:
             with nullcontext() if last or self.workers.world_size == 1 else self._unsynced():
                 loss = self._loss(batch, share)
                 self.scaler.scale(loss).backward()
+            if last and self.workers.world_size > 1:
+                waited += time.monotonic() - self._handed_over  # nothing was left to do but to wait
             loss_sum += loss.item() * share
         self._update()
-        return StepResult(loss_sum, own_labels, tokens)
+        seconds = time.monotonic() - began
+        return StepResult(loss_sum, own_labels, tokens, seconds, waited if self._knows_waiting else None)
 
     def close(self) -> None:
         """Drop DDP; call this before the processes disconnect. If DDP held their connection last,
@@ -89,6 +103,11 @@ class TrainingStep:
             passes.append({name: part.to(workers.device) for name, part in batch.items()})
             tokens += self.data.tokens(rows)
         return passes, tokens
+
+    def _hand_over(self, state, bucket):  # DDP refuses annotations that are text
+        """Sum up gradients as DDP does, and note when: the last part of them ends this process's work."""
+        self._handed_over = time.monotonic()
+        return allreduce_hook(None, bucket)
 
     def _unsynced(self) -> Any:
         return self._parallel.no_sync()
