@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 SERVICE = "neocloud.fleet.v1.NodeService"
 NodeArgument = Annotated[
     str,
-    typer.Argument(metavar="CLUSTER/NODE", help="The cluster, by name or id, and the node: bank/worker-0."),
+    typer.Argument(
+        metavar="NODE", help="A worker, as CLUSTER/NODE with the cluster's name or id, or the name of a host."
+    ),
 ]
 
 app = command_group(
-    """Health of nodes: the workers of Slurm clusters with --auto-repair. For operators of the cloud.
+    """Health of nodes: hosts, and workers of Slurm clusters with --auto-repair. For operators of the cloud.
 
 Examples:
 
@@ -36,6 +38,7 @@ Examples:
   neo fleet node release bank/worker-0
 """
 )
+drain_app, release_app = command_group(), command_group()
 
 
 @app.command("list")
@@ -49,8 +52,14 @@ def list_nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> N
     """
     with connect(profile_of(context)) as client:
         nodes = list(client.list_all(f"{SERVICE}/List"))
-    rows = ((_name(node), node.phase, node.job or "-", _held_by(node), _why(node)) for node in nodes)
-    view = table(["NODE", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
+    rows = (
+        (
+            *(_name(node), "host" if _is_host(node) else "worker", node.phase),
+            *(node.job or "-", _held_by(node), _why(node)),
+        )
+        for node in nodes
+    )
+    view = table(["NODE", "KIND", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
     empty = (
         "No node is watched. Watch the workers of a new cluster: neo slurm cluster create NAME --auto-repair"
     )
@@ -91,33 +100,41 @@ def events(
     show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
 
 
+@drain_app.command()
 @app.command()
 def drain(
     context: typer.Context,
     node: NodeArgument,
-    reason: Annotated[str, typer.Argument(help="Why; users of the cluster read it in Slurm.")],
+    reason: Annotated[str, typer.Argument(help="Why; users of the node read it.")],
 ) -> None:
-    """Keep new jobs from a node until you release it. Jobs that run are not ended.
+    """Keep new work from a node until you release it. Nothing that runs is ended.
+
+    On a host that is drained, no virtual machine, replica or cluster is started, and its workers take no new
+    jobs.
 
     Examples:
 
       neo fleet node drain bank/worker-0 "swap the cable"
+      neo fleet drain gpu-host-1 "new firmware"
     """
     with connect(profile_of(context)) as client:
         found = _find(client, node)
         client.call(f"{SERVICE}/Drain", {"id": found.id, "reason": reason})
-    say(f"{_name(found)} takes no new jobs. Release it: neo fleet node release {_name(found)}")
+    what = "starts nothing new" if _is_host(found) else "takes no new jobs"
+    say(f"{_name(found)} {what}. Release it: neo fleet node release {_name(found)}")
 
 
+@release_app.command()
 @app.command()
 def release(context: typer.Context, node: NodeArgument) -> None:
     """End your own drain of a node, or have a node verified again that waits in triage.
 
-    It takes jobs once it has passed its checks.
+    A worker takes jobs once it has passed its checks, a host new work at once unless a fault had drained it.
 
     Examples:
 
       neo fleet node release bank/worker-0
+      neo fleet release gpu-host-1
     """
     with connect(profile_of(context)) as client:
         found = _find(client, node)
@@ -126,16 +143,24 @@ def release(context: typer.Context, node: NodeArgument) -> None:
 
 
 def _find(client: Client, named: str) -> "Node":
-    cluster, _, name = named.partition("/")
+    cluster, _, name = named.rpartition("/")
     for node in client.list_all(f"{SERVICE}/List"):
         if cluster in (node.cluster_id, node.cluster_name) and node.name == name:
             return node
     raise ClientError(
-        "NOT_FOUND", f"There is no node {named!r}", "Write CLUSTER/NODE as they are in: neo fleet node list"
+        "NOT_FOUND",
+        f"There is no node {named!r}",
+        "Write CLUSTER/NODE, or the name of a host, as they are in: neo fleet node list",
     )
 
 
+def _is_host(node: "Node") -> bool:
+    return type(node).Kind.Name(node.kind) == "HOST"
+
+
 def _name(node: "Node") -> str:
+    if _is_host(node):
+        return node.name
     return f"{node.cluster_name or node.cluster_id}/{node.name}"
 
 
@@ -146,6 +171,8 @@ def _held_by(node: "Node") -> str:
 def _why(node: "Node") -> str:
     if node.problem:
         return f"not seen: {node.problem}"
+    if node.advice:
+        return node.advice
     faults = "; ".join(f"{fault.check}: {fault.sample}" for fault in node.faults)
     return node.held or faults or "; ".join(hold.evidence for hold in node.holds) or "-"
 
@@ -153,7 +180,12 @@ def _why(node: "Node") -> str:
 def _fields(node: "Node") -> Iterator[tuple[str, object]]:
     yield "Node", f"{_name(node)} ({node.id})"
     yield "Phase", f"{node.phase} since {_time(node.phase_since)}"
-    yield "Takes new jobs", "yes" if node.is_schedulable else "no"
+    if _is_host(node):
+        yield "Takes new work", "no" if node.advice else "yes"
+    else:
+        yield "Takes new jobs", "yes" if node.is_schedulable else "no"
+    if node.advice:
+        yield "What to do", node.advice
     if node.problem:
         yield "Not seen", node.problem
     if node.reserved_for:

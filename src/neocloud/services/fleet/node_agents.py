@@ -1,4 +1,4 @@
-"""The node agents of workers as a source of verdicts.
+"""The node agents of workers, and those of hosts, as a source of verdicts.
 
 Each agent keeps its records until this source has named them as kept, and it names them only after their
 verdicts are events of the log. So a store that is down loses none: the same records are asked for again.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from neocloud.core.clock import Clock
 from neocloud.fleet.actions import Action
@@ -22,9 +23,10 @@ from neocloud.fleet.agent.checks import CHECKS
 from neocloud.fleet.agent.document import Document, DocumentError
 from neocloud.fleet.agent.plan import POD_PROBES
 from neocloud.fleet.events import Status, Verdict
+from neocloud.services.fleet.public import HostNodes, HostsUnreachable
 from neocloud.services.fleet.sources import verdict_id
-from neocloud.services.fleet.types import plain
-from neocloud.services.slurm.public import Worker, WorkerAgents, WorkersUnreachable
+from neocloud.services.fleet.types import Check, plain
+from neocloud.services.slurm.public import WorkerAgents, WorkersUnreachable
 
 AGENT = "node agent"
 """The check that an agent answers."""
@@ -44,7 +46,19 @@ OF_PODS = frozenset(
 )
 """Checks that speak of a worker's pod alone. Others would be of the host, with what other tenants do there,
 and what an agent says beside these is left out."""
+OF_OTHER_SOURCES = frozenset({*Check, AGENT})
+"""Names that no agent may use: it would have the trust of another source."""
 logger = logging.getLogger(__name__)
+
+
+class Watched(Protocol):
+    """What has an agent: a worker, or a host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def boot(self) -> str: ...
 
 
 @cache
@@ -92,11 +106,14 @@ class NodeAgents:
     workers: WorkerAgents
     clock: Clock
     program: Callable[[], tuple[bytes, str]] = _program
+    is_of_hosts: bool = False
+    """All that an agent says of its host is taken, with the boot that it names: its records outlive a boot.
+    Of a worker's agent only what is of its pod is, since the last start of that."""
     _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE))
     _trusted: tuple[str, ...] = ()
 
-    async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
+    async def verdicts(self, cluster_id: str, workers: Sequence[Watched], now: float) -> Sequence[Verdict]:
         found: list[Verdict] = []
         for worker in workers:
             if not worker.boot:
@@ -156,16 +173,28 @@ class NodeAgents:
         except DocumentError as error:
             return plain(f"what its agent says is refused: {error}")
         _, version = await asyncio.to_thread(self.program)
-        if said.version != version:
+        if version and said.version != version:
             await self._install(cluster_id, name)
         agent.spool, agent.n, agent.has_more = said.spool, said.n, said.has_more
-        agent.changes = [each for document in said.changes for each in _verdicts(document, agent.boot)]
+        agent.changes = [each for document in said.changes for each in self._verdicts(document, agent.boot)]
         if said.last is None:
             return "its agent has not checked yet"
-        agent.now = _verdicts(said.last, agent.boot)
+        agent.now = self._verdicts(said.last, agent.boot)
         if said.age_s > OLDEST_SECONDS:
             return f"its agent has checked nothing for {said.age_s:.0f} s"
         return ""
+
+    def _verdicts(self, document: Document, boot: str) -> list[Verdict]:
+        return [
+            replace(
+                each,
+                boot=each.boot if self.is_of_hosts else boot,
+                sample=plain(each.sample),
+                threshold=plain(each.threshold),
+            )
+            for each in document.verdicts
+            if (each.check not in OF_OTHER_SOURCES if self.is_of_hosts else each.check in OF_PODS)
+        ]
 
     async def _install(self, cluster_id: str, name: str) -> None:
         """Put the agent there, as its pod has started, or this release has another."""
@@ -176,14 +205,6 @@ class NodeAgents:
             logger.info("The agent of %s in %s cannot be installed: %s", name, cluster_id, error)
 
 
-def _verdicts(document: Document, boot: str) -> list[Verdict]:
-    return [
-        replace(each, boot=boot, sample=plain(each.sample), threshold=plain(each.threshold))
-        for each in document.verdicts
-        if each.check in OF_PODS
-    ]
-
-
 def _of_agent(name: str, agent: _Agent) -> Verdict:
     status = Status.UNKNOWN if agent.problem else Status.PASS
     sample = agent.problem or f"{len(agent.now)} checks"
@@ -192,3 +213,25 @@ def _of_agent(name: str, agent: _Agent) -> Verdict:
         *(agent.began, name, verdict_id(), AGENT, status, agent.boot),
         *(sample, threshold, AGENT, VERSION, Action.REBOOT),
     )
+
+
+class HostAgents:
+    """Implements `WorkerAgents` for hosts, whose agents come with the release and need not be put there."""
+
+    def __init__(self, hosts: HostNodes) -> None:
+        self._hosts = hosts
+
+    async def ask(
+        self, cluster_id: str, worker: str, *, after: int, of: str, trusted: Sequence[str], seconds: float
+    ) -> bytes:
+        try:
+            return await self._hosts.ask(worker, after=after, of=of, seconds=seconds)
+        except HostsUnreachable as error:
+            raise WorkersUnreachable(str(error)) from error
+
+    async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:
+        return None
+
+
+def host_agents(hosts: HostNodes, clock: Clock) -> NodeAgents:
+    return NodeAgents(HostAgents(hosts), clock, program=lambda: (b"", ""), is_of_hosts=True)

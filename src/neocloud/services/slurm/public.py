@@ -40,6 +40,8 @@ class Worker:
     """Whether a job holds processors of it or is being cleaned up."""
     job: int | None = None
     """The lowest number of the jobs that run on it."""
+    host: str = ""
+    """The host that its pod is on; "" of an engine that has one host."""
 
     @property
     def boot(self) -> str:

@@ -12,6 +12,7 @@ from neocloud.services.fleet.reconcile.maintenance import is_in_maintenance
 from neocloud.services.fleet.types import (
     CLUSTER_OWNER,
     FOREIGN_IN_SLURM,
+    HOST_MAINTENANCE,
     STOP_OWNER,
     drain_owner,
     plain,
@@ -29,9 +30,19 @@ LEFT = "it is no longer in the spec of its cluster"
 
 
 def new_events(
-    log: PoolLog, tenant: str, workers: Sequence[Worker], verdicts: Sequence[Verdict], now: float
+    log: PoolLog,
+    tenant: str,
+    workers: Sequence[Worker],
+    verdicts: Sequence[Verdict],
+    now: float,
+    *,
+    is_host_maintained: bool = False,
 ) -> list[Event]:
-    """Return the events that follow from one look, those that change nothing left out."""
+    """Return the events that follow from one look, those that change nothing left out.
+
+    `is_host_maintained`: the platform has recorded the maintenance of the host for which Slurm has workers
+    drained. Without that, a reason that says so may be the tenant's.
+    """
     draft = log.fleet.draft()
     found: list[Event] = []
 
@@ -44,11 +55,11 @@ def new_events(
         add(_start(worker, draft.nodes.get(worker.name), now))
         if worker.name in draft.nodes:
             add(_work(worker, tenant, draft.nodes[worker.name], now))
-    add(_new_verdicts(log, draft, verdicts))
+    add(new_verdicts(log, draft, verdicts))
     seen = {worker.name for worker in workers}
     for worker in workers:
         if worker.name in draft.nodes:
-            add(_foreign(worker, draft.nodes[worker.name], now))
+            add(_foreign(worker, draft.nodes[worker.name], now, is_host_maintained))
             add(_emptied(worker, draft.nodes[worker.name], now))
             add(_occupied(worker, draft.nodes[worker.name], now))
     for name in [name for name in draft.nodes if name not in seen]:
@@ -56,7 +67,7 @@ def new_events(
     return found
 
 
-def _new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+def new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
     """Yield answers that differ from the last ones, of which one look may have several for a check. In
     maintenance, only those that pass count."""
     answers = dict(log.answers)
@@ -83,9 +94,11 @@ def _start(worker: Worker, state: NodeState | None, now: float) -> Iterator[Even
         yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot)
 
 
-def _foreign(worker: Worker, state: NodeState, now: float) -> Iterator[Event]:
+def _foreign(worker: Worker, state: NodeState, now: float, is_host_maintained: bool) -> Iterator[Event]:
     """Drains of others begin and end when Slurm says so, and the spec of the cluster has the worker."""
     owner = drain_owner(worker.reason) if worker.is_drained or _is_set_down(worker) else ""
+    if owner == HOST_MAINTENANCE and is_host_maintained:
+        owner = ""  # the platform's own record says it
     ended = {CLUSTER_OWNER, STOP_OWNER, *FOREIGN_IN_SLURM} - {owner}
     for hold in state.holds:
         if hold.owner in ended and worker.states:
