@@ -28,7 +28,7 @@ from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.public import Worker
 from tests import control_plane
 from tests.control_plane import sign_in
-from tests.services.fleet.hosts import GOOD, FakeHosts
+from tests.services.fleet.hosts import GOOD, FakeHosts, written_as_drained
 from tests.services.fleet.test_fleet import WatchedCloud, eventually, of_type
 from tests.services.fleet.test_maintenance import WINDOWS, text
 from tests.services.iam import keys
@@ -68,8 +68,12 @@ class HostedCloud(WatchedCloud):
 
         await eventually(is_in_service)
 
+    async def drained_is_written(self, *names: str) -> None:
+        """Return when services that place something read that these hosts are drained, and no others."""
+        await eventually(lambda: written_as_drained(self.running.store, *names))
+
     async def credited(self, *names: str) -> list[Any]:
-        """Return the causes of credits because of maintenance, once these workers, and no others, have one."""
+        """Return the causes of credits because of maintenance, once these workers have one, and no others."""
 
         async def found() -> list[Any]:
             credits = await self.call("neocloud.billing.v1.CreditService/List", parent_id=self.project_id)
@@ -184,11 +188,15 @@ async def test_what_is_in_shadow_what_hangs_and_what_cannot_be_read_drains_nothi
     await cloud.create_cluster(count=1)
     cloud.hosts.problem, cloud.hosts.age_s = "", 0.0
     await cloud.host_when(lambda node: not node.problem and not node.held)
-    await cloud.call(f"{NODES}/Drain", id=HOST, reason="new firmware")
-    await cloud.host_when(lambda node: node.advice)
     cloud.hosts.problem = "nobody answers"
     await cloud.host_when(lambda node: node.problem)
-    assert "new firmware" in (await cloud.new_cluster_refusal()).message, "what was decided goes on"
+    await cloud.call(f"{NODES}/Drain", id=HOST, reason="new firmware")
+    await cloud.drained_is_written(HOST)
+    assert "new firmware" in (await cloud.new_cluster_refusal()).message, "a person needs no look"
+    assert (await cloud.host()).problem
+    await cloud.call(f"{NODES}/Release", id=HOST)
+    await cloud.drained_is_written()
+    await cloud.create_cluster(count=1, name="another")
 
 
 async def test_a_window_of_a_host_is_one_of_its_workers_and_is_not_charged(cloud: HostedCloud) -> None:

@@ -1,6 +1,7 @@
 """While hosts are drained nothing new is placed, what runs goes on, and what was accepted waits."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from neocloud.messages.neocloud.inference.v1 import Replica
@@ -15,7 +16,7 @@ from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.testing.waiting import until
 from tests import control_plane
 from tests.services.compute.cloud import boot_disk, instance_spec, machine_cloud
-from tests.services.fleet.hosts import FakeHosts, set_drained
+from tests.services.fleet.hosts import FakeHosts, set_drained, written_as_drained
 from tests.services.inference.cloud import POD_SHAPE, FakeCloud, write_model
 
 NODES = "neocloud.fleet.v1.NodeService"
@@ -76,11 +77,15 @@ async def test_a_new_replica_waits_and_the_others_answer(
     ) as running:
         cloud = FakeCloud(**vars(running), engines=engines)
         await ensure_host_pool(cloud.running.store, SystemClock())
-        folder = write_model(cloud.models / "bank")
-        model = await cloud.create("Model", "bank", {"source": {"folder": str(folder)}})
-        await cloud.until(model, "READY")
-        spec = {"model_id": model, **POD_SHAPE, "scaling": {"min_replicas": 1, "max_replicas": 1}}
-        first = await cloud.create("Deployment", "bank", spec)
+
+        async def spec_of(name: str) -> dict[str, Any]:
+            folder = write_model(cloud.models / name)
+            model = await cloud.create("Model", name, {"source": {"folder": str(folder)}})
+            await cloud.until(model, "READY")
+            return {"model_id": model, **POD_SHAPE, "scaling": {"min_replicas": 1, "max_replicas": 1}}
+
+        spec = await spec_of("more")
+        first = await cloud.create("Deployment", "bank", await spec_of("bank"))
         await cloud.until(first, "READY")
 
         async def is_in_service() -> bool:
@@ -89,13 +94,10 @@ async def test_a_new_replica_waits_and_the_others_answer(
 
         await until(is_in_service, seconds=30)
         await cloud.call(f"{NODES}/Drain", id="gpu-1", reason="new firmware")
-
-        async def is_refused() -> bool:
-            metadata = {"parent_id": cloud.project_id, "name": "more"}
-            refused = await cloud.refusal("DeploymentService/Create", metadata=metadata, spec=spec)
-            return "new firmware" in refused.message
-
-        await until(is_refused, seconds=30)
+        await until(lambda: written_as_drained(cloud.running.store, "gpu-1"), seconds=30)
+        metadata = {"parent_id": cloud.project_id, "name": "more"}
+        refused = await cloud.refusal("DeploymentService/Create", metadata=metadata, spec=spec)
+        assert refused.code is Code.RESOURCE_EXHAUSTED and "new firmware" in refused.message
         monkeypatch.setattr("neocloud.services.compute.public._refuse_on_drained_hosts", lambda *_: None)
         second = await cloud.create("Deployment", "more", spec)  # accepted just before the drain
         waiting = await cloud.when(second, lambda each: "new firmware" in each.status.message)

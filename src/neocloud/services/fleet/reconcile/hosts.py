@@ -62,6 +62,8 @@ class Scope:
     pool: HostPool
     log: PoolLog | None = None
     hosts: Sequence[Host] = ()
+    is_seen: bool = False
+    """Whether the hosts could be looked at."""
     verdicts: Sequence[Verdict] = ()
     problem: str = ""
     held: dict[str, str] = field(default_factory=dict[str, str])
@@ -87,8 +89,8 @@ class HostPoolReconciler:
 
     def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
-            Step("Look at the hosts", self._look),
             Step("Read the events", self._read),
+            Step("Look at the hosts", self._look),
             Step("Record what is new", self._record),
             Step("Decide", self._decide),
             Step("Judge verifications", self._judge),
@@ -97,18 +99,20 @@ class HostPoolReconciler:
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (Step("Forget the agents", self._forget),)
 
+    async def _read(self, scope: Scope) -> None:
+        """First: what a person has drained or released holds also while the hosts cannot be looked at."""
+        try:
+            scope.log = await self._logs.read(scope.pool.metadata.id)
+        except BrokenLog as error:
+            raise _blind(scope, str(error)) from error
+
     async def _look(self, scope: Scope) -> None:
         try:
             scope.hosts = await self._hosts.look()
         except HostsUnreachable as error:
             raise _blind(scope, str(error)) from error
+        scope.is_seen, scope.known.fleet.wanted = True, len(scope.hosts)
         scope.verdicts = await self._agents.verdicts(scope.pool.metadata.id, scope.hosts, self._now())
-
-    async def _read(self, scope: Scope) -> None:
-        try:
-            scope.log = await self._logs.read(scope.pool.metadata.id, len(scope.hosts))
-        except BrokenLog as error:
-            raise _blind(scope, str(error)) from error
 
     async def _record(self, scope: Scope) -> None:
         await self._append(scope, new_host_events(scope.known, scope.hosts, scope.verdicts, self._now()))
@@ -168,12 +172,12 @@ class HostPoolReconciler:
         status = HostPoolStatus(
             state=HostPoolStatus.State.Value(state), problem=scope.problem, held=scope.held
         )
-        if scope.log is None:  # nothing is known of the hosts now: what was decided goes on
-            status.hosts.extend(scope.pool.status.hosts)
+        names = sorted(each.name for each in scope.hosts) if scope.is_seen else scope.pool.status.hosts
+        status.hosts.extend(names)
+        if scope.log is None:  # what was decided goes on
             status.drained.extend(scope.pool.status.drained)
         else:
             nodes = scope.log.fleet.nodes
-            status.hosts.extend(sorted(each.name for each in scope.hosts))
             drained = (drained_host(nodes[name]) for name in status.hosts if name in nodes)
             status.drained.extend(each for each in drained if each is not None)
         phases = scope.log.fleet.phases if scope.log else {}
