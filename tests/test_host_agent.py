@@ -58,11 +58,12 @@ async def test_the_real_agent_is_asked_by_the_path_of_workers_and_started_again(
     async def answers() -> list[Verdict]:
         now = SystemClock().now().timestamp()
         found = await agents.verdicts("hosts", [known], now)
-        return [*found] if any(each.check == "disk_full" for each in found) else []
+        # Its records come a moment before what it says now: until then it has not checked yet.
+        is_there = any(each.check == AGENT and each.status is Status.PASS for each in found)
+        return [*found] if is_there else []
 
     found = await until(answers, seconds=SECONDS)
     assert {each.node for each in found} == {"gpu-1"} and {each.boot for each in found} == {known.boot}
-    assert [each.status for each in found if each.check == AGENT] == [Status.PASS]
     assert {each.check for each in found} >= {"disk_full", "load_per_cpu", "probe.kernel_log"}, (
         "all of the host, not only what a pod may say"
     )

@@ -110,9 +110,7 @@ async def test_who_takes_the_port_of_the_gateway_learns_no_key_of_the_control_pl
     """Any user of the host can listen there while the gateway is down, and the store collects from it."""
     write_scrape_file(cloud.home, {"control-plane": "127.0.0.1:7371", "gateway": "127.0.0.1:8900"})
     jobs = yaml.safe_load(scrape_file(cloud.home).read_text())["scrape_configs"]
-    shown = {
-        job["job_name"]: job["authorization"]["credentials_file"] for job in jobs if "authorization" in job
-    }
+    keys = {job["job_name"]: job.get("authorization", {}).get("credentials_file") for job in jobs}
     own, gateways = scrape_key_file(cloud.home), gateway_scrape_key_file(cloud.home)
     assert keys == {"control-plane": str(own), "gateway": str(gateways), "operator": None}
     key = load_or_make_gateway_scrape_key(cloud.home).value

@@ -13,7 +13,7 @@ from neocloud.fleet.agent import carry, document
 from neocloud.fleet.agent.document import Document
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.events import Status, Verdict
-from neocloud.services.compute.public import HOST_POOL, drained_hosts
+from neocloud.services.compute.public import HOST_POOL, drained_hosts, known_hosts
 from neocloud.services.fleet.public import LEAF_LABEL, Host, HostsUnreachable
 
 POOL_ID = "fleethosts-e00tests"
@@ -90,3 +90,8 @@ async def written_as_drained(store: Store, *names: str) -> bool:
     """Return whether these hosts, and no others, are drained in the status of the pool."""
     rows = (await store.read(lambda tx: tx.list(HOST_POOL)))[0]
     return drained_hosts(rows).keys() == {*names}
+
+
+async def is_known(store: Store, name: str) -> bool:
+    rows = (await store.read(lambda tx: tx.list(HOST_POOL)))[0]
+    return name in known_hosts(rows)

@@ -1,25 +1,39 @@
 """While hosts are drained nothing new is placed, what runs goes on, and what was accepted waits."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from nebius.aio.service_error import RequestError
 from neocloud.messages.neocloud.inference.v1 import Replica
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.core.readers import ServiceRegistry
-from neocloud.emulator.fakes import FakeModelServerClient
+from neocloud.emulator.fakes import FakeModelServerClient, FakeSlurm
 from neocloud.engines.base import Reference
+from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services.fleet import HostNodes, ensure_host_pool
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
+from neocloud.services.slurm.access import SlurmFactory
 from neocloud.testing.waiting import until
 from tests import control_plane
+from tests.services.ai.cloud import cloud_in_process
+from tests.services.ai.test_jobs import create as create_workload
 from tests.services.compute.cloud import boot_disk, instance_spec, machine_cloud
-from tests.services.fleet.hosts import FakeHosts, set_drained, written_as_drained
+from tests.services.fleet.hosts import FakeHosts, is_known, set_drained, written_as_drained
 from tests.services.inference.cloud import POD_SHAPE, FakeCloud, write_model
+from tests.services.slurm.cloud import FakeCloud as SlurmCloud
+from tests.services.tuning.cloud import add_model, create_job
+from tests.services.tuning.cloud import fake_cloud as tuning_cloud
 
 NODES = "neocloud.fleet.v1.NodeService"
+
+
+def hosts_of(folder: Path) -> ServiceRegistry:
+    return ServiceRegistry().add(HostNodes, FakeHosts(folder / "agents"))
 
 
 async def test_a_machine_is_refused_or_waits_and_one_that_runs_goes_on(tmp_path: Path) -> None:
@@ -44,7 +58,34 @@ async def test_a_machine_is_refused_or_waits_and_one_that_runs_goes_on(tmp_path:
         assert (await cloud.get("Instance", running.metadata.id)).status.state == running.status.state
 
 
-async def test_what_was_accepted_just_before_waits_and_starts_after_the_release(
+async def says_that_it_waits(cloud: control_plane.Cloud, made: str) -> bool:
+    rows = await cloud.running.store.read(lambda tx: tx.list_operations(resource_id=made)[0])
+    return any("started once a host takes new work" in each.progress for each in rows)
+
+
+async def refused_then_waiting(
+    cloud: control_plane.Cloud, create: Callable[[str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Return the id of what was accepted just before its host was drained, once the drain has ended. Before,
+    it waited without a pod, and another one was refused."""
+    store = cloud.running.store
+    await ensure_host_pool(store, SystemClock())
+    await until(lambda: is_known(store, "gpu-1"), seconds=20)
+    await cloud.call(f"{NODES}/Drain", id="gpu-1", reason="new firmware")
+    await until(lambda: written_as_drained(store, "gpu-1"), seconds=20)
+    with pytest.raises((grpc.aio.AioRpcError, RequestError), match="new firmware"):
+        await create("refused")
+    monkeypatch.setattr("neocloud.services.compute.hosts.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("neocloud.services.compute.public._refuse_on_drained_hosts", lambda *_: None)
+    made = await create("accepted")
+
+    await until(lambda: says_that_it_waits(cloud, made), seconds=20)
+    assert not [*cloud.engine.world.pods_of(made)]
+    await cloud.call(f"{NODES}/Release", id="gpu-1")
+    return made
+
+
+async def test_a_machine_that_was_accepted_just_before_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neocloud.services.compute.hosts.RETRY_SECONDS", 0.1)
@@ -53,15 +94,45 @@ async def test_what_was_accepted_just_before_waits_and_starts_after_the_release(
         await set_drained(store, "gpu-1", parent=parent)
         monkeypatch.setattr("neocloud.services.compute.public._refuse_on_drained_hosts", lambda *_: None)
         made = await cloud.create("Instance", "one", instance_spec())
-
-        async def waits() -> bool:
-            rows = await store.read(lambda tx: tx.list_operations(resource_id=made)[0])
-            return any("started once a host takes new work" in each.progress for each in rows)
-
-        await until(waits, seconds=20)
+        await until(lambda: says_that_it_waits(cloud, made), seconds=20)
         assert cloud.pod(made) is None
         await set_drained(store, parent=parent)
         await cloud.until(made, "RUNNING")
+
+
+async def test_a_workload_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cloud_in_process(tmp_path, overrides=hosts_of(tmp_path)) as cloud:
+
+        async def create(name: str) -> str:
+            return await create_workload(cloud, name, container_command="true")
+
+        await cloud.until(await refused_then_waiting(cloud, create, monkeypatch), "COMPLETED")
+
+
+async def test_fine_tuning_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with tuning_cloud(tmp_path, others=hosts_of(tmp_path)) as cloud:
+        model = await add_model(cloud)
+        made = await refused_then_waiting(cloud, lambda name: create_job(cloud, model), monkeypatch)
+        await until(lambda: cloud.pod(made) is not None, seconds=20)
+
+
+async def test_a_cluster_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-4gb", "count": 1}
+    world = FakeWorld()
+    slurm = FakeSlurm(world)
+    async with control_plane.cloud_in_process(
+        tmp_path,
+        FakeEngine(world, responder=slurm.respond),
+        overrides=hosts_of(tmp_path).add(SlurmFactory, slurm.connect),
+        images={"slurm": {"name": "slurm"}},
+    ) as running:
+        cloud = SlurmCloud(**vars(running), slurm=slurm)
+
+        async def create(name: str) -> str:
+            return await cloud.create("Cluster", name, {"node_sets": [workers]})
+
+        made = await refused_then_waiting(cloud, create, monkeypatch)
+        await until(lambda: [*cloud.engine.world.pods_of(made)], seconds=20)
 
 
 async def test_a_new_replica_waits_and_the_others_answer(
