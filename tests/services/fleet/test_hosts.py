@@ -22,7 +22,7 @@ from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.public import Host, HostNodes
 from neocloud.services.fleet.reconcile.hosts import judged, new_host_events
 from neocloud.services.fleet.reconcile.maintenance import host_drain_events, names_on
-from neocloud.services.fleet.render import drained_host
+from neocloud.services.fleet.render import drained_host, host_advice
 from neocloud.services.fleet.types import HOST_LIMITS, HOST_POOL_ID_PREFIX
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.public import Worker
@@ -172,6 +172,19 @@ async def test_a_fault_drains_a_host_and_its_repair_is_for_an_operator(cloud: Ho
     await cloud.create_cluster(count=1, name="another")
 
 
+async def test_a_host_that_has_started_again_takes_work_while_it_is_verified(cloud: HostedCloud) -> None:
+    await cloud.watched_host()
+    cloud.hosts.age_s = 3600.0  # its agent has not spoken yet
+    cloud.hosts.boot = "boot-2"
+    node = await cloud.host_when(lambda node: node.boot == "boot-2" and node.phase == "verifying")
+    assert not node.advice and not node.is_schedulable
+    await cloud.create_cluster(count=1)
+    assert (await cloud.host()).phase == "verifying"
+    cloud.hosts.age_s = 0.0
+    await cloud.host_when(lambda node: node.phase == "in_service" and node.certificate.boot == "boot-2")
+    assert not of_type(await cloud.host_events(), "StepStarted")
+
+
 async def test_what_is_in_shadow_what_hangs_and_what_cannot_be_read_drains_nothing(
     cloud: HostedCloud,
 ) -> None:
@@ -302,6 +315,15 @@ def test_only_what_was_said_after_a_whole_round_ends_the_drain_of_a_fault() -> N
     (failed,) = said(200.0, Status.FAIL)
     assert isinstance(passed, e.VerificationEnded) and passed.passed
     assert isinstance(failed, e.VerificationEnded) and not failed.passed
+
+
+def test_machines_that_may_start_elsewhere_stay_and_the_operator_reads_why() -> None:
+    log = known(e.Registered(0.0, "a", "", ""), e.DrainRequested(1.0, "a", "operator:x", "fan"))
+    state = log.fleet.nodes["a"]
+    advice = host_advice(state, {True: 2, False: 1}, open_hosts=0)
+    assert "2 of 3 machines" in advice and "there is no other host that takes new work" in advice
+    assert "machines" not in host_advice(state, {False: 1}, open_hosts=0)
+    assert host_advice(known(e.Registered(0.0, "a", "", "")).fleet.nodes["a"], {True: 2}, open_hosts=1) == ""
 
 
 def test_workers_follow_their_own_host_alone() -> None:

@@ -6,14 +6,11 @@ from typing import Any
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import OURS
-from neocloud.fleet.incidents import Incident
+from neocloud.fleet.incidents import BOOT_EVIDENCE, Incident
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import MAINTENANCE_PREFIX, Outage
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost, Node
 from neocloud.services.fleet.types import CLUSTER_OWNER, plain
-
-BOOT_EVIDENCE = "boot:"
-"""Of a drain since a node has started again."""
 
 
 def node_message(
