@@ -25,6 +25,7 @@ OTHERS = {
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
         "maintenance.py": "instances under maintenance: public.py, rules and the API use it",
+        "hosts.py": "which hosts take new work: public.py and reconcilers of other services use it",
         "preemption.py": "which machines give way to a request: rules, reconcilers and the API use it",
         "encryption.py": "the keys of disks: reconcilers and views use them",
         "disk_export.py": "the program of the pod that reads a disk for its export",

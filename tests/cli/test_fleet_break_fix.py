@@ -58,3 +58,30 @@ def test_a_window_is_announced_in_utc_listed_and_ended(signed_in: Neo, cloud: Fa
     assert "bank" in row and "ANNOUNCED" in row and "2026-12-01 22:00 to 2026-12-02 02:00" in row
     assert signed_in("fleet", "maintenance", "delete", "fleetwindow-e00a", "--yes").code == 0
     assert [each.id for each in cloud.asked(f"{WINDOWS}/Delete")] == ["fleetwindow-e00a"]
+
+
+def test_a_host_is_drained_released_and_has_windows(signed_in: Neo, cloud: FakeServer) -> None:
+    host = {"id": "gpu-1", "name": "gpu-1", "kind": "HOST", "phase": "drained", "advice": "for an operator"}
+    cloud.serve(f"{NODES}/List", answer(f"{NODES}/List", items=[host]))
+    for verb in ("Drain", "Release"):
+        cloud.serve(f"{NODES}/{verb}", answer(f"{NODES}/{verb}", **host))
+    ran = signed_in("fleet", "drain", "gpu-1", "new firmware")
+    assert ran.code == 0 and "gpu-1 starts nothing new" in ran.err, ran.err
+    assert signed_in("fleet", "release", "gpu-1").code == 0
+    [asked] = cloud.asked(f"{NODES}/Drain")
+    assert (asked.id, asked.reason) == ("gpu-1", "new firmware")
+    row = signed_in("fleet", "node", "list").out.splitlines()[1]
+    assert row.split()[:3] == ["gpu-1", "host", "drained"] and "for an operator" in row
+    assert "Takes new work" in signed_in("fleet", "node", "get", "gpu-1").out
+    assert signed_in("fleet", "drain", "bank/gpu-1", "x").code != 0
+    window = {"metadata": {"id": "fleetwindow-e00a"}, "spec": {"host": "gpu-1", "reason": "Fan"}}
+    cloud.serve(f"{WINDOWS}/Create", operation("fleetwindow-e00a"))
+    cloud.serve(f"{WINDOWS}/Get", answer(f"{WINDOWS}/Get", **window))
+    times = ("--from", "2026-12-01T22:00", "--to", "2026-12-02T02:00", "--reason", "Fan")
+    ran = signed_in("fleet", "maintenance", "create", "--host", "gpu-1", *times)
+    assert ran.code == 0, ran.err
+    [asked] = cloud.asked(f"{WINDOWS}/Create")
+    assert (asked.spec.host, asked.spec.cluster_id) == ("gpu-1", "")
+    for named in ((), ("bank", "--host", "gpu-1")):
+        ran = signed_in("fleet", "maintenance", "create", *named, *times)
+        assert ran.code != 0 and "Name a cluster, or a host" in ran.err

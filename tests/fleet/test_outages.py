@@ -83,6 +83,15 @@ def test_a_drain_that_a_tenant_can_order_or_forge_is_charged(owner: str) -> None
     assert log.seen() == START
 
 
+def test_a_worker_on_a_drained_host_is_not_charged_once_no_job_runs() -> None:
+    hold = e.DrainRequested(60, "n", "host:gpu-1", "the host is drained: fan")
+    log = Log().take(*serving(), e.Assigned(45, "n", "t", "7"), hold)
+    assert log.seen() == START
+    log.take(e.Unassigned(70, "n", "7"), e.Drained(71, "n"))
+    assert log.seen(100) == [*START, (Cause.MAINTENANCE, "host", 71, 100)]
+    assert log.outages.of("n", "host")[0].reason == "the host is drained: fan"
+
+
 def test_a_tenant_who_keeps_a_broken_node_from_repair_pays_for_it() -> None:
     log = Log().take(*serving(), fault(), DRAIN, e.Drained(65, "n"))
     log.take(e.DrainRequested(66, "n", "slurm", "mine"))

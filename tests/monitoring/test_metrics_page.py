@@ -5,9 +5,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from neocloud.core.callers import scrape_key_file
+from neocloud.control_plane.metrics_store import scrape_file, write_scrape_file
+from neocloud.core.callers import (
+    gateway_scrape_key_file,
+    load_or_make_gateway_scrape_key,
+    scrape_key_file,
+)
 from neocloud.core.contract import ApiError
 from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.engines.base import Reference
@@ -96,6 +102,22 @@ async def test_only_operators_and_the_key_read_it(cloud: MeasuredCloud) -> None:
         assert "neocloud_" not in answer.text
     assert (await cloud.http(f"/metrics?token={cloud.scrape_key}")).status_code == 401
     assert (await cloud.http("/metrics/")).status_code in (404, 307)
+
+
+async def test_who_takes_the_port_of_the_gateway_learns_no_key_of_the_control_plane(
+    cloud: MeasuredCloud,
+) -> None:
+    """Any user of the host can listen there while the gateway is down, and the store collects from it."""
+    write_scrape_file(cloud.home, {"control-plane": "127.0.0.1:7371", "gateway": "127.0.0.1:8900"})
+    jobs = yaml.safe_load(scrape_file(cloud.home).read_text())["scrape_configs"]
+    keys = {job["job_name"]: job.get("authorization", {}).get("credentials_file") for job in jobs}
+    own, gateways = scrape_key_file(cloud.home), gateway_scrape_key_file(cloud.home)
+    assert keys == {"control-plane": str(own), "gateway": str(gateways), "operator": None}
+    key = load_or_make_gateway_scrape_key(cloud.home).value
+    assert key != cloud.scrape_key and gateways.stat().st_mode & 0o077 == 0
+    for path in ("/metrics", "/status", "/monitoring/api/v1/query?query=up"):
+        answer = await cloud.http(path, authorization=f"Bearer {key}")
+        assert answer.status_code == 401 and "neocloud_" not in answer.text, path
 
 
 async def test_the_key_opens_nothing_else_and_is_closed_to_others(cloud: MeasuredCloud) -> None:

@@ -11,6 +11,7 @@ import pytest
 from neocloud.control_plane.gateway_supervisor import GatewayProcess as Supervised
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
+from neocloud.core.callers import load_or_make_scrape_key
 from neocloud.core.web_server import HostNames
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body
@@ -81,8 +82,8 @@ def test_users_of_the_host_do_not_read_what_tenants_do(gateway: GatewayProcess) 
     """Everybody with an account on the host reaches loopback; the page shows the activity of all tenants."""
     gateway.control_plane.add_caller("operators", tenant="first", projects=["project-a"], is_operator=True)
     gateway.control_plane.add_caller("tenants", tenant="tenant-a", projects=["project-a"])
-    key = gateway.scrape_key
-    for token, status in (("", 401), ("tenants", 403), (f"{key}x", 401), (key[:-1], 401), ("x", 401)):
+    key, other = gateway.scrape_key, load_or_make_scrape_key(gateway.home).value
+    for token, status in (("", 401), (other, 401), ("tenants", 403), (f"{key}x", 401), (key[:-1], 401)):
         answer = read_metrics(gateway, token)
         assert answer.status_code == status and "neocloud_gateway" not in answer.text
     for headers in (

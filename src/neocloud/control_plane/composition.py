@@ -26,6 +26,7 @@ from neocloud.control_plane.gateway_supervisor import (
     public_port,
     stop_gateway,
 )
+from neocloud.control_plane.host_agent import LocalHost, stop_host_agent
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.metrics_store import metrics_store, stop_metrics_store, write_scrape_file
@@ -178,6 +179,7 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
         platform_services=[storage_access.service],
         other_homes=partial(HostRegistry().others, settings.home),
     )
+    host = LocalHost(settings.home, clock)
     try:
         await load_images(settings.home, engine)
 
@@ -186,6 +188,7 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
                 return compute.sync_public_images(store, settings, clock)
 
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(host.run())
                 tasks.create_task(follow_images(settings.home, engine, sync))
                 tasks.create_task(renew_workload_certificate(storage_access, clock))
 
@@ -204,11 +207,13 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
         store_of_metrics = metrics_store(settings) if settings.metrics else None
         if store_of_metrics is None:
             await stop_metrics_store(settings.home)
-        composition = compose(settings, engine, clock)
+        composition = compose(settings, engine, clock, ServiceRegistry().add(fleet.HostNodes, host))
 
         async def bootstrap(store: Store) -> lifecycle.FirstTenant:
             await engine.keep_gpus_in(GpuLedger(store.write))
-            return await composition.bootstrap(store)
+            first = await composition.bootstrap(store)
+            await fleet.ensure_host_pool(store, clock)
+            return first
 
         yield replace(
             composition,
@@ -311,6 +316,7 @@ async def end_workloads(settings: Settings, *, destroy: bool) -> None:
     with state_dir.locked(settings):
         await stop_gateway(settings.home, OBJECT_GATEWAY)
         await stop_metrics_store(settings.home)
+        await stop_host_agent(settings.home)
         if engine is not None:
             await stop_gateway(settings.home)
             try:

@@ -20,6 +20,8 @@ from neocloud.control_plane.settings_file import BadSettings
 from neocloud.core.callers import (
     STORE_USER,
     ensure_metrics_password,
+    gateway_scrape_key_file,
+    load_or_make_gateway_scrape_key,
     load_or_make_scrape_key,
     metrics_folder,
     scrape_key_file,
@@ -64,6 +66,7 @@ def metrics_store(settings: Settings) -> Callable[[], GatewayProcess]:
     def make() -> GatewayProcess:
         password = ensure_metrics_password(settings.home)
         load_or_make_scrape_key(settings.home)
+        load_or_make_gateway_scrape_key(settings.home)
         targets_folder(settings.home).mkdir(mode=0o700, exist_ok=True)
         if not scrape_file(settings.home).exists():
             write_scrape_file(settings.home, {})
@@ -129,7 +132,8 @@ def _arguments(home: Path, password: Path) -> list[str]:
 def write_scrape_file(home: Path, addresses: Mapping[str, str]) -> None:
     """Have these processes of the cloud collected, by the name of the job, and the operator's own targets.
 
-    The store reads the file again by itself. `control-plane` alone is believed in what it says of projects.
+    The store reads the file again by itself. `control-plane` alone is believed in what it says of projects,
+    and is shown its key: whoever took the port of another one learns nothing that opens it.
     """
     jobs: list[dict[str, object]] = []
     for job, address in sorted(addresses.items()):
@@ -138,8 +142,10 @@ def write_scrape_file(home: Path, addresses: Mapping[str, str]) -> None:
             "static_configs": [{"targets": [address]}],
             "sample_limit": MOST_SAMPLES,
         }
-        entry["authorization"] = {"credentials_file": str(scrape_key_file(home))}
-        if job != "control-plane":
+        is_control_plane = job == "control-plane"
+        key = scrape_key_file(home) if is_control_plane else gateway_scrape_key_file(home)
+        entry["authorization"] = {"credentials_file": str(key)}
+        if not is_control_plane:
             entry["relabel_configs"] = [{"target_label": PROJECT_LABEL, "replacement": OPERATORS}]
         jobs.append(entry)
     jobs.append(

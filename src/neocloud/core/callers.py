@@ -127,7 +127,7 @@ class ObjectGatewayKey(GatewayKey):
 
 @dataclass(frozen=True)
 class ScrapeKey:
-    """With which a collector of metrics on this machine reads `/metrics`; unlike a token it never expires."""
+    """With which a collector on this machine reads one `/metrics`; unlike a token it never expires."""
 
     value: str = field(repr=False)
 
@@ -167,6 +167,19 @@ def scrape_key_file(home: Path) -> Path:
 def load_or_make_scrape_key(home: Path) -> ScrapeKey:
     """Return the key in the home folder, a new one when there is none."""
     return ScrapeKey(_load_or_make_key(scrape_key_file(home)))
+
+
+def gateway_scrape_key_file(home: Path) -> Path:
+    return metrics_folder(home) / "gateway-scrape.key"
+
+
+def load_or_make_gateway_scrape_key(home: Path) -> ScrapeKey:
+    """Return the key for the metrics of the gateway of models alone.
+
+    While the gateway is down, any user of the host can listen on its port and is shown this key by
+    collectors. The control plane does not take it.
+    """
+    return ScrapeKey(_load_or_make_key(gateway_scrape_key_file(home)))
 
 
 def gateway_folder(home: Path) -> Path:

@@ -108,6 +108,8 @@ class ObservedPod:
     restart_count: int
     started_at: datetime | None
     message: str = ""
+    node: str = ""
+    """The host that it is on; "" of an engine that has one host."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,10 @@ OPERATOR_PREFIX = "operator:"
 MAINTENANCE_PREFIX = "window:"
 """Owners of drains that the platform records. Every other owner but the controller is of the tenant, or read
 from the reason of a drain in Slurm, which the tenant can write."""
+HOST_PREFIX = "host:"
+"""Owners of drains of workers whose host is drained, which the platform records."""
+HOST_EVIDENCE = "host"
+"""Of an outage because of the host. Its name is no matter of tenants."""
 TENANT_PREFIX = "tenant:"
 """Owners of drains that somebody of a tenant asked the platform for."""
 GRACE_SECONDS = 600.0
@@ -94,7 +98,7 @@ class Outages:
         elif cause is Cause.OPERATOR:
             reason = evidence
         elif cause is Cause.MAINTENANCE:
-            reason = next(hold.evidence for hold in state.holds if hold.owner.endswith(evidence))
+            reason = next(hold.evidence for hold in state.holds if evidence_of(hold.owner) == evidence)
         if state.phase is Phase.DRAINING:
             limit = state.since + GRACE_SECONDS
         begin = max(begin, self._served_since.get(state.node, begin))
@@ -111,7 +115,14 @@ _REASONS: Mapping[Cause, str] = {
 
 
 def is_of_platform(owner: str) -> bool:
-    return owner == OURS or owner.startswith((OPERATOR_PREFIX, MAINTENANCE_PREFIX))
+    return owner == OURS or owner.startswith((OPERATOR_PREFIX, MAINTENANCE_PREFIX, HOST_PREFIX))
+
+
+def evidence_of(owner: str) -> str:
+    """Return the evidence of a drain for maintenance, or because of the host; "" for any other."""
+    if owner.startswith(HOST_PREFIX):
+        return HOST_EVIDENCE
+    return owner.removeprefix(MAINTENANCE_PREFIX) if owner.startswith(MAINTENANCE_PREFIX) else ""
 
 
 def _detected(at: float, state: NodeState, incident: Incident) -> float:
@@ -136,8 +147,8 @@ def _cause(state: NodeState) -> tuple[Cause, str] | None:
     if state.phase is Phase.DRAINING:
         return None  # its job runs on until it ends
     for hold in state.holds:
-        if hold.owner.startswith(MAINTENANCE_PREFIX):
-            return Cause.MAINTENANCE, hold.owner.removeprefix(MAINTENANCE_PREFIX)
+        if evidence := evidence_of(hold.owner):
+            return Cause.MAINTENANCE, evidence
     if state.holds:
         return Cause.OPERATOR, state.holds[0].evidence
     return Cause.VERIFICATION, ""

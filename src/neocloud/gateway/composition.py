@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from neocloud.core.callers import gateway_key_file, load_or_make_scrape_key
+from neocloud.core.callers import gateway_key_file, load_or_make_gateway_scrape_key
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.gateway.api import models_api
 from neocloud.gateway.api.app import GatewayApp
@@ -137,7 +137,7 @@ class Gateway:
         )
         model_routes = models_api.routes(
             *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.is_connected),
-            lambda headers: load_or_make_scrape_key(settings.home).is_shown(headers),
+            lambda headers: load_or_make_gateway_scrape_key(settings.home).is_shown(headers),
         )
         pages = Pages(self.authenticator, self._answer, clock)
         routes = [*model_routes, *self.objects.routes(), *pages.routes()]

@@ -24,7 +24,7 @@ import httpx
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.callers import load_or_make_scrape_key
+from neocloud.core.callers import load_or_make_gateway_scrape_key
 from neocloud.gateway.control_plane import SERVICE
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
@@ -215,8 +215,8 @@ class GatewayProcess:
 
     @property
     def scrape_key(self) -> str:
-        """Return the key of collectors of metrics."""
-        return load_or_make_scrape_key(self.home).value
+        """Return the key of collectors of its metrics."""
+        return load_or_make_gateway_scrape_key(self.home).value
 
     def set_routes(self, *routes: Mapping[str, object], budgets: Sequence[Mapping[str, object]] = ()) -> None:
         """Set the routes; return when the gateway serves by them."""

@@ -14,6 +14,8 @@ class FleetGroup(LazyGroup):
     package = "neocloud.cli.commands"
     entries: ClassVar[Mapping[str, Entry]] = {
         "node": Entry("See the health of nodes, drain and release them.", NODES, "fleet_node"),
+        "drain": Entry("Keep new work from a host or a worker.", NODES, "fleet_node:drain_app"),
+        "release": Entry("End your own drain of a host or a worker.", NODES, "fleet_node:release_app"),
         "top": Entry("Show all nodes, states and jobs on one screen.", NODES, "fleet_top"),
         "maintenance": Entry("Announce maintenance of nodes, list and end it.", NODES, "fleet_maintenance"),
         "break-fix": Entry(
@@ -67,7 +69,8 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node`, `top`, `maintenance`, `break-fix`, `incidents`, `checks` and `verdict` need a cloud.
+    Only `node`, `drain`, `release`, `top`, `maintenance`, `break-fix`, `incidents`, `checks` and `verdict`
+    need a cloud.
 
     Examples:
 

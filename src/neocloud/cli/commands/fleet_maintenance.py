@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SERVICE = "neocloud.fleet.v1.MaintenanceWindowService"
 
 app = command_group(
-    """Maintenance windows of nodes, for operators of the cloud.
+    """Maintenance windows of workers and hosts, for operators of the cloud.
 
 Until a window begins, jobs that would not end before it do not start on its nodes. Then the nodes take no
 jobs; those that run are not ended. After it, the nodes are verified and return.
@@ -37,27 +37,39 @@ Examples:
 @app.command()
 def create(
     context: typer.Context,
-    cluster: Annotated[str, typer.Argument(help="The cluster, by name or id, of any tenant.")],
     start: Annotated[str, typer.Option("--from", metavar="TIME", help="Start, UTC without a zone.")],
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="End, UTC without a zone.")],
     reason: Annotated[str, typer.Option(help="What is done; users read it in Slurm.")],
+    cluster: Annotated[
+        str, typer.Argument(help="The cluster, by name or id, of any tenant; leave it out with --host.")
+    ] = "",
+    host: Annotated[str, typer.Option(help="A host, with all that is on it, instead of a cluster.")] = "",
     node: Annotated[
         list[str] | None,
         typer.Option(help="A worker, e.g. worker-0; repeat it. Default: all."),
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Announce a window for the workers of a cluster, or some of them. It cannot be changed.
+    """Announce a window for the workers of a cluster, for some of them, or for a host. It cannot be changed.
+
+    While a host has one, no machine, replica or cluster is started there, and its workers take no new jobs.
+    Nothing that runs is ended.
 
     Examples:
 
       neo fleet maintenance create bank --from 2026-12-01T22:00 --to 2026-12-02T02:00 --reason "New firmware"
       neo fleet maintenance create bank --node worker-0 --from 2026-12-01 --to 2026-12-02 --reason Fan
+      neo fleet maintenance create --host gpu-host-1 --from 2026-12-01 --to 2026-12-02 --reason "New driver"
     """
+    if bool(cluster) is bool(host):
+        raise ClientError(
+            "INVALID_ARGUMENT", "Name a cluster, or a host with --host", "See: neo fleet node list"
+        )
     profile = profile_of(context)
     with connect(profile) as client:
         spec = {
-            "cluster_id": _cluster_id(client, cluster),
+            "cluster_id": _cluster_id(client, cluster) if cluster else "",
+            "host": host,
             "nodes": node or [],
             "start_at": parse_date(start),
             "end_at": parse_date(end),
@@ -89,7 +101,7 @@ def list_windows(context: typer.Context, output: OutputOption = Format.TABLE) ->
     rows = (
         (
             each.metadata.id,
-            names.get(each.spec.cluster_id) or each.spec.cluster_id,
+            each.spec.host or names.get(each.spec.cluster_id) or each.spec.cluster_id,
             ", ".join(each.spec.nodes) or "all",
             type(each.status).State.Name(each.status.state),
             f"{_time(each.spec.start_at)} to {_time(each.spec.end_at)}",
@@ -97,7 +109,7 @@ def list_windows(context: typer.Context, output: OutputOption = Format.TABLE) ->
         )
         for each in windows
     )
-    view = table(["ID", "CLUSTER", "NODES", "STATE", "WHEN, UTC", "REASON"], rows)
+    view = table(["ID", "CLUSTER OR HOST", "NODES", "STATE", "WHEN, UTC", "REASON"], rows)
     show(output, [contract.to_document(each) for each in windows], view, empty="No maintenance is announced.")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neocloud.cli.commands import fleet_node_parts
-from neocloud.cli.commands.fleet_node_lookup import SERVICE, NodeArgument, find, name_of
+from neocloud.cli.commands.fleet_node_lookup import SERVICE, NodeArgument, find, is_host, name_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
 app = command_group(
-    """Health of nodes: the workers of Slurm clusters with --auto-repair. For operators of the cloud.
+    """Health of nodes: hosts, and workers of Slurm clusters with --auto-repair. For operators of the cloud.
 
 Examples:
 
@@ -37,6 +37,7 @@ Examples:
 )
 app.command()(fleet_node_parts.inventory)
 app.command()(fleet_node_parts.update)
+drain_app, release_app = command_group(), command_group()
 
 
 @app.command("list")
@@ -50,8 +51,14 @@ def list_nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> N
     """
     with connect(profile_of(context)) as client:
         nodes = list(client.list_all(f"{SERVICE}/List"))
-    rows = ((name_of(node), node.phase, node.job or "-", _held_by(node), _why(node)) for node in nodes)
-    view = table(["NODE", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
+    rows = (
+        (
+            *(name_of(node), "host" if is_host(node) else "worker", node.phase),
+            *(node.job or "-", _held_by(node), _why(node)),
+        )
+        for node in nodes
+    )
+    view = table(["NODE", "KIND", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
     empty = (
         "No node is watched. Watch the workers of a new cluster: neo slurm cluster create NAME --auto-repair"
     )
@@ -92,6 +99,7 @@ def events(
     show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
 
 
+@drain_app.command()
 @app.command()
 def certificates(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List the proofs that nodes passed their checks since their last start: suite, boot, and until when.
@@ -123,29 +131,36 @@ def certificates(context: typer.Context, output: OutputOption = Format.TABLE) ->
 def drain(
     context: typer.Context,
     node: NodeArgument,
-    reason: Annotated[str, typer.Argument(help="Why; users of the cluster read it in Slurm.")],
+    reason: Annotated[str, typer.Argument(help="Why; users of the node read it.")],
 ) -> None:
-    """Keep new jobs from a node until you release it. Jobs that run are not ended.
+    """Keep new work from a node until you release it. Nothing that runs is ended.
+
+    On a host that is drained, no virtual machine, replica or cluster is started, and its workers take no new
+    jobs.
 
     Examples:
 
       neo fleet node drain bank/worker-0 "swap the cable"
+      neo fleet drain gpu-host-1 "new firmware"
     """
     with connect(profile_of(context)) as client:
         found = find(client, node)
         client.call(f"{SERVICE}/Drain", {"id": found.id, "reason": reason})
-    say(f"{name_of(found)} takes no new jobs. Release it: neo fleet node release {name_of(found)}")
+    what = "starts nothing new" if is_host(found) else "takes no new jobs"
+    say(f"{name_of(found)} {what}. Release it: neo fleet node release {name_of(found)}")
 
 
+@release_app.command()
 @app.command()
 def release(context: typer.Context, node: NodeArgument) -> None:
     """End your own drain of a node, or have a node verified again that waits in triage.
 
-    It takes jobs once it has passed its checks.
+    A worker takes jobs once it has passed its checks, a host new work at once unless a fault had drained it.
 
     Examples:
 
       neo fleet node release bank/worker-0
+      neo fleet release gpu-host-1
     """
     with connect(profile_of(context)) as client:
         found = find(client, node)
@@ -160,6 +175,8 @@ def _held_by(node: "Node") -> str:
 def _why(node: "Node") -> str:
     if node.problem:
         return f"not seen: {node.problem}"
+    if node.advice:
+        return node.advice
     faults = "; ".join(f"{fault.check}: {fault.sample}" for fault in node.faults)
     return node.held or faults or "; ".join(hold.evidence for hold in node.holds) or "-"
 
@@ -167,7 +184,12 @@ def _why(node: "Node") -> str:
 def _fields(node: "Node") -> Iterator[tuple[str, object]]:
     yield "Node", f"{name_of(node)} ({node.id})"
     yield "Phase", f"{node.phase} since {_time(node.phase_since)}"
-    yield "Takes new jobs", "yes" if node.is_schedulable else "no"
+    if is_host(node):
+        yield "Takes new work", "no" if node.advice else "yes"
+    else:
+        yield "Takes new jobs", "yes" if node.is_schedulable else "no"
+    if node.advice:
+        yield "What to do", node.advice
     if node.problem:
         yield "Not seen", node.problem
     if node.reserved_for:

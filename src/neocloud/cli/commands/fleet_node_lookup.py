@@ -1,4 +1,4 @@
-"""How commands name the nodes of clusters."""
+"""How commands name hosts and the nodes of clusters."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,20 +11,28 @@ if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 SERVICE = "neocloud.fleet.v1.NodeService"
-NODE_HELP = "The cluster, by name or id, and the node: bank/worker-0."
-NodeArgument = Annotated[str, typer.Argument(metavar="CLUSTER/NODE", help=NODE_HELP)]
+NODE_HELP = "A worker, as CLUSTER/NODE with the cluster's name or id, or the name of a host."
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help=NODE_HELP)]
 
 
 def find(client: Client, named: str) -> "Node":
     """Return the node of this name. Raises ClientError."""
-    cluster, _, name = named.partition("/")
+    cluster, _, name = named.rpartition("/")
     for node in client.list_all(f"{SERVICE}/List"):
         if cluster in (node.cluster_id, node.cluster_name) and node.name == name:
             return node
     raise ClientError(
-        "NOT_FOUND", f"There is no node {named!r}", "Write CLUSTER/NODE as they are in: neo fleet node list"
+        "NOT_FOUND",
+        f"There is no node {named!r}",
+        "Write CLUSTER/NODE, or the name of a host, as they are in: neo fleet node list",
     )
 
 
+def is_host(node: "Node") -> bool:
+    return type(node).Kind.Name(node.kind) == "HOST"
+
+
 def name_of(node: "Node") -> str:
+    if is_host(node):
+        return node.name
     return f"{node.cluster_name or node.cluster_id}/{node.name}"

@@ -114,7 +114,7 @@ def _node(node: "Node") -> JsonObject:
         "id": node.id,
         "name": node.name,
         "cluster_id": node.cluster_id,
-        "cluster": node.cluster_name or node.cluster_id,
+        "cluster": node.cluster_name or node.cluster_id or "hosts",
         "phase": node.phase,
         "phase_seconds": _age(node.phase_since),
         "is_schedulable": node.is_schedulable,

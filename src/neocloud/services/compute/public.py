@@ -19,12 +19,15 @@ from neocloud.engines.base import Capabilities, Reference
 from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
-from neocloud.services.compute import maintenance, preemption
+from neocloud.services.compute import hosts, maintenance, preemption
 from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
 from neocloud.services.compute.maintenance import MAINTENANCE, MaintenanceState, of_host
 from neocloud.services.compute.types import FILESYSTEM, INSTANCE, NAMESPACE_LABEL, FilesystemType
 
 wait_for_capacity = preemption.wait_for_capacity
+HOST_POOL = hosts.HOST_POOL
+known_hosts, drained_hosts, no_host = hosts.known_hosts, hosts.drained_hosts, hosts.no_host
+wait_for_host = hosts.wait_for_host
 maintenance_state, next_change = maintenance.state_at, maintenance.next_change
 announce_maintenance = maintenance.announce
 stop_for_maintenance = maintenance.stop
@@ -60,6 +63,7 @@ def check_capacity(
     """
     if _count(demanded) - _count(held):
         _refuse_under_maintenance(reader, demanded)
+        _refuse_on_drained_hosts(reader, demanded)
     if not needs_capacity_check(reader.inventory, demanded, held):
         return
     uses = reader.provided.get(CapacityUses)
@@ -90,6 +94,16 @@ def _refuse_under_maintenance(reader: ResourceReader, demanded: Sequence[Demand]
                 _shapes(demanded),
                 f"The host is under maintenance ({found[0].reason}). Try again when that has ended.",
             )
+
+
+def _refuse_on_drained_hosts(reader: ResourceReader, demanded: Sequence[Demand]) -> None:
+    """Raise NOT_ENOUGH_RESOURCES while no host takes new work."""
+    if why := hosts.no_host(reader.list(HOST_POOL)):
+        raise contract.not_enough_resources(
+            "compute.nodes",
+            _shapes(demanded),
+            f"{why}. What runs goes on. Try again when the host takes new work again.",
+        )
 
 
 def _shapes(demanded: Iterable[Demand]) -> str:
@@ -344,6 +358,11 @@ def claim_reference(row: Resource) -> Reference:
 
 
 __all__ = [
+    "HOST_POOL",
+    "drained_hosts",
+    "known_hosts",
+    "no_host",
+    "wait_for_host",
     "MAINTENANCE",
     "MaintenanceState",
     "of_host",

@@ -3,6 +3,7 @@
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.core.usage import CreditSource
+from neocloud.services.compute.public import HOST_POOL
 from neocloud.services.fleet import break_fix, incidents, verdicts
 from neocloud.services.fleet.active_checks import ActiveChecks
 from neocloud.services.fleet.api import METHODS
@@ -14,11 +15,13 @@ from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHOD
 from neocloud.services.fleet.metrics import metrics
 from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
-from neocloud.services.fleet.public import BackgroundSources, VerdictSources
+from neocloud.services.fleet.public import BackgroundSources, HostNodes, NoHosts, VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
+from neocloud.services.fleet.reconcile.hosts import HostPoolReconciler, ensure_host_pool
 from neocloud.services.fleet.rules import MaintenanceWindowRules, window_view
 from neocloud.services.fleet.sources import EngineAndSlurm, Measurements
 from neocloud.services.fleet.types import (
+    HOST_POOL_ID_PREFIX,
     MAINTENANCE_WINDOW,
     MAINTENANCE_WINDOW_ID_PREFIX,
     NODE_POOL_ID_PREFIX,
@@ -37,6 +40,17 @@ KINDS = (
         initial_state=State.BLIND,
         deleting_state=State.DELETING,
         stopped_state=State.STOPPED,
+        is_reconciled=True,
+    ),
+    Kind(
+        message=HOST_POOL,
+        rpc="neocloud.fleet.v1.NodeService",
+        id_prefix=HOST_POOL_ID_PREFIX,
+        permission="fleet.hostPools",
+        parent_kinds=("nebius.iam.v1.Container",),
+        verbs=frozenset(),
+        initial_state=State.BLIND,
+        deleting_state=State.DELETING,
         is_reconciled=True,
     ),
     Kind(
@@ -74,7 +88,7 @@ SERVICE = Service(
         *verdicts.METHODS,
         *incidents.METHODS,
     ),
-    reconcilers=lambda dependencies: (PoolReconciler(dependencies),),
+    reconcilers=lambda dependencies: (PoolReconciler(dependencies), HostPoolReconciler(dependencies)),
     meters=(PoolMeter(),),
     metrics=metrics,
     provides={
@@ -82,7 +96,10 @@ SERVICE = Service(
         NodeLogs: lambda dependencies: NodeLogs(dependencies.store),
         CheckRecords: CheckRecords.of,
         CheckRuns: lambda dependencies: CheckRuns(dependencies.store),
+        HostNodes: lambda dependencies: NoHosts(),
         VerdictSources: _sources,
         BackgroundSources: _background,
     },
 )
+
+__all__ = ["SERVICE", "HostNodes", "ensure_host_pool"]

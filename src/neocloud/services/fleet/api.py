@@ -4,7 +4,8 @@ Reading computes a node from its events. Drain and Release append an event of th
 of the call; the reconciler of the pool acts on it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neocloud.core import contract, wire
@@ -17,9 +18,11 @@ from neocloud.fleet.event_json import BadEvent, decode, encode
 from neocloud.fleet.events import Event, Phase
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX
+from neocloud.messages.nebius.compute.v1 import InstanceRecoveryPolicy, InstanceSpec
 from neocloud.messages.neocloud.fleet.v1 import (
     DrainNodeRequest,
     GetNodeRequest,
+    HostPool,
     ListNodeEventsRequest,
     ListNodeEventsResponse,
     ListNodesRequest,
@@ -27,10 +30,21 @@ from neocloud.messages.neocloud.fleet.v1 import (
     Node,
     NodeEvent,
     NodePool,
+    NodePoolSpec,
+    NodePoolStatus,
     ReleaseNodeRequest,
 )
+from neocloud.services.compute.public import HOST_POOL
+from neocloud.services.compute.types import INSTANCE, InstanceState
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
-from neocloud.services.fleet.render import Holders, holders_of, name_others, node_message
+from neocloud.services.fleet.render import (
+    Holders,
+    drained_host,
+    holders_of,
+    host_advice,
+    name_others,
+    node_message,
+)
 from neocloud.services.fleet.types import plain
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
@@ -44,15 +58,17 @@ MOST_EVENTS = 500
 class Pool:
     row: Resource
     message: NodePool
+    """Of a pool of hosts: what it has in common with one of workers."""
     cluster_name: str
+    is_of_hosts: bool = False
 
     def id_of(self, node: str) -> str:
-        return f"{self.message.spec.cluster_id}/{node}"
+        return node if self.is_of_hosts else f"{self.message.spec.cluster_id}/{node}"
 
 
 async def get(call: Call, request: GetNodeRequest) -> Node:
     pool, log, state = await find_node(call, request.id, "get")
-    found = node_of(call, pool, log, state)
+    found = node_of(call, pool, log, state, await _machines(call) if pool.is_of_hosts else {})
     name_others(found, await _holders(call, "get"))
     return found
 
@@ -64,9 +80,11 @@ async def _holders(call: Call, verb: str) -> Holders:
 
 async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse:
     found: list[Node] = []
-    for pool in await pools_of(call, request.cluster_id, "list"):
+    pools = await pools_of(call, request.cluster_id, "list")
+    for pool in [*pools, *([] if request.cluster_id else await _host_pools(call))]:
         log = await fold_of(call, pool)
-        found += [node_of(call, pool, log, state) for state in log.fleet.nodes.values()]
+        machines = await _machines(call) if pool.is_of_hosts else {}
+        found += [node_of(call, pool, log, state, machines) for state in log.fleet.nodes.values()]
     scope = f"{SERVICE_NAME}/{request.cluster_id}"
     items, token = contract.page(found, request, scope=scope, key=lambda node: node.id)
     if any(node.HasField("inventory") for node in items):
@@ -136,8 +154,9 @@ def operator_name(call: Call) -> str:
 
 async def find_node(call: Call, node_id: str, verb: str) -> tuple[Pool, PoolLog, NodeState]:
     """Return a node with its pool. Raises ApiError, also unless the caller is an operator."""
-    cluster_id, _, name = node_id.partition("/")
-    for pool in await pools_of(call, cluster_id, verb) if cluster_id and name else ():
+    cluster_id, _, name = node_id.rpartition("/")
+    pools = await pools_of(call, cluster_id, verb)
+    for pool in pools if cluster_id else await _host_pools(call):
         log = await fold_of(call, pool)
         if name in log.fleet.nodes:
             return pool, log, log.fleet.nodes[name]
@@ -166,6 +185,31 @@ def _read_pools(tx: Transaction, cluster_id: str) -> Iterable[Pool]:
             yield Pool(row, message, cluster.name if cluster else "")
 
 
+async def _host_pools(call: Call) -> Sequence[Pool]:
+    """Return the pools of hosts. The caller is known to be an operator."""
+
+    def read(tx: Transaction) -> list[Pool]:
+        found: list[Pool] = []
+        for row in tx.list(HOST_POOL)[0]:
+            status = wire.message(row, HostPool).status
+            message = NodePool(
+                spec=NodePoolSpec(wanted=len(status.hosts)),
+                status=NodePoolStatus(problem=status.problem, held=status.held),
+            )
+            found.append(Pool(row, message, "", is_of_hosts=True))
+        return found
+
+    return await call.dependencies.store.read(read)
+
+
+async def _machines(call: Call) -> Mapping[bool, int]:
+    """Return how many virtual machines run, by whether their recovery policy lets them start elsewhere."""
+    rows = await call.dependencies.store.read(lambda tx: tx.list(INSTANCE)[0])
+    fail = InstanceRecoveryPolicy.Value("FAIL")
+    running = (row for row in rows if row.state in (InstanceState.RUNNING, InstanceState.STARTING))
+    return Counter(InstanceSpec.FromString(row.spec).recovery_policy != fail for row in running)
+
+
 async def fold_of(call: Call, pool: Pool) -> PoolLog:
     try:
         logs = call.dependencies.provided.get(NodeLogs)
@@ -175,7 +219,9 @@ async def fold_of(call: Call, pool: Pool) -> PoolLog:
         raise ApiError(contract.Code.DATA_LOSS, text) from error
 
 
-def node_of(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
+def node_of(
+    call: Call, pool: Pool, log: PoolLog, state: NodeState, machines: Mapping[bool, int] | None = None
+) -> Node:
     incident = log.incidents.by_node.get(state.node)
     outages = log.outages.of(state.node, incident.evidence) if incident else ()
     node = node_message(state, incident, call.dependencies.clock.now(), outages)
@@ -183,6 +229,10 @@ def node_of(call: Call, pool: Pool, log: PoolLog, state: NodeState) -> Node:
     node.id, node.cluster_id, node.node_set = pool.id_of(state.node), spec.cluster_id, spec.node_set
     node.cluster_name = pool.cluster_name
     node.held, node.problem = status.held.get(state.node, ""), status.problem
+    node.kind = Node.HOST if pool.is_of_hosts else Node.WORKER
+    if pool.is_of_hosts:
+        open_hosts = sum(drained_host(each) is None for each in log.fleet.nodes.values())
+        node.advice = host_advice(state, machines or {}, open_hosts)
     return node
 
 

@@ -19,7 +19,7 @@ from neocloud.fleet.event_json import BadEvent, decode, encode
 from neocloud.fleet.events import OURS, Event, Phase
 from neocloud.fleet.incidents import TICKET_EVIDENCE
 from neocloud.fleet.lifecycle import NodeState
-from neocloud.fleet.outages import MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
+from neocloud.fleet.outages import OPERATOR_PREFIX, TENANT_PREFIX, evidence_of
 from neocloud.messages.neocloud.fleet.v1 import (
     BreakFixEvent,
     BreakFixRequest,
@@ -198,11 +198,9 @@ def _repairs(events: Iterable[Event]) -> Iterator[BreakFixEvent]:
             case e.DrainRequested() if event.owner == OURS and not ticket:
                 open_tickets[event.node] = event.evidence
                 yield _message(event, Type.REPAIR_TICKET_OPENED, event.evidence, "the node is drained")
-            case e.DrainRequested() if event.owner.startswith(MAINTENANCE_PREFIX):
-                window = event.owner.removeprefix(MAINTENANCE_PREFIX)
+            case e.DrainRequested() if window := evidence_of(event.owner):
                 yield _message(event, Type.MAINTENANCE, window, event.evidence)
-            case e.DrainReleased() if event.owner.startswith(MAINTENANCE_PREFIX):
-                window = event.owner.removeprefix(MAINTENANCE_PREFIX)
+            case e.DrainReleased() if window := evidence_of(event.owner):
                 yield _message(event, Type.MAINTENANCE, window, "it is over")
             case e.Moved() if event.to in (Phase.RETIRED, Phase.RMA_OUT):
                 yield _message(event, Type.RETIREMENT_NOTICE, ticket, f"moved to {event.to.value}")

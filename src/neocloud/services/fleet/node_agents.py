@@ -1,4 +1,4 @@
-"""The node agents of workers as a source of verdicts.
+"""The node agents of workers, and those of hosts, as a source of verdicts.
 
 Each agent keeps its records until this source has named them as kept, and it names them only after their
 verdicts are events of the log. So a store that is down loses none: the same records are asked for again.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from neocloud.core.clock import Clock
 from neocloud.fleet.actions import Action
@@ -24,10 +25,11 @@ from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S, POD_PROBES
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
 from neocloud.fleet.events import InventoryChanged, Status, Verdict
-from neocloud.fleet.parts import LONGEST, Part, Reader
+from neocloud.fleet.parts import LONGEST, MOST_PARTS, Part, Reader
+from neocloud.services.fleet.public import HostNodes, HostsUnreachable
 from neocloud.services.fleet.sources import verdict_id
-from neocloud.services.fleet.types import plain
-from neocloud.services.slurm.public import Worker, WorkerAgents, WorkersUnreachable
+from neocloud.services.fleet.types import Check, plain
+from neocloud.services.slurm.public import WorkerAgents, WorkersUnreachable
 
 AGENT = "node agent"
 """The check that an agent answers."""
@@ -52,7 +54,19 @@ OF_PODS = frozenset(
 """Checks that speak of a worker's pod alone. Others would be of the host, with what other tenants do there,
 and what an agent says beside these is left out."""
 PARTS_OF_PODS = frozenset({"gpu"})
+OF_OTHER_SOURCES = frozenset({*Check, AGENT})
+"""Names that no agent may use: it would have the trust of another source."""
 logger = logging.getLogger(__name__)
+
+
+class Watched(Protocol):
+    """What has an agent: a worker, or a host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def boot(self) -> str: ...
 
 
 @cache
@@ -104,11 +118,14 @@ class NodeAgents:
     workers: WorkerAgents
     clock: Clock
     program: Callable[[], tuple[bytes, str]] = _program
+    is_of_hosts: bool = False
+    """All that an agent says of its host is taken, with the boot that it names: its records outlive a boot.
+    Of a worker's agent only what is of its pod is, since the last start of that."""
     _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE))
     _trusted: tuple[str, ...] = ()
 
-    async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
+    async def verdicts(self, cluster_id: str, workers: Sequence[Watched], now: float) -> Sequence[Verdict]:
         found: list[Verdict] = []
         for worker in workers:
             if not worker.boot:
@@ -124,7 +141,7 @@ class NodeAgents:
                 found += [*agent.changes, *agent.now, _of_agent(worker.name, agent)]
         return found
 
-    def inventories(self, cluster_id: str, workers: Sequence[Worker]) -> Sequence[InventoryChanged]:
+    def inventories(self, cluster_id: str, workers: Sequence[Watched]) -> Sequence[InventoryChanged]:
         agents = ((self._agents.get((cluster_id, each.name)), each) for each in workers)
         return [
             agent.inventory
@@ -177,20 +194,36 @@ class NodeAgents:
         except DocumentError as error:
             return plain(f"what its agent says is refused: {error}")
         _, version = await asyncio.to_thread(self.program)
-        if said.version != version:
+        if version and said.version != version:
             await self._install(cluster_id, name)
         agent.spool, agent.n, agent.has_more = said.spool, said.n, said.has_more
-        agent.changes = [each for document in said.changes for each in _verdicts(document, agent.boot)]
+        agent.changes = [each for document in said.changes for each in self._verdicts(document, agent.boot)]
         if said.inventory is not None:
             agent.inventory_id = said.inventory_id
-            agent.inventory = inventory_of(name, said.inventory, agent.began)
+            agent.inventory = self._inventory(name, said.inventory, agent.began)
         if said.last is None:
             return "its agent has not checked yet"
-        agent.now = _verdicts(said.last, agent.boot)
+        agent.now = self._verdicts(said.last, agent.boot)
         agent.is_quiet = not agent.changes and all(each.status is Status.PASS for each in agent.now)
         if said.age_s > OLDEST_SECONDS:
             return f"its agent has checked nothing for {said.age_s:.0f} s"
         return ""
+
+    def _verdicts(self, document: Document, boot: str) -> list[Verdict]:
+        return [
+            replace(
+                each,
+                boot=each.boot if self.is_of_hosts else boot,
+                sample=plain(each.sample),
+                threshold=plain(each.threshold),
+                devices=plain(each.devices),
+            )
+            for each in document.verdicts
+            if (each.check not in OF_OTHER_SOURCES if self.is_of_hosts else each.check in OF_PODS)
+        ]
+
+    def _inventory(self, name: str, found: Hardware, at: float) -> InventoryChanged:
+        return inventory_of(name, found, at, Reader.HOST if self.is_of_hosts else Reader.POD)
 
     async def _install(self, cluster_id: str, name: str) -> None:
         """Put the agent there, as its pod has started, or this release has another."""
@@ -201,35 +234,22 @@ class NodeAgents:
             logger.info("The agent of %s in %s cannot be installed: %s", name, cluster_id, error)
 
 
-def inventory_of(name: str, found: Hardware, at: float) -> InventoryChanged:
-    """Return what the agent of a pod may say of its parts: its GPUs, each serial number once.
+def inventory_of(name: str, found: Hardware, at: float, reader: Reader = Reader.POD) -> InventoryChanged:
+    """Return what an agent may say of parts, each serial number once: that of a pod of its GPUs alone.
 
     Another kind would be of the host, which a pod does not see. Where one did not answer, none is gone.
     """
+    is_host = reader is Reader.HOST
     parts: dict[object, Part] = {}
     for each in found.parts:
         part = Part(*(plain(text, LONGEST) for text in each))
-        if part.kind in PARTS_OF_PODS:
+        if is_host or part.kind in PARTS_OF_PODS:
             parts.setdefault(part.key or (part.kind, part.slot), part)
     return InventoryChanged(
-        *(at, name, Reader.POD, tuple(sorted(parts.values())[:MOST_GPUS])),
+        *(at, name, reader, tuple(sorted(parts.values())[: MOST_PARTS if is_host else MOST_GPUS])),
         is_complete=not found.not_run,
         simulated=plain(found.simulated),
     )
-
-
-def _verdicts(document: Document, boot: str) -> list[Verdict]:
-    return [
-        replace(
-            each,
-            boot=boot,
-            sample=plain(each.sample),
-            threshold=plain(each.threshold),
-            devices=plain(each.devices),
-        )
-        for each in document.verdicts
-        if each.check in OF_PODS
-    ]
 
 
 def _of_agent(name: str, agent: _Agent) -> Verdict:
@@ -240,3 +260,33 @@ def _of_agent(name: str, agent: _Agent) -> Verdict:
         *(agent.began, name, verdict_id(), AGENT, status, agent.boot),
         *(sample, threshold, AGENT, VERSION, Action.REBOOT),
     )
+
+
+class HostAgents:
+    """Implements `WorkerAgents` for hosts, whose agents come with the release and need not be put there."""
+
+    def __init__(self, hosts: HostNodes) -> None:
+        self._hosts = hosts
+
+    async def ask(
+        self,
+        cluster_id: str,
+        worker: str,
+        *,
+        after: int,
+        of: str,
+        trusted: Sequence[str],
+        inventory: str,
+        seconds: float,
+    ) -> bytes:
+        try:
+            return await self._hosts.ask(worker, after=after, of=of, inventory=inventory, seconds=seconds)
+        except HostsUnreachable as error:
+            raise WorkersUnreachable(str(error)) from error
+
+    async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:
+        return None
+
+
+def host_agents(hosts: HostNodes, clock: Clock) -> NodeAgents:
+    return NodeAgents(HostAgents(hosts), clock, program=lambda: (b"", ""), is_of_hosts=True)

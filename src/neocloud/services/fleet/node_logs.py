@@ -26,7 +26,7 @@ from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import Outages
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.fleet_breaker import DrainTimes, is_own_drain
-from neocloud.services.fleet.types import LIMITS
+from neocloud.services.fleet.types import LIMITS, limits_of
 from neocloud.services.slurm.public import NODE_POOL
 
 PAGE = 1000
@@ -50,7 +50,7 @@ class PoolLog:
     """The fold over one log."""
 
     id: str
-    fleet: Fleet = field(default_factory=lambda: Fleet(LIMITS, 0))
+    fleet: Fleet = field(init=False)
     incidents: Incidents = field(default_factory=Incidents)
     outages: Outages = field(default_factory=Outages)
     answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
@@ -60,6 +60,9 @@ class PoolLog:
     failing: FailingVerdicts = field(default_factory=FailingVerdicts)
     drains: DrainTimes = field(default_factory=lambda: DrainTimes.of(LIMITS))
     position: int = 0
+
+    def __post_init__(self) -> None:
+        self.fleet = Fleet(limits_of(self.id), 0)
 
     def take(self, found: Sequence[LogEvent]) -> None:
         for each in found:

@@ -1,6 +1,7 @@
-"""Where verdicts on nodes come from: the interface of a source, and the list of sources."""
+"""Where verdicts on nodes come from, and which hosts there are: the interfaces of sources and of hosts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from neocloud.fleet.events import InventoryChanged, Verdict
@@ -56,3 +57,47 @@ class VerdictSources(tuple[VerdictSource, ...]):
 
 class BackgroundSources(tuple[VerdictSource, ...]):
     """Sources whose answers are recorded when there are some, and that no verification waits for."""
+
+
+RACK_LABEL, LEAF_LABEL = "neocloud.dev/rack", "neocloud.dev/leaf-switch"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that pods run on."""
+
+    name: str
+    boot: str
+    """Names the start of its operating system."""
+    started_at: float
+    """Of its operating system, in seconds since 1970."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where it is, e.g. by `RACK_LABEL`."""
+
+
+class HostsUnreachable(Exception):
+    """The hosts, or the agent of one, did not answer, so nothing is known; the message says what."""
+
+
+class HostNodes(Protocol):
+    """The hosts of this cloud, each with an agent that the implementation keeps running."""
+
+    async def look(self) -> Sequence[Host]:
+        """Return all hosts. Raises HostsUnreachable."""
+        ...
+
+    async def ask(self, host: str, *, after: int, of: str, inventory: str, seconds: float) -> bytes:
+        """Return what the agent of a host says, as `neocloud.fleet.agent.carry` writes it: `after` names the
+        last record that is kept, `of` its spool, `inventory` the list of parts that is known. Raises
+        HostsUnreachable."""
+        ...
+
+
+class NoHosts:
+    """Implements `HostNodes` where nobody watches hosts."""
+
+    async def look(self) -> Sequence[Host]:
+        return ()
+
+    async def ask(self, host: str, *, after: int, of: str, inventory: str, seconds: float) -> bytes:
+        raise HostsUnreachable(f"no host {host} is known")

@@ -5,12 +5,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.fleet import events
+from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import Fleet
-from neocloud.fleet.incidents import Incident
+from neocloud.fleet.events import OURS
+from neocloud.fleet.incidents import BOOT_EVIDENCE, Incident
 from neocloud.fleet.lifecycle import Certificate, NodeState
-from neocloud.fleet.outages import Outage
+from neocloud.fleet.outages import MAINTENANCE_PREFIX, Outage
 from neocloud.fleet.parts import Key
-from neocloud.messages.neocloud.fleet.v1 import Node, Verdict
+from neocloud.messages.neocloud.fleet.v1 import DrainedHost, Node, Verdict
+from neocloud.services.fleet.types import CLUSTER_OWNER, plain
 
 Holders = Mapping[Key, Sequence[str]]
 
@@ -103,6 +106,44 @@ def set_incident(found: Any, incident: Incident, outages: Sequence[Outage], now:
             set_time(getattr(found, f"{name}_at"), at)
     times = (int(each.end_by(now.timestamp())) - int(each.begin) for each in outages)
     found.credited_seconds = sum(times)
+
+
+def drained_host(state: NodeState) -> DrainedHost | None:
+    """Return what is said of a host on which nothing new is started; None of one that takes new work.
+
+    Samples of faults are for operators: tenants read which check failed. A host that has only started again
+    is verified beside its work.
+    """
+    holds = [
+        each
+        for each in state.holds
+        if each.owner != CLUSTER_OWNER and not each.evidence.startswith(BOOT_EVIDENCE)
+    ]
+    if not holds:
+        return None
+    words = [f"a fault: {each.check}" if each.owner == OURS else each.evidence for each in holds]
+    is_window = all(each.owner.startswith(MAINTENANCE_PREFIX) for each in holds)
+    found = DrainedHost(host=state.node, reason=plain("; ".join(words)), is_window=is_window)
+    set_time(found.since, holds[0].at)
+    return found
+
+
+def host_advice(state: NodeState, machines: Mapping[bool, int], open_hosts: int) -> str:
+    """Return what goes on, on a drained host, and what an operator has to do. `machines`: how many run, by
+    whether their recovery policy lets them start elsewhere."""
+    if drained_host(state) is None:
+        return ""
+    parts = ["nothing new is started on it, and what runs there goes on"]
+    if movable := machines.get(True, 0):
+        where = "another host takes work" if open_hosts else "there is no other host that takes new work"
+        policy = "which may be stopped and started elsewhere by their recovery policy"
+        parts.append(f"{movable} of {sum(machines.values())} machines, {policy}, stay: {where}")
+    if state.is_drained_by_us:
+        steps = [each.action.value for each in state.faults if each.action.rung > Action.NONE.rung]
+        what = ", ".join(f"{each.check}: {each.sample}" for each in state.faults) or "no fault is left"
+        step = max(steps, key=lambda each: Action(each).rung, default=Action.TRIAGE.value)
+        parts.append(f"for an operator: {step} ({what}); then `neo fleet release {state.node}`")
+    return ". ".join(parts)
 
 
 def set_time(field: Any, at: float) -> None:

@@ -1,6 +1,6 @@
 """What is legal for maintenance windows, and what they ask for at a time. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,6 +15,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     MaintenanceWindowStatus,
 )
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.services.compute.public import HOST_POOL, known_hosts, of_host
 from neocloud.services.fleet.types import MAINTENANCE_WINDOW, plain
 from neocloud.services.iam.types import CONTAINER
 from neocloud.services.slurm.types import CLUSTER
@@ -36,7 +37,8 @@ class Window:
     nodes: frozenset[str]
     """Empty: all."""
     start: datetime
-    end: datetime
+    end: datetime | None
+    """None: until an operator ends it."""
     reason: str
 
     @property
@@ -46,7 +48,8 @@ class Window:
     @property
     def evidence(self) -> str:
         """The reason of the drain, which users read."""
-        return plain(f"maintenance until {self.end:%Y-%m-%d %H:%M} UTC: {self.reason}")
+        until = f" until {self.end:%Y-%m-%d %H:%M} UTC" if self.end else ""
+        return plain(f"maintenance{until}: {self.reason}")
 
     def has(self, node: str) -> bool:
         return not self.nodes or node in self.nodes
@@ -55,15 +58,36 @@ class Window:
         return self.start <= now
 
 
-def windows_of(rows: Iterable[Resource], cluster_id: str, now: datetime) -> Sequence[Window]:
-    """Return the windows of a cluster that are not over."""
+OnHost = Callable[[str], frozenset[str]]
+"""Returns the nodes of a pool that are on a host."""
+
+
+def windows_of(
+    rows: Iterable[Resource], cluster_id: str, now: datetime, on_host: OnHost = lambda host: frozenset()
+) -> Sequence[Window]:
+    """Return the windows of a cluster that are not over, and those of hosts for what is on them."""
     found: list[Window] = []
     for row in rows:
         spec = MaintenanceWindowSpec.FromString(row.spec)
-        end = contract.to_datetime(spec.end_at)
-        if spec.cluster_id == cluster_id and row.deleted_at is None and now < end:
-            start = contract.to_datetime(spec.start_at)
-            found.append(Window(row.id, frozenset(spec.nodes), start, end, spec.reason))
+        start, end = contract.to_datetime(spec.start_at), contract.to_datetime(spec.end_at)
+        if row.deleted_at is not None or now >= end:
+            continue
+        nodes = on_host(spec.host) if spec.host else frozenset(spec.nodes)
+        if nodes if spec.host else spec.cluster_id == cluster_id:
+            found.append(Window(row.id, nodes, start, end, spec.reason))
+    return found
+
+
+def maintenance_windows(rows: Iterable[Resource], now: datetime, *, from_drain: bool) -> Sequence[Window]:
+    """Return maintenance that operators announced for the host as windows of all nodes: from when on workers
+    take no new jobs, or from its start on. It ends when it is deleted."""
+    found: list[Window] = []
+    for row in rows:
+        known = of_host(row, now)
+        if known is not None:
+            spec, start = known[0], contract.to_datetime(known[0].start_at)
+            begin = start - spec.drain_before.ToTimedelta() if from_drain else start
+            found.append(Window(row.id, frozenset(), begin, None, spec.reason))
     return found
 
 
@@ -88,9 +112,27 @@ class MaintenanceWindowRules(Rules[MaintenanceWindow]):
             yield Violation("spec.end_at", f"must be at most {LONGEST.days} days after the start")
         if not plain(spec.reason):
             yield Violation("spec.reason", "has no printable text; write what is done")
-        if len(windows_of(reader.list(MAINTENANCE_WINDOW), spec.cluster_id, reader.now)) >= MOST_WINDOWS:
-            yield Violation("spec.cluster_id", f"has {MOST_WINDOWS} windows already; delete one")
-        yield from _cluster_violations(spec, reader.get(spec.cluster_id))
+        field = "spec.host" if spec.host else "spec.cluster_id"
+        if len(_like(spec, reader)) >= MOST_WINDOWS:
+            yield Violation(field, f"has {MOST_WINDOWS} windows already; delete one")
+        if spec.host:
+            yield from _host_violations(spec, known_hosts(reader.list(HOST_POOL)))
+        else:
+            yield from _cluster_violations(spec, reader.get(spec.cluster_id))
+
+
+def _like(spec: MaintenanceWindowSpec, reader: ResourceReader) -> Sequence[Window]:
+    """Return the windows of the same cluster or host that are not over."""
+    rows = reader.list(MAINTENANCE_WINDOW)
+    of_same = [row for row in rows if MaintenanceWindowSpec.FromString(row.spec).host == spec.host]
+    return windows_of(of_same, spec.cluster_id, reader.now, lambda host: frozenset({host}))
+
+
+def _host_violations(spec: MaintenanceWindowSpec, known: frozenset[str]) -> Iterable[Violation]:
+    if spec.cluster_id or spec.nodes:
+        yield Violation("spec.host", "is for all that is on the host; leave out the cluster and its nodes")
+    if spec.host not in known:
+        yield Violation("spec.host", f"names no host of this cloud; known: {_some(known) or 'none'}")
 
 
 def _cluster_violations(spec: MaintenanceWindowSpec, row: Resource | None) -> Iterable[Violation]:

@@ -1,15 +1,17 @@
 """The resources of fleet: pools of nodes, their states and limits; whose a drain in Slurm is. Pure."""
 
 import re
+from dataclasses import replace
 from enum import StrEnum
 
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import Suite
 from neocloud.fleet.judging import judging
-from neocloud.fleet.limits import MINUTE, Limits
+from neocloud.fleet.limits import DAY, MINUTE, Limits
 from neocloud.services.slurm.public import FLEET_PREFIX
 
 NODE_POOL_ID_PREFIX = "fleetpool"
+HOST_POOL_ID_PREFIX = "fleethosts"
 MAINTENANCE_WINDOW = "neocloud.fleet.v1.MaintenanceWindow"
 MAINTENANCE_WINDOW_ID_PREFIX = "fleetwindow"
 
@@ -52,13 +54,28 @@ LIMITS = judging().limits(
 """For workers that are pods: they start in seconds, and have no parts to burn in. Checks of other sources are
 in shadow until they have a record."""
 
+HOST_LIMITS = replace(
+    LIMITS,
+    trusted=frozenset[str](),
+    per_rung=((0, DAY),),
+    verify_deadline={Suite.QUICK: 365 * DAY, Suite.FULL: 365 * DAY},
+)
+"""For hosts: no step of the ladder is ever started, so what is not well goes to triage, where an operator
+looks. An agent that does not answer fails no verification: it says nothing of the host."""
+
+
+def limits_of(pool_id: str) -> Limits:
+    return HOST_LIMITS if pool_id.startswith(HOST_POOL_ID_PREFIX) else LIMITS
+
+
 CLUSTER_OWNER = "cluster"
 """Owner of drains of nodes that left the spec of their cluster."""
 STOP_OWNER = "stop"
 """Owner of drains while the cloud is stopped with its workloads."""
+HOST_MAINTENANCE = "maintenance"
 SLURM_OWNERS = {
     "[neocloud] readiness: ": "check",
-    "[neocloud] maintenance ": "maintenance",
+    "[neocloud] maintenance ": HOST_MAINTENANCE,
     "[neocloud] health:": "health-check",
     "[neocloud] retired: ": CLUSTER_OWNER,
 }

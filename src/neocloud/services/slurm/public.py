@@ -42,6 +42,8 @@ class Worker:
     """The lowest number of the jobs that run on it."""
     hardware: str = ""
     """Platform and preset, such as "gpu-h100-sxm/8gpu-128vcpu-1600gb"."""
+    host: str = ""
+    """The host that its pod is on; "" of an engine that has one host."""
 
     @property
     def boot(self) -> str:

@@ -208,6 +208,7 @@ def _worker(
         is_registered=is_registered,
         is_busy=node.is_busy,
         job=job,
+        host=pod.node if pod is not None else "",
     )
 
 

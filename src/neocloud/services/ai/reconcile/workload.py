@@ -46,7 +46,7 @@ from neocloud.services.ai.types import (
     read_runtime_state,
     write_runtime_state,
 )
-from neocloud.services.compute.public import preset, wait_for_capacity
+from neocloud.services.compute.public import preset, wait_for_capacity, wait_for_host
 
 
 class WorkloadReconciler(ABC):
@@ -71,7 +71,7 @@ class WorkloadReconciler(ABC):
             Step("Pull its image", self._pull),
             Step("Find addresses", find_interface),
             Step("Find filesystems", find_filesystems),
-            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
+            Step("Wait for capacity", self._wait_for_capacity),
             Step("Start it", self._start),
             Step("Wait until it runs", self._wait),
         )
@@ -96,6 +96,11 @@ class WorkloadReconciler(ABC):
         if digest != scope.runtime.image_digest:
             await self.store_runtime(scope, lambda runtime: replace(runtime, image_digest=digest))
         await self._images.require(scope)
+
+    async def _wait_for_capacity(self, scope: WorkloadScope) -> None:
+        await wait_for_capacity(scope.context)
+        if scope.pod is None:
+            await wait_for_host(scope.context)
 
     async def _start(self, scope: WorkloadScope) -> None:
         if scope.pod is not None and scope.current_pod is None:

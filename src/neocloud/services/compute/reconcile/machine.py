@@ -14,10 +14,8 @@ from neocloud.engines.base import Capabilities, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Pod
 from neocloud.services.compute.catalogue import preset
-from neocloud.services.compute.preemption import (
-    give_up_waiting,
-    wait_for_capacity,
-)
+from neocloud.services.compute.hosts import wait_for_host
+from neocloud.services.compute.preemption import give_up_waiting, wait_for_capacity
 from neocloud.services.compute.reconcile.attachments import (
     IdentityTokens,
     acquire_gpus,
@@ -111,6 +109,8 @@ class InstanceReconciler:
 
     async def _wait_for_capacity(self, scope: MachineScope) -> None:
         await wait_for_capacity(scope.context)
+        if scope.pod is None:
+            await wait_for_host(scope.context)
 
     async def _start(self, scope: MachineScope) -> None:
         pod = scope.pod

@@ -8,6 +8,7 @@ not answer ends the run before any decision.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
@@ -26,6 +27,7 @@ from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.fleet.judging import judging
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
+from neocloud.services.compute.public import HOST_POOL, MAINTENANCE, drained_hosts
 from neocloud.services.fleet.check_records import CheckRecords
 from neocloud.services.fleet.fleet_breaker import claim, claims, is_own_drain, room, within_room
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
@@ -37,9 +39,14 @@ from neocloud.services.fleet.public import (
 )
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.judgement import judged
-from neocloud.services.fleet.reconcile.maintenance import keep_reservations, window_events
+from neocloud.services.fleet.reconcile.maintenance import (
+    host_drain_events,
+    keep_reservations,
+    names_on,
+    window_events,
+)
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
-from neocloud.services.fleet.rules import Window, windows_of
+from neocloud.services.fleet.rules import Window, maintenance_windows, windows_of
 from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, State
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
@@ -127,15 +134,22 @@ class PoolReconciler:
 
     async def _record(self, scope: Scope) -> None:
         verdicts = [*(each for found in scope.answers for each in found), *scope.background]
-        project = scope.pool.metadata.parent_id
-        workers = list(scope.workers.values())
+        project, workers = scope.pool.metadata.parent_id, list(scope.workers.values())
         inventories = [
             each
             for source in (*self._sources, *self._background)
             if isinstance(source, InventorySource)
             for each in source.inventories(scope.cluster_id, workers)
         ]
-        found = new_events(scope.known, project, workers, verdicts, self._now(), inventories)
+        on_host = partial(names_on, workers)
+        now = self._clock.now()
+        rows = await scope.context.list(MAINTENANCE_WINDOW)
+        of_host = maintenance_windows(await scope.context.list(MAINTENANCE), now, from_drain=True)
+        scope.windows = [*windows_of(rows, scope.cluster_id, now, on_host), *of_host]
+        found = new_events(
+            *(scope.known, project, workers, verdicts, self._now(), inventories),
+            is_host_maintained=any(each.is_under_way(now) for each in of_host),
+        )
         await self._append(scope, found)
         await self._append(scope, judged(scope.known, judging(), verdicts, self._now()))
         await self._append(scope, await self._records.changes(scope.known, self._now()))
@@ -143,9 +157,11 @@ class PoolReconciler:
             if isinstance(source, RecordedSource):
                 shadow = scope.known.fleet.breakers.in_shadow
                 source.recorded(scope.cluster_id, list(scope.workers), shadow)
-        now = self._clock.now()
-        scope.windows = windows_of(await scope.context.list(MAINTENANCE_WINDOW), scope.cluster_id, now)
-        await self._append(scope, list(window_events(scope.known.fleet.nodes.values(), scope.windows, now)))
+        drained = drained_hosts(await scope.context.list(HOST_POOL))
+        nodes = scope.known.fleet.nodes.values()
+        begun = window_events(nodes, scope.windows, now)
+        by_host = host_drain_events(nodes, drained, on_host, now.timestamp())
+        await self._append(scope, [*begun, *by_host])
 
     async def _decide(self, scope: Scope) -> None:
         for _ in range(DECIDE_TIMES):
@@ -204,12 +220,13 @@ class PoolReconciler:
 
     async def _announce(self, scope: Scope) -> None:
         """Tell Slurm of maintenance windows. Without any, it is asked once for what is left of others."""
-        if scope.windows or scope.known.id not in self._unannounced:
+        windows = [each for each in scope.windows if each.end is not None]
+        if windows or scope.known.id not in self._unannounced:
             workers = list(scope.workers.values())
-            arguments = (scope.cluster_id, scope.pool.spec.node_set, workers, scope.windows)
+            arguments = (scope.cluster_id, scope.pool.spec.node_set, workers, windows)
             scope.held |= await keep_reservations(self._workers, *arguments)
             self._unannounced.discard(scope.known.id)
-            if not scope.windows:
+            if not windows:
                 self._unannounced.add(scope.known.id)
 
     async def _append(

@@ -12,7 +12,7 @@ from neocloud.fleet.actions import Action
 from neocloud.fleet.events import OURS, Event, Phase, Status, Verdict
 from neocloud.fleet.incidents import Incident
 from neocloud.fleet.lifecycle import NodeState
-from neocloud.fleet.outages import MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
+from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
 from neocloud.services.fleet.public import VerdictSource
 from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.slurm.public import FLEET_PREFIX, LOST_PREFIX, Worker, WorkerNodes
@@ -25,11 +25,12 @@ SCHEDULABLE = frozenset({Phase.IN_SERVICE, Phase.SUSPECT})
 def wanted_reason(state: NodeState, incident: Incident | None) -> str:
     """Return the reason with which Slurm should have the worker drained; "" where it should not be."""
     hold = next((each for each in state.holds if each.owner == OURS), None)
-    recorded = (OPERATOR_PREFIX, MAINTENANCE_PREFIX, TENANT_PREFIX)
+    recorded = (OPERATOR_PREFIX, MAINTENANCE_PREFIX, HOST_PREFIX, TENANT_PREFIX)
     hold = hold or next((each for each in state.holds if each.owner.startswith(recorded)), None)
     if hold is not None:
         is_of_incident = incident is not None and hold.owner == OURS and incident.evidence == hold.evidence
-        more = incident.reason if is_of_incident and incident is not None else hold.owner
+        owner = "" if hold.owner.startswith(HOST_PREFIX) else hold.owner  # hosts have names for operators
+        more = incident.reason if is_of_incident and incident is not None else owner
         return plain(f"{FLEET_PREFIX}{hold.evidence} {more}")
     if state.phase in SCHEDULABLE:
         return ""

@@ -4,14 +4,16 @@ Both are computed from the windows that there are, so a run that was cut off is 
 are never ended: a node whose job runs past the start stays draining until the job ends.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Event
 from neocloud.fleet.lifecycle import NodeState
-from neocloud.fleet.outages import MAINTENANCE_PREFIX
-from neocloud.services.fleet.rules import Window
+from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX
+from neocloud.messages.neocloud.fleet.v1 import DrainedHost
+from neocloud.services.fleet.rules import OnHost, Window
+from neocloud.services.fleet.types import plain
 from neocloud.services.slurm.public import (
     RESERVATION_PREFIX,
     Reservation,
@@ -33,6 +35,28 @@ def window_events(nodes: Iterable[NodeState], windows: Sequence[Window], now: da
             yield e.DrainRequested(at, state.node, owner, wanted[owner].evidence)
 
 
+def names_on(workers: Sequence[Worker], host: str) -> frozenset[str]:
+    """Return the names of the workers on a host; of all where the engine has one host."""
+    return frozenset(each.name for each in workers if each.host in (host, ""))
+
+
+def host_drain_events(
+    nodes: Iterable[NodeState], drained: Mapping[str, DrainedHost], on_host: OnHost, now: float
+) -> Iterator[Event]:
+    """Yield drains of workers that begin and end with those of their hosts. Windows of hosts are windows of
+    their workers already."""
+    hosts = {name: each for name, each in drained.items() if not each.is_window}
+    of_node = {node: host for host in hosts for node in on_host(host)}
+    for state in nodes:
+        host = of_node.get(state.node, "")
+        owners = {hold.owner for hold in state.holds if hold.owner.startswith(HOST_PREFIX)}
+        for owner in owners - {f"{HOST_PREFIX}{host}"}:
+            yield e.DrainReleased(now, state.node, owner)
+        if host and f"{HOST_PREFIX}{host}" not in owners:
+            why = plain(f"the host is drained: {hosts[host].reason}")
+            yield e.DrainRequested(now, state.node, f"{HOST_PREFIX}{host}", why)
+
+
 def is_in_maintenance(state: NodeState) -> bool:
     """Whether faults of the node are expected: its verification judges it when the window is over."""
     return any(hold.owner.startswith(MAINTENANCE_PREFIX) for hold in state.holds)
@@ -48,7 +72,7 @@ async def keep_reservations(
     wanted: dict[str, Reservation] = {}
     for window in windows:
         names = tuple(each.name for each in workers if each.states and window.has(each.name))
-        if names:
+        if names and window.end is not None:
             name = _name(window, node_set)
             wanted[name] = Reservation(name, names, window.start, window.end)
     known = await nodes.reservations(cluster_id)

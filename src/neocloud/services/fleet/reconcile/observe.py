@@ -13,6 +13,7 @@ from neocloud.services.fleet.reconcile.maintenance import is_in_maintenance
 from neocloud.services.fleet.types import (
     CLUSTER_OWNER,
     FOREIGN_IN_SLURM,
+    HOST_MAINTENANCE,
     STOP_OWNER,
     drain_owner,
     plain,
@@ -38,8 +39,14 @@ def new_events(
     verdicts: Sequence[Verdict],
     now: float,
     inventories: Sequence[InventoryChanged] = (),
+    *,
+    is_host_maintained: bool = False,
 ) -> list[Event]:
-    """Return the events that follow from one look, those that change nothing left out."""
+    """Return the events that follow from one look, those that change nothing left out.
+
+    `is_host_maintained`: the platform has recorded the maintenance of the host for which Slurm has workers
+    drained. Without that, a reason that says so may be the tenant's.
+    """
     draft = log.fleet.draft()
     found: list[Event] = []
 
@@ -52,12 +59,12 @@ def new_events(
         add(_start(worker, draft.nodes.get(worker.name), now))
         if worker.name in draft.nodes:
             add(_work(worker, tenant, draft.nodes[worker.name], now))
-    add(_inventories(draft, inventories, now))
-    add(_new_verdicts(log, draft, verdicts))
+    add(new_inventories(draft, inventories, now))
+    add(new_verdicts(log, draft, verdicts))
     seen = {worker.name for worker in workers}
     for worker in workers:
         if worker.name in draft.nodes:
-            add(_foreign(worker, draft.nodes[worker.name], now))
+            add(_foreign(worker, draft.nodes[worker.name], now, is_host_maintained))
             add(_emptied(worker, draft.nodes[worker.name], now))
             add(_occupied(worker, draft.nodes[worker.name], now))
     for name in [name for name in draft.nodes if name not in seen]:
@@ -65,7 +72,7 @@ def new_events(
     return found
 
 
-def _inventories(draft: Fleet, found: Iterable[InventoryChanged], now: float) -> Iterator[Event]:
+def new_inventories(draft: Fleet, found: Iterable[InventoryChanged], now: float) -> Iterator[Event]:
     """Yield what nodes have now."""
     for each in found:
         state = draft.nodes.get(each.node)
@@ -76,7 +83,7 @@ def _inventories(draft: Fleet, found: Iterable[InventoryChanged], now: float) ->
             yield replace(each, at=now)
 
 
-def _new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+def new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
     """Yield answers that differ from the last ones, of which one look may have several for a check, and those
     that speak against a node since before their check left the shadow. In maintenance, only those that pass
     count."""
@@ -106,9 +113,11 @@ def _start(worker: Worker, state: NodeState | None, now: float) -> Iterator[Even
         yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot)
 
 
-def _foreign(worker: Worker, state: NodeState, now: float) -> Iterator[Event]:
+def _foreign(worker: Worker, state: NodeState, now: float, is_host_maintained: bool) -> Iterator[Event]:
     """Drains of others begin and end when Slurm says so, and the spec of the cluster has the worker."""
     owner = drain_owner(worker.reason) if worker.is_drained or _is_set_down(worker) else ""
+    if owner == HOST_MAINTENANCE and is_host_maintained:
+        owner = ""  # the platform's own record says it
     ended = {CLUSTER_OWNER, STOP_OWNER, *FOREIGN_IN_SLURM} - {owner}
     for hold in state.holds:
         if hold.owner in ended and worker.states:

@@ -19,7 +19,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Engine
 from neocloud.messages.neocloud.inference.v1 import DeploymentStatus, ModelStatus, Replica
-from neocloud.services.compute.public import wait_for_capacity
+from neocloud.services.compute.public import HOST_POOL, no_host, wait_for_capacity
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
@@ -175,6 +175,8 @@ class DeploymentReconciler:
 
     async def _wait_for_capacity(self, scope: Scope) -> None:
         await wait_for_capacity(scope.context)
+        if not scope.spec.slurm_cluster_id:
+            scope.no_host = no_host(await scope.context.list(HOST_POOL))
 
     async def _reserve_capacity(self, scope: Scope) -> None:
         if not scope.spec.slurm_cluster_id:

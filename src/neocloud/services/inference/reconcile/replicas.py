@@ -67,6 +67,8 @@ class Replicas:
         outdated = [name for name in present if scope.observed[name].is_outdated]
         others_answer = all(each.is_healthy for name, each in scope.observed.items() if name not in outdated)
         due += [name for name in outdated[:1] if name not in due and others_answer]
+        if scope.no_host:
+            due = _of_those_that_run(scope, due)
         if not due:
             return
         for name in due:
@@ -164,6 +166,19 @@ def _is_due(scope: Scope, name: str) -> bool:
     if replica is not None:
         return not replica.is_running and not replica.has_ended
     return not record.HasField("next_try_at") or _next_try(record) <= scope.context.now
+
+
+def _of_those_that_run(scope: Scope, due: Sequence[str]) -> list[str]:
+    """Leave out what would be new on hosts that are drained: further replicas, and those of a newer spec. One
+    that has run is restarted where it was."""
+    kept: list[str] = []
+    for name in due:
+        replica, record = scope.observed.get(name), scope.record(name)
+        if replica is None and not record.restarts:
+            record.message = scope.no_host
+        elif replica is None or not replica.is_outdated:
+            kept.append(name)
+    return kept
 
 
 def _restart(record: Replica, message: str) -> None:

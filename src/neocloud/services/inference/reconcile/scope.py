@@ -82,6 +82,8 @@ class Scope:
     desired: int = 0
     """How many replicas there should be."""
     resync_seconds: float = LONGEST_RESYNC_SECONDS
+    no_host: str = ""
+    """Why no new replica can be placed now; "" where one can."""
     server_key: bytes = b""
     """The bearer token of the deployment's model servers."""
 

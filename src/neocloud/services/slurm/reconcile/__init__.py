@@ -14,7 +14,13 @@ from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, EngineUnavailable, Reference
-from neocloud.services.compute.public import MAINTENANCE, claim_name, filesystem_spec, wait_for_capacity
+from neocloud.services.compute.public import (
+    MAINTENANCE,
+    claim_name,
+    filesystem_spec,
+    wait_for_capacity,
+    wait_for_host,
+)
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.iam.types import GroupMembers
 from neocloud.services.slurm.access import SlurmAccess
@@ -84,7 +90,7 @@ class ClusterReconciler:
             Step("Find addresses", find_interfaces),
             Step("Find users", partial(find_users, self._members)),
             Step("Grant keys for object storage", self._storage_keys.set_grants),
-            Step("Wait for capacity", lambda scope: wait_for_capacity(scope.context)),
+            Step("Wait for capacity", self._wait_for_capacity),
             Step("Remove powered-down workers", partial(elastic.remove_powered_down, self._engine)),
             Step("Start the pods", self._start_pods),
             Step("Charge elastic workers", elastic.charge_workers),
@@ -141,6 +147,11 @@ class ClusterReconciler:
             raise RetryLater(
                 f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=DAEMON_POLL_SECONDS
             )
+
+    async def _wait_for_capacity(self, scope: Scope) -> None:
+        await wait_for_capacity(scope.context)
+        if not scope.observation.pods:  # a cluster that has pods goes on
+            await wait_for_host(scope.context)
 
     async def _start_pods(self, scope: Scope) -> None:
         surplus = scope.surplus_service_pods()

@@ -16,7 +16,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.neocloud.inference.v1 import Model, ModelSpec
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJob
-from neocloud.services.compute.public import wait_for_capacity
+from neocloud.services.compute.public import wait_for_capacity, wait_for_host
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
@@ -102,6 +102,8 @@ class FineTuningJobReconciler:
     async def _wait(self, scope: Scope) -> None:
         if not _is_registered(scope):
             await wait_for_capacity(scope.context)
+        if not scope.outcome and not scope.observation.pods and not scope.job.spec.slurm_cluster_id:
+            await wait_for_host(scope.context)
 
     async def _train(self, scope: Scope) -> None:
         if _is_registered(scope):

@@ -1,0 +1,292 @@
+"""The loop of the hosts: look, record what is new, decide, append the decisions; nothing is done to a host.
+
+The decisions and their limits are those of workers, but for repairs: no step is started on a host, where the
+control plane itself runs, and which other tenants use. A host that is drained takes nothing new; what runs
+there goes on, so it is drained at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from neocloud.core import contract, wire
+from neocloud.core.clock import Clock
+from neocloud.core.kind import FINALIZER
+from neocloud.core.reconcile.reconciler import (
+    DAEMON_POLL_SECONDS,
+    RESYNC_SECONDS,
+    RETRY_SECONDS,
+    Context,
+    ReconcileResult,
+    RetryLater,
+    Step,
+)
+from neocloud.core.service import Dependencies
+from neocloud.core.store.event_log import LogEvent
+from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.fleet import events as e
+from neocloud.fleet.actions import Action
+from neocloud.fleet.controller import decide
+from neocloud.fleet.event_json import encode
+from neocloud.fleet.events import Event, Phase, Status, Verdict
+from neocloud.fleet.lifecycle import NodeState
+from neocloud.messages.neocloud.fleet.v1 import HostPool, HostPoolStatus
+from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
+from neocloud.services.fleet.node_agents import AGENT, NodeAgents, host_agents
+from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.public import LEAF_LABEL, RACK_LABEL, Host, HostNodes, HostsUnreachable
+from neocloud.services.fleet.reconcile.maintenance import window_events
+from neocloud.services.fleet.reconcile.observe import new_inventories, new_verdicts
+from neocloud.services.fleet.render import drained_host
+from neocloud.services.fleet.rules import maintenance_windows, windows_of
+from neocloud.services.fleet.types import (
+    CLUSTER_OWNER,
+    HOST_LIMITS,
+    HOST_POOL_ID_PREFIX,
+    MAINTENANCE_WINDOW,
+    State,
+)
+from neocloud.services.iam.types import operators_tenant_id
+
+UNSETTLED_SECONDS = 1.0
+"""While a host is verified."""
+ROUND_SECONDS = 100.0
+"""In which the agent has run each of its probes. What it said before is no proof that a fault is gone."""
+LEFT = "it is not among the hosts of this cloud any more"
+MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.VERIFYING, Phase.BURN_IN, Phase.READY_SPARE})
+
+
+@dataclass
+class Scope:
+    context: Context
+    pool: HostPool
+    log: PoolLog | None = None
+    hosts: Sequence[Host] = ()
+    is_seen: bool = False
+    """Whether the hosts could be looked at."""
+    verdicts: Sequence[Verdict] = ()
+    problem: str = ""
+    held: dict[str, str] = field(default_factory=dict[str, str])
+    has_changed: bool = False
+
+    @property
+    def known(self) -> PoolLog:
+        assert self.log is not None, "the first step reads it"
+        return self.log
+
+
+class HostPoolReconciler:
+    kind = HOST_POOL
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._clock = dependencies.clock
+        self._logs = dependencies.provided.get(NodeLogs)
+        self._hosts = dependencies.provided.get(HostNodes)
+        self._agents: NodeAgents = host_agents(self._hosts, dependencies.clock)
+
+    async def scope(self, context: Context) -> Scope:
+        return Scope(context, wire.message(context.resource, HostPool))
+
+    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+        return (
+            Step("Read the events", self._read),
+            Step("Look at the hosts", self._look),
+            Step("Record what is new", self._record),
+            Step("Decide", self._decide),
+            Step("Judge verifications", self._judge),
+        )
+
+    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+        return (Step("Forget the agents", self._forget),)
+
+    async def _read(self, scope: Scope) -> None:
+        """First: what a person has drained or released holds also while the hosts cannot be looked at."""
+        try:
+            scope.log = await self._logs.read(scope.pool.metadata.id)
+        except BrokenLog as error:
+            raise _blind(scope, str(error)) from error
+
+    async def _look(self, scope: Scope) -> None:
+        try:
+            scope.hosts = await self._hosts.look()
+        except HostsUnreachable as error:
+            raise _blind(scope, str(error)) from error
+        scope.is_seen, scope.known.fleet.wanted = True, len(scope.hosts)
+        scope.verdicts = await self._agents.verdicts(scope.pool.metadata.id, scope.hosts, self._now())
+
+    async def _record(self, scope: Scope) -> None:
+        parts = self._agents.inventories(scope.pool.metadata.id, scope.hosts)
+        found = new_host_events(scope.known, scope.hosts, scope.verdicts, self._now(), parts)
+        await self._append(scope, found)
+        shadow = scope.known.fleet.breakers.in_shadow
+        self._agents.recorded(scope.pool.metadata.id, [each.name for each in scope.hosts], shadow)
+        now = self._clock.now()
+        for host in scope.hosts:
+            rows = await scope.context.list(MAINTENANCE_WINDOW)
+            mine = windows_of(rows, "", now, lambda name, host=host: frozenset({host.name} & {name}))
+            announced = maintenance_windows(await scope.context.list(MAINTENANCE), now, from_drain=False)
+            states = [state for state in (scope.known.fleet.nodes.get(host.name),) if state is not None]
+            await self._append(scope, list(window_events(states, [*mine, *announced], now)))
+
+    async def _decide(self, scope: Scope) -> None:
+        plan = decide(scope.known.fleet, self._now())
+        silent = {each.node: each for each in scope.verdicts if each.check == AGENT}
+        scope.held = plan.held | {
+            name: f"its agent says nothing: {each.sample}"
+            for name, each in silent.items()
+            if each.status is not Status.PASS
+        }
+        await self._append(scope, [each.event for each in plan.decisions])
+
+    async def _judge(self, scope: Scope) -> None:
+        fleet, now = scope.known.fleet, self._now()
+        found: list[Event] = []
+        for host in scope.hosts:
+            if (state := fleet.nodes.get(host.name)) is not None:
+                found += judged(state, scope.verdicts, fleet.breakers.in_shadow, now)
+                if any(isinstance(each, e.VerificationEnded) for each in found):
+                    continue
+                if state.running is not None:
+                    self._agents.request(scope.pool.metadata.id, host.name)
+        await self._append(scope, found)
+
+    async def _append(self, scope: Scope, found: Sequence[Event]) -> None:
+        """Append to the log, then take in what it has."""
+        if found:
+            entries = [
+                LogEvent(each.node, datetime.fromtimestamp(each.at, UTC), encode(each)) for each in found
+            ]
+            await scope.context.append_events(scope.known.id, entries)
+            scope.log = await self._logs.read(scope.known.id, len(scope.hosts))
+            scope.has_changed = True
+
+    async def _forget(self, scope: Scope) -> None:
+        self._agents.forget(scope.pool.metadata.id)
+        self._logs.forget(scope.pool.metadata.id)
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
+    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+        scope.problem = scope.problem or result.message
+        is_deleting = scope.context.resource.deleted_at is not None
+        state = State.DELETING if is_deleting else State.BLIND if scope.problem else State.ACTIVE
+        status = HostPoolStatus(
+            state=HostPoolStatus.State.Value(state), problem=scope.problem, held=scope.held
+        )
+        names = sorted(each.name for each in scope.hosts) if scope.is_seen else scope.pool.status.hosts
+        status.hosts.extend(names)
+        if scope.log is None:  # what was decided goes on
+            status.drained.extend(scope.pool.status.drained)
+        else:
+            nodes = scope.log.fleet.nodes
+            drained = (drained_host(nodes[name]) for name in status.hosts if name in nodes)
+            status.drained.extend(each for each in drained if each is not None)
+        phases = scope.log.fleet.phases if scope.log else {}
+        seconds = UNSETTLED_SECONDS if any(phases.get(each) for each in MOVING) else RESYNC_SECONDS
+        return result.with_status(status, state, DAEMON_POLL_SECONDS if scope.has_changed else seconds)
+
+
+def new_host_events(
+    log: PoolLog,
+    hosts: Sequence[Host],
+    verdicts: Sequence[Verdict],
+    now: float,
+    inventories: Sequence[e.InventoryChanged] = (),
+) -> list[Event]:
+    """Return the events that follow from one look, those that change nothing left out. Pure."""
+    draft = log.fleet.draft()
+    found: list[Event] = []
+
+    def add(events: Iterable[Event]) -> None:
+        for event in events:
+            if draft.apply(event):
+                found.append(event)
+
+    for host in hosts:
+        add(_start(host, draft.nodes.get(host.name), now))
+    add(new_inventories(draft, inventories, now))
+    add(new_verdicts(log, draft, verdicts))
+    seen = {host.name for host in hosts}
+    for state in list(draft.nodes.values()):
+        add(_presence(state, state.node in seen, now))
+        add(_moves(draft.nodes[state.node], now))
+    return found
+
+
+def _start(host: Host, state: NodeState | None, now: float) -> Iterator[Event]:
+    if state is None:
+        rack, leaf = host.labels.get(RACK_LABEL, ""), host.labels.get(LEAF_LABEL, "")
+        yield e.Registered(now, host.name, rack, leaf, Phase.DRAINED)
+    if state is None or state.boot != host.boot:
+        yield e.Booted(now, host.name, host.boot)
+
+
+def _presence(state: NodeState, is_seen: bool, now: float) -> Iterator[Event]:
+    has_left = any(hold.owner == CLUSTER_OWNER for hold in state.holds)
+    if is_seen and has_left:
+        yield e.DrainReleased(now, state.node, CLUSTER_OWNER)
+    if not is_seen and not has_left:
+        yield e.DrainRequested(now, state.node, CLUSTER_OWNER, LEFT)
+
+
+def _moves(state: NodeState, now: float) -> Iterator[Event]:
+    """What runs on a host goes on, so nothing is waited for: it is drained at once, and attached at once."""
+    if state.phase is Phase.DRAINING:
+        yield e.Drained(now, state.node)
+    if state.phase is Phase.READY_SPARE and state.reserved_for is not None and not state.is_attached:
+        yield e.Attached(now, state.node)
+
+
+def judged(
+    state: NodeState, verdicts: Sequence[Verdict], shadow: Callable[[str], str], now: float
+) -> Iterator[Event]:
+    """Judge a verification by what the agent has said since it began. Without an answer it waits."""
+    running = state.running
+    if running is None or running.action is not Action.NONE:
+        return
+    is_suspected = bool(state.faults) or state.is_drained_by_us
+    since = running.started_at + (ROUND_SECONDS if is_suspected else 0.0)
+    fresh = {
+        each.check: each
+        for each in verdicts
+        if each.node == state.node and each.at >= since and each.boot == state.boot
+    }
+    agent = fresh.pop(AGENT, None)
+    if agent is None or agent.status is not Status.PASS or not fresh:
+        return
+    every = [each for each in fresh.values() if not shadow(each.check)]
+    if any(each.status is Status.UNKNOWN for each in every):
+        return
+    passed = all(each.status is Status.PASS for each in every)
+    until = now + HOST_LIMITS.certificate_term if passed else 0.0
+    yield e.VerificationEnded(now, state.node, running.number, passed=passed, valid_until=until)
+
+
+def _blind(scope: Scope, problem: str) -> RetryLater:
+    scope.problem = problem
+    return RetryLater(problem, delay_seconds=RETRY_SECONDS)
+
+
+async def ensure_host_pool(store: Store, clock: Clock) -> None:
+    """Create the pool of hosts of a cloud whose hosts are watched, if there is none."""
+
+    def ensure(tx: Transaction) -> None:
+        if tx.list(HOST_POOL)[0]:
+            return
+        now = clock.now()
+        tx.insert(
+            Resource(
+                id=contract.new_id(HOST_POOL_ID_PREFIX),
+                kind=HOST_POOL,
+                parent_id=operators_tenant_id(tx),
+                name="hosts",
+                created_at=now,
+                updated_at=now,
+                status=HostPoolStatus(state=HostPoolStatus.BLIND).SerializeToString(),
+                state=State.BLIND,
+                finalizers=(FINALIZER,),
+            )
+        )
+
+    await store.write(ensure)
