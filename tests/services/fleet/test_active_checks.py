@@ -127,7 +127,7 @@ async def test_a_trusted_check_that_fails_drains_its_worker(
     cloud: WatchedCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trusted = replace(LIMITS, trusted=LIMITS.trusted | {"cpu_sdc"})
-    monkeypatch.setattr("neocloud.services.fleet.node_logs.LIMITS", trusted)
+    monkeypatch.setattr("neocloud.services.fleet.types.LIMITS", trusted)
     cloud.slurm.checks = {"worker-0": reports({"cpu_sdc": 3.0})}
     monkeypatch.setattr(SETTLED, 1e9)
     await cloud.watched(2, 0)
