@@ -39,7 +39,7 @@ class FakeHosts:
             raise HostsUnreachable(self.problem)
         return [Host(name, self.boot, 0.0, {LEAF_LABEL: "leaf-1"}) for name in self.names]
 
-    async def ask(self, host: str, *, after: int, of: str, seconds: float) -> bytes:
+    async def ask(self, host: str, *, after: int, of: str, inventory: str, seconds: float) -> bytes:
         self.asked.append((after, of))
         self.now += 20.0
         base = self.folder / host
