@@ -101,4 +101,4 @@ async def test_a_hung_agent_is_ended_and_no_other_host_is_answered_for(tmp_path:
     with suppress(asyncio.CancelledError):
         await running
     with pytest.raises(HostsUnreachable, match="no host other is known"):
-        await host.ask("other", after=0, of="", seconds=1)
+        await host.ask("other", after=0, of="", inventory="", seconds=1)

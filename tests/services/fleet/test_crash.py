@@ -149,7 +149,7 @@ async def test_a_worker_that_its_cluster_lost_is_not_resumed_before_it_is_verifi
 
 def test_a_tenant_who_drains_and_resumes_fills_no_log() -> None:
     """Root of a cluster may set reasons as fast as it likes, and write what it likes into them."""
-    log = PoolLog("pool")
+    log = PoolLog.of("pool")
     for event in in_service():
         log.fleet.apply(event)
     count = 0

@@ -165,7 +165,7 @@ async def test_another_tenant_sees_no_credits(cloud: WatchedCloud) -> None:
 
 def test_a_job_that_started_just_before_a_fault_does_not_make_the_outage_charged() -> None:
     """The server had not seen the job yet when the worker broke, and Slurm still shows it there."""
-    log = PoolLog("pool")
+    log = PoolLog.of("pool")
     for event in in_service():
         log.fleet.apply(event)
     again = START.replace(day=3)
@@ -178,7 +178,7 @@ def test_a_job_that_started_just_before_a_fault_does_not_make_the_outage_charged
 
 def test_a_job_that_root_starts_on_a_spare_is_seen_and_fills_no_log() -> None:
     """Attack: resume the spare in Slurm and start a job, or thousands of short ones."""
-    log = PoolLog("pool")
+    log = PoolLog.of("pool")
     for event in in_service()[:4]:
         log.fleet.apply(event)
     count = 0

@@ -91,7 +91,8 @@ class HostedCloud(WatchedCloud):
 
 @pytest.fixture
 async def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostedCloud]:
-    monkeypatch.setattr("neocloud.services.fleet.node_agents.ASK_EVERY", 0.2)
+    for name in ("ASK_EVERY", "ASK_QUIET"):
+        monkeypatch.setattr(f"neocloud.services.fleet.node_agents.{name}", 0.2)
     monkeypatch.setattr("neocloud.services.fleet.node_agents.ASK_AGAIN", 0.2)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.RESYNC_SECONDS", 0.2)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.UNSETTLED_SECONDS", 0.1)
@@ -271,7 +272,7 @@ async def test_an_administrator_of_another_tenant_neither_sees_nor_drains_a_host
 
 
 def known(*events: e.Event) -> PoolLog:
-    log = PoolLog(f"{HOST_POOL_ID_PREFIX}-e00x")
+    log = PoolLog.of(f"{HOST_POOL_ID_PREFIX}-e00x")
     for event in events:
         log.fleet.apply(event)
     return log

@@ -69,7 +69,7 @@ async def cloud(tmp_path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watc
     for module in ("reconcile", "active_checks"):
         monkeypatch.setattr(f"neocloud.services.fleet.{module}.judging", lambda: rules)
     limits = replace(LIMITS, judged_minimum=3, judged_per_node=2)
-    monkeypatch.setattr("neocloud.services.fleet.node_logs.LIMITS", limits)
+    monkeypatch.setattr("neocloud.services.fleet.types.LIMITS", limits)
     monkeypatch.setattr("neocloud.services.fleet.active_checks.SETTLED_SECONDS", 0.0)
     for name in ("ASK_EVERY", "ASK_QUIET"):
         monkeypatch.setattr(f"neocloud.services.fleet.node_agents.{name}", 0.1)
@@ -245,7 +245,7 @@ BOOT = "1764000000.0"
 
 
 def pool_log(*events: e.Event) -> PoolLog:
-    log = PoolLog("pool")
+    log = PoolLog.of("pool")
     start = (e.Registered(1.0, "worker-0", "", "", Phase.DRAINED), e.Booted(1.0, "worker-0", BOOT))
     take(log, *start, *events)
     return log

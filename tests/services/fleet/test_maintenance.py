@@ -136,7 +136,7 @@ async def test_a_refused_reservation_is_said_and_stops_nothing_else(
 
 
 def test_a_job_runs_on_past_the_start_and_a_late_run_changes_nothing() -> None:
-    log = PoolLog("pool")
+    log = PoolLog.of("pool")
     for event in in_service():
         log.fleet.apply(event)
     start = datetime.fromtimestamp(100, UTC)

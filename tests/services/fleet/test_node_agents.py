@@ -326,7 +326,7 @@ async def test_only_checks_that_are_out_of_the_shadow_keep_jobs_away(pod: Pod) -
 
 async def test_each_change_of_a_check_becomes_an_event(pod: Pod) -> None:
     """Also one that was over before anybody looked."""
-    log, agents = PoolLog("pool"), source(pod)
+    log, agents = PoolLog.of("pool"), source(pod)
     boot = e.Booted(1.0, "worker-0", WORKER.boot)
     earlier = replace(verdict("mount_missing", Status.PASS), at=2.0, boot=WORKER.boot)
     for position, event in enumerate(
@@ -371,7 +371,7 @@ GPU = Part("gpu", "0000:18:00.0", "NVIDIA H100", "SERIAL-1", "96.00")
 
 
 def pool(*events: e.Event) -> PoolLog:
-    log = PoolLog("pool")
+    log = PoolLog.of("pool")
     first = (e.Registered(1.0, "worker-0", "", "", Phase.DRAINED), e.Booted(1.0, "worker-0", WORKER.boot))
     add(log, *first, *events)
     return log

@@ -49,7 +49,7 @@ def walked(seed: int, steps: int) -> list[Event]:
 
 
 def folded(events: Iterable[LogEvent], begin: PoolLog | None = None) -> PoolLog:
-    log = begin or PoolLog(POOL)
+    log = begin or PoolLog.of(POOL)
     log.take(list(events))
     return log
 
@@ -77,7 +77,7 @@ def restored(log: PoolLog) -> PoolLog:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_snapshot_at_every_event_loses_nothing(seed: int) -> None:
     """The restored state takes the next event, is stored again, and so on: each event is a cut."""
-    live, again = PoolLog(POOL), PoolLog(POOL)
+    live, again = PoolLog.of(POOL), PoolLog.of(POOL)
     found = logged(walked(seed, 150))
     for each in found:
         live.take([each])
@@ -126,7 +126,7 @@ NO_FOLDS = (
 
 
 def test_a_value_that_is_not_known_is_refused_and_not_left_out() -> None:
-    log = PoolLog(POOL)
+    log = PoolLog.of(POOL)
     log.fleet.nodes["n"] = object()  # type: ignore[assignment]
     with pytest.raises(fold_json.BadFold, match="object is not a class that is kept"):
         snapshot_of(log)

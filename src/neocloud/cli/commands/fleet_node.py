@@ -99,7 +99,6 @@ def events(
     show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
 
 
-@drain_app.command()
 @app.command()
 def certificates(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List the proofs that nodes passed their checks since their last start: suite, boot, and until when.
@@ -127,6 +126,7 @@ def certificates(context: typer.Context, output: OutputOption = Format.TABLE) ->
     show(output, [contract.to_document(each) for each in found], view, empty=empty)
 
 
+@drain_app.command()
 @app.command()
 def drain(
     context: typer.Context,

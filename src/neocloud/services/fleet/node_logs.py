@@ -50,7 +50,7 @@ class PoolLog:
     """The fold over one log."""
 
     id: str
-    fleet: Fleet = field(init=False)
+    fleet: Fleet
     incidents: Incidents = field(default_factory=Incidents)
     outages: Outages = field(default_factory=Outages)
     answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
@@ -61,8 +61,10 @@ class PoolLog:
     drains: DrainTimes = field(default_factory=lambda: DrainTimes.of(LIMITS))
     position: int = 0
 
-    def __post_init__(self) -> None:
-        self.fleet = Fleet(limits_of(self.id), 0)
+    @classmethod
+    def of(cls, pool_id: str) -> "PoolLog":
+        """Return the state of a pool before its first event."""
+        return cls(pool_id, Fleet(limits_of(pool_id), 0))
 
     def take(self, found: Sequence[LogEvent]) -> None:
         for each in found:
@@ -110,7 +112,7 @@ def from_snapshot(pool_id: str, found: Snapshot) -> PoolLog | None:
     if found.version != VERSION:
         return None
     try:
-        log = fold_json.decode(zlib.decompress(found.body), LIMITS, (PoolLog, DrainTimes))
+        log = fold_json.decode(zlib.decompress(found.body), limits_of(pool_id), (PoolLog, DrainTimes))
     except (zlib.error, fold_json.BadFold) as error:
         logger.warning("The snapshot of %s cannot be read, so all its events are: %s", pool_id, error)
         return None
@@ -151,7 +153,7 @@ class NodeLogs:
         found = await self._store.read(lambda tx: tx.snapshot(pool_id))
         log = await asyncio.to_thread(from_snapshot, pool_id, found) if found else None
         if pool_id not in self._known:  # another call may have begun meanwhile
-            self._known[pool_id] = log or PoolLog(pool_id)
+            self._known[pool_id] = log or PoolLog.of(pool_id)
             self._kept[pool_id] = log.position if log else 0
         return self._known[pool_id]
 
