@@ -107,7 +107,7 @@ class TrainingStep:
     def _hand_over(self, state, bucket):  # DDP refuses annotations that are text
         """Sum up gradients as DDP does, and note when: the last part of them ends this process's work."""
         self._handed_over = time.monotonic()
-        return allreduce_hook(None, bucket)
+        return allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None: all processes
 
     def _unsynced(self) -> Any:
         return self._parallel.no_sync()
