@@ -44,6 +44,7 @@ REAL = (
     "tests/engines/podman/test_lan.py",
     "tests/guides/test_on_emulator.py",
     "tests/guides/test_teams_cloud.py",
+    "tests/fleet/test_outside_audit.py",
     "tests/gateway/metering/test_crash.py",
     "tests/gateway/test_other_machines.py",
     "tests/gateway/openai_files/test_batch_survives_kill.py",
