@@ -118,8 +118,7 @@ HOST_AGENT = (
 )
 HOST_ARCHIVE = "of another host: tests/fleet/agent/test_watch.py::test_the_archive_runs_on_a_bare_python"
 IDLE_WORKER = (
-    "real Slurm: tests/e2e/test_active_checks.py"
-    "::test_a_job_ends_a_running_test_and_an_idle_worker_is_covered"
+    "real Slurm: tests/e2e/test_active_checks.py::test_a_job_ends_a_running_test_and_idle_workers_are_covered"
 )
 WORKER_AGENT = (
     "real Slurm: tests/e2e/test_fleet.py"
