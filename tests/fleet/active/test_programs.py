@@ -220,7 +220,8 @@ def test_two_programs_reduce_with_gloo_and_find_the_sums_right(tmp_path: Path, m
     """Two processes of this host, each with the torch of the tests."""
     pytest.importorskip("torch")
     own = "from neocloud.fleet.active import __main__ as m, all_reduce, run; run.NICE = 0; "
-    own += "all_reduce.SECONDS = 0.2; all_reduce.NUMBERS = 1 << 16; m.ONE_AT_A_TIME += str(__import__('os').getpid()); from neocloud"
+    own += "all_reduce.SECONDS = 0.2; all_reduce.NUMBERS = 1 << 16; "
+    own += "m.ONE_AT_A_TIME += str(__import__('os').getpid()); from neocloud"
     monkeypatch.setattr(f"{__name__}.LOADER", LOADER.replace("from neocloud", own, 1))
     with start_program("serve", "--host", "b", "--token", "t", "--most-seconds", "100") as served:
         assert served.stderr is not None and served.stdout is not None
