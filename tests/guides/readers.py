@@ -140,6 +140,10 @@ JUDGED = (
     "needs a failing check: tests/services/fleet/test_judging.py"
     "::test_a_check_that_tests_refute_drains_nothing_and_operators_have_the_last_word"
 )
+DRAINED_HOST = (
+    "the name of another host: tests/services/fleet/test_hosts.py"
+    "::test_a_fault_drains_a_host_and_its_repair_is_for_an_operator"
+)
 SLOW_JOB = "real Slurm: tests/e2e/test_job_diagnosis.py::test_the_rank_that_the_others_wait_for_is_named"
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
@@ -147,6 +151,9 @@ READERS: Mapping[str, Reader] = {
     "docs/guides/fleet.md": Reader(
         before=HAS_KEY,
         not_run={
+            "neo fleet node get gpu-host-1": DRAINED_HOST,
+            "neo fleet drain gpu-host-1": DRAINED_HOST,
+            "neo fleet release gpu-host-1": DRAINED_HOST,
             "sinfo": BROKEN_WORKER,
             "neo fleet maintenance create": WINDOW,
             "neo fleet maintenance delete": WINDOW,
