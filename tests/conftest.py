@@ -82,6 +82,7 @@ LONG = (
     "tests/e2e/inference/test_tuning.py::test_a_job_on_two_nodes",
     "tests/e2e/inference/test_tuning.py::test_a_job_whose_pod_is_killed",
     "tests/e2e/test_cluster_backup.py",
+    "tests/e2e/test_active_checks.py",
     "tests/e2e/test_cluster_people.py::test_a_drained_login_node",
     "tests/e2e/test_cluster_people.py::test_users_come_and_go_by_the_hundred",
     "tests/e2e/test_container_faults.py::test_a_step_that_waits_for_a_registry",
