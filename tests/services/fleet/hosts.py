@@ -11,8 +11,10 @@ from neocloud.messages.neocloud.fleet.v1 import DrainedHost, HostPoolStatus
 from neocloud.core.store.protocol import Resource, Store
 from neocloud.fleet.agent import carry, document
 from neocloud.fleet.agent.document import Document
+from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.parts import Part
 from neocloud.services.compute.public import HOST_POOL, drained_hosts, known_hosts
 from neocloud.services.fleet.public import LEAF_LABEL, Host, HostsUnreachable
 
@@ -32,6 +34,7 @@ class FakeHosts:
     """Of the last word of each agent."""
     asked: list[tuple[int, str]] = field(default_factory=list)
     said: Sequence[tuple[str, Status, str]] = GOOD
+    parts: Sequence[Part] = ()
     now: float = 100_000.0
 
     async def look(self) -> Sequence[Host]:
@@ -46,9 +49,14 @@ class FakeHosts:
         if not (base / "spool").exists():
             self.write(host)
         carry.write_last(base / "last", self._document(host, self.now - self.age_s))
-        program = carry.read_program("")
+        carry.write_inventory(base / "last", Hardware(host, self.boot, self.parts))
         return carry.answer(
-            *(base / "spool", base / "last", program), after=after, of=of, trusted="", now=self.now
+            *(base / "spool", base / "last", carry.read_program("")),
+            after=after,
+            of=of,
+            trusted="",
+            inventory=inventory,
+            now=self.now,
         )
 
     def write(self, host: str, boot: str = "") -> None:

@@ -16,11 +16,12 @@ from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Phase, Status
+from neocloud.fleet.parts import Part
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.public import Host, HostNodes
-from neocloud.services.fleet.reconcile.hosts import judged, new_host_events
+from neocloud.services.fleet.reconcile.hosts import new_host_events, verification_ended
 from neocloud.services.fleet.reconcile.maintenance import host_drain_events, names_on
 from neocloud.services.fleet.render import drained_host, host_advice
 from neocloud.services.fleet.types import HOST_LIMITS, HOST_POOL_ID_PREFIX
@@ -173,6 +174,21 @@ async def test_a_fault_drains_a_host_and_its_repair_is_for_an_operator(cloud: Ho
     await cloud.create_cluster(count=1, name="another")
 
 
+async def test_parts_of_a_host_are_those_that_its_own_agent_reads(cloud: HostedCloud) -> None:
+    cloud.hosts.parts = (
+        Part("nvme", "nvme0", "DC-1", "S1", "1.0"),
+        Part("gpu", "0000:01:00.0", "H100", "G1"),
+    )
+    await cloud.watched_host()
+    node = await cloud.host_when(lambda node: node.inventory.parts)
+    assert node.inventory.reader == "host"
+    assert {(each.kind, each.serial) for each in node.inventory.parts} == {("nvme", "S1"), ("gpu", "G1")}
+    cloud.hosts.parts = cloud.hosts.parts[1:]
+    await cloud.host_when(lambda node: [each.serial for each in node.inventory.parts] == ["G1"])
+    changes = of_type(await cloud.host_events(), "InventoryChanged")
+    assert len(changes) == 2, "a list that is known is no event"
+
+
 async def test_a_host_that_has_started_again_takes_work_while_it_is_verified(cloud: HostedCloud) -> None:
     await cloud.watched_host()
     cloud.hosts.age_s = 3600.0  # its agent has not spoken yet
@@ -303,17 +319,17 @@ def test_only_what_was_said_after_a_whole_round_ends_the_drain_of_a_fault() -> N
     )
     state = log.fleet.nodes["a"]
 
-    def said(at: float, status: Status = Status.PASS, agent: Status = Status.PASS) -> list[e.Event]:
+    def said(at: float, status: Status = Status.PASS, agent: Status = Status.PASS) -> e.Event | None:
         values = ("b1", "s", "t", "gpud", "1")
         found = [
             e.Verdict(at, "a", "v2", "gpu_lost", status, *values),
             e.Verdict(at, "a", "v3", "node agent", agent, *values),
         ]
-        return list(judged(state, found, lambda check: "shadow" if check == "node agent" else "", at))
+        shadow = lambda check: "shadow" if check == "node agent" else ""  # noqa: E731
+        return verification_ended(state, found, shadow, at)
 
-    assert said(50.0) == [] and said(200.0, Status.UNKNOWN) == [] and said(200.0, agent=Status.UNKNOWN) == []
-    (passed,) = said(200.0)
-    (failed,) = said(200.0, Status.FAIL)
+    assert said(50.0) is said(200.0, Status.UNKNOWN) is said(200.0, agent=Status.UNKNOWN) is None
+    passed, failed = said(200.0), said(200.0, Status.FAIL)
     assert isinstance(passed, e.VerificationEnded) and passed.passed
     assert isinstance(failed, e.VerificationEnded) and not failed.passed
 

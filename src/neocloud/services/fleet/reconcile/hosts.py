@@ -93,7 +93,7 @@ class HostPoolReconciler:
             Step("Look at the hosts", self._look),
             Step("Record what is new", self._record),
             Step("Decide", self._decide),
-            Step("Judge verifications", self._judge),
+            Step("End verifications", self._verify),
         )
 
     def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
@@ -121,10 +121,10 @@ class HostPoolReconciler:
         shadow = scope.known.fleet.breakers.in_shadow
         self._agents.recorded(scope.pool.metadata.id, [each.name for each in scope.hosts], shadow)
         now = self._clock.now()
+        rows = await scope.context.list(MAINTENANCE_WINDOW)
+        announced = maintenance_windows(await scope.context.list(MAINTENANCE), now, from_drain=False)
         for host in scope.hosts:
-            rows = await scope.context.list(MAINTENANCE_WINDOW)
             mine = windows_of(rows, "", now, lambda name, host=host: frozenset({host.name} & {name}))
-            announced = maintenance_windows(await scope.context.list(MAINTENANCE), now, from_drain=False)
             states = [state for state in (scope.known.fleet.nodes.get(host.name),) if state is not None]
             await self._append(scope, list(window_events(states, [*mine, *announced], now)))
 
@@ -138,16 +138,18 @@ class HostPoolReconciler:
         }
         await self._append(scope, [each.event for each in plan.decisions])
 
-    async def _judge(self, scope: Scope) -> None:
+    async def _verify(self, scope: Scope) -> None:
         fleet, now = scope.known.fleet, self._now()
         found: list[Event] = []
         for host in scope.hosts:
-            if (state := fleet.nodes.get(host.name)) is not None:
-                found += judged(state, scope.verdicts, fleet.breakers.in_shadow, now)
-                if any(isinstance(each, e.VerificationEnded) for each in found):
-                    continue
-                if state.running is not None:
-                    self._agents.request(scope.pool.metadata.id, host.name)
+            state = fleet.nodes.get(host.name)
+            if state is None or state.running is None:
+                continue
+            ended = verification_ended(state, scope.verdicts, fleet.breakers.in_shadow, now)
+            if ended is None:
+                self._agents.request(scope.pool.metadata.id, host.name)
+            else:
+                found.append(ended)
         await self._append(scope, found)
 
     async def _append(self, scope: Scope, found: Sequence[Event]) -> None:
@@ -238,13 +240,13 @@ def _moves(state: NodeState, now: float) -> Iterator[Event]:
         yield e.Attached(now, state.node)
 
 
-def judged(
+def verification_ended(
     state: NodeState, verdicts: Sequence[Verdict], shadow: Callable[[str], str], now: float
-) -> Iterator[Event]:
-    """Judge a verification by what the agent has said since it began. Without an answer it waits."""
+) -> Event | None:
+    """Return how a verification ended by what the agent has said since it began; None while it waits."""
     running = state.running
     if running is None or running.action is not Action.NONE:
-        return
+        return None
     is_suspected = bool(state.faults) or state.is_drained_by_us
     since = running.started_at + (ROUND_SECONDS if is_suspected else 0.0)
     fresh = {
@@ -254,13 +256,13 @@ def judged(
     }
     agent = fresh.pop(AGENT, None)
     if agent is None or agent.status is not Status.PASS or not fresh:
-        return
+        return None
     every = [each for each in fresh.values() if not shadow(each.check)]
     if any(each.status is Status.UNKNOWN for each in every):
-        return
+        return None
     passed = all(each.status is Status.PASS for each in every)
     until = now + HOST_LIMITS.certificate_term if passed else 0.0
-    yield e.VerificationEnded(now, state.node, running.number, passed=passed, valid_until=until)
+    return e.VerificationEnded(now, state.node, running.number, passed=passed, valid_until=until)
 
 
 def _blind(scope: Scope, problem: str) -> RetryLater:
