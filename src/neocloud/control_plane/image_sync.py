@@ -12,7 +12,7 @@ from neocloud.engines.base import EngineError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 5.0
 
 
 class ImageKeeper(Protocol):

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from neocloud.core import contract
@@ -103,9 +103,13 @@ class Worker:
         """Start runs for what is due; return the seconds until the queue is to be read again."""
         try:
             await self._store_enqueued()
-            for lease, resource, request_id in await self._lease_due():
-                self._start(lease, resource, request_id)
-            due_at = await self._store.read(lambda tx: tx.next_due(self._kinds))
+            is_due, due_at = await self._store.read(
+                lambda tx: (tx.due(self._kinds, self._clock.now(), 1), tx.next_due(self._kinds))
+            )
+            if is_due and len(self._runs) < self._concurrency:
+                leased, due_at = await self._lease_due()
+                for lease, resource, request_id in leased:
+                    self._start(lease, resource, request_id)
         except StoreError as error:
             self._store_errors += 1
             delay = back_off_seconds(self._store_errors)
@@ -140,14 +144,13 @@ class Worker:
             self._is_new = is_new
             raise
 
-    async def _lease_due(self) -> list[tuple[Lease, Resource, str]]:
-        """Return leased resources, each with the id of the request that its run serves.
+    async def _lease_due(self) -> tuple[list[tuple[Lease, Resource, str]], datetime | None]:
+        """Return leased resources, each with the id of the request that its run serves, and when another is
+        due.
 
         The requests are looked up after the leases are written, so that nobody else waits to write.
         """
         free = self._concurrency - len(self._runs)
-        if free <= 0 or not await self._store.read(lambda tx: tx.due(self._kinds, self._clock.now(), 1)):
-            return []
 
         def take(tx: Transaction) -> list[tuple[Lease, Resource]]:
             now = self._clock.now()
@@ -163,15 +166,18 @@ class Worker:
             return taken
 
         leased = await self._store.write(take)
-        requests = await self._requests_of([resource for _, resource in leased]) if leased else []
-        return [(*each, request_id) for each, request_id in zip(leased, requests, strict=True)]
+        requests, due_at = await self._after_lease([resource for _, resource in leased])
+        return [(*each, request_id) for each, request_id in zip(leased, requests, strict=True)], due_at
 
-    async def _requests_of(self, resources: Sequence[Resource]) -> list[str]:
+    async def _after_lease(self, resources: Sequence[Resource]) -> tuple[list[str], datetime | None]:
+        """Return the ids of the requests of these resources, and when another resource is due."""
         try:
-            return await self._store.read(lambda tx: [_request_of(tx, each) for each in resources])
+            return await self._store.read(
+                lambda tx: ([_request_of(tx, each) for each in resources], tx.next_due(self._kinds))
+            )
         except StoreError as error:  # the resources are leased, and a run can do without
             logger.error("The requests of %d runs cannot be read: %s", len(resources), error)
-            return [""] * len(resources)
+            return [""] * len(resources), None
 
     def _start(self, lease: Lease, resource: Resource, request_id: str) -> None:
         reconciler = self._reconcilers[resource.kind]

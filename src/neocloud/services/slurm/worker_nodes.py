@@ -9,7 +9,7 @@ from dataclasses import replace
 from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource
-from neocloud.engines.base import Engine, EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import Engine, EngineError, Observation, ObservedPod, PodPhase, Reference
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, NodeSet
 from neocloud.services.compute.public import preset
 from neocloud.services.slurm.access import SlurmAccess
@@ -48,12 +48,14 @@ class ClusterWorkers:
     async def look(self, cluster_id: str, node_set: str) -> Sequence[Worker]:
         cluster, found = await self._node_set(cluster_id, node_set)
         names = [f"{node_set}-{index}" for index in range(found.count)]
-        async with self._slurm(cluster_id) as slurm:
-            # Slurm first: a pod that is lost in between is then seen as lost, and not as well and drained.
+        observation = await self._observe(cluster_id)
+        async with self._slurm(cluster_id, observation) as slurm:
             nodes = {node.name: node for node in await slurm.nodes()}
             is_busy = any(nodes[name].is_busy for name in names if name in nodes)
             jobs = await slurm.jobs() if is_busy else ()
-            observation = await self._access.observe(cluster_id)
+            if not all(nodes[name].takes_jobs for name in names if name in nodes):
+                # Again after Slurm: a pod lost in between is then seen as lost, and not as well and drained.
+                observation = await self._observe(cluster_id)
         running = _jobs_by_node(jobs)
         places = _places(ClusterSpec.FromString(cluster.spec))
         hardware = f"{found.platform}/{found.preset}"
@@ -175,10 +177,18 @@ class ClusterWorkers:
                 return cluster, found
         raise WorkersUnreachable(f"the cluster has no node set {name} of workers that stay")
 
-    @asynccontextmanager
-    async def _slurm(self, cluster_id: str) -> AsyncIterator[SlurmApi]:
+    async def _observe(self, cluster_id: str) -> Observation:
         try:
-            async with self._access.api(cluster_id) as slurm:
+            return await self._access.observe(cluster_id)
+        except EngineError as error:
+            raise WorkersUnreachable(f"the engine: {error}") from error
+
+    @asynccontextmanager
+    async def _slurm(
+        self, cluster_id: str, observation: Observation | None = None
+    ) -> AsyncIterator[SlurmApi]:
+        try:
+            async with self._access.api(cluster_id, observation) as slurm:
                 yield slurm
         except SlurmError as error:
             raise WorkersUnreachable(f"Slurm: {error}") from error
