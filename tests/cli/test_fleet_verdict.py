@@ -146,3 +146,32 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
     assert found["REL-2"]["evidence"][0]["at"].startswith("2026-11-27T09:00:00")
     del cloud.methods[METRICS]
     assert scores()["MON-4"]["score"] == "not_run"
+
+
+def test_reliability_is_shown_with_its_interval_and_nothing_where_nothing_is_known(
+    signed_in: Neo, cloud: FakeServer
+) -> None:
+    figures = {"begin": AT, "end": LATER, "nodes": 4, "node_days": 120.0, "faults": {"ecc": 2, "restart": 1}}
+    figures |= {"rate": {"per_1000_node_days": 25.0, "low": 5.2, "high": 73.1}, "availability": 0.9975}
+    figures |= {"replaced": 3, "replaced_within_90_seconds": 2, "median_replacement_seconds": 12.0}
+    figures |= {"longest_replacement_seconds": 130.0, "out_of_service_hours": {"fault": 7.2}}
+    serve(cloud, f"{INCIDENTS}/GetReliability", **figures)
+    node = {
+        "id": NODE["node_id"],
+        "cluster_id": NODE["cluster_id"],
+        "cluster_name": "bank",
+        "name": "worker-0",
+    }
+    serve(cloud, f"{FLEET}.NodeService/List", items=[node])
+    ran = signed_in("fleet", "reliability", "bank", "--days", "7")
+    assert ran.code == 0, ran.err
+    for said in ("3 (2 ecc, 1 restart)", "25.0 (95% interval 5.2 to 73.1)", "99.750%", "7.20 node-hours"):
+        assert said in ran.out, ran.out
+    assert "2 of 3 within 90 s, median 12 s, longest 130 s" in ran.out
+    [asked] = cloud.asked(f"{INCIDENTS}/GetReliability")
+    assert (asked.cluster_id, asked.days) == (NODE["cluster_id"], 7)
+    serve(cloud, f"{INCIDENTS}/GetReliability", begin=AT, end=LATER)
+    ran = signed_in("fleet", "reliability")
+    assert "Availability" not in ran.out and "Spare took over" not in ran.out and "0.0 node-days" in ran.out
+    ran = signed_in("fleet", "reliability", "other")
+    assert ran.code != 0 and "No nodes of a cluster 'other' are watched" in ran.err

@@ -49,6 +49,8 @@ class Incident:
     retired_at: float | None = None
     returned_at: float | None = None
     """When the node itself was in service again."""
+    check: str = ""
+    """The check that failed; "" where none did."""
 
     @property
     def ended_at(self) -> float | None:
@@ -143,7 +145,7 @@ def _begun(event: e.DrainRequested, before: NodeState) -> Incident:
     fault = next((fault for fault in before.faults if fault.id == event.evidence), None)
     if fault is not None:
         reason = f"{fault.check}: {fault.sample} (wanted {fault.threshold}, said {fault.source})"
-        return Incident(event.evidence, reason, fault.at, event.at)
+        return Incident(event.evidence, reason, fault.at, event.at, check=fault.check)
     if event.evidence.startswith(BOOT_EVIDENCE):
         reason = "it started again without being asked to"
         return Incident(event.evidence, reason, min(before.booted_at, event.at), event.at)

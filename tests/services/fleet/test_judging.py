@@ -149,6 +149,10 @@ async def _incident_of(cloud: WatchedCloud, node: str) -> None:
     ended = await cloud.call(f"{INCIDENTS}/Get", id=found[0].id)
     assert ended.state == "ended" and ended.HasField("returned_at")
     assert (ended.steps[-1].what, ended.steps[-1].outcome) == ("full verification", "passed")
+    figures = await cloud.call(f"{INCIDENTS}/GetReliability", cluster_id=cloud.cluster_id)
+    assert dict(figures.faults) == {LINK: 2} and figures.nodes == 2 and 0 < figures.node_days < 1
+    assert 0 <= figures.availability < 1 and figures.out_of_service_hours["fault"] > 0
+    assert figures.rate.low < figures.rate.per_1000_node_days < figures.rate.high
     (proof,) = (await cloud.call(f"{CERTIFICATES}/List", cluster_id=cloud.cluster_id)).items
     assert proof.node == node and proof.is_valid and proof.certificate.suite == "full"
 
@@ -180,6 +184,7 @@ async def test_a_check_that_tests_refute_drains_nothing_and_operators_have_the_l
         await stranger.refusal(f"{VERDICTS}/List"),
         await stranger.refusal(f"{CHECKS}/ListRecords"),
         await stranger.refusal(f"{INCIDENTS}/List"),
+        await stranger.refusal(f"{INCIDENTS}/GetReliability"),
         await stranger.refusal(f"{CERTIFICATES}/List"),
     ):
         assert refused.code is Code.PERMISSION_DENIED

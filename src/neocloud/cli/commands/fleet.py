@@ -24,6 +24,11 @@ class FleetGroup(LazyGroup):
         "incidents": Entry(
             "See why nodes were drained, what was tried, and when it ended.", NODES, "fleet_incidents"
         ),
+        "reliability": Entry(
+            "Show how often workers fail, and how soon spares take over.",
+            FAULTS,
+            "fleet_incidents:reliability_app",
+        ),
         "explain": Entry(
             "Explain a fault: what it is, what is done about it and why.", FAULTS, "fleet_explain_log"
         ),
@@ -69,8 +74,8 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node`, `drain`, `release`, `top`, `maintenance`, `break-fix`, `incidents`, `checks` and `verdict`
-    need a cloud.
+    Only `node`, `drain`, `release`, `top`, `maintenance`, `break-fix`, `incidents`,
+    `reliability`, `checks` and `verdict` need a cloud.
 
     Examples:
 

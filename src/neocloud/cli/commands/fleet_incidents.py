@@ -1,10 +1,12 @@
-"""`neo fleet incidents`: why nodes were drained, what was tried, and when it ended."""
+"""`neo fleet incidents`: why nodes were drained, what was tried, and when it ended. `neo fleet reliability`:
+how often, and how soon spares took over."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.fleet_node_lookup import cluster_id_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, show, table
 from neocloud.cli.progress import duration
@@ -13,7 +15,7 @@ from neocloud.client.connection import connect
 from neocloud.core import contract
 
 if TYPE_CHECKING:
-    from neocloud.messages.neocloud.fleet.v1 import FleetIncident
+    from neocloud.messages.neocloud.fleet.v1 import FleetIncident, Reliability
 
 SERVICE = "neocloud.fleet.v1.IncidentService"
 
@@ -75,6 +77,53 @@ def get(
     with connect(profile_of(context)) as client:
         found = client.call(f"{SERVICE}/Get", {"id": incident})
     show(output, contract.to_document(found), fields_table(_fields(found)))
+
+
+reliability_app = command_group()
+
+
+@reliability_app.command()
+def reliability(
+    context: typer.Context,
+    cluster: Annotated[str, typer.Argument(help="Only this cluster: name or id.")] = "",
+    days: Annotated[int, typer.Option(min=1, max=60, help="How many days back.")] = 30,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show how reliable workers were: their faults, how soon spares took over, time out of service.
+
+    For operators. A fault is a drain by the controller, but for replacements that somebody asked for. The
+    interval holds where faults are independent. The goodput of jobs is not known here.
+
+    Examples:
+
+      neo fleet reliability
+      neo fleet reliability bank --days 7 --output json
+    """
+    with connect(profile_of(context)) as client:
+        cluster_id = cluster_id_of(client, cluster) if cluster else ""
+        found = client.call(f"{SERVICE}/GetReliability", {"cluster_id": cluster_id, "days": days})
+    show(output, contract.to_document(found), fields_table(_figures(found)))
+
+
+def _figures(found: "Reliability") -> Iterator[tuple[str, object]]:
+    yield "From", _time(found.begin)
+    yield "To", _time(found.end)
+    yield "Workers", found.nodes
+    yield "Watched for", f"{found.node_days:.1f} node-days"
+    faults = ", ".join(f"{count} {check}" for check, count in sorted(found.faults.items()))
+    yield "Faults", f"{sum(found.faults.values())}{f' ({faults})' if faults else ''}"
+    if found.HasField("rate"):
+        rate = found.rate
+        interval = f"95% interval {rate.low:.1f} to {rate.high:.1f}"
+        yield "Faults for 1,000 node-days", f"{rate.per_1000_node_days:.1f} ({interval})"
+    if found.replaced:
+        within = f"{found.replaced_within_90_seconds} of {found.replaced} within 90 s"
+        longest = f"longest {found.longest_replacement_seconds:.0f} s"
+        yield "Spare took over", f"{within}, median {found.median_replacement_seconds:.0f} s, {longest}"
+    for cause, hours in sorted(found.out_of_service_hours.items()):
+        yield f"Out of service: {cause}", f"{hours:.2f} node-hours"
+    if found.HasField("availability"):
+        yield "Availability", f"{100 * found.availability:.3f}%"
 
 
 def _fields(found: "FleetIncident") -> Iterator[tuple[str, object]]:

@@ -6,6 +6,7 @@ import typer
 
 from neocloud.cli.commands.billing import parse_date
 from neocloud.cli.commands.fleet_node import SERVICE as NODES
+from neocloud.cli.commands.fleet_node_lookup import cluster_id_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, say, show, table
 from neocloud.cli.resources.lookup import tenant_id_of
@@ -68,7 +69,7 @@ def create(
     profile = profile_of(context)
     with connect(profile) as client:
         spec = {
-            "cluster_id": _cluster_id(client, cluster) if cluster else "",
+            "cluster_id": cluster_id_of(client, cluster) if cluster else "",
             "host": host,
             "nodes": node or [],
             "start_at": parse_date(start),
@@ -133,13 +134,6 @@ def delete(
 
 def _nodes(client: Client) -> "list[Node]":
     return list(client.list_all(f"{NODES}/List"))
-
-
-def _cluster_id(client: Client, named: str) -> str:
-    for node in _nodes(client):
-        if named in (node.cluster_id, node.cluster_name):
-            return node.cluster_id
-    raise ClientError("NOT_FOUND", f"No nodes of a cluster {named!r} are watched", "See: neo fleet node list")
 
 
 def _time(at: Any) -> str:

@@ -28,6 +28,14 @@ def find(client: Client, named: str) -> "Node":
     )
 
 
+def cluster_id_of(client: Client, named: str) -> str:
+    """Return the id of a cluster with nodes that are watched, by its name or id. Raises ClientError."""
+    for node in client.list_all(f"{SERVICE}/List"):
+        if named in (node.cluster_id, node.cluster_name):
+            return node.cluster_id
+    raise ClientError("NOT_FOUND", f"No nodes of a cluster {named!r} are watched", "See: neo fleet node list")
+
+
 def is_host(node: "Node") -> bool:
     return type(node).Kind.Name(node.kind) == "HOST"
 

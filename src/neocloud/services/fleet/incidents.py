@@ -1,19 +1,27 @@
-"""IncidentService and CertificateService: drains by the controller with what was tried, and proofs that nodes
-passed their checks. Both are computed from the events of nodes, for operators of the cloud alone."""
+"""IncidentService and CertificateService: drains by the controller with what was tried, how reliable nodes
+were, and proofs that nodes passed their checks. All are computed from the events of nodes, for operators of
+the cloud alone."""
 
 from collections.abc import AsyncIterator
+from statistics import median
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
+from neocloud.fleet.cloud_evidence import REPLACED_WITHIN
 from neocloud.fleet.incidents import Incident
+from neocloud.fleet.limits import DAY
+from neocloud.fleet.reliability import Observed, reliability
 from neocloud.messages.neocloud.fleet.v1 import (
+    FaultRate,
     FleetIncident,
     GetIncidentRequest,
+    GetReliabilityRequest,
     ListCertificatesRequest,
     ListCertificatesResponse,
     ListIncidentsRequest,
     ListIncidentsResponse,
     NodeCertificate,
+    Reliability,
 )
 from neocloud.services.fleet.api import Pool, find_node, fold_of, pools_of
 from neocloud.services.fleet.node_logs import PoolLog
@@ -21,6 +29,7 @@ from neocloud.services.fleet.render import set_certificate, set_incident, set_ti
 
 INCIDENTS = "neocloud.fleet.v1.IncidentService"
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
+USUAL_DAYS = 30
 
 
 async def get(call: Call, request: GetIncidentRequest) -> FleetIncident:
@@ -37,6 +46,39 @@ async def list_incidents(call: Call, request: ListIncidentsRequest) -> ListIncid
     scope = f"{INCIDENTS}/{request.cluster_id}"
     items, token = contract.page(found, request, scope=scope, key=_newest_first)
     return ListIncidentsResponse(items=items, next_page_token=token)
+
+
+async def get_reliability(call: Call, request: GetReliabilityRequest) -> Reliability:
+    end = call.dependencies.clock.now().timestamp()
+    pools = [await fold_of(call, pool) for pool in await pools_of(call, request.cluster_id, "list")]
+    observed = [
+        Observed(
+            [pool.fleet.lemons.records[name].since for name in pool.fleet.nodes],
+            *(pool.incidents.all, pool.outages.all),
+        )
+        for pool in pools
+    ]
+    found = reliability(observed, end - (request.days or USUAL_DAYS) * DAY, end)
+    took = found.replacement_seconds
+    answer = Reliability(
+        nodes=found.nodes,
+        node_days=found.node_seconds / DAY,
+        faults=found.faults,
+        replaced=len(took),
+        replaced_within_90_seconds=sum(each <= REPLACED_WITHIN.total_seconds() for each in took),
+        median_replacement_seconds=median(took) if took else 0.0,
+        longest_replacement_seconds=max(took, default=0.0),
+        out_of_service_hours={
+            cause.value: seconds / 3600 for cause, seconds in found.out_of_service_seconds.items()
+        },
+        availability=found.availability,
+    )
+    if rate := found.rate():
+        value, low, high = rate
+        answer.rate.CopyFrom(FaultRate(per_1000_node_days=value, low=low, high=high))
+    set_time(answer.begin, found.begin)
+    set_time(answer.end, found.end)
+    return answer
 
 
 async def list_certificates(call: Call, request: ListCertificatesRequest) -> ListCertificatesResponse:
@@ -98,5 +140,6 @@ def _newest_first(found: FleetIncident) -> str:
 METHODS = (
     Method(f"{INCIDENTS}/Get", get, "fleet.incidents.get"),
     Method(f"{INCIDENTS}/List", list_incidents, "fleet.incidents.list"),
+    Method(f"{INCIDENTS}/GetReliability", get_reliability, "fleet.incidents.list"),
     Method(f"{CERTIFICATES}/List", list_certificates, "fleet.certificates.list"),
 )
