@@ -1,6 +1,7 @@
 """`neo fleet verdict`, `neo fleet incidents`, records of checks, certificates, records of the scorecard."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
@@ -146,3 +147,39 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
     assert found["REL-2"]["evidence"][0]["at"].startswith("2026-11-27T09:00:00")
     del cloud.methods[METRICS]
     assert scores()["MON-4"]["score"] == "not_run"
+
+
+REPORT = """# ClusterMAX audit target
+  Command: cmax audit
+  Target: {target}
+PASS     Something of no criterion  [other.check]
+         It is there.
+
+{status} Time  [bmc-ipmi]
+         Seen from {target}.
+
+{counts}
+"""
+
+
+def test_the_scorecard_takes_several_reports_and_says_what_each_looked_at(
+    signed_in: Neo, tmp_path: Path
+) -> None:
+    slurm, vm, cut = tmp_path / "slurm.txt", tmp_path / "vm.txt", tmp_path / "cut.txt"
+    passed = "0 failed, 0 warnings, 2 passed, 0 skipped"
+    slurm.write_text(REPORT.format(target="Slurm cluster", status="PASS    ", counts=passed))
+    failed = "1 failed, 0 warnings, 1 passed, 0 skipped"
+    vm.write_text(REPORT.format(target="Local virtual machine", status="FAIL    ", counts=failed))
+    reports = ("fleet", "scorecard", "--no-cloud", "--audit", str(slurm), "--audit", str(vm))
+    ran = signed_in(*reports, "--output", "json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    (row,) = (each for each in document["criteria"] if each["id"] == "SEC-6")
+    found = [(each["harness"], each["score"]) for each in row["evidence"]]
+    assert row["score"] == "fail" and found == [("slurm", "pass"), ("vm", "fail")]
+    assert document["other_checks"] == 1
+    ran = signed_in(*reports)
+    assert "auditor (vm): Time: Seen from Local virtual machine. (+1)" in ran.out, ran.out
+    cut.write_text(vm.read_text().replace(failed, ""))
+    ran = signed_in(*reports, "--audit", str(cut))
+    assert ran.code != 0 and "cut.txt is not a whole report" in ran.err
