@@ -64,6 +64,7 @@ IMAGES = (
                 "zstd",
                 "libnss-myhostname",
             ),
+            *("jq", "pciutils", "dmidecode", "linux-perf"),  # to look at a machine and at what runs in it
         ),
         root="",
         size_mib=3072,

@@ -1,6 +1,7 @@
 """`neo fleet verdict`, `neo fleet incidents`, records of checks, certificates, records of the scorecard."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
@@ -175,3 +176,37 @@ def test_reliability_is_shown_with_its_interval_and_nothing_where_nothing_is_kno
     assert "Availability" not in ran.out and "Spare took over" not in ran.out and "0.0 node-days" in ran.out
     ran = signed_in("fleet", "reliability", "other")
     assert ran.code != 0 and "No nodes of a cluster 'other' are watched" in ran.err
+REPORT = """# ClusterMAX audit target
+  Command: cmax audit
+  Target: {target}
+PASS     Something of no criterion  [other.check]
+         It is there.
+
+{status} Time  [bmc-ipmi]
+         Seen from {target}.
+
+{counts}
+"""
+
+
+def test_the_scorecard_takes_several_reports_and_says_what_each_looked_at(
+    signed_in: Neo, tmp_path: Path
+) -> None:
+    slurm, vm, cut = tmp_path / "slurm.txt", tmp_path / "vm.txt", tmp_path / "cut.txt"
+    passed = "0 failed, 0 warnings, 2 passed, 0 skipped"
+    slurm.write_text(REPORT.format(target="Slurm cluster", status="PASS    ", counts=passed))
+    failed = "1 failed, 0 warnings, 1 passed, 0 skipped"
+    vm.write_text(REPORT.format(target="Local virtual machine", status="FAIL    ", counts=failed))
+    reports = ("fleet", "scorecard", "--no-cloud", "--audit", str(slurm), "--audit", str(vm))
+    ran = signed_in(*reports, "--output", "json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    (row,) = (each for each in document["criteria"] if each["id"] == "SEC-6")
+    found = [(each["harness"], each["score"]) for each in row["evidence"]]
+    assert row["score"] == "fail" and found == [("slurm", "pass"), ("vm", "fail")]
+    assert document["other_checks"] == 1
+    ran = signed_in(*reports)
+    assert "auditor (vm): Time: Seen from Local virtual machine. (+1)" in ran.out, ran.out
+    cut.write_text(vm.read_text().replace(failed, ""))
+    ran = signed_in(*reports, "--audit", str(cut))
+    assert ran.code != 0 and "cut.txt is not a whole report" in ran.err

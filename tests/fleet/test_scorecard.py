@@ -86,6 +86,23 @@ def test_a_report_of_the_auditor_is_read_check_by_check() -> None:
     )
 
 
+def test_of_several_reports_each_piece_of_evidence_names_its_harness_and_the_worst_counts() -> None:
+    host = REPORT.replace("audit target\n", "audit target\n  Target: Standalone bare-metal host\n")
+    vm = REPORT.replace("audit target\n", "audit target\n  Target: Local virtual machine\n")
+    vm = vm.replace("WARNING  PCIe", "FAIL     PCIe").replace("1 failed, 1 warnings", "2 failed, 0 warnings")
+    checks = [*read_report(host, NOW), *read_report(vm, NOW), *read_report(REPORT, NOW)]
+    (row,) = (row for row in scorecard(by_criterion(checks)) if row.criterion.id == "SEC-6")
+    found = [(each.harness, each.score) for each in row.evidence if each.check == "pcie-passthrough"]
+    assert found == [("standalone", Score.PARTIAL), ("vm", Score.FAIL), ("", Score.PARTIAL)]
+    assert row.score is Score.FAIL and (decisive := row.decisive()) is not None and decisive.harness == "vm"
+    elsewhere = REPORT + "  Target: Slurm cluster\n"
+    assert {each.harness for each in read_report(elsewhere, NOW)} == {""}, (
+        "it comes first"
+    )
+    unknown = host.replace("Standalone bare-metal host", "Moon base")
+    assert {each.harness for each in read_report(unknown, NOW)} == {""}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -1,7 +1,7 @@
 # pyright: strict
 """The scorecard: each criterion of ClusterMAX with a verdict, its evidence and how old that is.
 
-A verdict comes from what the cloud's own records show, from the report of ClusterMAX's auditor, and from what
+A verdict comes from what the cloud's own records show, from reports of ClusterMAX's auditor, and from what
 people attest. The worst that was found counts. What nothing speaks of is `not_run`, never a pass.
 """
 
@@ -16,6 +16,7 @@ from neocloud.fleet.criteria import CRITERIA, Criterion
 MOST_CHARACTERS = 4 << 20
 LONGEST_TEXT = 300
 _CHECK = re.compile(r"^(PASS|FAIL|WARNING|SKIPPED) +(\S.{0,200}?)  \[([\w.-]{1,100})\]$")
+_TARGET = re.compile(r"^  Target: (.{1,60})$", re.MULTILINE)
 _SUMMARY = re.compile(r"^(\d+) failed, (\d+) warnings?, (\d+) passed, (\d+) skipped$", re.MULTILINE)
 
 
@@ -30,6 +31,15 @@ class Score(StrEnum):
 
 _WORST_FIRST = (Score.FAIL, Score.PARTIAL, Score.PASS)
 _OF_AUDITOR = {"PASS": Score.PASS, "WARNING": Score.PARTIAL, "FAIL": Score.FAIL, "SKIPPED": Score.NOT_RUN}
+_HARNESSES = {
+    "Local machine": "local",
+    "Local virtual machine": "vm",
+    "Local container": "container",
+    "Standalone bare-metal host": "standalone",
+    "Slurm cluster": "slurm",
+    "Kubernetes cluster": "k8s",
+}
+"""The auditor's option for what it prints as its target."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,8 @@ class Evidence:
     at: datetime | None = None
     check: str = ""
     """The auditor's key."""
+    harness: str = ""
+    """What the auditor looked at, by its option, e.g. "vm"; "" where its report does not say."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +90,16 @@ def read_report(text: str, at: datetime | None) -> list[Evidence]:
         raise ReportError(
             "it has no line such as '3 failed, 2 warnings, 9 passed, 4 skipped': the audit is incomplete"
         )
+    target = _TARGET.search(text, 0, summary.start())
+    harness = _HARNESSES.get(target[1], "") if target else ""
     lines = text.splitlines()
     found: dict[str, Evidence] = {}
     for number, line in enumerate(lines):
         if match := _CHECK.match(line):
             said = lines[number + 1].strip()[:LONGEST_TEXT] if number + 1 < len(lines) else ""
             check = match[3]
-            found[check] = Evidence("auditor", _OF_AUDITOR[match[1]], f"{match[2]}: {said}", at, check)
+            score, words = _OF_AUDITOR[match[1]], f"{match[2]}: {said}"
+            found[check] = Evidence("auditor", score, words, at, check, harness)
     if len(found) != sum(int(each) for each in summary.groups()):
         raise ReportError(
             f"it counts {sum(int(each) for each in summary.groups())} checks and shows {len(found)}:"
@@ -94,10 +109,9 @@ def read_report(text: str, at: datetime | None) -> list[Evidence]:
 
 
 def by_criterion(checks: Sequence[Evidence]) -> dict[str, list[Evidence]]:
-    """Return the auditor's checks by the ids of the criteria that they speak of."""
-    known = {each.check: each for each in checks}
-    return {
-        criterion.id: [known[key] for key in criterion.checks if key in known]
+    """Return the auditor's checks, of one report or of several, by the ids of the criteria they speak of."""
+    found = {
+        criterion.id: [each for key in criterion.checks for each in checks if each.check == key]
         for criterion in CRITERIA
-        if any(key in known for key in criterion.checks)
     }
+    return {identifier: several for identifier, several in found.items() if several}

@@ -71,6 +71,8 @@ async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) 
     assert said.splitlines()[0] == "worker-1"
     assert "no_timer_check" in said.splitlines()[1].split(), "a busy host's timer would panic the kernel"
     assert "Address: 10.219.1.5" in said
+    said = await asyncio.to_thread(machine.ssh, "grep -cwE 'vmx|svm' /proc/cpuinfo || true")
+    assert said.strip() == "0", "a machine does not start machines"
     asked = f"wget -q -O- --header 'Metadata: true' {METADATA}/iam/sa/token"
     assert json.loads(await asyncio.to_thread(machine.ssh, asked))["access_token"] == TOKEN
     refused = f"wget -O- {METADATA}/iam/sa/token 2>&1 || true"

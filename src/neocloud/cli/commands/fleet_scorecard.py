@@ -2,7 +2,7 @@
 
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +37,10 @@ app = command_group()
 def show_scorecard(
     context: typer.Context,
     audit: Annotated[
-        Path | None, typer.Option(help="Report of the auditor: cmax audit ... -vvv > FILE.", metavar="FILE")
+        list[Path] | None,
+        typer.Option(
+            help="Report of the auditor: cmax audit ... -vvv > FILE; may be repeated.", metavar="FILE"
+        ),
     ] = None,
     attest: Annotated[
         list[str] | None, typer.Option(help="What a document shows; may be repeated.", metavar="ID=TEXT")
@@ -48,20 +51,21 @@ def show_scorecard(
     """Rate this cloud by the criteria of ClusterMAX: pass, partial, fail, attest or not_run, with evidence.
 
     What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records show of checks,
-    agents, drains, spares, credits, maintenance and metrics (operators alone may read them), the report of
-    ClusterMAX's auditor, and what you attest. The worst of them counts.
+    agents, drains, spares, credits, maintenance and metrics (operators alone may read them), reports of
+    ClusterMAX's auditor, and what you attest. The worst of them counts. Evidence of the auditor names what
+    it looked at: slurm, vm, standalone, k8s, container or local.
 
     Examples:
 
       neo fleet scorecard
       neo fleet scorecard --audit report.txt --attest "SEC-1=SOC 2 Type II, report of May 2026"
-      neo fleet scorecard --audit report.txt --no-cloud --output json
+      neo fleet scorecard --audit slurm.txt --audit vm.txt --audit host.txt --no-cloud --output json
     """
     found: dict[str, list[Evidence]] = {criterion.id: [] for criterion in CRITERIA}
     for text in attest or ():
         identifier, said = _attestation(text, found)
         found[identifier].append(Evidence("document", Score.PASS, said))
-    checks = [] if audit is None else _report(audit)
+    checks = [each for path in audit or () for each in _report(path)]
     for identifier, several in by_criterion(checks).items():
         found[identifier] += several
     if not no_cloud:
@@ -69,7 +73,7 @@ def show_scorecard(
             found[identifier] += several
     rows = scorecard(found)
     used = {each.check for row in rows for each in row.evidence}
-    others = [each for each in checks if each.check not in used]
+    others = {each.check for each in checks if each.check not in used}
     document = {"source": SOURCE, "criteria": [_document(row) for row in rows], "other_checks": len(others)}
     lines = (
         (row.criterion.id, row.score, row.criterion.tier, row.criterion.title, _why(row)) for row in rows
@@ -116,7 +120,8 @@ def _why(row: Row) -> str:
     if decisive is None:
         return "needs a document" if row.score is Score.ATTEST else ""
     more = len(row.evidence) - 1
-    return f"{decisive.source}: {decisive.text}" + (f" (+{more})" if more else "")
+    source = f"{decisive.source} ({decisive.harness})" if decisive.harness else decisive.source
+    return f"{source}: {decisive.text}" + (f" (+{more})" if more else "")
 
 
 def _document(row: Row) -> JsonObject:
@@ -132,13 +137,14 @@ def _document(row: Row) -> JsonObject:
                 "text": each.text,
                 "at": each.at.isoformat() if each.at else None,
                 "check": each.check or None,
+                "harness": each.harness or None,
             }
             for each in row.evidence
         ],
     }
 
 
-def _say_sums(rows: Sequence[Row], others: Sequence[Evidence]) -> None:
+def _say_sums(rows: Sequence[Row], others: Collection[str]) -> None:
     counts = ", ".join(
         f"{count} {score}" for score in Score if (count := sum(row.score is score for row in rows))
     )

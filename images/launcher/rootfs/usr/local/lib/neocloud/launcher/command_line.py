@@ -27,6 +27,8 @@ EMULATED_KERNEL = "no_timer_check mitigations=off"
 """Options for a Linux kernel on an emulated processor. On a busy host the check of the timer at boot fails
 and the kernel panics; under KVM it skips this check by itself. The mitigations cost time and protect nothing
 here: the processor does not execute the guest's own branches."""
+NO_NESTED_VIRTUALIZATION = "vmx=off,svm=off"
+"""A guest that may not start machines of its own reaches none of the host's code for them (decision 0066)."""
 _KVM_SET = 1
 
 
@@ -180,10 +182,10 @@ def _board(machine: Machine, descriptors: Descriptors) -> list[str]:
     words = ["-smp", f"cpus={machine.vcpus},sockets=1", "-m", f"{machine.memory_mib}M"]
     if machine.acceleration == "kvm":
         words += ["-add-fd", f"fd={descriptors.kvm},set={_KVM_SET}"]
-        words += ["-accel", f"kvm,device=/dev/fdset/{_KVM_SET}", "-cpu", "host"]
+        words += ["-accel", f"kvm,device=/dev/fdset/{_KVM_SET}", "-cpu", f"host,{NO_NESTED_VIRTUALIZATION}"]
     else:
         cache = 64 if machine.memory_mib <= 512 else 128 if machine.memory_mib <= 2048 else 256
-        words += ["-accel", f"tcg,thread=multi,tb-size={cache}", "-cpu", "max"]
+        words += ["-accel", f"tcg,thread=multi,tb-size={cache}", "-cpu", f"max,{NO_NESTED_VIRTUALIZATION}"]
     if machine.filesystems:  # virtiofsd reads and writes the guest's memory
         words += ["-object", f"memory-backend-memfd,id=memory,size={machine.memory_mib}M,share=on"]
         board += ",memory-backend=memory"
