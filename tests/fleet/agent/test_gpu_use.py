@@ -19,7 +19,9 @@ from tests.fleet.agent.test_carry import Bundle, bundle
 
 __all__ = ["bundle"]
 H100 = "NVIDIA H100 80GB HBM3"
-BUSY = "use 97\nmemory_use 40\nmemory_used_mib 70000\npower_mw 640500\ntemperature 61\nclock_mhz 1755\ntensor 45"
+BUSY = (
+    "use 97\nmemory_use 40\nmemory_used_mib 70000\npower_mw 640500\ntemperature 61\nclock_mhz 1755\ntensor 45"
+)
 SCRIPT = (
     "import json, sys; from pathlib import Path\n"
     "from neocloud.fleet.agent.expected import Expected\n"
