@@ -84,4 +84,4 @@ def tflops_expression() -> str:
     series = MEASURES["tensor_active"].series
     models = {tflops: [each.model for each in PEAKS if each.tflops == tflops] for tflops in _TFLOPS.values()}
     parts = (f'{series}{{modelName=~"{"|".join(names)}"}} * {tflops:g}' for tflops, names in models.items())
-    return f"(max by (project, cluster, node, gpu) ({' or '.join(parts)}))"
+    return f"(max by (cluster, node, gpu) ({' or '.join(parts)}))"
