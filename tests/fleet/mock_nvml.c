@@ -7,7 +7,9 @@
  *   gpu                      begins a GPU, which is healthy; the lines after it change it:
  *   name, uuid, serial, vbios, pci, memory_mib, minor, temperature, margin, slowdown_at, reasons, clock_mhz, pstate,
  *   ecc_corrected, ecc_uncorrected, sram_corrected, sram_uncorrected, remap_pending, remap_failed, retired,
- *   nvlinks, nvlinks_up, gen, max_gen, width, use, memory_use, power_mw, power_limit_mw   (a negative number: this GPU does not support it)
+ *   nvlinks, nvlinks_up, gen, max_gen, width, use, memory_use, power_mw, power_limit_mw, memory_used_mib   (a negative number: this GPU does not support it)
+ *   tensor PERCENT           it has GPM, which says this of its tensor cores; without the line it has none
+ *   gpm STATUS               what GPM says of that metric instead
  *   handle STATUS            what asking for its handle returns
  *   lost_after N             it has fallen off the bus after N calls for it
  *   hang FUNCTION            this call never returns
@@ -24,18 +26,19 @@ enum { SUCCESS = 0, INVALID_ARGUMENT = 2, UNINITIALIZED = 1, NOT_SUPPORTED = 3, 
 enum key {
     TEMPERATURE, MARGIN, SLOWDOWN_AT, REASONS, CLOCK, PSTATE, ECC_C, ECC_U, SRAM_C, SRAM_U, PENDING, FAILED, RETIRED,
     LINKS, LINKS_UP, GEN, MAX_GEN, WIDTH, MEMORY, MINOR, HANDLE, LOST_AFTER,
-    USE, MEMORY_USE, POWER, POWER_LIMIT, KEYS
+    USE, MEMORY_USE, POWER, POWER_LIMIT, MEMORY_USED, TENSOR, GPM, KEYS
 };
 static const char *const KEY_NAMES[KEYS] = {
     "temperature", "margin", "slowdown_at", "reasons", "clock_mhz", "pstate", "ecc_corrected", "ecc_uncorrected",
     "sram_corrected", "sram_uncorrected", "remap_pending", "remap_failed", "retired", "nvlinks", "nvlinks_up", "gen",
     "max_gen", "width", "memory_mib", "minor", "handle", "lost_after",
     "use", "memory_use", "power_mw", "power_limit_mw",
+    "memory_used_mib", "tensor", "gpm",
 };
 static const long long HEALTHY[KEYS] = {
     [TEMPERATURE] = 40, [MARGIN] = 47, [SLOWDOWN_AT] = 87, [CLOCK] = 1980, [RETIRED] = -1, [LINKS] = 18,
     [LINKS_UP] = 18, [GEN] = 5, [MAX_GEN] = 5, [WIDTH] = 16, [MEMORY] = 81559, [LOST_AFTER] = -1,
-    [POWER] = 78000, [POWER_LIMIT] = 700000,
+    [POWER] = 78000, [POWER_LIMIT] = 700000, [TENSOR] = -1,
 };
 
 struct gpu {
@@ -158,8 +161,9 @@ int nvmlDeviceGetPciInfo_v3(struct gpu *g, struct pci *pci) {
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(struct gpu *g, struct memory *memory) {
     CALL(g);
-    memory->total = memory->free = (unsigned long long)g->values[MEMORY] << 20;
-    memory->used = 0;
+    memory->total = (unsigned long long)g->values[MEMORY] << 20;
+    memory->used = (unsigned long long)g->values[MEMORY_USED] << 20;
+    memory->free = memory->total - memory->used;
     return SUCCESS;
 }
 int nvmlDeviceGetTemperature(struct gpu *g, int sensor, unsigned *found) { ANSWER(TEMPERATURE, found); }
@@ -215,3 +219,33 @@ int nvmlDeviceGetNvLinkState(struct gpu *g, unsigned link, unsigned *found) {
 int nvmlDeviceGetCurrPcieLinkGeneration(struct gpu *g, unsigned *found) { ANSWER(GEN, found); }
 int nvmlDeviceGetMaxPcieLinkGeneration(struct gpu *g, unsigned *found) { ANSWER(MAX_GEN, found); }
 int nvmlDeviceGetCurrPcieLinkWidth(struct gpu *g, unsigned *found) { ANSWER(WIDTH, found); }
+
+/* GPM: a sample notes its GPU and how many came before it, so that two of the same moment have no answer. */
+struct support { unsigned version, is_supported; };
+int nvmlGpmQueryDeviceSupport(struct gpu *g, struct support *support) {
+    CALL(g);
+    if (support->version != 1) return INVALID_ARGUMENT;
+    support->is_supported = g->values[TENSOR] >= 0;
+    return SUCCESS;
+}
+struct sample { struct gpu *gpu; long long number; };
+int nvmlGpmSampleAlloc(struct sample **sample) { return (*sample = calloc(1, sizeof **sample)) ? SUCCESS : UNINITIALIZED; }
+int nvmlGpmSampleFree(struct sample *sample) { free(sample); return SUCCESS; }
+int nvmlGpmSampleGet(struct gpu *g, struct sample *sample) {
+    CALL(g);
+    if (g->values[TENSOR] < 0) return NOT_SUPPORTED;
+    *sample = (struct sample){g, g->calls};
+    return SUCCESS;
+}
+struct metric { unsigned id; int status; double value; const char *short_name, *long_name, *unit; };
+struct metrics { unsigned version, count; struct sample *first, *last; struct metric metrics[]; };
+int nvmlGpmMetricsGet(struct metrics *asked) {
+    struct gpu *g = asked->first->gpu;
+    CALL(g);
+    if (asked->version != 1 || g != asked->last->gpu || asked->last->number <= asked->first->number) return INVALID_ARGUMENT;
+    for (unsigned each = 0; each < asked->count; each++) {
+        asked->metrics[each].status = asked->metrics[each].id == 5 ? g->values[GPM] : NOT_SUPPORTED;
+        asked->metrics[each].value = g->values[TENSOR];
+    }
+    return SUCCESS;
+}

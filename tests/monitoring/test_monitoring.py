@@ -23,6 +23,7 @@ from neocloud.fleet.agent.host import HostChecks, Memory
 from neocloud.fleet.agent.metrics_file import lines
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Status
+from neocloud.fleet.gpu_use import PEAKS, tflops_expression
 from neocloud.fleet.policy_file import default_policy
 from neocloud.gateway.metering.usage import TokenUsage
 from neocloud.gateway.routing.traffic import Metrics
@@ -118,6 +119,7 @@ async def pages(tmp_path: Path) -> tuple[dict[str, tuple[float, float]], set[str
     found |= {f"{name}{{{GPU.replace('C', cluster, 1)}}}": (at, at) for name, at in SIMULATED_GPUS.items()}
     worker = f'{labels},project="{cloud.project_id}",node="worker-0"'
     found[f'neocloud_fleet_node_job{{{worker},job="7"}}'] = (1, 1)  # a fake Slurm runs none
+    found[f"neocloud_fleet_node_gpus_simulated{{{worker}}}"] = (1, 1)  # nor does its worker have GPUs
     drains = next(each for each in found if each.startswith("neocloud_fleet_incidents_total"))
     found[drains] = (0, 40)  # during the ten minutes, so that the annotation finds one in the last
     return found, names
@@ -157,6 +159,21 @@ async def test_each_expression_of_the_dashboards_finds_something(store: Store, t
     assert not empty
     (found,) = await store.query(dict(expressions())["job: TFLOP/s of each job (estimate)"])
     assert float(found["value"][1]) == pytest.approx(0.5 * 989) and found["metric"]["job"] == "7"
+
+
+async def test_the_estimate_of_a_gpu_has_the_peak_of_its_model_and_counts_it_once(store: Store) -> None:
+    """A GPU that its node's agent and a dcgm-exporter both tell of is one; another model has no estimate."""
+    told = [(each.model, each.tflops) for each in PEAKS] + [("Tesla T4", 0.0)]
+    series: dict[str, tuple[float, float]] = {}
+    for number, (model, _) in enumerate(told):
+        labels = f'cluster="c",node="w",gpu="{number}",modelName="{model}"'
+        for exporter in ("", ',Hostname="w",UUID="GPU-1"'):
+            series[f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{labels}{exporter}}}"] = (0.5, 0.5)
+    await store.add(history(series, time.time()))
+    found = {
+        int(each["metric"]["gpu"]): float(each["value"][1]) for each in await store.query(tflops_expression())
+    }
+    assert found == {number: 0.5 * tflops for number, (_, tflops) in enumerate(told) if tflops}
 
 
 async def test_each_alert_fires_when_it_should_and_only_then(store: Store, tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from neocloud.core.osfiles import create_file, write_file
-from neocloud.fleet.agent import document, hardware
+from neocloud.fleet.agent import document, gpu_use_json, hardware
 from neocloud.fleet.agent.document import Document, DocumentError
 from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import ACKNOWLEDGED, RECORDS, records_in
 from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.gpu_use import GpuUse
 
 FORMAT = 1
 ID, LAST, FAILING, TRUSTED, INVENTORY = "id", "document.json", "failing", "trusted", "inventory.json"
@@ -54,6 +55,11 @@ class Answer:
     inventory: Hardware | None = None
     """The parts; None where the asker has named the inventory that it has, and it is this one."""
     inventory_id: str = ""
+    gpus: Sequence[GpuUse] = ()
+    """How much they were used when that was read last."""
+    gpus_age_s: float = 0.0
+    simulated: str = ""
+    """What is not real of `gpus`."""
 
 
 def answer(
@@ -96,6 +102,7 @@ def answer(
         "n": n,
         "has_more": has_more,
         "inventory": _inventory(last / INVENTORY, inventory),
+        "gpus": _last(last / gpu_use_json.FILE),
     }
     return json.dumps(said).encode()
 
@@ -189,7 +196,12 @@ def decode(data: bytes, *, host: str, at: float) -> Answer:
     newest = read.pop() if last is not None else None
     age = max(0.0, now - newest.since_boot_s) if newest else 0.0
     name, inventory = _inventory_of(fields.get("inventory"), host)
-    return Answer(spool, version, newest, age, read, n, has_more, inventory, name)
+    gpus = gpu_use_json.from_json(fields.get("gpus"))
+    gpus_age = max(0.0, now - gpus.since_boot_s)
+    return Answer(
+        *(spool, version, newest, age, read, n, has_more, inventory, name),
+        *(gpus.gpus, gpus_age, gpus.simulated),
+    )
 
 
 def _inventory_of(given: object, host: str) -> tuple[str, Hardware | None]:

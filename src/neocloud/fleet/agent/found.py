@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from neocloud.fleet.gpu_use import GpuUse
 from neocloud.fleet.parts import Part
 
 
@@ -65,6 +66,7 @@ class Found:
     simulated: str = ""
     """What was not real, or ""."""
     parts: list[Part] = field(default_factory=list[Part])
+    gpus: list[GpuUse] = field(default_factory=list[GpuUse])
 
     def read(
         self, check: str, device: str, value: float, note: str = "", gpu: str = "", unit: str = ""
@@ -95,6 +97,7 @@ def decode(data: bytes) -> Found:
             list(given["mounts"]),
             given["simulated"],
             [Part(*each) for each in given["parts"]],
+            [GpuUse(**each) for each in given["gpus"]],
         )
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the answer of the probe is not complete: {error!r}") from error

@@ -14,11 +14,21 @@ from neocloud.fleet.agent.found import NotRun, Reading, Unreadable
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.judge import Answer, Judge
 from neocloud.fleet.agent.kernel_faults import KernelFaults
-from neocloud.fleet.agent.plan import DEADLINE_S, KERNEL, POD_PROBES, PROBES, RETRY_INTERVALS, ROOM, Probe
+from neocloud.fleet.agent.plan import (
+    DEADLINE_S,
+    GPU_USE,
+    KERNEL,
+    POD_PROBES,
+    PROBES,
+    RETRY_INTERVALS,
+    ROOM,
+    Probe,
+)
 from neocloud.fleet.agent.probes import storage
 from neocloud.fleet.agent.probes.kernel import KernelProbe
 from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Scope, Status, Verdict
+from neocloud.fleet.gpu_use import GpuUse
 from neocloud.fleet.policy import Policy
 
 NOT_RUN = "not_run"
@@ -83,6 +93,9 @@ class HostChecks:
         self._of_probe = dict[str, set[str]]()
         self.said = dict[str, Said]()
         self._readings = dict[str, Sequence[Reading]]()
+        self.gpus: Sequence[GpuUse] = ()
+        """As the probe of their use read them last; of one without an answer, nothing."""
+        self.gpus_at = 0.0
         self._simulated = dict[str, str]() if tree.is_host else {"": f"files below {tree.root}"}
 
     def run(self, interval: int = 0) -> None:
@@ -120,7 +133,7 @@ class HostChecks:
     @property
     def simulated(self) -> str:
         """What was not real; "" where everything was."""
-        return "; ".join(self._simulated.values())
+        return "; ".join(dict.fromkeys(self._simulated.values()))
 
     @property
     def readings(self) -> list[Reading]:
@@ -147,6 +160,8 @@ class HostChecks:
         self._say_probe(outcome)
         found = outcome.found
         self._readings[outcome.name] = found.readings if found is not None else ()
+        if outcome.name == GPU_USE:
+            self.gpus, self.gpus_at = found.gpus if found is not None else (), self._now()
         if outcome.name == KERNEL:
             self._kernel.end(is_answered=found is not None)
         if found is None:

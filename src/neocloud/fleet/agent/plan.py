@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.probes import gpus, links, storage, system
+from neocloud.fleet.agent.probes import gpu_use, gpus, links, storage, system
 from neocloud.fleet.agent.tree import Tree
 
+GPU_USE = "gpu_use"
 KERNEL = "kernel_log"
 """The probe that needs a cursor."""
 ROOM = "room:"
@@ -30,6 +31,7 @@ class Probe:
 PROBES: Sequence[Probe] = (
     Probe("infiniband", links.infiniband, 1),
     Probe("gpus", gpus.gpus, 3, 10.0),
+    Probe(GPU_USE, gpu_use.gpu_use, 3, 10.0),
     Probe("mounts", storage.mounts, 3),
     Probe("tasks", system.tasks, 3),
     Probe("capacity", system.capacity, 3),
@@ -42,6 +44,7 @@ PROBES: Sequence[Probe] = (
 )
 POD_PROBES: Sequence[Probe] = (
     Probe("gpus", gpus.gpus_of_pod, 3, 10.0),
+    Probe(GPU_USE, gpu_use.gpu_use, 3, 10.0),
     Probe("mounts", storage.mounts, 3),
 )
 """In a container: its own GPUs and mounts. Of the rest, `/proc` and `/sys` have the host's, with what other

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
-from neocloud.fleet.agent import carry, hardware
+from neocloud.fleet.agent import carry, gpu_use_json, hardware
 from neocloud.fleet.agent.child import Children
 from neocloud.fleet.agent.document import to_json
 from neocloud.fleet.agent.expected import Expected
@@ -98,6 +98,7 @@ class Agent:
             return
         try:
             carry.write_last(self._last, self.checks.document(self._host))
+            gpu_use_json.write(self._last, self.checks)
         except OSError as error:
             logger.warning("What the checks say now cannot be written: %s", error)
 

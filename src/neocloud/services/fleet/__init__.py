@@ -12,6 +12,7 @@ from neocloud.services.fleet.check_runs import CheckRuns
 from neocloud.services.fleet.credits import FleetCredits, PoolMeter
 from neocloud.services.fleet.descriptions import METHODS as DESCRIPTION_METHODS
 from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
+from neocloud.services.fleet.job_events import LoggedNodeHistory
 from neocloud.services.fleet.metrics import metrics
 from neocloud.services.fleet.node_agents import NodeAgents
 from neocloud.services.fleet.node_logs import NodeLogs
@@ -27,7 +28,7 @@ from neocloud.services.fleet.types import (
     NODE_POOL_ID_PREFIX,
     State,
 )
-from neocloud.services.slurm.public import NODE_POOL, WorkerAgents, WorkerNodes
+from neocloud.services.slurm.public import NODE_POOL, NodeHistory, WorkerAgents, WorkerNodes
 
 KINDS = (
     Kind(
@@ -97,6 +98,7 @@ SERVICE = Service(
         CheckRecords: CheckRecords.of,
         CheckRuns: lambda dependencies: CheckRuns(dependencies.store),
         HostNodes: lambda dependencies: NoHosts(),
+        NodeHistory: LoggedNodeHistory.of,
         VerdictSources: _sources,
         BackgroundSources: _background,
     },

@@ -1,12 +1,13 @@
 """What `/metrics` tells of the health of nodes: phases, drains, incidents, verdicts, certificates, spares.
 
-Computed from the folds that the reconcilers keep in memory. A sample, a reason or a name of an operator is no
-label: labels are ids, names of nodes and checks, phases and kinds of owners.
+Computed from the folds that the reconcilers keep in memory, and from what agents last said of GPUs. A sample,
+a reason or a name of an operator is no label: labels are ids, names of nodes and checks, phases, kinds of
+owners, and models of a list.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -16,10 +17,12 @@ from neocloud.core.metrics import PROJECT_LABEL, gauge
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.events import Phase
+from neocloud.fleet.gpu_use import MEASURES, GpuUse, model_label
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.public import GpuUseSource, VerdictSources
 from neocloud.services.fleet.types import State, plain
 from neocloud.services.slurm.public import NODE_POOL
 
@@ -57,9 +60,17 @@ class _Families:
         self.until = gauge(
             "neocloud_fleet_certificate_ends_timestamp_seconds", "Until when that counts.", _NODE
         )
+        self.simulated = gauge(
+            "neocloud_fleet_node_gpus_simulated", "Whether series of its GPUs are not real.", _NODE
+        )
+        self.gpus = {
+            name: gauge(each.series, each.description, (*_NODE, "gpu", "modelName"))
+            for name, each in MEASURES.items()
+        }
 
     def __iter__(self) -> Iterator[Metric]:
-        return iter(vars(self).values())
+        for each in vars(self).values():
+            yield from each.values() if isinstance(each, dict) else (each,)
 
 
 async def metrics(dependencies: Dependencies) -> Iterable[Metric]:
@@ -72,6 +83,7 @@ async def metrics(dependencies: Dependencies) -> Iterable[Metric]:
         return found
 
     families = _Families()
+    sources = [each for each in dependencies.provided.get(VerdictSources) if isinstance(each, GpuUseSource)]
     logs = dependencies.provided.get(NodeLogs)
     now = dependencies.clock.now().timestamp()
     for pool, state, cluster_name in await dependencies.store.read(read):
@@ -88,6 +100,8 @@ async def metrics(dependencies: Dependencies) -> Iterable[Metric]:
         _add_pool(families, of_pool, log)
         for node in log.fleet.nodes.values():
             _add_node(families, (*labels, node.node), node, now)
+            for source in sources:
+                _add_gpus(families, (*labels, node.node), *source.gpu_use(labels[1], node.node, now))
     return families
 
 
@@ -133,3 +147,14 @@ def _add_node(families: _Families, labels: tuple[str, ...], node: NodeState, now
     if node.certificate is not None and math.isfinite(node.certificate.issued_at):
         families.issued.add_metric(labels, node.certificate.issued_at)
         families.until.add_metric(labels, node.certificate.valid_until)
+
+
+def _add_gpus(
+    families: _Families, labels: tuple[str, ...], gpus: Sequence[GpuUse], is_simulated: bool
+) -> None:
+    """Of what an agent said, only numbers, and a model of the list, become part of a series."""
+    if gpus:
+        families.simulated.add_metric(labels, is_simulated)
+    for gpu in gpus:
+        for name, value in gpu.values.items():
+            families.gpus[name].add_metric((*labels, str(gpu.index), model_label(gpu.model)), value)

@@ -25,6 +25,7 @@ from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S, POD_PROBES
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
 from neocloud.fleet.events import InventoryChanged, Status, Verdict
+from neocloud.fleet.gpu_use import GpuUse
 from neocloud.fleet.parts import LONGEST, MOST_PARTS, Part, Reader
 from neocloud.services.fleet.public import HostNodes, HostsUnreachable
 from neocloud.services.fleet.sources import verdict_id
@@ -42,6 +43,8 @@ ASK_AGAIN = 3.0
 ASK_SECONDS = 10.0
 OLDEST_SECONDS = 60.0
 """What an agent says is older when it hangs, or somebody stopped it."""
+OLDEST_USE_SECONDS = 120.0
+"""Of the use of GPUs: twice the time between two readings, and between two questions."""
 ASKED_AT_ONCE = 8
 INTERVAL_SECONDS = DEFAULT_INTERVAL_S * max(each.every for each in POD_PROBES)
 """How often an agent looks at what it checks in a pod."""
@@ -98,6 +101,10 @@ class _Agent:
     """Of what the checks say now."""
     inventory: InventoryChanged | None = None
     inventory_id: str = ""
+    gpus: Sequence[GpuUse] = ()
+    gpus_at: float = 0.0
+    is_simulated: bool = False
+    """Whether a part of `gpus` is."""
     problem: str = ""
     has_answer: bool = False
     has_more: bool = False
@@ -113,7 +120,7 @@ class _Agent:
 
 @dataclass
 class NodeAgents:
-    """A `VerdictSource`, a `RecordedSource` and an `InventorySource`."""
+    """A `VerdictSource`, a `RecordedSource`, an `InventorySource` and a `GpuUseSource`."""
 
     workers: WorkerAgents
     clock: Clock
@@ -148,6 +155,12 @@ class NodeAgents:
             for agent, worker in agents
             if agent is not None and agent.inventory is not None and agent.boot == worker.boot
         ]
+
+    def gpu_use(self, cluster_id: str, worker: str, now: float) -> tuple[Sequence[GpuUse], bool]:
+        agent = self._agents.get((cluster_id, worker))
+        if agent is None or now > agent.gpus_at + OLDEST_USE_SECONDS:
+            return (), False
+        return agent.gpus, agent.is_simulated
 
     def recorded(self, cluster_id: str, workers: Sequence[str], shadow: Callable[[str], str]) -> None:
         for name in workers:
@@ -197,6 +210,8 @@ class NodeAgents:
         if version and said.version != version:
             await self._install(cluster_id, name)
         agent.spool, agent.n, agent.has_more = said.spool, said.n, said.has_more
+        agent.gpus, agent.is_simulated = said.gpus, bool(said.simulated)
+        agent.gpus_at = self.clock.now().timestamp() - said.gpus_age_s
         agent.changes = [each for document in said.changes for each in self._verdicts(document, agent.boot)]
         if said.inventory is not None:
             agent.inventory_id = said.inventory_id

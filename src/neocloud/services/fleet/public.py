@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from neocloud.fleet.events import InventoryChanged, Verdict
+from neocloud.fleet.gpu_use import GpuUse
 from neocloud.services.slurm.public import Worker
 
 
@@ -48,6 +49,15 @@ class InventorySource(Protocol):
     def inventories(self, cluster_id: str, workers: Sequence[Worker]) -> Sequence[InventoryChanged]:
         """Return the parts of each of these workers as they were last read; those that are known already
         change nothing."""
+        ...
+
+
+@runtime_checkable
+class GpuUseSource(Protocol):
+    """A source that knows how much the GPUs of nodes are used, too."""
+
+    def gpu_use(self, cluster_id: str, worker: str, now: float) -> tuple[Sequence[GpuUse], bool]:
+        """Return what was read in the last minutes, and whether a part of it is not real."""
         ...
 
 

@@ -3,7 +3,7 @@
 from neocloud.core.service import Service
 from neocloud.services.monitoring.api import METHODS, ROUTES
 from neocloud.services.monitoring.history import MetricsHistory, StoreOfHome
-from neocloud.services.monitoring.public import MetricsStore
+from neocloud.services.monitoring.public import MetricsReader, MetricsStore
 
 SERVICE = Service(
     name="monitoring",
@@ -11,6 +11,7 @@ SERVICE = Service(
     http_routes=ROUTES,
     provides={
         MetricsStore: lambda dependencies: StoreOfHome(dependencies.settings.home),
+        MetricsReader: lambda dependencies: dependencies.provided.get(MetricsHistory),
         MetricsHistory: lambda dependencies: MetricsHistory(dependencies.provided.get(MetricsStore)),
     },
 )

@@ -5,21 +5,24 @@ query says. Parameters of the caller are rebuilt from a list, so none that widen
 and no other page of the store (export, import, deletion, federation) is ever asked.
 """
 
+import json
 import re
 import ssl
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import httpx
 
 from neocloud.core import contract
 from neocloud.core.callers import STORE_USER, metrics_folder, metrics_password_file
 from neocloud.core.child_process import Child
+from neocloud.core.contract import ApiError
 from neocloud.core.metrics import PROJECT_LABEL
-from neocloud.services.monitoring.public import MetricsStore, StoreAddress
+from neocloud.services.monitoring.public import MetricsStore, MetricsUnknown, Sample, StoreAddress
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 QUERY_SECONDS = 15.0
@@ -85,6 +88,18 @@ class MetricsHistory:
             raise contract.bad_state(project_id or "metrics", STORE_MISSING)
         with self._counted(project_id or ""):
             return await _ask(address, page, parameters)
+
+    async def query(self, project_id: str, expression: str, at: float) -> Sequence[Sample]:
+        """Implements `MetricsReader`."""
+        parameters = urlencode({"query": expression, "time": f"{at:.3f}"})
+        try:
+            status, answer = await self.read("query", parameters, b"", project_id)
+        except ApiError as error:
+            raise MetricsUnknown(error.message) from error
+        if status != HTTPStatus.OK:
+            raise MetricsUnknown(f"The store of metrics refuses the query with status {status}.")
+        found = json.loads(answer)["data"]["result"]
+        return [Sample(each["metric"], float(each["value"][1])) for each in found]
 
     @contextmanager
     def _counted(self, project_id: str) -> Iterator[None]:

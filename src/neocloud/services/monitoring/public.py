@@ -1,5 +1,6 @@
-"""Where the store of metrics is, for the composition of a cloud."""
+"""Where the store of metrics is, for the composition of a cloud; and what other services may ask of it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,4 +16,21 @@ class StoreAddress:
 class MetricsStore(Protocol):
     def address(self) -> StoreAddress | None:
         """Return where the store answers; None where there is none."""
+        ...
+
+
+class MetricsUnknown(Exception):
+    """The store did not answer, so nothing is known; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    labels: Mapping[str, str]
+    value: float
+
+
+class MetricsReader(Protocol):
+    async def query(self, project_id: str, expression: str, at: float) -> Sequence[Sample]:
+        """Return what an expression of PromQL finds at a time, in the series of one project alone. Raises
+        MetricsUnknown."""
         ...

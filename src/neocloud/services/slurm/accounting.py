@@ -5,6 +5,7 @@ Fields are those of slurmrestd v0.0.42, checked on Slurm 24.11: `requested` of a
 held (`sacct`'s TRESUsageIn), `consumed` what it put out.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from neocloud.services.slurm.slurm_records import Json, moment_of, number_of
 
 MOST_STEPS = 200
 MIB = 1024**2
+_SPAN = "[0-9]{1,12}(?:-[0-9]{1,12})?"
+_NODES = re.compile(rf"([A-Za-z0-9._-]{{1,64}}?)(?:\[({_SPAN}(?:,{_SPAN})*)\])?(?:,|\Z)")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,24 @@ def _step(row: Json) -> StepUse:
         read_bytes=_count(held, "total", "fs", "disk"),
         written_bytes=_count(put, "total", "fs", "disk"),
     )
+
+
+def node_names(text: str, most: int) -> list[str]:
+    """Return the first names of Slurm's list of nodes, such as "worker-[0-2,7]". Raises ValueError."""
+    found: list[str] = []
+    position = 0
+    while position < len(text) and len(found) < most:
+        part = _NODES.match(text, position)
+        if part is None:
+            raise ValueError(f"{text[:100]!r} is no list of nodes")
+        position, (prefix, numbers) = part.end(), part.groups()
+        for span in numbers.split(",") if numbers else ():
+            first, _, last = span.partition("-")
+            end = min(int(last or first), int(first) + most)
+            found += [f"{prefix}{number:0{len(first)}}" for number in range(int(first), end + 1)]
+        if numbers is None:
+            found.append(prefix)
+    return found[:most]
 
 
 def _count(parent: Json, field: str, kind: str, name: str = "") -> int:

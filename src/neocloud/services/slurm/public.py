@@ -164,3 +164,27 @@ class WorkerAgents(Protocol):
     async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:
         """Put this agent in the place of the one that is there. Raises WorkersUnreachable."""
         ...
+
+
+@dataclass(frozen=True)
+class NodeEvent:
+    """What happened to a worker, in words that its tenant may read."""
+
+    at: float
+    worker: str
+    text: str
+
+
+class NodeHistoryUnknown(Exception):
+    """The events of the workers cannot be read; the message says why."""
+
+
+class NodeHistory(Protocol):
+    """The events of workers, which the fleet service keeps."""
+
+    async def events(
+        self, cluster_id: str, workers: Sequence[str], start: float, end: float
+    ) -> Sequence[NodeEvent]:
+        """Return what happened to these workers in a time, oldest first. Raises NodeHistoryUnknown, also
+        where nobody watches workers of the cluster."""
+        ...

@@ -3,7 +3,7 @@
 It adds itself to the commands of `job`, whose `app` is the whole group then.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from neocloud.cli.resources.lookup import CLUSTERS, ClusterArgument, ProjectOpti
 from neocloud.core import contract
 
 if TYPE_CHECKING:
-    from neocloud.messages.neocloud.slurm.v1 import JobReport, JobRun
+    from neocloud.messages.neocloud.slurm.v1 import JobNodeEvent, JobReport, JobRun
 
 __all__ = ["app", "report"]
 
@@ -39,10 +39,12 @@ def report(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what a job got and what it used: processors, memory, files, and runs that were cut short.
+    """Show what a job got and used: processors, memory, files, GPUs, energy, and runs that were cut short.
 
     The numbers are those of Slurm's accounting. It knows what a step used when the step has ended, and
-    samples memory every 2 seconds. What GPUs did and energy are not measured.
+    samples memory every 2 seconds. What GPUs did is from the store of metrics (neo up --metrics) and the
+    agents of nodes (--auto-repair). TFLOP/s are estimated: the share of cycles in which tensor cores work,
+    times the dense BF16 peak of the model. Node events are those of the job's nodes in its time.
 
     Examples:
 
@@ -60,6 +62,9 @@ def report(
         print_view(_steps(found.runs[-1]))
         if found.runs[-1].more_steps:
             say(f"{counted(found.runs[-1].more_steps, 'more step')}.")
+    if output is Format.TABLE and found.node_events:
+        say()
+        print_view(_events(found.node_events))
 
 
 def _rows(found: "JobReport") -> Iterator[tuple[str, str]]:
@@ -77,12 +82,18 @@ def _rows(found: "JobReport") -> Iterator[tuple[str, str]]:
         gaps = sum(_between(a.finished_at, b.started_at) for a, b in zip(runs, runs[1:], strict=False))
         yield "  in these runs", f"{duration(lost)}, less what its checkpoints kept"
         yield "  between runs", duration(gaps)
-    last = runs[-1]
+    yield from _of_last(runs[-1])
+    for why in found.not_known:
+        yield "Not known", why
+
+
+def _of_last(last: "JobRun") -> Iterator[tuple[str, str]]:
     got = (
         f"{counted(last.cpus, 'CPU')}, {size_text(last.memory_bytes)} of memory, {counted(last.gpus, 'GPU')}"
     )
     yield "Got", f"{got} on {last.nodes}"
     yield "Ran", _length(last)
+    yield from _gpus(last)
     if not last.HasField("finished_at"):
         return
     available = _between(last.started_at, last.finished_at) * last.cpus
@@ -92,7 +103,31 @@ def _rows(found: "JobReport") -> Iterator[tuple[str, str]]:
     peak = max((step.peak_memory_bytes for step in last.steps), default=0)
     if last.memory_bytes:
         yield "Memory", f"{size_text(peak)} at most, {100 * peak / last.memory_bytes:.0f}% of what it had"
-    yield "GPU use, energy", "not measured"
+
+
+def _gpus(run: "JobRun") -> Iterator[tuple[str, str]]:
+    if not run.HasField("gpu_use"):
+        return
+    use = run.gpu_use
+    of = "" if use.coverage > 0.99 else f", in {100 * use.coverage:.0f}% of the time"
+    note = f"{of}, simulated" if use.is_simulated else of
+    if use.HasField("utilisation_percent"):
+        yield "GPU utilisation", f"{use.utilisation_percent:.0f}% on average{note}"
+    if use.HasField("tensor_active"):
+        yield "Tensor cores", f"active in {100 * use.tensor_active:.0f}% of cycles{note}"
+    if use.HasField("estimated_tflops"):
+        share = 100 * use.estimated_tflops / use.peak_tflops
+        peak = f"{share:.0f}% of the dense BF16 peak of {use.peak_tflops:,.0f}"
+        yield "TFLOP/s", f"{use.estimated_tflops:,.0f} estimated, {peak}{note}"
+    if use.HasField("energy_joules"):
+        yield "GPU energy", f"{use.energy_joules / 3.6e6:,.3g} kWh{note}"
+    for why in use.not_known:
+        yield "Not known", why
+
+
+def _events(events: "Sequence[JobNodeEvent]") -> Any:
+    rows = ((contract.to_datetime(each.at), each.node, each.text) for each in events)
+    return table(["TIME", "NODE", "EVENT"], ((f"{at:%Y-%m-%d %H:%M:%S}", *more) for at, *more in rows))
 
 
 def _steps(run: "JobRun") -> Any:

@@ -48,12 +48,11 @@ def gpus_of_pod(tree: Tree, expected: Expected) -> Found:
 def parts(tree: Tree) -> Found:
     """Return the GPUs with serial number and firmware; those without a number by their UUID."""
     found = Found()
-    nvml = _load(found, [], Expected())
+    nvml = load(found, [], Expected())
     if nvml is None:
         why = next((each.why for each in found.not_run), "NVML does not answer")
         return Found(not_run=[NotRun("gpus", why)])
-    simulated = "a stand-in for NVML answers for the GPUs" if hasattr(nvml.nvmlLib, SIMULATED) else ""
-    answer = Found(simulated=simulated)
+    answer = Found(simulated=simulated_by(nvml))
     for index in range(min(MOST_GPUS, nvml.nvmlDeviceGetCount())):
         try:
             answer.parts.append(_part(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
@@ -78,11 +77,10 @@ def _part(nvml: Any, handle: Any) -> Part:
 
 def _gpus(on_bus: list[str], expected: Expected) -> Found:
     found = Found()
-    nvml = _load(found, on_bus, expected)
+    nvml = load(found, on_bus, expected)
     if nvml is None:
         return found
-    if hasattr(nvml.nvmlLib, SIMULATED):
-        found.simulated = "a stand-in for NVML answers for the GPUs"
+    found.simulated = simulated_by(nvml)
     try:
         count = min(MOST_GPUS, nvml.nvmlDeviceGetCount())
     except nvml.NVMLError as error:
@@ -110,7 +108,7 @@ def _on_bus(tree: Tree) -> list[str]:
     ]
 
 
-def _load(found: Found, on_bus: list[str], expected: Expected) -> Any:
+def load(found: Found, on_bus: list[str], expected: Expected) -> Any:
     """Return the started library, or None with the reason in `found`."""
     if _bindings is None:
         _without(found, on_bus, expected, "the Python package nvidia-ml-py is not there")
@@ -125,6 +123,19 @@ def _load(found: Found, on_bus: list[str], expected: Expected) -> Any:
         )
         return None
     return nvml
+
+
+def simulated_by(nvml: Any) -> str:
+    """Return what is not real of the started library's answers; "" where they are real."""
+    return "a stand-in for NVML answers for the GPUs" if hasattr(nvml.nvmlLib, SIMULATED) else ""
+
+
+def name_of(nvml: Any, handle: Any) -> str:
+    """Return the model; "" where the GPU does not tell it."""
+    try:
+        return _text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError:
+        return ""
 
 
 def _without(found: Found, on_bus: list[str], expected: Expected, why: str) -> None:

@@ -27,6 +27,7 @@ from neocloud.services.slurm.access import SlurmAccess, api_errors
 from neocloud.services.slurm.accounting import JobRun, runs_of
 from neocloud.services.slurm.api import check
 from neocloud.services.slurm.api.diagnose import diagnose_job
+from neocloud.services.slurm.api.gpu_report import add_use_and_events
 from neocloud.services.slurm.batch_jobs import (
     CHECK_LOGIN_NODE,
     ClusterJobs,
@@ -84,7 +85,10 @@ async def report(call: Call, request: ReportJobRequest) -> JobReport:
         async with SlurmAccess.of(call.dependencies).ready_api(request.cluster_id) as slurm:
             rows = await slurm.accounting_rows(request.job_id)
             job = _existing(await find_job(slurm, request.job_id), request.job_id)
-    return JobReport(job=_message(job), runs=[_run_message(run) for run in runs_of(rows)])
+    runs = runs_of(rows)
+    found = JobReport(job=_message(job), runs=[_run_message(run) for run in runs])
+    await add_use_and_events(call, request.cluster_id, runs, found)
+    return found
 
 
 async def diagnose(call: Call, request: DiagnoseJobRequest) -> JobDiagnosis:
