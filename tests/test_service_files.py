@@ -46,7 +46,6 @@ OTHERS = {
         "verdicts.py": "the API of failing verdicts and judgements",
         "incidents.py": "the API of drains by the controller, and of certificates",
         "descriptions.py": "the API of labels, places and parts of nodes",
-        "hardware_ids.py": "serial numbers in the events of repairs",
         "credits.py": "what of a cluster is not charged, for billing",
         "metrics.py": "what /metrics tells of nodes",
         "fleet_breaker.py": "one breaker over all pools, from the drains of all of them",

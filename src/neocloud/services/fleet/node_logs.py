@@ -24,6 +24,7 @@ from neocloud.fleet.failing import FailingVerdicts
 from neocloud.fleet.incidents import Incidents
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import Outages
+from neocloud.fleet.repairs import Repairs
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.fleet_breaker import DrainTimes, is_own_drain
 from neocloud.services.fleet.types import LIMITS, limits_of
@@ -53,6 +54,7 @@ class PoolLog:
     fleet: Fleet
     incidents: Incidents = field(default_factory=Incidents)
     outages: Outages = field(default_factory=Outages)
+    repairs: Repairs = field(default_factory=Repairs)
     answers: dict[tuple[str, str], tuple[Status, str]] = field(default_factory=dict)
     """The last recorded answer of each check of each node, and its boot."""
     unused: set[tuple[str, str]] = field(default_factory=set)
@@ -83,6 +85,8 @@ class PoolLog:
             self._take_verdict(event)
         if isinstance(event, e.Judged):
             self.failing.judge(event)
+        if event.node:
+            self.repairs.observe(event, before)
         if self.fleet.apply(event) and event.node:
             self.incidents.observe(event, before)
             self.outages.observe(event, self.fleet.nodes[event.node], self.incidents.by_node)
