@@ -11,10 +11,13 @@ import pytest
 from neocloud.core.store import LogEvent, Store, Transaction, open_store
 from neocloud.core.store.event_log import Snapshot
 from neocloud.fleet import events as e
-from neocloud.fleet import fold_json
+from neocloud.fleet import failing, fold_json, incidents
 from neocloud.fleet.controller import decide
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import OURS, Event, Phase
+from neocloud.fleet.outages import Outages
+from neocloud.fleet.repairs import Repairs
+from neocloud.server.retention import archive_log
 from neocloud.services.fleet import node_logs
 from neocloud.services.fleet.node_logs import VERSION, NodeLogs, PoolLog, from_snapshot, snapshot_of
 from neocloud.services.fleet.types import LIMITS
@@ -205,3 +208,42 @@ def test_a_reserved_spare_and_a_registration_survive() -> None:
         )
     )
     assert restored(log).fleet.limits is LIMITS and restored(log).fleet.drained_by_us == 1
+
+
+def slowed(events: Iterable[Event], factor: float) -> list[Event]:
+    """The same events over a longer time."""
+    times = ("at", "deadline", "valid_until")
+    return [
+        replace(each, **{name: factor * getattr(each, name) for name in times if hasattr(each, name)})
+        for each in events
+    ]
+
+
+async def test_a_snapshot_does_not_grow_and_old_outages_are_in_the_events(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incidents, "MOST_PAST", 10)
+    monkeypatch.setattr(failing, "MOST_OF_A_NODE", 5)
+    found = logged(slowed(walked(4, 6000), 200.0))
+    end = found[-1].at.timestamp()
+    assert end > 2 * 365 * 86400
+    whole = PoolLog.of(POOL)
+    whole.outages = Outages(float("inf"))
+    log, sizes = PoolLog.of(POOL), list[int]()
+    log.repairs = Repairs(20, 5, 3)
+    quarter = len(found) // 4
+    for begin in range(0, 4 * quarter, quarter):
+        log = folded(found[begin : begin + quarter], restored(log))
+        sizes.append(len(node_logs.zlib.decompress(snapshot_of(log).body)))
+    assert sizes[3] < 1.2 * sizes[1], sizes
+    folded(found, whole)
+    await append(store, found)
+    await archive_log(store, POOL, found[-1].at)
+    logs = NodeLogs(store)
+    complete_since = (await logs.read(POOL)).outages.complete_since
+    assert complete_since > end - 365 * 86400
+    for since in (0.0, end / 2, complete_since - 1, complete_since, end - 62 * 86400):
+        wanted = [each for each in whole.outages.all if each.end_by(end) > since]
+        assert [each for each in await logs.outages(POOL, since) if each.end_by(end) > since] == wanted
+    kept = (await logs.read(POOL)).outages.all
+    assert len(kept) < len(whole.outages.all) / 2 and await logs.outages(POOL, end - 62 * 86400) == kept

@@ -6,15 +6,16 @@ has stored, if it was made by the same code and can be read; else from the first
 
 import asyncio
 import logging
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocloud.core import wire
 from neocloud.core.store.event_log import LogEvent, Snapshot
-from neocloud.core.store.protocol import Page, Store, StoreError
+from neocloud.core.store.protocol import Page, Store, StoreError, Transaction
 from neocloud.fleet import events as e
 from neocloud.fleet import fold_json
 from neocloud.fleet.controller import Fleet
@@ -23,7 +24,7 @@ from neocloud.fleet.events import Event, Status
 from neocloud.fleet.failing import FailingVerdicts
 from neocloud.fleet.incidents import Incidents
 from neocloud.fleet.lifecycle import NodeState
-from neocloud.fleet.outages import Outages
+from neocloud.fleet.outages import Outage, Outages
 from neocloud.fleet.repairs import Repairs
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.fleet_breaker import DrainTimes, is_own_drain
@@ -39,6 +40,7 @@ _HERE = Path(__file__).parent
 _FILES = ("node_logs.py", "fleet_breaker.py", "types.py")
 VERSION = fold_json.code_version(*(_HERE / name for name in _FILES))
 """Of the code of this fold."""
+Work = Callable[[Transaction], Sequence[LogEvent]]
 logger = logging.getLogger(__name__)
 
 
@@ -89,7 +91,7 @@ class PoolLog:
             self.repairs.observe(event, before)
         if self.fleet.apply(event) and event.node:
             self.incidents.observe(event, before)
-            self.outages.observe(event, self.fleet.nodes[event.node], self.incidents.by_node)
+            self.outages.observe(event, self.fleet.nodes[event.node], self.incidents)
             if is_own_drain(event) and not before.is_drained_by_us:
                 self.drains.add(event.at)
 
@@ -142,15 +144,26 @@ class NodeLogs:
         log = self._known.get(pool_id) or await self._begin(pool_id)
         if wanted is not None:
             log.fleet.wanted = wanted
+        await self._take_all(log, self._store.read)
+        await self._keep(log)
+        return log
+
+    async def outages(self, pool_id: str, since: float) -> Sequence[Outage]:
+        """Return all outages of a pool that ended after `since`, or later: from the state that is kept, or for
+        long ago from its events. Raises BrokenLog."""
+        log = await self.read(pool_id)
+        if since < log.outages.complete_since:
+            log = PoolLog.of(pool_id)
+            log.outages = Outages(math.inf)
+            await self._take_all(log, self._store.read_long)  # most are in archives
+        return log.outages.all
+
+    async def _take_all(self, log: PoolLog, read: Callable[[Work], Awaitable[Sequence[LogEvent]]]) -> None:
         while True:
-            after = log.position
-            found = await self._store.read(
-                lambda tx, after=after: tx.events(pool_id, after=after, limit=PAGE)
-            )
+            found = await read(lambda tx, after=log.position: tx.events(log.id, after=after, limit=PAGE))
             log.take(found)
             if len(found) < PAGE:
-                await self._keep(log)
-                return log
+                return
             await asyncio.sleep(0)  # a long log keeps nobody else waiting
 
     async def _begin(self, pool_id: str) -> PoolLog:
