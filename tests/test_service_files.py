@@ -49,6 +49,7 @@ OTHERS = {
         "credits.py": "what of a cluster is not charged, for billing",
         "metrics.py": "what /metrics tells of nodes",
         "fleet_breaker.py": "one breaker over all pools, from the drains of all of them",
+        "log_folds.py": "folds over logs that are kept, with snapshots: node_logs and check_runs use it",
         "node_logs.py": "the state of pools from their events: reconcilers and the API use it",
         "sources.py": "verdicts from the engine, Slurm and the figures of nodes",
     },

@@ -13,6 +13,8 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, cast, get_type_hints
 
+import orjson
+
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Event
 from neocloud.fleet.parts import LONGEST, MOST_PARTS, Part
@@ -61,8 +63,8 @@ def encode(event: Event) -> bytes:
 def decode(body: bytes) -> Event:
     """Return the event of a document that `encode` wrote. Raises BadEvent."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = orjson.loads(body)
+    except ValueError as error:
         raise BadEvent(f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise BadEvent("not a JSON object")

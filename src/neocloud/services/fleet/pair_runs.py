@@ -71,6 +71,10 @@ class PairRuns:
         for check in CHECKS:
             self._take(check, pair, run.report, run.at)
 
+    def stored(self) -> "PairRuns":
+        """Return it without what was computed from the runs."""
+        return replace(self, _said=(None, {}))
+
     def _take(self, check: ActiveCheck, pair: Pair, report: Report, at: float) -> None:
         values = [each for each in report.measured if each.check == check.name and each.unit == check.unit]
         said = next((each for each in report.document.verdicts if each.check == check.name), None)
