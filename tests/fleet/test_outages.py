@@ -1,10 +1,12 @@
 """What a tenant is not charged for: spares and what the platform took out, never what it uses (BILL-03)."""
 
+import math
 import random
 
 import pytest
 
 from neocloud.fleet import events as e
+from neocloud.fleet import incidents, outages
 from neocloud.fleet.controller import Fleet
 from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
 from neocloud.fleet.incidents import Incidents
@@ -19,15 +21,15 @@ LIMITS = Limits(trusted=frozenset({"cpu"}))
 class Log:
     """The fold over a log, as the service does it."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self.fleet, self.incidents, self.outages = Fleet(limits, 1), Incidents(), Outages()
+    def __init__(self, limits: Limits = LIMITS, kept_seconds: float = math.inf) -> None:
+        self.fleet, self.incidents, self.outages = Fleet(limits, 1), Incidents(), Outages(kept_seconds)
 
     def take(self, *events: Event) -> "Log":
         for event in events:
             before = self.fleet.nodes.get(event.node) or NodeState(event.node)
             if self.fleet.apply(event):
                 self.incidents.observe(event, before)
-                self.outages.observe(event, self.fleet.nodes[event.node], self.incidents.by_node)
+                self.outages.observe(event, self.fleet.nodes[event.node], self.incidents)
         return self
 
     def seen(self, now: float = 1e6) -> list[tuple[Cause, str, float, float]]:
@@ -157,3 +159,26 @@ def test_outages_of_a_node_never_overlap_and_a_replay_has_the_same(seed: int) ->
         assert all(begin <= end for begin, end in stretches)
         ordered = sorted(stretches)
         assert all(end <= begin for (_, end), (begin, _) in zip(ordered, ordered[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_old_ones_are_left_to_the_events_but_for_those_of_incidents(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incidents, "MOST_PAST", 3)
+    monkeypatch.setattr(outages, "LEAST", 10)
+    kept_seconds = 4 * 3600.0
+    walk = Walk(seed)
+    whole, kept = Log(walk.fleet.limits), Log(walk.fleet.limits, kept_seconds)
+    known = 0
+    for _ in range(3000):
+        walk.step()
+        for log in (whole, kept):
+            log.take(*walk.log[known:])
+        known = len(walk.log)
+    since = kept.outages.complete_since
+    assert since > 0 and len(whole.outages.all) > 2 * len(kept.outages.all), "old ones were left out"
+    after = [each for each in whole.outages.all if each.end_by(walk.now) > since]
+    assert [each for each in kept.outages.all if each.end_by(walk.now) > since] == after and after
+    for each in kept.incidents.all:
+        assert kept.outages.of(each.node, each.evidence) == whole.outages.of(each.node, each.evidence)

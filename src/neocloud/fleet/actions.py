@@ -19,4 +19,7 @@ class Action(StrEnum):
     @property
     def rung(self) -> int:
         """Position on the ladder; 0 is no action."""
-        return list(Action).index(self)
+        return _RUNGS[self]
+
+
+_RUNGS = {each: rung for rung, each in enumerate(Action)}

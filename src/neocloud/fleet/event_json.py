@@ -38,7 +38,17 @@ ADDED: Mapping[tuple[str, str], object] = {
 }
 """Values of fields that events of older releases lack, by event and field."""
 
-_HINTS = {name: get_type_hints(found) for name, found in TYPES.items()}
+_FIELDS: Mapping[str, Mapping[str, Any]] = {
+    name: {each.name: get_type_hints(found)[each.name] for each in fields(found)}
+    for name, found in TYPES.items()
+}
+"""The types of the fields of each event."""
+_ENUMS = frozenset(
+    wanted
+    for of_event in _FIELDS.values()
+    for wanted in of_event.values()
+    if isinstance(wanted, type) and issubclass(wanted, StrEnum)
+)
 
 
 class BadEvent(ValueError):
@@ -52,9 +62,8 @@ def encode(event: Event) -> bytes:
     if name not in TYPES:
         raise BadEvent(f"{name} is not an event that is stored")
     document: dict[str, object] = {"type": name}
-    for each in fields(event):
-        value = getattr(event, each.name)
-        document[each.name] = _checked(name, each.name, value, _HINTS[name][each.name])
+    for field, wanted in _FIELDS[name].items():
+        document[field] = _checked(name, field, getattr(event, field), wanted)
     return json.dumps(document, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
 
 
@@ -70,24 +79,31 @@ def decode(body: bytes) -> Event:
     name = document.pop("type", None)
     if not isinstance(name, str) or name not in TYPES:
         raise BadEvent(f"no event has the type {name!r}")
-    known = [each.name for each in fields(TYPES[name])]
-    if unknown := sorted(document.keys() - set(known)):
+    known = _FIELDS[name]
+    if unknown := sorted(document.keys() - known.keys()):
         raise BadEvent(f"{name} has no field {', '.join(unknown)}")
     values: dict[str, Any] = {}
-    for field in known:
-        if field not in document and (name, field) not in ADDED:
+    for field, wanted in known.items():
+        if field in document:
+            value = document[field]
+        elif (name, field) in ADDED:
+            value = ADDED[name, field]
+        else:
             raise BadEvent(f"{name} lacks the field {field}")
-        value = document.get(field, ADDED.get((name, field)))
-        values[field] = _checked(name, field, value, _HINTS[name][field])
+        values[field] = _checked(name, field, value, wanted)
     return TYPES[name](**values)
 
 
-def _checked(name: str, field: str, value: object, wanted: type) -> object:
+def _checked(name: str, field: str, value: object, wanted: Any) -> object:
     """Return the value as the field's type. Raises BadEvent."""
+    if wanted is str and type(value) is str and len(value) <= MAX_TEXT:
+        return value
+    if wanted is float and type(value) is float and math.isfinite(value):
+        return value
     where = f"{name}.{field}"
     if wanted == tuple[Part, ...]:
         return _parts(where, value)
-    if issubclass(wanted, StrEnum):
+    if wanted in _ENUMS:
         try:
             return wanted(value)  # type: ignore[arg-type]
         except ValueError:

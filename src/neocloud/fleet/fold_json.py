@@ -28,6 +28,7 @@ from neocloud.fleet import (
     part_history,
     parts,
     precision,
+    repairs,
 )
 from neocloud.fleet.actions import Action
 from neocloud.fleet.event_json import TYPES
@@ -46,6 +47,7 @@ CLASSES: Mapping[str, type[Any]] = {
         *(parts.Part, parts.Reader, part_history.PartHistory, part_history.PartRecord, part_history.Place),
         *(incidents.Incidents, incidents.Incident, incidents.IncidentStep),
         *(outages.Outages, outages.Outage, outages.Cause),
+        *(repairs.Repairs, repairs.Repair, repairs.Kind),
     )
 }
 """The classes that a fold is made of. They run no code of their own when they are built."""

@@ -6,13 +6,15 @@ A tenant has root on its nodes, so nothing that it can write or break makes a no
 drain of its own is charged, and so is a node out of service while a job runs on it, after a short time.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from neocloud.fleet.events import OURS, Event, Phase
-from neocloud.fleet.incidents import TICKET_EVIDENCE, Incident
+from neocloud.fleet.incidents import TICKET_EVIDENCE, Incident, Incidents
 from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.limits import DAY
 
 OPERATOR_PREFIX = "operator:"
 MAINTENANCE_PREFIX = "window:"
@@ -26,6 +28,11 @@ TENANT_PREFIX = "tenant:"
 """Owners of drains that somebody of a tenant asked the platform for."""
 GRACE_SECONDS = 600.0
 """How long a job may run on a node after its fault was detected before the node is charged again."""
+
+KEPT_SECONDS = 64 * DAY
+"""How long ended outages are kept: bills of this month and the last need them, of 62 days at most."""
+LEAST = 100
+"""Fewer ended ones are not looked through for old ones."""
 
 
 class Cause(StrEnum):
@@ -58,7 +65,14 @@ class Outage:
 
 
 class Outages:
-    def __init__(self) -> None:
+    def __init__(self, kept_seconds: float = KEPT_SECONDS) -> None:
+        """`kept_seconds`: infinite to keep all. Those of incidents are kept as long as the incidents."""
+        self._kept_seconds = kept_seconds
+        self.complete_since = -math.inf
+        """Of what was before, some may be missing."""
+        self._look_at = LEAST
+        """How many ended ones there are when old ones are looked for again."""
+        self._newest = -math.inf
         self._ended: list[Outage] = []
         self._open: dict[str, Outage] = {}
         self._served_since: dict[str, float] = {}
@@ -72,8 +86,9 @@ class Outages:
         """Return the outages of a node for one reason."""
         return [each for each in self.all if each.node == node and each.evidence == evidence]
 
-    def observe(self, event: Event, after: NodeState, incidents: Mapping[str, Incident]) -> None:
+    def observe(self, event: Event, after: NodeState, incidents: Incidents) -> None:
         """Take in an event that changed its node, which is `after` now."""
+        self._newest = max(self._newest, event.at)
         found, known = _cause(after), self._open.get(after.node)
         if known is not None and found == (known.cause, known.evidence):
             is_draining = after.phase is Phase.DRAINING
@@ -85,8 +100,24 @@ class Outages:
             ended = replace(known, end=max(known.begin, known.end_by(event.at)))
             self._ended.append(ended)
             self._served_since[after.node] = ended.end_by(event.at)
+            if len(self._ended) >= self._look_at:
+                self._forget_old(incidents)
         if found is not None:
-            self._open[after.node] = self._begun(event, after, *found, incidents.get(after.node))
+            self._open[after.node] = self._begun(event, after, *found, incidents.by_node.get(after.node))
+
+    def _forget_old(self, incidents: Incidents) -> None:
+        """Leave old ones to the events, which are never thrown away."""
+        oldest = self._newest - self._kept_seconds
+        needed = {(each.node, each.evidence) for each in incidents.all}
+        old = {
+            place
+            for place, each in enumerate(self._ended)
+            if each.end_by(self._newest) < oldest and (each.node, each.evidence) not in needed
+        }
+        ends = (self._ended[place].end_by(self._newest) for place in old)
+        self.complete_since = max((self.complete_since, *ends))
+        self._ended = [each for place, each in enumerate(self._ended) if place not in old]
+        self._look_at = max(LEAST, 2 * len(self._ended))
 
     def _begun(
         self, event: Event, state: NodeState, cause: Cause, evidence: str, incident: Incident | None

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +17,14 @@ from neocloud.engines.base import ExecResult
 from neocloud.fleet.active.catalogue import catalogue, named
 from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import Report, decode, encode
+from neocloud.fleet.active.schedule import CheckHistory, is_covered, oldest_answer
 from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.fleet.events import Status, Verdict
 from neocloud.services import iam
 from neocloud.services.fleet.active_checks import answers, is_idle
 from neocloud.services.fleet.check_log import Run, decode_run, encode_run
 from neocloud.services.fleet.check_runs import CheckRuns, LikeValues, NodeRuns, PoolRuns, like_values
+from neocloud.services.fleet.pair_runs import PairRun, PairRuns
 from neocloud.services.fleet.types import LIMITS
 from neocloud.services.slurm.public import Worker
 from tests.control_plane import sign_in
@@ -99,9 +101,7 @@ async def test_idle_workers_are_tested_one_after_another_until_all_are_covered(c
     assert found.nodes == 3 and found.runs >= 3 and found.period_seconds == 7 * 86400 and most == 1
     for node in (await health(cloud)).values():
         told = {each.check: each for each in node.results}
-        assert (
-            RUNNABLE <= set(told) <= RUNNABLE | PAIRS and node.is_covered and node.tested_at == node.tried_at
-        )
+        assert set(told) == RUNNABLE | PAIRS and node.is_covered and node.tested_at.seconds
         assert told["cpu_sdc"].status == "pass" and told["gpu_gemm"].status == "not_run"
         assert told["gpu_gemm"].sample == "There is no GPU here"
         assert 86000 < node.next_at.seconds - node.tried_at.seconds <= 86400, "the quick suite, daily"
@@ -418,3 +418,37 @@ def test_root_of_another_tenant_neither_shields_a_node_nor_gets_one_blamed(lie: 
     tenants = {name: name.rstrip("0123456789") if name.startswith("evil") else name for name in pools}
     own.know(like_values("own", pools, tenants, 10.0), 10.0)
     assert _status(own, "slow") is Status.FAIL and _status(own, "good") is Status.PASS
+
+
+def test_pairs_count_for_the_coverage_like_checks_of_one_node() -> None:
+    """UNKNOWN is no answer, a failure before the last start neither; a reason not to run is one."""
+    runs, leaves = PairRuns(), dict[str, str]()
+
+    def measure(
+        first: str, second: str, speed: float, at: float, boots: tuple[str, str] = ("1", "1")
+    ) -> None:
+        data = reports({"pair_bandwidth": speed})(
+            ["--host", first, *(f"--check={name}" for name in sorted(PAIRS))]
+        ).stdout
+        runs.take(PairRun((first, second), boots, at, decode(data)))
+
+    def answered(boots: Mapping[str, str]) -> dict[str, float]:
+        known = runs.answered(boots, leaves, 100.0)
+        return {name: at for name, each in known.items() if (at := each.get("pair_bandwidth")) is not None}
+
+    boots = dict.fromkeys("abc", "1")
+    measure("a", "b", 0.01, 10.0)
+    assert answered(boots) == {}, "of two nodes nobody is named"
+    assert runs.answered(boots, leaves, 100.0)["a"]["pair_latency"] == 10.0, "no GPU is a reason that stays"
+    measure("a", "c", 20.0, 20.0)
+    assert answered(boots) == {"c": 20.0}, "a failed with b, and b with nobody known good"
+    measure("b", "c", 0.01, 30.0)
+    measure("a", "b", 0.01, 40.0)
+    assert answered(boots) == {"a": 40.0, "b": 40.0, "c": 30.0}, "b is named, which is an answer"
+    assert answered(boots | {"b": "2"}) == {"a": 20.0, "c": 20.0}, "b started again"
+    runs.take(PairRun(("a", "c"), ("1", "1"), 50.0, None))
+    assert answered(boots)["c"] == 30.0, "a run without a result is no answer"
+    node = CheckHistory("a", answered=dict.fromkeys(RUNNABLE, 50.0))
+    assert is_covered(node, 60.0), "it has nobody to be measured with"
+    assert not is_covered(replace(node, paired={}), 60.0)
+    assert oldest_answer(replace(node, paired=dict.fromkeys(PAIRS, 40.0))) == 40.0

@@ -9,7 +9,14 @@ from neocloud.messages.neocloud.fleet.v1 import BreakFixEvent
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
+from neocloud.core.store.event_log import LogEvent
+from neocloud.core.store.protocol import Transaction
+from neocloud.fleet import events as e
+from neocloud.fleet.event_json import encode
+from neocloud.fleet.outages import MAINTENANCE_PREFIX
+from neocloud.fleet.repairs import MOST_OF_A_NODE
 from neocloud.services import iam
+from neocloud.services.slurm.public import NODE_POOL
 from tests.control_plane import sign_in
 from tests.services.fleet.test_fleet import WatchedCloud, eventually
 from tests.services.iam import keys
@@ -122,3 +129,27 @@ async def test_nobody_reaches_the_nodes_of_another_tenant_but_operators(cloud: B
     await cloud.ask("worker-0", "CORDON", "RequestAsOperator")
     node = await cloud.phase_of("worker-0", "drained")
     assert node.holds[0].owner.startswith("operator:")
+
+
+async def test_more_than_is_kept_of_a_node_is_read_from_its_events(cloud: BreakFixCloud) -> None:
+    await cloud.watched(2, 0)
+    (pool,) = await cloud.running.store.read(lambda tx: [row.id for row in tx.list(NODE_POOL)[0]])
+    now, windows = SystemClock().now(), MOST_OF_A_NODE // 2 + 20
+
+    def append(tx: Transaction) -> None:
+        for number in range(windows):
+            owner = f"{MAINTENANCE_PREFIX}w{number}"
+            for event in (
+                e.DrainRequested(now.timestamp(), "worker-0", owner, "planned"),
+                e.DrainReleased(now.timestamp(), "worker-0", owner),
+            ):
+                tx.append_event(pool, LogEvent("worker-0", now, encode(event)))
+
+    await cloud.running.store.write(append)
+    every = [("MAINTENANCE", f"w{number}") for number in range(windows) for _ in range(2)]
+    for limit in (0, 50, MOST_OF_A_NODE, MOST_OF_A_NODE + 10, 500):
+        found = await cloud.call(
+            f"{SERVICE}/ListEvents", cluster_id=cloud.cluster_id, node="worker-0", limit=limit
+        )
+        told = [(BreakFixEvent.Type.Name(each.type), each.ticket) for each in found.items]
+        assert told == every[-(limit or 100) :], limit

@@ -20,8 +20,8 @@ from neocloud.fleet import events as e
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import OURS, Event, Phase, Status
 from neocloud.fleet.parts import Part, Reader
+from neocloud.fleet.repairs import all_repairs
 from neocloud.services import iam
-from neocloud.services.fleet.break_fix import _rendered
 from neocloud.services.slurm.public import NODE_POOL
 from tests.control_plane import sign_in
 from tests.services.fleet.test_fleet import NODES, WatchedCloud
@@ -144,7 +144,7 @@ async def test_parts_are_shown_with_where_they_were_and_who_else_claims_them(clo
 
 
 def ids(*events: Event) -> list[str]:
-    return [each.hardware_id for each in _rendered(events)]
+    return [each.hardware_id for each in all_repairs(events).newest(100) or ()]
 
 
 def verdict(devices: str, status: Status = Status.FAIL) -> e.Verdict:

@@ -11,17 +11,28 @@ import pytest
 from neocloud.core.store import LogEvent, Store, Transaction, open_store
 from neocloud.core.store.event_log import Snapshot
 from neocloud.fleet import events as e
-from neocloud.fleet import fold_json
+from neocloud.fleet import failing, fold_json, incidents
+from neocloud.fleet.active.catalogue import catalogue
+from neocloud.fleet.active.judge import Measured
+from neocloud.fleet.active.report import Report
+from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.fleet.controller import decide
 from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import OURS, Event, Phase
-from neocloud.services.fleet import node_logs
-from neocloud.services.fleet.node_logs import VERSION, NodeLogs, PoolLog, from_snapshot, snapshot_of
+from neocloud.fleet.events import OURS, Event, Phase, Status
+from neocloud.fleet.outages import Outages
+from neocloud.fleet.repairs import Repairs
+from neocloud.server.retention import archive_log
+from neocloud.services.fleet import log_folds
+from neocloud.services.fleet.active_checks import answers
+from neocloud.services.fleet.check_log import Run, encode_run
+from neocloud.services.fleet.check_runs import RUNS, CheckRuns, LikeValues, PoolRuns
+from neocloud.services.fleet.node_logs import POOLS, VERSION, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS
 from neocloud.testing.waiting import FakeClock
 from tests.fleet.walk import CHECKS, Walk
 
 POOL = "fleetpool-e00a"
+snapshot_of, from_snapshot = POOLS.snapshot_of, POOLS.from_snapshot
 AS_TRUSTED: dict[str, str] = dict(zip(CHECKS[:3], ("cpu", "memory", "gpu"), strict=True))
 
 
@@ -106,7 +117,7 @@ def test_of_other_code_or_damaged_it_is_no_snapshot() -> None:
         replace(good, position=good.position - 1),
         replace(good, body=good.body[:-9]),
         replace(good, body=b""),
-        *(replace(good, body=node_logs.zlib.compress(body)) for body in NO_FOLDS),
+        *(replace(good, body=log_folds.zlib.compress(body)) for body in NO_FOLDS),
     ]
     assert [each for each in bad if from_snapshot(POOL, each) is not None] == []
 
@@ -137,10 +148,10 @@ async def store() -> Store:
     return await open_store(":memory:", bytes(32), FakeClock())
 
 
-async def append(store: Store, events: Iterable[LogEvent]) -> None:
+async def append(store: Store, events: Iterable[LogEvent], log: str = POOL) -> None:
     def write(tx: Transaction) -> None:
         for each in events:
-            tx.append_event(POOL, each)
+            tx.append_event(log, each)
 
     await store.write(write)
 
@@ -148,7 +159,7 @@ async def append(store: Store, events: Iterable[LogEvent]) -> None:
 async def test_a_start_reads_the_snapshot_and_what_came_after_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_logs, "LEAST_EVENTS", 100)
+    monkeypatch.setattr(log_folds, "LEAST_EVENTS", 100)
     found = logged(walked(2, 300))
     await append(store, found[:400])
     await NodeLogs(store).read(POOL)
@@ -169,7 +180,7 @@ async def test_a_start_reads_the_snapshot_and_what_came_after_it(
 async def test_a_snapshot_of_no_use_is_passed_over(
     store: Store, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(node_logs, "LEAST_EVENTS", 100)
+    monkeypatch.setattr(log_folds, "LEAST_EVENTS", 100)
     found = logged(walked(3, 300))[:400]
     await append(store, found)
     await NodeLogs(store).read(POOL)
@@ -205,3 +216,124 @@ def test_a_reserved_spare_and_a_registration_survive() -> None:
         )
     )
     assert restored(log).fleet.limits is LIMITS and restored(log).fleet.drained_by_us == 1
+
+
+def slowed(events: Iterable[Event], factor: float) -> list[Event]:
+    """The same events over a longer time."""
+    times = ("at", "deadline", "valid_until")
+    return [
+        replace(each, **{name: factor * getattr(each, name) for name in times if hasattr(each, name)})
+        for each in events
+    ]
+
+
+async def test_a_snapshot_does_not_grow_and_old_outages_are_in_the_events(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incidents, "MOST_PAST", 10)
+    monkeypatch.setattr(failing, "MOST_OF_A_NODE", 5)
+    found = logged(slowed(walked(4, 6000), 200.0))
+    end = found[-1].at.timestamp()
+    assert end > 2 * 365 * 86400
+    whole = PoolLog.of(POOL)
+    whole.outages = Outages(float("inf"))
+    log, sizes = PoolLog.of(POOL), list[int]()
+    log.repairs = Repairs(20, 5, 3)
+    quarter = len(found) // 4
+    for begin in range(0, 4 * quarter, quarter):
+        log = folded(found[begin : begin + quarter], restored(log))
+        sizes.append(len(log_folds.zlib.decompress(snapshot_of(log).body)))
+    assert sizes[3] < 1.2 * sizes[1], sizes
+    folded(found, whole)
+    await append(store, found)
+    await archive_log(store, POOL, found[-1].at)
+    logs = NodeLogs(store)
+    complete_since = (await logs.read(POOL)).outages.complete_since
+    assert complete_since > end - 365 * 86400
+    for since in (0.0, complete_since - 1, complete_since, end - 62 * 86400):
+        wanted = [each for each in whole.outages.all if each.end_by(end) > since]
+        assert [each for each in await logs.outages(POOL, since) if each.end_by(end) > since] == wanted
+    kept = (await logs.read(POOL)).outages.all
+    assert len(kept) < len(whole.outages.all) / 2 and await logs.outages(POOL, end - 62 * 86400) == kept
+
+
+def runs_of_checks(seed: int, runs: int) -> list[LogEvent]:
+    """Runs of checks on nodes that start again, of pairs too; some are cut short, some have no report."""
+    chance, found = random.Random(seed), list[LogEvent]()
+    checks = [each for each in catalogue() if each.program]
+    for position in range(1, runs + 1):
+        at = 3600.0 * position
+        name, other = chance.sample([f"n{number}" for number in range(6)], 2)
+        is_pair = chance.random() < 0.4
+        verdicts, not_run, measured = list[e.Verdict](), list[NotRun](), list[Measured]()
+        for check in (each for each in checks if (each.program == "pair") is is_pair):
+            value, status = chance.uniform(1, 30), chance.choice(list(Status))
+            if chance.random() < 0.3:
+                not_run.append(NotRun(check.name, "There is no GPU here"))
+                continue
+            id = f"{check.name}-{position}"
+            verdicts.append(
+                e.Verdict(at, name, id, check.name, status, "b", f"{value:.3f}", ">= 2", "x", "1")
+            )
+            measured.append(Measured(check.name, chance.choice(("", "gpu0")), value, check.unit))
+        preempted = chance.choice(("", "", "", "job 7"))
+        document = Document(name, "b", at, at, verdicts, not_run)
+        report = Report(document, measured, 1.0, preempted, 0.5 if preempted else 0.0)
+        boots = [chance.choice(("b1", "b2")) for _ in range(2)]
+        is_silent = chance.random() < 0.1
+        more = {"partner": other, "partner_boot": boots[1]} if is_pair else {"hardware": "cpu/small"}
+        run = Run(
+            *(name, boots[0], at, None if is_silent else report, "no answer" if is_silent else ""), **more
+        )
+        found.append(LogEvent(name, datetime.fromtimestamp(at, UTC), encode_run(run), position))
+    return found
+
+
+def said_by(runs: PoolRuns, now: float) -> Any:
+    """All that is asked of the runs of a pool."""
+    boots, leaves = dict.fromkeys(runs.nodes, "b1"), dict.fromkeys(runs.nodes, "leaf")
+    pairs = [list(runs.pairs.answers(name, boots, leaves, now)) for name in runs.nodes]
+    own = [(answers(node, name, runs), runs.history(name, "b1")) for name, node in runs.nodes.items()]
+    return pairs, own
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_snapshot_of_the_runs_of_checks_at_every_run_loses_nothing(seed: int) -> None:
+    live, again = RUNS.begin("p/checks"), RUNS.begin("p/checks")
+    found = runs_of_checks(seed, 120)
+    for each in found:
+        live.take([each])
+        again.take([each])
+        now = each.at.timestamp()
+        assert said_by(again, now) == said_by(live, now), each.position
+        live.know(LikeValues(own={("memory_bandwidth", "cpu/small"): [each.position]}), now)
+        snapshot = RUNS.snapshot_of(again)
+        restored = RUNS.from_snapshot("p/checks", snapshot)
+        assert restored is not None and RUNS.from_snapshot("q/checks", snapshot) is None
+        assert parts(restored) == parts(again.stored())
+        again = restored
+        again.know(live.like, now)
+    assert live.pairs.met and live.preempted and any(node.values for node in live.nodes.values())
+
+
+async def test_a_start_reads_the_snapshot_of_the_runs_and_what_came_after_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_folds, "LEAST_EVENTS", 100)
+    found = runs_of_checks(2, 150)
+    await append(store, found[:120], "p/checks")
+    await CheckRuns(store).read("p")
+    await append(store, found[120:], "p/checks")
+    taken: list[int] = []
+    take = PoolRuns.take
+    monkeypatch.setattr(
+        PoolRuns,
+        "take",
+        lambda runs, events: (taken.extend(each.position for each in events), take(runs, events)),
+    )
+    runs = await CheckRuns(store).read("p")
+    assert taken == [*range(121, 151)]
+    whole = RUNS.begin("p/checks")
+    take(whole, found)
+    assert parts(runs.stored()) == parts(whole.stored())
+    assert said_by(runs, 1e6) == said_by(whole, 1e6)

@@ -39,6 +39,8 @@ class CheckHistory:
     tried_at: float = float("-inf")
     unfinished: int = 0
     """Runs in a row that had no result, or were cut short."""
+    paired: Mapping[str, float] | None = None
+    """The same of checks of pairs; None where there is no other node to be measured with."""
     repeats: frozenset[str] = frozenset()
     """Checks that have to be repeated to decide about an outlier."""
     wanted: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -86,8 +88,10 @@ def next_at(node: CheckHistory) -> float:
 
 
 def oldest_answer(node: CheckHistory) -> float | None:
-    """Return the time of the oldest answer; None while a check has none."""
+    """Return the time of the oldest answer; None while a check has none. Checks of pairs count, too."""
     times = [node.answered.get(each.name) for each in _runnable()]
+    if (paired := node.paired) is not None:
+        times += [paired.get(each.name) for each in catalogue() if each.program == "pair"]
     known = [each for each in times if each is not None]
     return min(known) if known and len(known) == len(times) else None
 

@@ -5,7 +5,7 @@ controller drained a node for: nothing is kept beside the events of nodes.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from neocloud.core import contract, wire
@@ -14,12 +14,12 @@ from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
 from neocloud.fleet.event_json import BadEvent, decode, encode
 from neocloud.fleet.events import OURS, Event, Phase
 from neocloud.fleet.incidents import TICKET_EVIDENCE
 from neocloud.fleet.lifecycle import NodeState
-from neocloud.fleet.outages import OPERATOR_PREFIX, TENANT_PREFIX, evidence_of
+from neocloud.fleet.outages import OPERATOR_PREFIX, TENANT_PREFIX
+from neocloud.fleet.repairs import Kind, Repair, all_repairs
 from neocloud.messages.neocloud.fleet.v1 import (
     BreakFixEvent,
     BreakFixRequest,
@@ -28,7 +28,6 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListBreakFixEventsResponse,
     NodePool,
 )
-from neocloud.services.fleet.hardware_ids import HardwareIds
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.iam.types import operators_tenant_id
@@ -41,7 +40,13 @@ CANNOT = {
     BreakFixRequest.Action.POWER_CYCLE: "a worker is a pod and has no power of its own",
     BreakFixRequest.Action.RESET_GPU: "a worker is a pod; its GPUs are reset with their host",
 }
-Type = BreakFixEvent.Type
+TYPES: Mapping[Kind, BreakFixEvent.Type] = {
+    Kind.MAINTENANCE: BreakFixEvent.Type.MAINTENANCE,
+    Kind.LEAVES: BreakFixEvent.Type.RETIREMENT_NOTICE,
+    Kind.OPENED: BreakFixEvent.Type.REPAIR_TICKET_OPENED,
+    Kind.UPDATED: BreakFixEvent.Type.REPAIR_TICKET_UPDATED,
+    Kind.CLOSED: BreakFixEvent.Type.REPAIR_TICKET_CLOSED,
+}
 
 
 async def request(call: Call, request: BreakFixRequest) -> Write[BreakFixResponse]:
@@ -54,12 +59,12 @@ async def request_as_operator(call: Call, request: BreakFixRequest) -> Write[Bre
 
 
 async def list_events(call: Call, request: ListBreakFixEventsRequest) -> ListBreakFixEventsResponse:
-    found: list[BreakFixEvent] = []
+    found: list[Repair] = []
+    limit = request.limit or DEFAULT_EVENTS
     for row in await _pools(call, request.cluster_id):
-        found += _rendered(await _events(call, row.id))
-    wanted = [each for each in found if request.node in ("", each.node)]
-    wanted.sort(key=lambda each: each.at.ToNanoseconds())
-    return ListBreakFixEventsResponse(items=wanted[-(request.limit or DEFAULT_EVENTS) :])
+        found += await _newest(call, row.id, limit, request.node)
+    found.sort(key=lambda each: each.moment)
+    return ListBreakFixEventsResponse(items=[_message(each) for each in found[-limit:]])
 
 
 async def list_events_as_operator(
@@ -160,12 +165,24 @@ async def _find(call: Call, request: BreakFixRequest) -> tuple[Resource, PoolLog
     raise contract.not_found("node", request.node)
 
 
-async def _events(call: Call, log: str) -> Sequence[Event]:
+async def _newest(call: Call, pool_id: str, limit: int, node: str) -> Sequence[Repair]:
+    """Return the newest of a pool or of one node; from their events again where so many are not kept."""
+    try:
+        log = await call.dependencies.provided.get(NodeLogs).read(pool_id)
+    except BrokenLog as error:
+        raise _unreadable(str(error)) from error
+    found = log.repairs.newest(limit, node)
+    if found is None:
+        found = all_repairs(await _events(call, pool_id, node)).newest(limit, node) or ()
+    return found
+
+
+async def _events(call: Call, log: str, node: str) -> Sequence[Event]:
     found: list[Event] = []
     after = 0
     while True:
         page = await call.dependencies.store.read_long(  # old events are in archives
-            lambda tx, after=after: tx.events(log, after=after, limit=PAGE)
+            lambda tx, after=after: tx.events(log, subject=node, after=after, limit=PAGE)
         )
         try:
             found += [decode(each.body) for each in page]
@@ -181,49 +198,15 @@ def _unreadable(why: str) -> ApiError:
     return ApiError(contract.Code.DATA_LOSS, text)
 
 
-def _rendered(events: Sequence[Event]) -> Iterator[BreakFixEvent]:
-    """Yield the events of repairs, each with the serial number of what it is about."""
-    hardware = HardwareIds()
-    for each in _repairs(hardware.watching(events)):
-        each.hardware_id = hardware.id_of(each.node, each.ticket)
-        yield each
-
-
-def _repairs(events: Iterable[Event]) -> Iterator[BreakFixEvent]:
-    """Yield the events of tickets, of maintenance, and of nodes that leave."""
-    open_tickets: dict[str, str] = {}
-    for event in events:
-        ticket = open_tickets.get(event.node, "")
-        match event:
-            case e.DrainRequested() if event.owner == OURS and not ticket:
-                open_tickets[event.node] = event.evidence
-                yield _message(event, Type.REPAIR_TICKET_OPENED, event.evidence, "the node is drained")
-            case e.DrainRequested() if window := evidence_of(event.owner):
-                yield _message(event, Type.MAINTENANCE, window, event.evidence)
-            case e.DrainReleased() if window := evidence_of(event.owner):
-                yield _message(event, Type.MAINTENANCE, window, "it is over")
-            case e.Moved() if event.to in (Phase.RETIRED, Phase.RMA_OUT):
-                yield _message(event, Type.RETIREMENT_NOTICE, ticket, f"moved to {event.to.value}")
-            case e.Moved() if event.to is Phase.TRIAGE and not ticket:
-                open_tickets[event.node] = f"triage:{event.at:.0f}"
-                text = "handed over to the operators"
-                yield _message(event, Type.REPAIR_TICKET_OPENED, open_tickets[event.node], text)
-            case e.Moved() if ticket:
-                yield _message(event, Type.REPAIR_TICKET_UPDATED, ticket, f"moved to {event.to.value}")
-            case e.StepStarted() if ticket and event.action is not Action.NONE:
-                yield _message(event, Type.REPAIR_TICKET_UPDATED, ticket, f"step: {event.action.value}")
-            case e.VerificationEnded() if ticket:
-                kind = Type.REPAIR_TICKET_CLOSED if event.passed else Type.REPAIR_TICKET_UPDATED
-                if event.passed:
-                    del open_tickets[event.node]
-                yield _message(event, kind, ticket, "verified" if event.passed else "verification failed")
-            case _:
-                pass
-
-
-def _message(event: Event, kind: BreakFixEvent.Type, ticket: str, text: str) -> BreakFixEvent:
-    found = BreakFixEvent(node=event.node, type=kind, ticket=ticket, text=text)
-    found.at.FromDatetime(datetime.fromtimestamp(event.at, UTC))
+def _message(told: Repair) -> BreakFixEvent:
+    found = BreakFixEvent(
+        node=told.node,
+        type=TYPES[told.kind],
+        ticket=told.ticket,
+        text=told.text,
+        hardware_id=told.hardware_id,
+    )
+    found.at.FromDatetime(told.moment)
     return found
 
 

@@ -3,18 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Page, Store, Transaction
+from neocloud.fleet import active, agent, fold_json
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
 from neocloud.fleet.active.cohort import LAST, Comparison, Found, compare
 from neocloud.fleet.active.judge import Measured
+from neocloud.fleet.active.pairing import Meeting
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE, CheckHistory
 from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.events import Status, Verdict
 from neocloud.services.fleet.check_log import Run, decode_run, encode_run, log_of
-from neocloud.services.fleet.pair_runs import PairRun, PairRuns
+from neocloud.services.fleet.log_folds import Form, LogFolds
+from neocloud.services.fleet.pair_runs import PairRun, PairRuns, Result
+from neocloud.services.fleet.types import limits_of
 from neocloud.services.slurm.public import NODE_POOL
 
 PAGE = 200
@@ -98,7 +103,8 @@ class LikeValues:
 class PoolRuns:
     """The fold over one log."""
 
-    log: str
+    id: str
+    """Name of the log."""
     nodes: dict[str, NodeRuns] = field(default_factory=dict[str, NodeRuns])
     position: int = 0
     runs: int = 0
@@ -127,6 +133,13 @@ class PoolRuns:
                 self.preempted += 1
                 self.longest_preemption_s = max(self.longest_preemption_s, run.report.preempted_after_s)
             self._compared = None
+
+    def stored(self) -> "PoolRuns":
+        """Return it without what is known of other pools, and what was computed from the runs."""
+        return PoolRuns(
+            *(self.id, self.nodes, self.position, self.runs, self.preempted, self.longest_preemption_s),
+            pairs=self.pairs.stored(),
+        )
 
     def know(self, like: LikeValues, now: float) -> None:
         """Take in the newest values of the other pools."""
@@ -178,26 +191,33 @@ class PoolRuns:
         )
 
 
+_HERE = Path(__file__).parent
+_FOLDED_BY = ("check_runs.py", "check_log.py", "pair_runs.py", "log_folds.py", "types.py")
+RUNS = Form(
+    begin=PoolRuns,
+    limits=limits_of,
+    version=fold_json.code_version(
+        *(_HERE / name for name in _FOLDED_BY),
+        *(each for each in sorted(Path(active.__file__).parent.iterdir()) if each.is_file()),
+        *sorted(Path(agent.__file__).parent.glob("*.py")),
+    ),
+    classes=(PoolRuns, NodeRuns, LikeValues, NotRun, PairRuns, Result, Meeting),
+    page=PAGE,
+)
+
+
 class CheckRuns:
     """The logs of all pools, folded and kept between calls."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, PoolRuns] = {}
+        self._folds = LogFolds(store, RUNS)
         self._tenants: Mapping[str, str] = {}
         """Of each pool of the cloud."""
         self._looked_at = float("-inf")
 
     async def read(self, pool_id: str) -> PoolRuns:
-        known = self._known.setdefault(pool_id, PoolRuns(log_of(pool_id)))
-        while True:
-            after = known.position
-            found = await self._store.read(
-                lambda tx, after=after: tx.events(known.log, after=after, limit=PAGE)
-            )
-            known.take(found)
-            if len(found) < PAGE:
-                return known
+        return await self._folds.read(log_of(pool_id))
 
     async def read_among_like(self, pool_id: str, now: float) -> PoolRuns:
         """Return the runs of a pool, with what those of the others are compared with. The others are read
@@ -209,7 +229,11 @@ class CheckRuns:
                 await self.read(other)
         known = await self.read(pool_id)
         if now - known.like_at >= OTHERS_SECONDS:
-            pools = {other: self._known[other] for other in self._tenants if other in self._known}
+            pools = {
+                other: runs
+                for other in self._tenants
+                if (runs := self._folds.known(log_of(other))) is not None
+            }
             known.know(like_values(pool_id, pools, self._tenants, now), now)
         return known
 
@@ -222,7 +246,7 @@ class CheckRuns:
         await self._store.write(append)
 
     def forget(self, pool_id: str) -> None:
-        self._known.pop(pool_id, None)
+        self._folds.forget(log_of(pool_id))
 
 
 def tenants_of_pools(tx: Transaction) -> dict[str, str]:

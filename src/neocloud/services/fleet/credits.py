@@ -56,12 +56,13 @@ class FleetCredits:
             if history[0].kind == CLUSTER:
                 charged = _charged(history, start, end)
                 for pool in pools.get(history[0].resource_id, ()) if charged else ():
-                    found += _credits(charged, pool, await self._outages(pool[0].resource_id), end)
+                    outages = await self._outages(pool[0].resource_id, start.timestamp())
+                    found += _credits(charged, pool, outages, end)
         return found
 
-    async def _outages(self, pool_id: str) -> Sequence[Outage]:
+    async def _outages(self, pool_id: str, since: float) -> Sequence[Outage]:
         try:
-            return (await self._logs.read(pool_id)).outages.all
+            return await self._logs.outages(pool_id, since)
         except BrokenLog as error:
             text = f"The events of the nodes cannot be read, so the bill is not known: {error}."
             raise CreditsUnknown(f"{text} Upgrade Neocloud, or restore its database.") from error

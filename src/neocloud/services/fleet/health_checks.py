@@ -4,14 +4,15 @@ record of every check.
 For operators of the cloud alone. Reading computes everything from the logs.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.fleet.active import catalogue as checks
 from neocloud.fleet.active.judge import threshold_of
-from neocloud.fleet.active.schedule import PROMISE, is_covered, next_at, oldest_answer
+from neocloud.fleet.active.schedule import PROMISE, CheckHistory, is_covered, next_at, oldest_answer
 from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.judging import judging
@@ -29,7 +30,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListNodeHealthResponse,
     NodeHealth,
 )
-from neocloud.services.fleet.active_checks import answers
+from neocloud.services.fleet.active_checks import TESTED_IN, answers
 from neocloud.services.fleet.api import Pool, fold_of, pools_of
 from neocloud.services.fleet.check_runs import CheckRuns, PoolRuns
 from neocloud.services.fleet.node_agents import AGENT, INTERVAL_SECONDS
@@ -60,9 +61,7 @@ async def get_coverage(call: Call, request: GetHealthCheckCoverageRequest) -> He
     for pool in await pools_of(call, request.cluster_id, "get"):
         log, runs = await _known(call, pool)
         total.nodes += len(log.fleet.nodes)
-        total.covered += sum(
-            is_covered(runs.history(name, state.boot), now) for name, state in log.fleet.nodes.items()
-        )
+        total.covered += sum(is_covered(each, now) for each in _histories(log, runs, now).values())
         total.runs += runs.runs
         total.preempted_runs += runs.preempted
         longest = max(total.longest_preemption_seconds, runs.longest_preemption_s)
@@ -73,8 +72,9 @@ async def get_coverage(call: Call, request: GetHealthCheckCoverageRequest) -> He
 async def _nodes(call: Call, cluster_id: str) -> AsyncIterator[NodeHealth]:
     for pool in await pools_of(call, cluster_id, "list"):
         log, runs = await _known(call, pool)
+        histories = _histories(log, runs, call.dependencies.clock.now().timestamp())
         for name in log.fleet.nodes:
-            yield _node(call, pool, name, log, runs)
+            yield _node(call, pool, histories[name], log, runs)
 
 
 async def _known(call: Call, pool: Pool) -> tuple[PoolLog, PoolRuns]:
@@ -83,9 +83,24 @@ async def _known(call: Call, pool: Pool) -> tuple[PoolLog, PoolRuns]:
     return await fold_of(call, pool), runs
 
 
-def _node(call: Call, pool: Pool, name: str, log: PoolLog, runs: PoolRuns) -> NodeHealth:
-    now = call.dependencies.clock.now().timestamp()
-    history, node = runs.history(name, log.fleet.nodes[name].boot), runs.nodes.get(name)
+def _histories(log: PoolLog, runs: PoolRuns, now: float) -> Mapping[str, CheckHistory]:
+    """Return what is known of the tests of each node, those of pairs included."""
+    nodes = log.fleet.nodes
+    boots = {name: state.boot for name, state in nodes.items()}
+    leaves = {name: state.leaf for name, state in nodes.items()}
+    paired = runs.pairs.answered(boots, leaves, now)
+    tested = {name for name, state in nodes.items() if state.phase in TESTED_IN}
+    return {
+        name: replace(
+            runs.history(name, state.boot), paired=paired.get(name, {}) if tested - {name} else None
+        )
+        for name, state in nodes.items()
+    }
+
+
+def _node(call: Call, pool: Pool, history: CheckHistory, log: PoolLog, runs: PoolRuns) -> NodeHealth:
+    now, name = call.dependencies.clock.now().timestamp(), history.name
+    node = runs.nodes.get(name)
     spec = pool.message.spec
     found = NodeHealth(
         id=pool.id_of(name),

@@ -1,5 +1,6 @@
 """What measurements of pairs of workers found, and what that says of each of them. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -71,6 +72,10 @@ class PairRuns:
         for check in CHECKS:
             self._take(check, pair, run.report, run.at)
 
+    def stored(self) -> "PairRuns":
+        """Return it without what was computed from the runs."""
+        return replace(self, _said=(None, {}))
+
     def _take(self, check: ActiveCheck, pair: Pair, report: Report, at: float) -> None:
         values = [each for each in report.measured if each.check == check.name and each.unit == check.unit]
         said = next((each for each in report.document.verdicts if each.check == check.name), None)
@@ -119,10 +124,32 @@ class PairRuns:
         return {
             pair: results
             for (name, pair), results in self._results.items()
-            if name == check.name
-            and now - results[-1].at <= PROMISE
-            and self._boots[pair] == tuple(boots.get(each) for each in pair)
+            if name == check.name and self._is_current(pair, results, boots, now)
         }
+
+    def _is_current(
+        self, pair: Pair, results: Sequence[Result], boots: Mapping[str, str], now: float
+    ) -> bool:
+        has_same_boots = self._boots[pair] == tuple(boots.get(each) for each in pair)
+        return now - results[-1].at <= PROMISE and has_same_boots
+
+    def answered(
+        self, boots: Mapping[str, str], leaves: Mapping[str, str], now: float
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Return when each check last had an answer on each node, or a reason not to run there.
+
+        As with checks of one node, UNKNOWN is no answer, and neither is a failure in an earlier start."""
+        said = self.said(boots, leaves, now)
+        found = defaultdict[str, dict[str, float]](dict)
+        for (check, name), (_, at) in self._left_out.items():
+            found[name][check] = at
+        for (check, pair), results in self._results.items():
+            at, is_current = results[-1].at, self._is_current(pair, results, boots, now)
+            for name in pair:
+                decided = _is_decided(name, said[check]) if is_current else not results[-1].is_bad
+                if decided:
+                    found[name][check] = max(at, found[name].get(check, at))
+        return found
 
     def answers(
         self, name: str, boots: Mapping[str, str], leaves: Mapping[str, str], now: float
@@ -138,6 +165,12 @@ class PairRuns:
                 yield _verdict(check, name, said[check.name], pair, results[-1].sample, place), place.at
             elif (left_out := self._left_out.get((check.name, name))) is not None:
                 yield left_out
+
+
+def _is_decided(name: str, said: Blame) -> bool:
+    if name in said.nodes or any(name in pair for pair in said.links):
+        return True
+    return name in said.good and name not in said.suspects
 
 
 def _edge(pair: Pair, results: Sequence[Result], speeds: Speeds) -> Edge:
