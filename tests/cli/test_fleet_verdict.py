@@ -140,6 +140,8 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
         assert ran.code == 0, ran.err
         return {each["id"]: each for each in json.loads(ran.out)["criteria"]}
 
+    said = signed_in("fleet", "scorecard").err
+    assert "Rating: no tier is shown. Bronze needs: SEC-1 (attest), SEC-4 (not_run)" in said, said
     found = scores()
     assert found["REL-2"]["score"] == "pass" and "41 s" in found["REL-2"]["evidence"][0]["text"]
     assert found["LIF-4"]["score"] == "pass" and found["MON-4"]["score"] == "partial"
@@ -176,6 +178,8 @@ def test_reliability_is_shown_with_its_interval_and_nothing_where_nothing_is_kno
     assert "Availability" not in ran.out and "Spare took over" not in ran.out and "0.0 node-days" in ran.out
     ran = signed_in("fleet", "reliability", "other")
     assert ran.code != 0 and "No nodes of a cluster 'other' are watched" in ran.err
+
+
 REPORT = """# ClusterMAX audit target
   Command: cmax audit
   Target: {target}

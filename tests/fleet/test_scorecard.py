@@ -12,13 +12,15 @@ from neocloud.fleet.cloud_evidence import (
     NodeFacts,
     of_cloud,
 )
-from neocloud.fleet.criteria import CRITERIA
+from neocloud.fleet.criteria import CRITERIA, Tier
 from neocloud.fleet.scorecard import (
     MOST_CHARACTERS,
     Evidence,
     ReportError,
+    Row,
     Score,
     by_criterion,
+    rating,
     read_report,
     scorecard,
 )
@@ -96,9 +98,7 @@ def test_of_several_reports_each_piece_of_evidence_names_its_harness_and_the_wor
     assert found == [("standalone", Score.PARTIAL), ("vm", Score.FAIL), ("", Score.PARTIAL)]
     assert row.score is Score.FAIL and (decisive := row.decisive()) is not None and decisive.harness == "vm"
     elsewhere = REPORT + "  Target: Slurm cluster\n"
-    assert {each.harness for each in read_report(elsewhere, NOW)} == {""}, (
-        "it comes first"
-    )
+    assert {each.harness for each in read_report(elsewhere, NOW)} == {""}, "it comes first"
     unknown = host.replace("Standalone bare-metal host", "Moon base")
     assert {each.harness for each in read_report(unknown, NOW)} == {""}
 
@@ -204,3 +204,24 @@ def test_each_piece_of_evidence_has_the_age_of_what_it_rests_on() -> None:
     found = of_cloud(facts, NOW)
     assert {found[each][0].at for each in ("MON-2", "MON-3", "LIF-5")} == {earlier}
     assert {row.criterion.id for row in scorecard(found) if row.evidence} == set(found), "ids of criteria"
+
+
+def _rows(**scores: Score) -> list[Row]:
+    """Rows that pass, but for criteria named here, with "_" for "-"."""
+    found = {each.id: [Evidence("cloud", Score.PASS, "seen")] for each in CRITERIA}
+    found |= {key.replace("_", "-"): [Evidence("cloud", score, "seen")] for key, score in scores.items()}
+    return scorecard(found)
+
+
+def test_a_tier_is_reached_with_every_criterion_up_to_it_and_a_gate_that_fails_outweighs_all() -> None:
+    assert rating(_rows()).reached is Tier.PLATINUM and rating(_rows()).next is None
+    gates = [each.id for each in CRITERIA if each.tier is Tier.ALL]
+    assert {"SEC-1"} < set(gates)
+    found = rating(_rows(MON_2=Score.PARTIAL, STO_3=Score.NOT_RUN))
+    assert (found.reached, found.next) == (Tier.SILVER, Tier.GOLD), "the lower one counts"
+    assert [row.criterion.id for row in found.missing] == ["STO-3"] and not found.is_underperforming
+    failed = rating(_rows(**{gates[1].replace("-", "_"): Score.FAIL}))
+    assert failed.is_underperforming and failed.reached is None
+    unknown = rating(scorecard({}))
+    assert not unknown.is_underperforming and unknown.reached is None, "what is not known fails nobody"
+    assert [row.criterion.id for row in unknown.missing] == gates

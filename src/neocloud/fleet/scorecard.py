@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from neocloud.fleet.criteria import CRITERIA, Criterion
+from neocloud.fleet.criteria import CRITERIA, Criterion, Tier
 
 MOST_CHARACTERS = 4 << 20
 LONGEST_TEXT = 300
@@ -79,6 +79,29 @@ def _row(criterion: Criterion, evidence: tuple[Evidence, ...]) -> Row:
     found = {each.score for each in evidence}
     unknown = Score.ATTEST if criterion.needs_document else Score.NOT_RUN
     return Row(criterion, next((score for score in _WORST_FIRST if score in found), unknown), evidence)
+
+
+@dataclass(frozen=True)
+class Rating:
+    reached: Tier | None
+    """The highest tier of which, and of those below, every criterion passes; None for none."""
+    next: Tier | None
+    missing: tuple[Row, ...]
+    """What keeps it from the next tier."""
+    is_underperforming: bool
+    """Something fails that is asked of every cloud: no other result makes up for it."""
+
+
+def rating(rows: Sequence[Row]) -> Rating:
+    """Return how far these rows go by our reading of the tiers: what is met in part or not known is not met."""
+    reached: Tier | None = None
+    is_underperforming = any(row.criterion.tier is Tier.ALL and row.score is Score.FAIL for row in rows)
+    for tier in Tier:
+        missing = tuple(row for row in rows if row.criterion.tier is tier and row.score is not Score.PASS)
+        if missing:
+            return Rating(reached, tier, missing, is_underperforming)
+        reached = tier
+    return Rating(reached, None, (), is_underperforming)
 
 
 def read_report(text: str, at: datetime | None) -> list[Evidence]:

@@ -16,14 +16,16 @@ from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.fleet.cloud_evidence import of_cloud
-from neocloud.fleet.criteria import CRITERIA, SOURCE
+from neocloud.fleet.criteria import CRITERIA, SOURCE, Tier
 from neocloud.fleet.scorecard import (
     MOST_CHARACTERS,
     Evidence,
+    Rating,
     ReportError,
     Row,
     Score,
     by_criterion,
+    rating,
     read_report,
     scorecard,
 )
@@ -74,7 +76,12 @@ def show_scorecard(
     rows = scorecard(found)
     used = {each.check for row in rows for each in row.evidence}
     others = {each.check for each in checks if each.check not in used}
-    document = {"source": SOURCE, "criteria": [_document(row) for row in rows], "other_checks": len(others)}
+    document = {
+        "source": SOURCE,
+        "criteria": [_document(row) for row in rows],
+        "rating": _rating_document(rating(rows)),
+        "other_checks": len(others),
+    }
     lines = (
         (row.criterion.id, row.score, row.criterion.tier, row.criterion.title, _why(row)) for row in rows
     )
@@ -144,10 +151,34 @@ def _document(row: Row) -> JsonObject:
     }
 
 
+def _rating_document(found: Rating) -> JsonObject:
+    return {
+        "tier": _tier_name(found.reached) if found.reached else None,
+        "next": _tier_name(found.next) if found.next else None,
+        "missing": [row.criterion.id for row in found.missing],
+        "is_underperforming": found.is_underperforming,
+    }
+
+
+def _standing(found: Rating) -> str:
+    missing = [f"{row.criterion.id} ({row.score})" for row in found.missing]
+    if found.is_underperforming:
+        return f"Rating: it underperforms. Every cloud needs: {', '.join(missing)}."
+    reached = f"{_tier_name(found.reached)} is shown" if found.reached else "no tier is shown"
+    if found.next is None:
+        return f"Rating: {reached}, the highest."
+    return f"Rating: {reached}. {_tier_name(found.next).capitalize()} needs: {', '.join(missing)}."
+
+
+def _tier_name(tier: Tier) -> str:
+    return "bronze" if tier is Tier.ALL else tier.value
+
+
 def _say_sums(rows: Sequence[Row], others: Collection[str]) -> None:
     counts = ", ".join(
         f"{count} {score}" for score in Score if (count := sum(row.score is score for row in rows))
     )
     say(f"\n{counted(len(rows), 'criterion').replace('criterions', 'criteria')}: {counts}.")
+    say(_standing(rating(rows)))
     if others:
         say(f"{counted(len(others), 'check')} of the auditor belong to no criterion here.")
