@@ -90,6 +90,7 @@ LONG = (
     "tests/e2e/test_controllers.py::test_two",
     "tests/e2e/test_elastic.py",
     "tests/e2e/test_maintenance.py",
+    "tests/e2e/test_outside_audit.py::test_the_audit_of_a_machine",
     "tests/e2e/test_preemption.py",
     "tests/e2e/test_training.py",
     "tests/e2e/test_topology.py::test_a_job_that_fits_into_one_block",

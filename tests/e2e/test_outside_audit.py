@@ -1,13 +1,14 @@
-"""What an outside judge says of a cluster of ours: `cmax audit` of ClusterMAX, unmodified, on a login node.
+"""What an outside judge says of a cluster and of a machine of ours: `cmax audit` of ClusterMAX, unmodified.
 
-It completes only where a partition has GPUs, so the workers have simulated ones: what it says of GPUs,
-their driver and libraries is not judged here. docs/reference/clustermax-audit.md is its report, with the
-reasons for what does not pass.
+In a cluster it completes only where a partition has GPUs, so the workers have simulated ones: what it says
+of GPUs, their driver and libraries is not judged here. docs/reference/clustermax-audit.md is its report, with
+the reasons for what does not pass.
 """
 
 import json
 import os
 import re
+import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -20,18 +21,23 @@ from neocloud.fleet.scorecard import Score, read_report
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
 from tests.e2e.simulated_gpus import simulated_gpus
+from tests.e2e.ssh import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = "PYTHONPATH=/opt/clustermax"
+UNPACK = "mkdir -p /opt/clustermax && tar -C /opt/clustermax -xz"
 ALLOCATION = "salloc --quiet --nodes=2 --ntasks-per-node=1 --gres=gpu:1 --time=15"
-PAGE = ROOT / "docs" / "reference" / "clustermax-audit.md"
+OF_CLUSTER, OF_MACHINE = (
+    (ROOT / "docs" / "reference" / "clustermax-audit.md").read_text().split("\n## A virtual machine\n")
+)
 VERDICTS = """
-import json, pathlib
+import json, pathlib, sys
 from cmax import audit_report, security
 
 folder = max((pathlib.Path.home() / ".clustermax" / "audit").iterdir())
 values = json.loads((folder / "audit.values.json").read_text())
-checks = audit_report.evaluate(values, security.find_runtime_root(), harness="slurm", environment="slurm")
+target = {"harness": sys.argv[1], "environment": sys.argv[2]}
+checks = audit_report.evaluate(values, security.find_runtime_root(), **target)
 print(json.dumps({check.key: [check.status, str(check.observed), check.assessment] for check in checks}))
 """
 
@@ -49,6 +55,18 @@ MUST_PASS = {
     "software.cudaVisibleDevicesStatus",
 }
 """What a cluster without a fabric and a driver of GPUs can answer, whatever its host."""
+MACHINE_MUST_PASS = {
+    "access.sudoAvailable",
+    "access.userManagement",
+    "bmc-ipmi",
+    "containers.workerCheckOk",
+    "security.guestKernel.newerInstalled",
+    "security.januscape.status",
+    "software.perf.installed",
+    "software.perf.kptrRestrict",
+    "software.perf.perfEventParanoid",
+}
+"""What a machine without GPU and fabric can answer."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,10 @@ class Audit:
     report: str
     checks: dict[str, tuple[str, str, str]]
     """Status, what was observed and what the auditor says of it, by the name of a check."""
+
+    @classmethod
+    def of(cls, code: int, report: str, verdicts: str) -> "Audit":
+        return cls(code, report, {key: tuple(found) for key, found in json.loads(verdicts or "{}").items()})
 
     def results(self, *statuses: str) -> dict[str, str]:
         return {key: status for key, (status, _, _) in self.checks.items() if status in statuses}
@@ -80,25 +102,52 @@ def audited(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def audit(audited: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Audit:
     """As its users run it: in an allocation, so that it may look at every node, and `ssh` lets it in."""
     audited.wait_until_idle()
-    install(audited, tmp_path_factory.mktemp("client") / "clustermax.tar.gz")
+    archive = pack(tmp_path_factory.mktemp("client") / "clustermax.tar.gz")
+    audited.copy_in(archive, "/opt/clustermax.tar.gz")
+    audited.ssh(f"{UNPACK} </opt/clustermax.tar.gz && rm /opt/clustermax.tar.gz")
     done = audited.try_ssh(
         f"{PATHS} {ALLOCATION} python3 -m cmax.cli audit --slurm -y -vvv 2>&1", seconds=600
     )
-    said = audited.try_ssh(f"{PATHS} python3 -", stdin=VERDICTS).stdout
-    checks = {key: tuple(found) for key, found in json.loads(said or "{}").items()}
-    return Audit(done.returncode, done.stdout, checks)
+    said = audited.try_ssh(f"{PATHS} python3 - slurm slurm", stdin=VERDICTS).stdout
+    return Audit.of(done.returncode, done.stdout, said)
 
 
-def install(cluster: Cluster, archive: Path) -> None:
-    """Copy the auditor, as PyPI has it, to the login node."""
+def pack(archive: Path) -> Path:
+    """Return an archive of the auditor, as PyPI has it."""
     run([ROOT / "scripts" / "install-client", "clustermax"], env={**os.environ, "PYTHON": sys.executable})
     (packages,) = (ROOT / ".cache" / "clients" / "clustermax" / "lib").glob("python3*/site-packages")
     with tarfile.open(archive, "w:gz") as packed:
         for name in ("cmax", "prompt_toolkit", "wcwidth", "yaml"):
             packed.add(packages / name, name)
-    cluster.ssh("mkdir -p /opt/clustermax")
-    cluster.copy_in(archive, "/opt/clustermax.tar.gz")
-    cluster.ssh("tar -C /opt/clustermax -xzf /opt/clustermax.tar.gz && rm /opt/clustermax.tar.gz")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def machine_audit(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audit]:
+    """As the owner of a machine runs it, inside: a machine of Debian in a cloud of its own."""
+    archive = pack(tmp_path_factory.mktemp("client") / "clustermax.tar.gz")
+    build = ROOT / "images" / "machine" / "build"
+    run([sys.executable, build, "--output", images, "--only", "debian13"])
+    cloud = Cloud.prepare(tmp_path_factory.mktemp("cloud"), images)
+    try:
+        cloud.up()
+        key = cloud.folder / "user" / "key"
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])
+        create = ("compute", "instance", "create", "audited", "--public-ip", "--ssh-key", f"{key}.pub")
+        cloud.neo(*create, "--image-family", "debian13", "--preset", "2vcpu-4gb", "--disk-size", "6")
+        ssh = ("compute", "instance", "ssh", "audited", "--identity", str(key), "--")
+        cloud.neo(*ssh, "cloud-init status --wait")
+        (interface,) = cloud.neo_json("compute", "instance", "get", "audited")["status"]["network_interfaces"]
+        address = interface["public_ip_address"]["address"].removesuffix("/32")
+        options = [word for option in OPTIONS for word in ("-o", option)]
+        with archive.open("rb") as packed:
+            command = ["ssh", "-i", str(key), *options, f"ubuntu@{address}", f"sudo sh -c '{UNPACK}'"]
+            subprocess.run(command, stdin=packed, check=True, timeout=300)
+        done = cloud.neo(*ssh, f"{PATHS} python3 -m cmax.cli audit --vm -y -vvv 2>&1", code=None)
+        said = cloud.neo(*ssh, f"{PATHS} python3 - standalone vm", stdin=VERDICTS).stdout
+        yield Audit.of(done.returncode, done.stdout, said)
+    finally:
+        cloud.neo("destroy", "--yes")
 
 
 @pytest.mark.parametrize("option", ["--gpus=1", "--gres=gpu:1", "--gpus-per-node=1"])
@@ -112,20 +161,47 @@ def test_a_job_that_names_gpus_only_gets_their_share_of_the_node(audited: Cluste
 
 
 def test_the_audit_completes(audit: Audit) -> None:
-    assert audit.code == 0, audit.report
-    assert "audit incomplete" not in audit.report
-    assert re.search(r"^\d+ failed, \d+ warnings?, \d+ passed, \d+ skipped$", audit.report, re.MULTILINE)
+    assert_complete(audit)
 
 
 def test_what_can_be_answered_passes_and_the_rest_is_explained(audit: Audit) -> None:
-    """The page names each check that does not pass, with its result; none that passes meanwhile."""
-    assert audit.results("pass").keys() >= MUST_PASS, audit.report
-    explained = dict(re.findall(r"^\| `([\w.-]+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
-    assert audit.results("fail", "warning") == explained
+    assert_explained(audit, MUST_PASS, OF_CLUSTER)
 
 
 def test_the_scorecard_reads_the_report_check_by_check(audit: Audit) -> None:
-    """CMX-02: what it takes from the printed report is what the auditor's own code says."""
-    read = {each.check: each.score for each in read_report(audit.report, None)}
+    assert_read_alike(audit, "slurm")
+
+
+def test_the_audit_of_a_machine_completes_and_the_scorecard_agrees(machine_audit: Audit) -> None:
+    assert_complete(machine_audit)
+    assert_explained(machine_audit, MACHINE_MUST_PASS, OF_MACHINE)
+    assert_read_alike(machine_audit, "vm")
+    assert f"\n{summary(machine_audit)}.\n" in OF_MACHINE
+
+
+def assert_complete(audit: Audit) -> None:
+    assert audit.code == 0, audit.report
+    assert "audit incomplete" not in audit.report
+    assert summary(audit), audit.report
+
+
+def summary(audit: Audit) -> str:
+    """Return the line that ends a whole report; "" without one."""
+    line = r"^\d+ failed, \d+ warnings?, \d+ passed, \d+ skipped$"
+    return "".join(re.findall(line, audit.report, re.MULTILINE))
+
+
+def assert_explained(audit: Audit, must_pass: set[str], page: str) -> None:
+    """The page names each check that does not pass, with its result; none that passes meanwhile."""
+    assert audit.results("pass").keys() >= must_pass, audit.report
+    explained = dict(re.findall(r"^\| `([\w.-]+)` \| (\w+) \|", page, re.MULTILINE))
+    assert audit.results("fail", "warning") == explained
+
+
+def assert_read_alike(audit: Audit, harness: str) -> None:
+    """CMX-02: what the scorecard takes from the printed report is what the auditor's own code says."""
+    found = read_report(audit.report, None)
+    assert {each.harness for each in found} == {harness}
+    read = {each.check: each.score for each in found}
     for status, score in (("pass", Score.PASS), ("warning", Score.PARTIAL), ("fail", Score.FAIL)):
         assert {check for check, each in read.items() if each is score} == audit.results(status).keys()

@@ -41,7 +41,9 @@ def test_the_audit_of_a_host_completes_and_the_scorecard_agrees(tmp_path: Path) 
     said = subprocess.run(judge, env=environment, check=True, capture_output=True, text=True, timeout=60)
     verdicts: dict[str, str] = json.loads(said.stdout)
     assert {check for check, status in verdicts.items() if status == "pass"} >= MUST_PASS, done.stdout
-    read = {each.check: each.score for each in read_report(done.stdout, None)}
+    found = read_report(done.stdout, None)
+    assert {each.harness for each in found} == {"standalone"}
+    read = {each.check: each.score for each in found}
     for status, score in (("pass", Score.PASS), ("warning", Score.PARTIAL), ("fail", Score.FAIL)):
         ours = {check for check, each in read.items() if each is score}
         assert ours == {check for check, each in verdicts.items() if each == status}, status
