@@ -1,5 +1,8 @@
 """The programs of active checks: what they measure, that they can fail, that they end when a job starts."""
 
+import contextlib
+import importlib
+import os
 import socket
 import subprocess
 import sys
@@ -206,11 +209,11 @@ def test_without_torch_no_all_reduce_is_claimed_and_with_no_gpu_none_of_nccl(
         assert left_out.why == "There is no torch in this Python, so only TCP is measured"
 
 
-def start_program(*arguments: str) -> subprocess.Popen[bytes]:
+def start_program(*arguments: str, token: str = "") -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-c", LOADER, *arguments]
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert started.stdin is not None
-    started.stdin.write(archive())
+    started.stdin.write(archive(token))
     started.stdin.close()
     started.stdin = None
     return started
@@ -223,11 +226,11 @@ def test_two_programs_reduce_with_gloo_and_find_the_sums_right(tmp_path: Path, m
     own += "all_reduce.SECONDS = 0.2; all_reduce.NUMBERS = 1 << 16; "
     own += "m.ONE_AT_A_TIME += str(__import__('os').getpid()); from neocloud"
     monkeypatch.setattr(f"{__name__}.LOADER", LOADER.replace("from neocloud", own, 1))
-    with start_program("serve", "--host", "b", "--token", "t", "--most-seconds", "100") as served:
+    with start_program("serve", "--host", "b", "--most-seconds", "100", token="t") as served:
         assert served.stderr is not None and served.stdout is not None
         port = int(served.stderr.readline())
-        options = ("--token", "t", "--partner", f"127.0.0.1:{port}", "--folder", str(tmp_path))
-        with start_program("run", "--host", "a", "--check", "pair_all_reduce", *options) as ran:
+        options = ("--partner", f"127.0.0.1:{port}", "--folder", str(tmp_path))
+        with start_program("run", "--host", "a", "--check", "pair_all_reduce", *options, token="t") as ran:
             out, err = ran.communicate(timeout=100)
         assert ran.returncode == 0, err
         (measured,) = decode(out, host="a").measured
@@ -250,10 +253,10 @@ def test_a_wrong_sum_is_a_rate_of_nothing_and_fails(monkeypatch) -> None:
     def rate(error: float) -> tuple[float, str]:
         nothing = lambda *given, **named: None  # noqa: E731
         distributed = Distributed(
-            error=error, init_process_group=nothing, destroy_process_group=nothing, TCPStore=nothing
+            error=error, init_process_group=nothing, destroy_process_group=nothing, Store=object
         )
         monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-        return all_reduce.join("gloo", link, 1)
+        return all_reduce.join("gloo", link)
 
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -262,6 +265,90 @@ def test_a_wrong_sum_is_a_rate_of_nothing_and_fails(monkeypatch) -> None:
         value, note = rate(2.0**-20)
         assert value == 0.0 and note.startswith("1 wrong sums; gloo") and torch is not None
         assert rate(0.0)[0] > 0
+
+
+def ends_of_a_connection() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        return client, server.accept()[0]
+
+
+def listening() -> set[str]:
+    """The TCP ports on which this process accepts connections."""
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table]
+    own = set[str]()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            own.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {each[1] for each in rows if each[3] == "0A" and f"socket:[{each[9]}]" in own}
+
+
+def test_a_stranger_finds_no_port_of_the_store_in_which_two_nodes_meet(monkeypatch) -> None:
+    """Torch's TCPStore would answer whoever connects, and let it set what the two are told."""
+    pytest.importorskip("torch")
+    before, told = listening(), dict[int, object]()
+
+    def measure(distributed, transport, store, rank, peers) -> tuple[float, int]:
+        store.set(f"address of {rank}", f"port of {rank}")
+        told[rank] = bytes(store.get(f"address of {1 - rank}")), listening() - before
+        return 1.0, 0
+
+    monkeypatch.setattr(all_reduce, "_measure", measure)
+    serving, measuring = ends_of_a_connection()
+    with serving, measuring:
+        led = threading.Thread(target=all_reduce.lead, args=("gloo", serving))
+        led.start()
+        assert measuring.recv(5) == all_reduce.READY.encode()
+        all_reduce.join("gloo", measuring)
+        led.join(10)
+    assert told == {0: (b"port of 1", set()), 1: (b"port of 0", set())}
+    distributed = importlib.import_module("torch.distributed")
+    store = distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+    assert listening() - before, "what this test looks for is found where there is one"
+    del store
+
+
+@pytest.mark.parametrize("sent", [b"\xff" * 8, b"\0\0\0\1" * 2 + b"k"])
+def test_a_node_that_sends_too_much_or_ends_is_refused(sent: bytes) -> None:
+    pytest.importorskip("torch")
+    other, here = ends_of_a_connection()
+    with here:
+        with other:
+            other.sendall(sent)
+        with pytest.raises(OSError, match=r"more than an exchange|ended the connection"):
+            all_reduce.store_over(here).get("k")
+
+
+def test_a_stranger_on_a_port_of_gloo_makes_the_result_count_for_nothing() -> None:
+    """Who comes from the address of neither node is seen; who comes from one of them is not."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        allowed = ("127.0.0.1", "10.0.0.9")
+        with socket.create_connection(server.getsockname()), server.accept()[0]:
+            all_reduce.refuse_strangers(allowed)
+        with (
+            socket.create_connection(server.getsockname(), source_address=("127.0.0.2", 0)),
+            server.accept()[0],
+            pytest.raises(all_reduce.Stranger, match=r"127\.0\.0\.2 is connected"),
+        ):
+            all_reduce.refuse_strangers(allowed)
+        all_reduce.refuse_strangers(allowed)
+
+
+def test_the_token_of_a_pair_is_in_no_argument_and_no_environment(tmp_path: Path) -> None:
+    """Users of a worker see the arguments of all its processes."""
+    secret = "b7d1c0ffee"
+    with start_program("serve", "--host", "b", "--most-seconds", "30", token=secret) as served:
+        assert served.stderr is not None
+        port = int(served.stderr.readline())
+        about = Path(f"/proc/{served.pid}")
+        assert secret.encode() not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
+        stranger, partner = (pair.Partner(f"127.0.0.1:{port}", each) for each in ("", secret))
+        for each, status in ((stranger, Status.UNKNOWN), (partner, Status.PASS)):
+            ran = runner(tmp_path, partner=each).run([named("pair_latency")])
+            assert [said.status for said in ran.document.verdicts] == [status]
+        partner.leave()
+        assert secret.encode() not in served.communicate(timeout=20)[0] and served.returncode == 0
 
 
 def test_the_archive_runs_from_memory_alone_on_a_bare_python(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ python -m neocloud.fleet.active run --check pair_bandwidth --partner 10.0.0.7:52
 
 import argparse
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     with _alone(given):
         checks = [each for each in catalogue() if each.name in given.check]
-        partner = pair.Partner(given.partner, given.token) if given.partner else None
+        partner = pair.Partner(given.partner, _token(given)) if given.partner else None
         try:
             _print(_runner(given, partner).run(checks or suite_checks(Suite(given.suite))))
         finally:
@@ -58,10 +59,21 @@ def _serve(given: argparse.Namespace) -> int:
         if not given.port:
             sys.stderr.write(f"{server.getsockname()[1]}\n")
             sys.stderr.flush()
+        token = _token(given)
         until = time.monotonic() + given.most_seconds - STOP_SECONDS
-        serve = lambda: pair.serve(server, until, given.token)  # noqa: E731
+        serve = lambda: pair.serve(server, until, token)  # noqa: E731
         _print(_runner(given).serve(serve, given.most_seconds))
     return 0
+
+
+def _token(given: argparse.Namespace) -> str:
+    """Return what both nodes of a pair know: of a file, or of the archive that this program came in."""
+    if given.token_file is not None:
+        return given.token_file.read_text().strip()
+    try:
+        return (pkgutil.get_data("neocloud.fleet.active", "token") or b"").decode()
+    except OSError:
+        return ""
 
 
 def _alone(given: argparse.Namespace) -> socket.socket:
@@ -104,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     for each in (run, serve):
         each.add_argument("--folder", default="/var/tmp", help="where files are written")  # nosec B108
         each.add_argument("--host", default="", help="name of the node; its own without it")
-        each.add_argument("--token", default="", help="of a pair: what both nodes know")
+        each.add_argument("--token-file", type=Path, help="what both nodes of a pair know")
         each.add_argument("--stop-for-jobs", action="store_true", help="end when a job of Slurm starts here")
         each.add_argument("--most-seconds", type=_seconds, default=MOST_SECONDS, help="end after so long")
     return parser

@@ -1,15 +1,20 @@
 # pyright: strict
 """An all-reduce over two nodes in plain torch.distributed: gloo between processors, NCCL between GPUs.
 
-The two meet in a store of the node that serves, on the addresses of the connection that they have already.
+The two exchange the addresses of their ports on the connection that they have already, which has shown the
+token. Torch's own store would listen on a port for whoever comes. The ports that gloo and NCCL open for their
+data ask for no token, either: where an address but that of the other node is connected, nothing counts.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import socket
 import struct
+import threading
 import time
+from collections.abc import Collection
 from datetime import timedelta
 from fcntl import ioctl
 from typing import Any
@@ -20,7 +25,15 @@ START_S = 90.0
 NUMBERS = 1 << 24
 """Of 32 bits each: 64 MiB."""
 WARM_UP, LEAST = 2, 3
+READY = "ready"
+"""What the node that serves answers; anything else says why it does not take part."""
+MOST_BYTES, MOST_KEYS = 1 << 20, 1000
+"""Of what the other node tells: one value, and all of them."""
 _SIOCGIFADDR = 0x8915
+
+
+class Stranger(Exception):
+    """Somebody else takes part."""
 
 
 def reason_against(transport: str) -> str:
@@ -36,38 +49,115 @@ def reason_against(transport: str) -> str:
 
 def lead(transport: str, link: socket.socket) -> None:
     """Take part as the node that serves. Raises OSError."""
-    distributed: Any = importlib.import_module("torch.distributed")
-    link.settimeout(START_S)
-    here = link.getsockname()[0]
-    try:
-        store = distributed.TCPStore(here, 0, 2, True, timedelta(seconds=START_S), wait_for_workers=False)
-        link.sendall(str(store.port).encode())
-        _measure(distributed, transport, store, 0, here)
-    except RuntimeError as error:  # of torch, such as a connection that broke
-        raise OSError(f"{transport}: {error}") from error
+    link.sendall(READY.encode())
+    _take_part(transport, link, 0)
 
 
-def join(transport: str, link: socket.socket, port: int) -> tuple[float, str]:
+def join(transport: str, link: socket.socket) -> tuple[float, str]:
     """Take part as the node that measures; return the bus bandwidth in GB/s and a note. Raises OSError."""
-    distributed: Any = importlib.import_module("torch.distributed")
-    here, there = link.getsockname()[0], link.getpeername()[0]
-    try:
-        store = distributed.TCPStore(there, port, 2, False, timedelta(seconds=START_S))
-        rate, wrong = _measure(distributed, transport, store, 1, here)
-    except RuntimeError as error:
-        raise OSError(f"{transport}: {error}") from error
-    note = f"{transport}, {NUMBERS * 4 >> 20} MiB, with {there}"
+    rate, wrong = _take_part(transport, link, 1)
+    note = f"{transport}, {NUMBERS * 4 >> 20} MiB, with {link.getpeername()[0]}"
     return (0.0, f"{wrong} wrong sums; {note}") if wrong else (rate, note)
 
 
-def _measure(distributed: Any, transport: str, store: Any, rank: int, address: str) -> tuple[float, int]:
-    """Return GB/s and how many sums of the last round are wrong."""
+def _take_part(transport: str, link: socket.socket, rank: int) -> tuple[float, int]:
+    distributed: Any = importlib.import_module("torch.distributed")
+    link.settimeout(START_S)
+    peers = (link.getsockname()[0], link.getpeername()[0])
+    try:
+        found = _measure(distributed, transport, store_over(link), rank, peers)
+    except (RuntimeError, Stranger) as error:  # of torch, such as a connection that broke
+        raise OSError(f"{transport}: {error}") from error
+    return found
+
+
+def store_over(link: socket.socket) -> Any:
+    """Return a store of torch for two processes, whose keys go over their connection and over no port."""
+    distributed: Any = importlib.import_module("torch.distributed")
+
+    class LinkStore(distributed.Store):
+        """What one sets, the other reads from the connection when it waits for it."""
+
+        def __init__(self) -> None:
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
+            self._known, self._lock = dict[str, bytes](), threading.RLock()
+
+        def set(self, key: str, value: bytes | str) -> None:
+            data = value.encode() if isinstance(value, str) else bytes(value)
+            with self._lock:
+                self._known[key] = data
+                link.sendall(struct.pack("!II", len(key.encode()), len(data)) + key.encode() + data)
+
+        def get(self, key: str) -> bytes:
+            with self._lock:
+                while key not in self._known:
+                    self._receive()
+                return self._known[key]
+
+        def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+            for key in keys:
+                self.get(key)
+
+        def check(self, keys: list[str]) -> bool:
+            with self._lock:
+                return all(key in self._known for key in keys)
+
+        def set_timeout(self, timeout: timedelta) -> None:
+            """The connection has one."""
+
+        def _receive(self) -> None:
+            lengths = struct.unpack("!II", _exactly(link, 8))
+            if max(lengths) > MOST_BYTES or len(self._known) >= MOST_KEYS:
+                raise OSError("the other node sends more than an exchange of addresses needs")
+            key, value = (_exactly(link, length) for length in lengths)
+            self._known[key.decode(errors="replace")] = value
+
+    return LinkStore()
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        got = link.recv(count - len(data))
+        if not got:
+            raise OSError("the other node ended the connection")
+        data += got
+    return data
+
+
+def refuse_strangers(allowed: Collection[str]) -> None:
+    """Raise Stranger where this process has a TCP connection with another address than these."""
+    for name in os.listdir("/proc/self/fd"):
+        address = ""
+        with contextlib.suppress(OSError):  # no socket, one that listens, or closed meanwhile
+            address = _other_end(os.dup(int(name)))
+        if address and address not in allowed:
+            raise Stranger(f"{address} is connected, which is not the other node")
+
+
+def _other_end(descriptor: int) -> str:
+    """Return the address at the other end of a TCP connection; "" for another socket. It is closed."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    with found:
+        is_tcp = found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM
+        return str(found.getpeername()[0]).removeprefix("::ffff:") if is_tcp else ""
+
+
+def _measure(
+    distributed: Any, transport: str, store: Any, rank: int, peers: tuple[str, str]
+) -> tuple[float, int]:
+    """Return GB/s and how many sums of the last round are wrong. `peers`: the addresses here and there."""
     torch: Any = importlib.import_module("torch")
-    if name := interface_of(address):
+    if name := interface_of(peers[0]):
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
     limit = timedelta(seconds=START_S)
     distributed.init_process_group(transport, store=store, rank=rank, world_size=2, timeout=limit)
     try:
+        refuse_strangers(peers)
         device = "cuda:0" if transport == "nccl" else "cpu"
         numbers = torch.empty(NUMBERS, dtype=torch.float32, device=device)
         more, took, wrong = torch.ones(1, device=device), list[float](), 0
@@ -85,6 +175,7 @@ def _measure(distributed: Any, transport: str, store: Any, rank: int, address: s
             more.fill_(rank == 0 and not is_done and not wrong)
             distributed.all_reduce(more)  # one of both says when it is enough
         counted = took[WARM_UP:] or took
+        refuse_strangers(peers)
         # With two nodes, each sends and gets all bytes: bus and algorithm bandwidth are equal.
         return NUMBERS * 4 * len(counted) / sum(counted) / 1e9, wrong
     finally:

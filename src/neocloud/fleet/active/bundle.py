@@ -21,6 +21,8 @@ MODULES = (
 NOT_PACKED = frozenset({"bundle.py", "cohort.py", "pairing.py", "schedule.py"})
 """For the control plane alone."""
 GOLDEN_LOSSES = "golden.json"
+TOKEN = "token"
+"""What both nodes of a pair know. It comes with the archive: arguments of a process are seen by all users."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 LOADER = (
     "import os, sys; f = os.memfd_create('checks'); d = sys.stdin.buffer.read(); "
@@ -29,9 +31,18 @@ LOADER = (
 )
 
 
+def archive(token: str = "") -> bytes:
+    """Return the archive, with the token of a pair. The same release and token make the same bytes."""
+    if not token:
+        return _archive()
+    target = io.BytesIO(_archive())
+    with zipfile.ZipFile(target, "a") as made:
+        made.writestr(zipfile.ZipInfo(f"neocloud/fleet/active/{TOKEN}", _DATE), token)
+    return target.getvalue()
+
+
 @cache
-def archive() -> bytes:
-    """Return the archive. The same release makes the same bytes."""
+def _archive() -> bytes:
     root = Path(neocloud.__file__).parent
     own = sorted((root / "fleet/active").glob("*.py"))
     sources = [root / each for each in MODULES] + [each for each in own if each.name not in NOT_PACKED]

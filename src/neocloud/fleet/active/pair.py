@@ -90,10 +90,10 @@ def _padded(token: str) -> bytes:
 def _reduce(found: Found, name: str, transport: str, link: socket.socket) -> None:
     link.settimeout(all_reduce.START_S)
     answer = link.recv(LONGEST_ANSWER).decode(errors="replace")
-    if not answer.isdecimal():
+    if answer != all_reduce.READY:
         found.leave_out(f"The other node: {answer or 'ended the connection'}", name)
         return
-    rate, note = all_reduce.join(transport, link, int(answer))
+    rate, note = all_reduce.join(transport, link)
     found.read(name, "", rate, note, unit="GB/s")
 
 

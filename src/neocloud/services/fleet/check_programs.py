@@ -43,13 +43,12 @@ class CheckPrograms:
         of them cuts it short."""
         names, token = [each.name for each in PAIR_CHECKS], secrets.token_hex(16)
         port, seconds = PORTS.start + secrets.randbelow(len(PORTS)), _seconds(names)
-        both = ["--token", token]
-        serve = ["serve", *_common(second, seconds), *both, "--address", ALL, "--port", str(port)]
-        measure = ["run", *_common(first, seconds), *both, "--partner", f"{second}:{port}"]
+        serve = ["serve", *_common(second, seconds), "--address", ALL, "--port", str(port)]
+        measure = ["run", *_common(first, seconds), "--partner", f"{second}:{port}"]
         measure += [f"--check={name}" for name in names]
         found = await asyncio.gather(
-            self._report(cluster_id, second, serve, seconds, at),
-            self._report(cluster_id, first, measure, seconds, at),
+            self._report(cluster_id, second, serve, seconds, at, token),
+            self._report(cluster_id, first, measure, seconds, at, token),
             return_exceptions=True,
         )
         reports = list[Report]()
@@ -66,11 +65,17 @@ class CheckPrograms:
         return only(measured, names), ""
 
     async def _report(
-        self, cluster_id: str, worker: str, arguments: Sequence[str], seconds: float, at: float
+        self,
+        cluster_id: str,
+        worker: str,
+        arguments: Sequence[str],
+        seconds: float,
+        at: float,
+        token: str = "",
     ) -> Report:
         command = ["python3", "-I", "-c", LOADER, *arguments]
         data = await self.workers.run(
-            *(cluster_id, worker, command, archive(), seconds + GRACE_SECONDS, MOST_REPORT_BYTES)
+            *(cluster_id, worker, command, archive(token), seconds + GRACE_SECONDS, MOST_REPORT_BYTES)
         )
         return decode(data, host=worker, at=at)
 
