@@ -18,6 +18,7 @@ from neocloud.services.slurm.rules import ClusterRules
 from neocloud.services.slurm.slurm_records import PowerState
 from neocloud.services.slurm.types import ELASTIC_WORKER, WORKER_STOPPED, WORKER_UP, State
 from neocloud.testing.waiting import until
+from tests.services.fleet.hosts import set_drained
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 from tests.services.slurm.test_meter import END, START, entry
 from tests.services.slurm.test_render import VIEW, settings
@@ -133,6 +134,71 @@ async def test_a_node_that_did_not_start_in_time_gets_another_chance(cloud):
     records["worker-0"] = replace(records["worker-0"], states=failed, reason="ResumeTimeout reached [slurm]")
     cloud.running.worker.enqueue(cluster.metadata.id)
     await until(lambda: ("RESUME", "worker-0") in cloud.slurm.calls)
+
+
+def waits_for_a_host(seen: Any) -> bool:
+    found = [each for each in seen.status.conditions if each.type == "ElasticWorkers"]
+    return any("new firmware" in each.message and each.status == "False" for each in found)
+
+
+async def drain_hosts(cloud: FakeCloud, *drained: str) -> None:
+    await set_drained(cloud.running.store, *drained, parent=cloud.tenant_id)
+
+
+async def test_workers_wait_while_hosts_are_drained_and_slurm_does_not_try_again_and_again(cloud):
+    cluster = await elastic_cluster(cloud)
+    calls, records = cloud.slurm.calls, cloud.slurm.records[cluster.metadata.id]
+    await drain_hosts(cloud, "gpu-1")
+    await set_power(cloud, cluster, "worker-1", "POWERING_UP")  # for a job that came just before the drain
+    await cloud.when(cluster.metadata.id, waits_for_a_host)
+    await until(lambda: "DRAIN" in records["worker-0"].states)
+    assert "new firmware" in records["worker-0"].reason and "gpu-1" not in records["worker-0"].reason
+    failed = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})  # by Slurm, after its ResumeTimeout
+    records["worker-1"] = replace(records["worker-1"], states=failed, reason="ResumeTimeout reached [slurm]")
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    seen = await cloud.when(
+        cluster.metadata.id, lambda seen: all("DRAIN" in n.slurm_state for n in seen.status.nodes)
+    )
+    assert "new firmware" in seen.status.nodes[1].reason, "a tenant reads why"
+    assert workers(cloud, cluster) == set() and not {"RESUME", "POWER_UP"} & {call for call, *_ in calls}
+    await drain_hosts(cloud)
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    await until(lambda: {("RESUME", "worker-0"), ("RESUME", "worker-1")} <= set(calls))
+    await set_power(cloud, cluster, "worker-1", "POWERING_UP")
+    await until(lambda: workers(cloud, cluster) == {"worker-1"})
+    await cloud.when(cluster.metadata.id, lambda seen: not waits_for_a_host(seen))
+
+
+async def test_elastic_workers_that_run_go_on_while_hosts_are_drained(cloud):
+    """Restarts, too. What an administrator drained stays drained afterwards."""
+    cluster = await elastic_cluster(cloud)
+    records = cloud.slurm.records[cluster.metadata.id]
+    await set_power(cloud, cluster, "worker-0", "POWERING_UP")
+    await cloud.when(cluster.metadata.id, lambda seen: bool(seen.status.nodes[0].started_at.seconds))
+    states = frozenset({"IDLE", "CLOUD", "POWERED_DOWN", "DRAIN"})
+    records["worker-1"] = replace(records["worker-1"], states=states, reason="waits for a disk")
+    await drain_hosts(cloud, "gpu-1")
+    cloud.engine.kill(Reference("Pod", cluster.metadata.id, "worker-0"))
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    await until(lambda: ("DOWN", "worker-0") in cloud.slurm.calls)
+    await cloud.when(cluster.metadata.id, waits_for_a_host)
+    await until(lambda: "IDLE" in records["worker-0"].states)
+    assert workers(cloud, cluster) == {"worker-0"}
+    await drain_hosts(cloud)
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    await cloud.when(cluster.metadata.id, lambda seen: not waits_for_a_host(seen))
+    assert ("RESUME", "worker-1") not in cloud.slurm.calls and "DRAIN" in records["worker-1"].states
+
+
+async def test_a_larger_minimum_waits_for_a_host(cloud):
+    cluster = await elastic_cluster(cloud, count=2)
+    await drain_hosts(cloud, "gpu-1")
+    await update(cloud, cluster, count=2, minimum=1)
+    await cloud.when(cluster.metadata.id, waits_for_a_host)
+    await until(lambda: "DRAIN" in cloud.slurm.records[cluster.metadata.id]["worker-0"].states)
+    assert ("POWER_UP", "worker-0") not in cloud.slurm.calls
+    await drain_hosts(cloud)
+    await until(lambda: workers(cloud, cluster) == {"worker-0"})
 
 
 async def test_no_node_is_started_while_slurm_does_not_answer(cloud):

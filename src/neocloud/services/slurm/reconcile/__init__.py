@@ -15,9 +15,11 @@ from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, Ret
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, EngineUnavailable, Reference
 from neocloud.services.compute.public import (
+    HOST_POOL,
     MAINTENANCE,
     claim_name,
     filesystem_spec,
+    no_host,
     wait_for_capacity,
     wait_for_host,
 )
@@ -150,6 +152,7 @@ class ClusterReconciler:
 
     async def _wait_for_capacity(self, scope: Scope) -> None:
         await wait_for_capacity(scope.context)
+        scope.no_host = no_host(await scope.context.list(HOST_POOL))
         if not scope.observation.pods:  # a cluster that has pods goes on
             await wait_for_host(scope.context)
 

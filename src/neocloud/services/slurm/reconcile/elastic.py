@@ -5,6 +5,10 @@ each run reads the states of the nodes, starts the worker of a node that is powe
 one that is powered down. Slurm is the only record, so a control plane that is killed misses nothing. While
 Slurm does not answer, the states are those of the cluster's status.
 
+While no host takes new work, no worker is started, and nodes that are powered down are drained with the
+reason, so that jobs wait for them and Slurm does not try to start them again and again. A node that was being
+powered up by then fails once, by Slurm's ResumeTimeout.
+
 Slurm knows the nodes before their first start, or no job could wait for them: `scontrol` creates them,
 because Slurm's REST service of this release cannot.
 """
@@ -16,9 +20,11 @@ from neocloud.engines.base import Engine, EngineError, EngineUnavailable, PodPha
 from neocloud.engines.manifest import Manifest
 from neocloud.messages.neocloud.slurm.v1 import ElasticWorkerSpec
 from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.reconcile.nodes import REASON_PREFIX
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import CONTROLLER_POD, ClusterView, NodeSetView
 from neocloud.services.slurm.render.configuration import node_conf
+from neocloud.services.slurm.slurm_records import SlurmNode
 from neocloud.services.slurm.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.types import (
     ELASTIC_WORKER,
@@ -30,6 +36,7 @@ from neocloud.services.slurm.types import (
 CONTROLLER_CONTAINER = "controller"
 START_FAILED = "ResumeTimeout reached"
 """Slurm's reason for a node that was powered up and did not register in time; it is down and powered down."""
+HOST_REASON = REASON_PREFIX + "waits for a host: "
 CREATE_SECONDS = 15.0
 
 
@@ -65,7 +72,10 @@ async def remove_powered_down(engine: Engine, scope: Scope) -> None:
 
 async def start_powered_up(engine: Engine, scope: Scope, pods: Sequence[Manifest]) -> None:
     """Start workers of nodes that are powered up. What cannot start holds up nothing else: Slurm powers the
-    node down again after its ResumeTimeout, and the job waits."""
+    node down again after its ResumeTimeout, and the job waits. What has a pod goes on without a host that
+    takes new work."""
+    if scope.no_host:
+        pods = [each for each in pods if scope.observation.pod(each.reference.name) is not None]
     if not pods:
         return
     try:
@@ -88,19 +98,30 @@ def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], 
 
 async def keep_nodes(access: SlurmAccess, engine: Engine, scope: Scope, view: ClusterView) -> None:
     """Create nodes that Slurm does not know, power up those that always stay, and give those that failed to
-    start another chance."""
+    start another chance. Without a host that takes new work, drain what is powered down."""
     if not scope.elastic:
         return
     await _create_nodes(engine, scope, view)
     async with access.api(scope.cluster_id, scope.observation) as slurm:
-        for name in scope.absent:
+        for name in scope.elastic:
             node = scope.nodes.get(name)
-            if node is None:
-                continue
-            if "DOWN" in node.states and START_FAILED in node.reason:
-                await slurm.set_node_state(name, "RESUME", "")
-            elif scope.always_stays(name) and "POWERED_DOWN" in node.states:
-                await slurm.set_node_state(name, "POWER_UP", "")
+            wanted = _wanted_state(scope, node) if node is not None else ""
+            if wanted:
+                reason = f"{HOST_REASON}{scope.no_host}" if wanted == "DRAIN" else ""
+                await slurm.set_node_state(name, wanted, reason)
+
+
+def _wanted_state(scope: Scope, node: SlurmNode) -> str:
+    """Return the state that Slurm is to give a node of an elastic set; "" for none."""
+    is_absent = node.name in scope.absent
+    if scope.no_host:
+        return "DRAIN" if is_absent and "DRAIN" not in node.states else ""
+    if "DRAIN" in node.states and node.reason.startswith(HOST_REASON):
+        return "RESUME"
+    if is_absent and "DOWN" in node.states and START_FAILED in node.reason:
+        return "RESUME"
+    stays = is_absent and scope.always_stays(node.name)
+    return "POWER_UP" if stays and "POWERED_DOWN" in node.states else ""
 
 
 async def _create_nodes(engine: Engine, scope: Scope, view: ClusterView) -> None:

@@ -66,6 +66,8 @@ class Scope:
     """Power states of nodes of elastic sets, by name, as the run began; from the status until `set_power`."""
     start_failure: str = ""
     """Why a worker of an elastic set did not start in this run."""
+    no_host: str = ""
+    """Why nothing new is started on any host; "" where one takes new work."""
     slurm_version: str = ""
     configuration_version: str = ""
     is_recovering: bool = False
