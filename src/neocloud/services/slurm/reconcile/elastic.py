@@ -72,10 +72,7 @@ async def remove_powered_down(engine: Engine, scope: Scope) -> None:
 
 async def start_powered_up(engine: Engine, scope: Scope, pods: Sequence[Manifest]) -> None:
     """Start workers of nodes that are powered up. What cannot start holds up nothing else: Slurm powers the
-    node down again after its ResumeTimeout, and the job waits. What has a pod goes on without a host that
-    takes new work."""
-    if scope.no_host:
-        pods = [each for each in pods if scope.observation.pod(each.reference.name) is not None]
+    node down again after its ResumeTimeout, and the job waits."""
     if not pods:
         return
     try:
@@ -87,10 +84,13 @@ async def start_powered_up(engine: Engine, scope: Scope, pods: Sequence[Manifest
 
 
 def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """Return what is to be applied first, and the pods of nodes that are being powered up."""
+    """Return what is to be applied first, and the pods of nodes that are being powered up; without the
+    workers that wait for a host."""
     first: list[Manifest] = []
     later: list[Manifest] = []
     for each in manifests:
+        if each.reference.kind == "Pod" and each.reference.name in scope.waiting:
+            continue
         is_later = each.reference.kind == "Pod" and each.reference.name in scope.powering_up
         (later if is_later else first).append(each)
     return first, later
@@ -98,24 +98,24 @@ def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], 
 
 async def keep_nodes(access: SlurmAccess, engine: Engine, scope: Scope, view: ClusterView) -> None:
     """Create nodes that Slurm does not know, power up those that always stay, and give those that failed to
-    start another chance. Without a host that takes new work, drain what is powered down."""
-    if not scope.elastic:
-        return
+    start another chance. Without a host that takes new work, drain what is powered down; resume it after
+    that, also where its set is no longer elastic."""
     await _create_nodes(engine, scope, view)
+    known = [scope.nodes[name] for name in scope.all_workers if name in scope.nodes]
+    wanted = {node.name: state for node in known if (state := _wanted_state(scope, node))}
+    if not wanted:
+        return
     async with access.api(scope.cluster_id, scope.observation) as slurm:
-        for name in scope.elastic:
-            node = scope.nodes.get(name)
-            wanted = _wanted_state(scope, node) if node is not None else ""
-            if wanted:
-                reason = f"{HOST_REASON}{scope.no_host}" if wanted == "DRAIN" else ""
-                await slurm.set_node_state(name, wanted, reason)
+        for name, state in wanted.items():
+            reason = f"{HOST_REASON}{scope.no_host}" if state == "DRAIN" else ""
+            await slurm.set_node_state(name, state, reason)
 
 
 def _wanted_state(scope: Scope, node: SlurmNode) -> str:
-    """Return the state that Slurm is to give a node of an elastic set; "" for none."""
+    """Return the state that Slurm is to give a node; "" for none."""
     is_absent = node.name in scope.absent
-    if scope.no_host:
-        return "DRAIN" if is_absent and "DRAIN" not in node.states else ""
+    if is_absent and scope.no_host:
+        return "" if "DRAIN" in node.states else "DRAIN"
     if "DRAIN" in node.states and node.reason.startswith(HOST_REASON):
         return "RESUME"
     if is_absent and "DOWN" in node.states and START_FAILED in node.reason:

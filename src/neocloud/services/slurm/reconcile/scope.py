@@ -149,6 +149,17 @@ class Scope:
     def powering_up(self) -> frozenset[str]:
         return frozenset(name for name in self.elastic if name in self.power and self.power[name].is_starting)
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Desired workers that wait for a host that takes new work: they do not run, and are no restarts."""
+        if not self.no_host:
+            return frozenset()
+        ran = {each.name for each in self.cluster.status.nodes if each.HasField("started_at")}
+        may_start = ran - self.powering_up
+        return frozenset(
+            name for name in self.workers if name not in may_start and self.observation.pod(name) is None
+        )
+
     @cached_property
     def seen_powering_up(self) -> frozenset[str]:
         """Nodes that were being powered up when the last run ended."""
