@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from socket import gethostname
 
 import pytest
 
@@ -41,3 +42,24 @@ def test_a_worker_appears_for_a_job_and_goes_when_it_is_idle(elastic: Cluster) -
     assert elastic.run_job("srun hostname | sort", "--nodes=2").split() == ["worker-0", "worker-1"]
     states = elastic.ssh("sacct -nXP -o State | sort -u").split()
     assert "NODE_FAIL" not in states
+
+
+def test_jobs_wait_while_the_host_is_drained(elastic: Cluster) -> None:
+    """And neither a job nor a node fails. The control plane watches this host by its name."""
+    cloud = elastic.cloud
+    wait_until(lambda: is_powered_down(elastic), "worker-1 is powered down")
+    cloud.neo("fleet", "drain", gethostname(), "new firmware")
+    try:
+        wait_until(
+            lambda: elastic.try_node_states().get("worker-1") == "drained~", "Slurm knows of the drain"
+        )
+        assert "waits for a host: The host is drained" in elastic.ssh("sinfo -R -o %E -h -n worker-1")
+        job = elastic.sbatch("hostname", "--nodelist=worker-1")
+        wait_until(lambda: "ReqNodeNotAvail" in elastic.ssh(f"squeue -h -j {job} -o %R"), "squeue says why")
+        assert elastic.containers("worker-1") == []
+        assert elastic.try_node_states()["worker-0"] == "idle", "what runs goes on"
+    finally:
+        cloud.neo("fleet", "release", gethostname())
+    assert elastic.wait_for_job(job) == "COMPLETED"
+    states = elastic.ssh(f"sacct -nXP --duplicates -j {job} -o State").split()
+    assert states == ["COMPLETED"], "it ran once"

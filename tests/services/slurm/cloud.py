@@ -42,13 +42,14 @@ async def fake_cloud(
     world: FakeWorld | None = None,
     faults: Faults | None = None,
     engine: Callable[..., FakeEngine] = FakeEngine,
+    others: ServiceRegistry | None = None,
 ) -> AsyncIterator[FakeCloud]:
     world = world or FakeWorld()
     slurm = FakeSlurm(world)
     async with control_plane.cloud_in_process(
         home,
         engine(world, faults=faults, responder=slurm.respond),
-        overrides=ServiceRegistry().add(SlurmFactory, slurm.connect),
+        overrides=(others or ServiceRegistry()).add(SlurmFactory, slurm.connect),
         images={"slurm": {"name": "slurm"}},
     ) as cloud:
         yield FakeCloud(**vars(cloud), slurm=slurm)

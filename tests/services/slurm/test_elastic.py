@@ -8,9 +8,12 @@ import pytest
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, ElasticWorkerSpec
 
 from neocloud.core import contract
+from neocloud.core.clock import SystemClock
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
+from neocloud.services.fleet import HostNodes, ensure_host_pool
 from neocloud.services.slurm import ClusterMeter, ElasticWorkerMeter
 from neocloud.services.slurm.render import NodeSetView, pods
 from neocloud.services.slurm.render.configuration import slurm_conf
@@ -18,11 +21,13 @@ from neocloud.services.slurm.rules import ClusterRules
 from neocloud.services.slurm.slurm_records import PowerState
 from neocloud.services.slurm.types import ELASTIC_WORKER, WORKER_STOPPED, WORKER_UP, State
 from neocloud.testing.waiting import until
+from tests.services.fleet.hosts import FakeHosts, is_known, written_as_drained
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 from tests.services.slurm.test_meter import END, START, entry
 from tests.services.slurm.test_render import VIEW, settings
 
 UpdateClusterRequest = contract.message("neocloud.slurm.v1.UpdateClusterRequest")
+NODES = "neocloud.fleet.v1.NodeService"
 ELASTIC = replace(VIEW, node_sets=(NodeSetView("worker", 4, 1, 4096, idle_seconds=60, min_count=2),))
 
 
@@ -133,6 +138,107 @@ async def test_a_node_that_did_not_start_in_time_gets_another_chance(cloud):
     records["worker-0"] = replace(records["worker-0"], states=failed, reason="ResumeTimeout reached [slurm]")
     cloud.running.worker.enqueue(cluster.metadata.id)
     await until(lambda: ("RESUME", "worker-0") in cloud.slurm.calls)
+
+
+def waits_for_a_host(seen: Any) -> bool:
+    found = [each for each in seen.status.conditions if each.type == "ElasticWorkers"]
+    return any("new firmware" in each.message and each.status == "False" for each in found)
+
+
+@pytest.fixture
+async def hosted(tmp_path) -> AsyncIterator[FakeCloud]:
+    """A cloud on a host that is watched."""
+    hosts = ServiceRegistry().add(HostNodes, FakeHosts(tmp_path / "agents"))
+    async with fake_cloud(tmp_path, others=hosts) as running:
+        await ensure_host_pool(running.running.store, SystemClock())
+        await until(lambda: is_known(running.running.store, "gpu-1"), seconds=20)
+        yield running
+
+
+async def drain_host(cloud: FakeCloud) -> None:
+    await cloud.call(f"{NODES}/Drain", id="gpu-1", reason="new firmware")
+    await until(lambda: written_as_drained(cloud.running.store, "gpu-1"), seconds=20)
+
+
+async def release_host(cloud: FakeCloud) -> None:
+    await cloud.call(f"{NODES}/Release", id="gpu-1")
+    await until(lambda: written_as_drained(cloud.running.store), seconds=20)
+
+
+async def test_workers_wait_while_hosts_are_drained_and_slurm_does_not_try_again_and_again(hosted):
+    cluster = await elastic_cluster(hosted)
+    calls, records = hosted.slurm.calls, hosted.slurm.records[cluster.metadata.id]
+    await drain_host(hosted)
+    await set_power(hosted, cluster, "worker-1", "POWERING_UP")  # for a job that came just before the drain
+    await hosted.when(cluster.metadata.id, waits_for_a_host)
+    await until(lambda: "DRAIN" in records["worker-0"].states)
+    assert "new firmware" in records["worker-0"].reason and "gpu-1" not in records["worker-0"].reason
+    failed = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})  # by Slurm, after its ResumeTimeout
+    records["worker-1"] = replace(records["worker-1"], states=failed, reason="ResumeTimeout reached [slurm]")
+    hosted.running.worker.enqueue(cluster.metadata.id)
+    seen = await hosted.when(
+        cluster.metadata.id, lambda seen: all("DRAIN" in n.slurm_state for n in seen.status.nodes)
+    )
+    assert "new firmware" in seen.status.nodes[1].reason, "a tenant reads why"
+    assert workers(hosted, cluster) == set() and not {"RESUME", "POWER_UP"} & {call for call, *_ in calls}
+    await release_host(hosted)
+    hosted.running.worker.enqueue(cluster.metadata.id)
+    await until(lambda: {("RESUME", "worker-0"), ("RESUME", "worker-1")} <= set(calls))
+    await set_power(hosted, cluster, "worker-1", "POWERING_UP")
+    await until(lambda: workers(hosted, cluster) == {"worker-1"})
+    await hosted.when(cluster.metadata.id, lambda seen: not waits_for_a_host(seen))
+
+
+async def test_elastic_workers_that_run_go_on_while_hosts_are_drained(hosted):
+    """Restarts, too. What an administrator drained stays drained afterwards."""
+    cluster = await elastic_cluster(hosted)
+    records = hosted.slurm.records[cluster.metadata.id]
+    await set_power(hosted, cluster, "worker-0", "POWERING_UP")
+    await hosted.when(cluster.metadata.id, lambda seen: bool(seen.status.nodes[0].started_at.seconds))
+    states = frozenset({"IDLE", "CLOUD", "POWERED_DOWN", "DRAIN"})
+    records["worker-1"] = replace(records["worker-1"], states=states, reason="waits for a disk")
+    await drain_host(hosted)
+    hosted.engine.kill(Reference("Pod", cluster.metadata.id, "worker-0"))
+    hosted.running.worker.enqueue(cluster.metadata.id)
+    await until(lambda: ("DOWN", "worker-0") in hosted.slurm.calls)
+    await hosted.when(cluster.metadata.id, waits_for_a_host)
+    await until(lambda: "IDLE" in records["worker-0"].states)
+    assert workers(hosted, cluster) == {"worker-0"}
+    await release_host(hosted)
+    hosted.running.worker.enqueue(cluster.metadata.id)
+    await hosted.when(cluster.metadata.id, lambda seen: not waits_for_a_host(seen))
+    assert ("RESUME", "worker-1") not in hosted.slurm.calls and "DRAIN" in records["worker-1"].states
+
+
+async def test_a_set_that_becomes_fixed_waits_for_a_host_and_keeps_no_drain(hosted):
+    cluster = await elastic_cluster(hosted, minimum=1)
+    await drain_host(hosted)
+    records = hosted.slurm.records[cluster.metadata.id]
+    await until(lambda: "DRAIN" in records["worker-1"].states)
+    request = UpdateClusterRequest(metadata=cluster.metadata, spec=cluster.spec)
+    request.metadata.resource_version = 0
+    request.spec.node_sets[0].ClearField("elastic")
+    await hosted.call("ClusterService/Update", request, headers={"x-resetmask": "spec.node_sets.*.elastic"})
+    await until(lambda: ("RESUME", "worker-1") in hosted.slurm.calls)
+    seen = await hosted.when(
+        cluster.metadata.id, lambda seen: any("new firmware" in s.message for s in seen.status.steps)
+    )
+    assert not seen.spec.node_sets[0].HasField("elastic") and workers(hosted, cluster) == {"worker-0"}
+    await release_host(hosted)
+    await until(lambda: workers(hosted, cluster) == {"worker-0", "worker-1"})
+    await hosted.until(cluster.metadata.id, "READY")
+    assert "DRAIN" not in records["worker-1"].states
+
+
+async def test_a_larger_minimum_waits_for_a_host(hosted):
+    cluster = await elastic_cluster(hosted, count=2)
+    await drain_host(hosted)
+    await update(hosted, cluster, count=2, minimum=1)
+    await hosted.when(cluster.metadata.id, waits_for_a_host)
+    await until(lambda: "DRAIN" in hosted.slurm.records[cluster.metadata.id]["worker-0"].states)
+    assert ("POWER_UP", "worker-0") not in hosted.slurm.calls
+    await release_host(hosted)
+    await until(lambda: workers(hosted, cluster) == {"worker-0"})
 
 
 async def test_no_node_is_started_while_slurm_does_not_answer(cloud):

@@ -14,7 +14,7 @@ from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.fleet import events as e
-from neocloud.fleet.event_json import BadEvent, decode, encode
+from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Phase
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX
@@ -36,7 +36,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
 )
 from neocloud.services.compute.public import HOST_POOL
 from neocloud.services.compute.types import INSTANCE, InstanceState
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.render import (
     Holders,
     drained_host,
@@ -136,7 +136,7 @@ def _append(
     def work(tx: Transaction) -> Node:
         now = call.dependencies.clock.now()
         made = event(now.timestamp())
-        tx.append_event(pool.row.id, LogEvent(made.node, now, encode(made)))
+        tx.append_event(pool.row.id, log_event(made))
         tx.enqueue(pool.row.id, now)
         return node_of(call, pool, log, state)
 

@@ -6,15 +6,13 @@ controller drained a node for: nothing is kept beside the events of nodes.
 
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
 from neocloud.core.service import Call, Method, Write
-from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.fleet import events as e
-from neocloud.fleet.event_json import BadEvent, decode, encode
+from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import OURS, Event, Phase
 from neocloud.fleet.incidents import TICKET_EVIDENCE
 from neocloud.fleet.lifecycle import NodeState
@@ -28,7 +26,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListBreakFixEventsResponse,
     NodePool,
 )
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
@@ -86,9 +84,9 @@ async def _request(call: Call, request: BreakFixRequest, owner: str) -> Write[Br
     event = _event(request, log, state, now, owner, reason, ticket)
 
     def work(tx: Transaction) -> BreakFixResponse:
-        at = datetime.fromtimestamp(event.at, UTC)
-        tx.append_event(row.id, LogEvent(event.node, at, encode(event)))
-        tx.enqueue(row.id, at)
+        made = log_event(event)
+        tx.append_event(row.id, made)
+        tx.enqueue(row.id, made.at)
         is_ticket = request.action == BreakFixRequest.Action.REPLACE
         return BreakFixResponse(ticket=ticket if is_ticket else "", phase=state.phase.value)
 

@@ -9,10 +9,8 @@ from datetime import UTC, datetime
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method, Write
-from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet import events as e
-from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.part_history import PartRecord
@@ -33,6 +31,7 @@ from neocloud.services.fleet.api import (
     operator_name,
     pools_of,
 )
+from neocloud.services.fleet.node_logs import log_event
 from neocloud.services.fleet.render import holders_of
 
 MOST_LABELS = 64
@@ -48,7 +47,7 @@ async def update(call: Call, request: UpdateNodeRequest) -> Write[Node]:
 
     def work(tx: Transaction) -> Node:
         for each in changes:
-            tx.append_event(pool.row.id, LogEvent(each.node, now, encode(each)))
+            tx.append_event(pool.row.id, log_event(each))
         return node_of(call, pool, log, state)
 
     async def complete(_: Node) -> Node:

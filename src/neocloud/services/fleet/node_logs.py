@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.core import wire
@@ -16,7 +17,7 @@ from neocloud.core.store.protocol import Page, Store
 from neocloud.fleet import events as e
 from neocloud.fleet import fold_json
 from neocloud.fleet.controller import Fleet
-from neocloud.fleet.event_json import BadEvent, decode
+from neocloud.fleet.event_json import BadEvent, decode, encode
 from neocloud.fleet.events import Event, Status
 from neocloud.fleet.failing import FailingVerdicts
 from neocloud.fleet.incidents import Incidents
@@ -38,6 +39,11 @@ VERSION = fold_json.code_version(*(_HERE / name for name in _FILES))
 
 class BrokenLog(Exception):
     """An event of the log cannot be read, so the state of the pool is not known; the message says which."""
+
+
+def log_event(event: Event) -> LogEvent:
+    """Return an event of a node as the log of its pool has it. Raises BadEvent."""
+    return LogEvent(event.node, datetime.fromtimestamp(event.at, UTC), encode(event))
 
 
 @dataclass

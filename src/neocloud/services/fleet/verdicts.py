@@ -2,9 +2,7 @@
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method, Write
-from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Judged
 from neocloud.fleet.failing import Failing
 from neocloud.fleet.judging import judging
@@ -15,7 +13,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListFailingVerdictsResponse,
 )
 from neocloud.services.fleet.api import Pool, find_node, fold_of, operator_name, pools_of
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.node_logs import PoolLog, log_event
 from neocloud.services.fleet.render import set_time, verdict_message
 
 PERMISSION = "fleet.verdicts"
@@ -46,7 +44,7 @@ async def judge(call: Call, request: JudgeVerdictRequest) -> Write[FailingVerdic
             now = call.dependencies.clock.now()
             at, check = now.timestamp(), failing.verdict.check
             event = Judged(at, state.node, check, failing.verdict.id, is_confirmed, by)
-            tx.append_event(pool.row.id, LogEvent(state.node, now, encode(event)))
+            tx.append_event(pool.row.id, log_event(event))
             tx.enqueue(pool.row.id, now)
         return _message(pool, log, failing)
 

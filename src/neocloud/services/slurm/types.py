@@ -55,13 +55,15 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a cluster is in ERROR; stable, for programs."""
+    """Why a cluster is in ERROR, or a condition of it is "False"; stable, for programs."""
 
     ENGINE_REFUSED = "EngineRefused"
     IMAGE_MISSING = "ImageMissing"
     SLURM_REFUSED = "SlurmRefused"
     SUBNET_GONE = "SubnetGone"
     FILESYSTEM_FAILED = "FilesystemFailed"
+    NO_HOST = "NoHost"
+    """Of the condition ElasticWorkers: all hosts are drained."""
 
 
 class Secret(StrEnum):

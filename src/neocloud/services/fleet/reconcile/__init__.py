@@ -5,32 +5,27 @@ before anything is done; a run that finds an event not acted on acts on it. An e
 not answer ends the run before any decision.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import (
-    DAEMON_POLL_SECONDS,
     RETRY_SECONDS,
     Context,
     ReconcileResult,
-    RetryLater,
     Step,
 )
 from neocloud.core.service import Dependencies
-from neocloud.core.store.event_log import LogEvent
-from neocloud.core.store.protocol import StaleVersion, Transaction
+from neocloud.core.store.protocol import StaleVersion
 from neocloud.fleet.controller import decide
-from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Verdict
 from neocloud.fleet.judging import judging
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE, drained_hosts
 from neocloud.services.fleet.check_records import CheckRecords
 from neocloud.services.fleet.fleet_breaker import claim, claims, is_own_drain, room, within_room
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import (
     BackgroundSources,
     InventorySource,
@@ -46,6 +41,7 @@ from neocloud.services.fleet.reconcile.maintenance import (
     window_events,
 )
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
+from neocloud.services.fleet.reconcile.pool_scope import PoolScope
 from neocloud.services.fleet.rules import Window, maintenance_windows, windows_of
 from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, State
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
@@ -60,29 +56,17 @@ MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.REMEDIATING, Phase.VERI
 
 
 @dataclass
-class Scope:
-    context: Context
-    pool: NodePool
-    log: PoolLog | None = None
-    workers: dict[str, Worker] = field(default_factory=dict)
+class Scope(PoolScope[NodePool]):
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     answers: Sequence[Sequence[Verdict]] = ()
     """One list for each source of verifications."""
     background: Sequence[Verdict] = ()
-    problem: str = ""
     windows: Sequence[Window] = ()
     """Maintenance windows of the cluster that are not over."""
-    held: dict[str, str] = field(default_factory=dict)
-    has_changed: bool = False
-    """Whether this run appended an event, from which more may follow."""
 
     @property
     def cluster_id(self) -> str:
         return self.pool.spec.cluster_id
-
-    @property
-    def known(self) -> PoolLog:
-        assert self.log is not None, "the first step reads it"
-        return self.log
 
 
 class PoolReconciler:
@@ -99,7 +83,8 @@ class PoolReconciler:
         """Pools for which Slurm is known to have no reservation for maintenance."""
 
     async def scope(self, context: Context) -> Scope:
-        return Scope(context, wire.message(context.resource, NodePool))
+        pool = wire.message(context.resource, NodePool)
+        return Scope(context, pool, wanted=pool.spec.wanted)
 
     def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
         return (
@@ -114,18 +99,15 @@ class PoolReconciler:
         return (Step("End measurements", self._forget),)
 
     async def _read(self, scope: Scope) -> None:
-        try:
-            scope.log = await self._logs.read(scope.pool.metadata.id, scope.pool.spec.wanted)
-        except BrokenLog as error:
-            raise _blind(scope, str(error)) from error
+        await scope.read(self._logs, RETRY_SECONDS)
         if scope.context.resource.state == State.STOPPED:
-            await self._append(scope, stop_events(scope.log, self._now()))
+            await scope.append(self._logs, stop_events(scope.known, self._now()))
 
     async def _look(self, scope: Scope) -> None:
         try:
             seen = await self._workers.look(scope.cluster_id, scope.pool.spec.node_set)
         except WorkersUnreachable as error:
-            raise _blind(scope, str(error)) from error
+            raise scope.blind(str(error), RETRY_SECONDS) from error
         scope.workers = {worker.name: worker for worker in seen}
         now = self._now()
         scope.answers = [await each.verdicts(scope.cluster_id, seen, now) for each in self._sources]
@@ -150,9 +132,9 @@ class PoolReconciler:
             *(scope.known, project, workers, verdicts, self._now(), inventories),
             is_host_maintained=any(each.is_under_way(now) for each in of_host),
         )
-        await self._append(scope, found)
-        await self._append(scope, judged(scope.known, judging(), verdicts, self._now()))
-        await self._append(scope, await self._records.changes(scope.known, self._now()))
+        await scope.append(self._logs, found)
+        await scope.append(self._logs, judged(scope.known, judging(), verdicts, self._now()))
+        await scope.append(self._logs, await self._records.changes(scope.known, self._now()))
         for source in self._sources:
             if isinstance(source, RecordedSource):
                 shadow = scope.known.fleet.breakers.in_shadow
@@ -161,7 +143,7 @@ class PoolReconciler:
         nodes = scope.known.fleet.nodes.values()
         begun = window_events(nodes, scope.windows, now)
         by_host = host_drain_events(nodes, drained, on_host, now.timestamp())
-        await self._append(scope, [*begun, *by_host])
+        await scope.append(self._logs, [*begun, *by_host])
 
     async def _decide(self, scope: Scope) -> None:
         for _ in range(DECIDE_TIMES):
@@ -169,8 +151,8 @@ class PoolReconciler:
                 await self._decide_once(scope)
                 return
             except StaleVersion:  # another server has decided for its pools, or somebody appended to this log
-                scope.log = await self._logs.read(scope.known.id, scope.pool.spec.wanted)
-        raise _blind(scope, "others decide on drains all the time; it is tried again")
+                await scope.read(self._logs, RETRY_SECONDS)
+        raise scope.blind("others decide on drains all the time; it is tried again", RETRY_SECONDS)
 
     async def _decide_once(self, scope: Scope) -> None:
         now = self._now()
@@ -178,14 +160,14 @@ class PoolReconciler:
         scope.held = plan.held
         decided = [each.event for each in plan.decisions]
         if not any(is_own_drain(event) for event in decided):
-            await self._append(scope, decided)
+            await scope.append(self._logs, decided)
             return
         async with self._logs.deciding:
             seen = await self._store.read(lambda tx: claims(tx, now))
             allowed, held = within_room(decided, await self._room_for_drains())
             scope.held = {**plan.held, **held}
             has_drains = any(is_own_drain(event) for event in allowed)
-            await self._append(scope, allowed, (lambda tx: claim(tx, seen, now)) if has_drains else None)
+            await scope.append(self._logs, allowed, (lambda tx: claim(tx, seen, now)) if has_drains else None)
 
     async def _room_for_drains(self) -> int:
         """Return how many nodes of the whole fleet may be drained now."""
@@ -214,9 +196,9 @@ class PoolReconciler:
                 done += act.attached(worker, state, self._now())
             await self._announce(scope)
         except WorkersUnreachable as error:
-            raise _blind(scope, str(error)) from error
+            raise scope.blind(str(error), RETRY_SECONDS) from error
         finally:
-            await self._append(scope, done)
+            await scope.append(self._logs, done)
 
     async def _announce(self, scope: Scope) -> None:
         """Tell Slurm of maintenance windows. Without any, it is asked once for what is left of others."""
@@ -229,17 +211,6 @@ class PoolReconciler:
             if not windows:
                 self._unannounced.add(scope.known.id)
 
-    async def _append(
-        self, scope: Scope, found: Sequence[Event], claim: Callable[[Transaction], None] | None = None
-    ) -> None:
-        """Append to the log, then take in what it has."""
-        if not found:
-            return
-        entries = [LogEvent(each.node, datetime.fromtimestamp(each.at, UTC), encode(each)) for each in found]
-        await scope.context.append_events(scope.known.id, entries, claim)
-        scope.log = await self._logs.read(scope.known.id, scope.pool.spec.wanted)
-        scope.has_changed = True
-
     async def _forget(self, scope: Scope) -> None:
         for source in (*self._sources, *self._background):
             source.forget(scope.cluster_id)
@@ -249,20 +220,10 @@ class PoolReconciler:
         return self._clock.now().timestamp()
 
     def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        scope.problem = scope.problem or result.message
-        is_deleting = scope.context.resource.deleted_at is not None
-        state = State.DELETING if is_deleting else State.BLIND if scope.problem else State.ACTIVE
-        if scope.context.resource.state == State.STOPPED and scope.problem and not is_deleting:
-            state = State.STOPPED  # until its nodes are seen again
+        state = scope.end(result)
         status = NodePoolStatus(
             state=NodePoolStatus.State.Value(state), problem=scope.problem, held=scope.held
         )
-        phases = scope.log.fleet.phases if scope.log else {}
-        is_moving = any(phases.get(phase) for phase in MOVING) or not phases
+        is_moving = scope.is_in(MOVING) or not scope.is_in(Phase)
         seconds = UNSETTLED_SECONDS if is_moving else WATCH_SECONDS
-        return result.with_status(status, state, DAEMON_POLL_SECONDS if scope.has_changed else seconds)
-
-
-def _blind(scope: Scope, problem: str) -> RetryLater:
-    scope.problem = problem
-    return RetryLater(problem, delay_seconds=RETRY_SECONDS)
+        return result.with_status(status, state, scope.next_run(seconds))

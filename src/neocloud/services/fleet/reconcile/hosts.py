@@ -6,37 +6,33 @@ there goes on, so it is drained at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 
 from neocloud.core import contract, wire
 from neocloud.core.clock import Clock
 from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile.reconciler import (
-    DAEMON_POLL_SECONDS,
     RESYNC_SECONDS,
     RETRY_SECONDS,
     Context,
     ReconcileResult,
-    RetryLater,
     Step,
 )
 from neocloud.core.service import Dependencies
-from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import decide
-from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Event, Phase, Status, Verdict
 from neocloud.fleet.lifecycle import NodeState
 from neocloud.messages.neocloud.fleet.v1 import HostPool, HostPoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
 from neocloud.services.fleet.node_agents import AGENT, NodeAgents, host_agents
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.public import LEAF_LABEL, RACK_LABEL, Host, HostNodes, HostsUnreachable
 from neocloud.services.fleet.reconcile.maintenance import window_events
 from neocloud.services.fleet.reconcile.observe import new_inventories, new_verdicts
+from neocloud.services.fleet.reconcile.pool_scope import PoolScope
 from neocloud.services.fleet.render import drained_host
 from neocloud.services.fleet.rules import maintenance_windows, windows_of
 from neocloud.services.fleet.types import (
@@ -57,22 +53,11 @@ MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.VERIFYING, Phase.BURN_I
 
 
 @dataclass
-class Scope:
-    context: Context
-    pool: HostPool
-    log: PoolLog | None = None
+class Scope(PoolScope[HostPool]):
     hosts: Sequence[Host] = ()
     is_seen: bool = False
     """Whether the hosts could be looked at."""
     verdicts: Sequence[Verdict] = ()
-    problem: str = ""
-    held: dict[str, str] = field(default_factory=dict[str, str])
-    has_changed: bool = False
-
-    @property
-    def known(self) -> PoolLog:
-        assert self.log is not None, "the first step reads it"
-        return self.log
 
 
 class HostPoolReconciler:
@@ -101,23 +86,21 @@ class HostPoolReconciler:
 
     async def _read(self, scope: Scope) -> None:
         """First: what a person has drained or released holds also while the hosts cannot be looked at."""
-        try:
-            scope.log = await self._logs.read(scope.pool.metadata.id)
-        except BrokenLog as error:
-            raise _blind(scope, str(error)) from error
+        await scope.read(self._logs, RETRY_SECONDS)
 
     async def _look(self, scope: Scope) -> None:
         try:
             scope.hosts = await self._hosts.look()
         except HostsUnreachable as error:
-            raise _blind(scope, str(error)) from error
-        scope.is_seen, scope.known.fleet.wanted = True, len(scope.hosts)
+            raise scope.blind(str(error), RETRY_SECONDS) from error
+        scope.is_seen, scope.wanted = True, len(scope.hosts)
+        scope.known.fleet.wanted = scope.wanted
         scope.verdicts = await self._agents.verdicts(scope.pool.metadata.id, scope.hosts, self._now())
 
     async def _record(self, scope: Scope) -> None:
         parts = self._agents.inventories(scope.pool.metadata.id, scope.hosts)
         found = new_host_events(scope.known, scope.hosts, scope.verdicts, self._now(), parts)
-        await self._append(scope, found)
+        await scope.append(self._logs, found)
         shadow = scope.known.fleet.breakers.in_shadow
         self._agents.recorded(scope.pool.metadata.id, [each.name for each in scope.hosts], shadow)
         now = self._clock.now()
@@ -126,7 +109,7 @@ class HostPoolReconciler:
         for host in scope.hosts:
             mine = windows_of(rows, "", now, lambda name, host=host: frozenset({host.name} & {name}))
             states = [state for state in (scope.known.fleet.nodes.get(host.name),) if state is not None]
-            await self._append(scope, list(window_events(states, [*mine, *announced], now)))
+            await scope.append(self._logs, list(window_events(states, [*mine, *announced], now)))
 
     async def _decide(self, scope: Scope) -> None:
         plan = decide(scope.known.fleet, self._now())
@@ -136,7 +119,7 @@ class HostPoolReconciler:
             for name, each in silent.items()
             if each.status is not Status.PASS
         }
-        await self._append(scope, [each.event for each in plan.decisions])
+        await scope.append(self._logs, [each.event for each in plan.decisions])
 
     async def _verify(self, scope: Scope) -> None:
         fleet, now = scope.known.fleet, self._now()
@@ -150,17 +133,7 @@ class HostPoolReconciler:
                 self._agents.request(scope.pool.metadata.id, host.name)
             else:
                 found.append(ended)
-        await self._append(scope, found)
-
-    async def _append(self, scope: Scope, found: Sequence[Event]) -> None:
-        """Append to the log, then take in what it has."""
-        if found:
-            entries = [
-                LogEvent(each.node, datetime.fromtimestamp(each.at, UTC), encode(each)) for each in found
-            ]
-            await scope.context.append_events(scope.known.id, entries)
-            scope.log = await self._logs.read(scope.known.id, len(scope.hosts))
-            scope.has_changed = True
+        await scope.append(self._logs, found)
 
     async def _forget(self, scope: Scope) -> None:
         self._agents.forget(scope.pool.metadata.id)
@@ -170,9 +143,7 @@ class HostPoolReconciler:
         return self._clock.now().timestamp()
 
     def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        scope.problem = scope.problem or result.message
-        is_deleting = scope.context.resource.deleted_at is not None
-        state = State.DELETING if is_deleting else State.BLIND if scope.problem else State.ACTIVE
+        state = scope.end(result)
         status = HostPoolStatus(
             state=HostPoolStatus.State.Value(state), problem=scope.problem, held=scope.held
         )
@@ -184,9 +155,8 @@ class HostPoolReconciler:
             nodes = scope.log.fleet.nodes
             drained = (drained_host(nodes[name]) for name in status.hosts if name in nodes)
             status.drained.extend(each for each in drained if each is not None)
-        phases = scope.log.fleet.phases if scope.log else {}
-        seconds = UNSETTLED_SECONDS if any(phases.get(each) for each in MOVING) else RESYNC_SECONDS
-        return result.with_status(status, state, DAEMON_POLL_SECONDS if scope.has_changed else seconds)
+        seconds = UNSETTLED_SECONDS if scope.is_in(MOVING) else RESYNC_SECONDS
+        return result.with_status(status, state, scope.next_run(seconds))
 
 
 def new_host_events(
@@ -263,11 +233,6 @@ def verification_ended(
     passed = all(each.status is Status.PASS for each in every)
     until = now + HOST_LIMITS.certificate_term if passed else 0.0
     return e.VerificationEnded(now, state.node, running.number, passed=passed, valid_until=until)
-
-
-def _blind(scope: Scope, problem: str) -> RetryLater:
-    scope.problem = problem
-    return RetryLater(problem, delay_seconds=RETRY_SECONDS)
 
 
 async def ensure_host_pool(store: Store, clock: Clock) -> None:

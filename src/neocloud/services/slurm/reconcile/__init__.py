@@ -11,13 +11,15 @@ from functools import cache, partial
 
 from neocloud.control_plane.settings import LOOPBACK
 from neocloud.core.osfiles import make_folder
-from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, RetryLater, Step
+from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, RETRY_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, EngineUnavailable, Reference
 from neocloud.services.compute.public import (
+    HOST_POOL,
     MAINTENANCE,
     claim_name,
     filesystem_spec,
+    no_host,
     wait_for_capacity,
     wait_for_host,
 )
@@ -150,6 +152,7 @@ class ClusterReconciler:
 
     async def _wait_for_capacity(self, scope: Scope) -> None:
         await wait_for_capacity(scope.context)
+        scope.no_host = no_host(await scope.context.list(HOST_POOL))
         if not scope.observation.pods:  # a cluster that has pods goes on
             await wait_for_host(scope.context)
 
@@ -250,7 +253,9 @@ class ClusterReconciler:
             await nodes.resume_returned(slurm, scope)
         waiting = nodes.missing(scope)
         if waiting:
-            raise RetryLater("not in Slurm yet: " + ", ".join(waiting), delay_seconds=DAEMON_POLL_SECONDS)
+            why = f". {scope.no_host}" if scope.waiting else ""
+            delay = RETRY_SECONDS if scope.waiting else DAEMON_POLL_SECONDS
+            raise RetryLater(f"not in Slurm yet: {', '.join(waiting)}{why}", delay_seconds=delay)
 
     async def _restart_requeued_jobs(self, scope: Scope) -> None:
         if nodes.has_settled(scope):

@@ -5,6 +5,10 @@ each run reads the states of the nodes, starts the worker of a node that is powe
 one that is powered down. Slurm is the only record, so a control plane that is killed misses nothing. While
 Slurm does not answer, the states are those of the cluster's status.
 
+While no host takes new work, no worker is started, and nodes that are powered down are drained with the
+reason, so that jobs wait for them and Slurm does not try to start them again and again. A node that was being
+powered up by then fails once, by Slurm's ResumeTimeout.
+
 Slurm knows the nodes before their first start, or no job could wait for them: `scontrol` creates them,
 because Slurm's REST service of this release cannot.
 """
@@ -16,9 +20,11 @@ from neocloud.engines.base import Engine, EngineError, EngineUnavailable, PodPha
 from neocloud.engines.manifest import Manifest
 from neocloud.messages.neocloud.slurm.v1 import ElasticWorkerSpec
 from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.reconcile.nodes import REASON_PREFIX
 from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.render import CONTROLLER_POD, ClusterView, NodeSetView
 from neocloud.services.slurm.render.configuration import node_conf
+from neocloud.services.slurm.slurm_records import SlurmNode
 from neocloud.services.slurm.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.types import (
     ELASTIC_WORKER,
@@ -30,6 +36,7 @@ from neocloud.services.slurm.types import (
 CONTROLLER_CONTAINER = "controller"
 START_FAILED = "ResumeTimeout reached"
 """Slurm's reason for a node that was powered up and did not register in time; it is down and powered down."""
+HOST_REASON = REASON_PREFIX + "waits for a host: "
 CREATE_SECONDS = 15.0
 
 
@@ -77,10 +84,13 @@ async def start_powered_up(engine: Engine, scope: Scope, pods: Sequence[Manifest
 
 
 def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """Return what is to be applied first, and the pods of nodes that are being powered up."""
+    """Return what is to be applied first, and the pods of nodes that are being powered up; without the
+    workers that wait for a host."""
     first: list[Manifest] = []
     later: list[Manifest] = []
     for each in manifests:
+        if each.reference.kind == "Pod" and each.reference.name in scope.waiting:
+            continue
         is_later = each.reference.kind == "Pod" and each.reference.name in scope.powering_up
         (later if is_later else first).append(each)
     return first, later
@@ -88,19 +98,30 @@ def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], 
 
 async def keep_nodes(access: SlurmAccess, engine: Engine, scope: Scope, view: ClusterView) -> None:
     """Create nodes that Slurm does not know, power up those that always stay, and give those that failed to
-    start another chance."""
-    if not scope.elastic:
-        return
+    start another chance. Without a host that takes new work, drain what is powered down; resume it after
+    that, also where its set is no longer elastic."""
     await _create_nodes(engine, scope, view)
+    known = [scope.nodes[name] for name in scope.all_workers if name in scope.nodes]
+    wanted = {node.name: state for node in known if (state := _wanted_state(scope, node))}
+    if not wanted:
+        return
     async with access.api(scope.cluster_id, scope.observation) as slurm:
-        for name in scope.absent:
-            node = scope.nodes.get(name)
-            if node is None:
-                continue
-            if "DOWN" in node.states and START_FAILED in node.reason:
-                await slurm.set_node_state(name, "RESUME", "")
-            elif scope.always_stays(name) and "POWERED_DOWN" in node.states:
-                await slurm.set_node_state(name, "POWER_UP", "")
+        for name, state in wanted.items():
+            reason = f"{HOST_REASON}{scope.no_host}" if state == "DRAIN" else ""
+            await slurm.set_node_state(name, state, reason)
+
+
+def _wanted_state(scope: Scope, node: SlurmNode) -> str:
+    """Return the state that Slurm is to give a node; "" for none."""
+    is_absent = node.name in scope.absent
+    if is_absent and scope.no_host:
+        return "" if "DRAIN" in node.states else "DRAIN"
+    if "DRAIN" in node.states and node.reason.startswith(HOST_REASON):
+        return "RESUME"
+    if is_absent and "DOWN" in node.states and START_FAILED in node.reason:
+        return "RESUME"
+    stays = is_absent and scope.always_stays(node.name)
+    return "POWER_UP" if stays and "POWERED_DOWN" in node.states else ""
 
 
 async def _create_nodes(engine: Engine, scope: Scope, view: ClusterView) -> None:

@@ -66,6 +66,8 @@ class Scope:
     """Power states of nodes of elastic sets, by name, as the run began; from the status until `set_power`."""
     start_failure: str = ""
     """Why a worker of an elastic set did not start in this run."""
+    no_host: str = ""
+    """Why nothing new is started on any host; "" where one takes new work."""
     slurm_version: str = ""
     configuration_version: str = ""
     is_recovering: bool = False
@@ -146,6 +148,17 @@ class Scope:
     @property
     def powering_up(self) -> frozenset[str]:
         return frozenset(name for name in self.elastic if name in self.power and self.power[name].is_starting)
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Desired workers that wait for a host that takes new work: they do not run, and are no restarts."""
+        if not self.no_host:
+            return frozenset()
+        ran = {each.name for each in self.cluster.status.nodes if each.HasField("started_at")}
+        may_start = ran - self.powering_up
+        return frozenset(
+            name for name in self.workers if name not in may_start and self.observation.pod(name) is None
+        )
 
     @cached_property
     def seen_powering_up(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterStatus, Condition
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.login_port import closed_message
 from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.types import MAX_MEMBERS, ConditionType, State
+from neocloud.services.slurm.types import MAX_MEMBERS, ConditionType, Reason, State
 
 StateEnum = ClusterStatus.State
 
@@ -109,14 +109,18 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
 
 
 def _elastic_conditions(scope: Scope) -> list[Condition]:
-    """Say why a worker was not started, until one starts."""
+    """Say why a worker was not started, until one starts, or a host takes new work again."""
     kind = ConditionType.ELASTIC_WORKERS
+    if scope.no_host and (scope.absent or scope.powering_up):
+        text = f"{scope.no_host}. Jobs wait for workers that are powered down"
+        return [Condition(type=kind, status="False", reason=Reason.NO_HOST, message=text)]
     if scope.start_failure:
         return [Condition(type=kind, status="False", message=scope.start_failure)]
     running = [name for name in scope.workers.keys() & scope.elastic if not scope.always_stays(name)]
     if any(name in scope.nodes and scope.nodes[name].is_available for name in running):
         return []
-    return [each for each in scope.cluster.status.conditions if each.type == kind]
+    old = [each for each in scope.cluster.status.conditions if each.type == kind]
+    return [each for each in old if each.reason != Reason.NO_HOST]
 
 
 def _set_controllers(status: ClusterStatus, scope: Scope) -> None:
