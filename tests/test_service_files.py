@@ -45,6 +45,7 @@ OTHERS = {
         "check_records.py": "what judgements in all pools say of checks: the reconciler uses it",
         "verdicts.py": "the API of failing verdicts and judgements",
         "incidents.py": "the API of drains by the controller, and of certificates",
+        "job_events.py": "the events of workers in words for their tenants",
         "descriptions.py": "the API of labels, places and parts of nodes",
         "credits.py": "what of a cluster is not charged, for billing",
         "metrics.py": "what /metrics tells of nodes",

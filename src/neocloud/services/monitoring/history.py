@@ -6,6 +6,7 @@ and no other page of the store (export, import, deletion, federation) is ever as
 """
 
 import json
+import math
 import re
 import ssl
 from collections import Counter
@@ -98,8 +99,12 @@ class MetricsHistory:
             raise MetricsUnknown(error.message) from error
         if status != HTTPStatus.OK:
             raise MetricsUnknown(f"The store of metrics refuses the query with status {status}.")
-        found = json.loads(answer)["data"]["result"]
-        return [Sample(each["metric"], float(each["value"][1])) for each in found]
+        try:
+            found = json.loads(answer)["data"]["result"]
+            samples = [Sample(each["metric"], float(each["value"][1])) for each in found]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise MetricsUnknown("The store of metrics gives an answer that cannot be read.") from error
+        return [each for each in samples if math.isfinite(each.value)]
 
     @contextmanager
     def _counted(self, project_id: str) -> Iterator[None]:
