@@ -113,14 +113,18 @@ async def test_a_workload_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 async def test_an_endpoint_whose_pod_is_lost_goes_on(tmp_path: Path) -> None:
     engine = FakeEngine(cpus=8, memory_mib=32 * 1024)
-    async with cloud_in_process(tmp_path, engine) as cloud:
+    async with cloud_in_process(tmp_path, engine, overrides=hosts_of(tmp_path)) as cloud:
         made = await create_endpoint(cloud, endpoint_spec())
         await cloud.until(made, "RUNNING")
-        await set_drained(cloud.running.store, "gpu-1", parent=cloud.tenant_id)
+        store = cloud.running.store
+        await ensure_host_pool(store, SystemClock())
+        await until(lambda: is_known(store, "gpu-1"), seconds=20)
+        await cloud.call(f"{NODES}/Drain", id="gpu-1", reason="new firmware")
+        await until(lambda: written_as_drained(store, "gpu-1"), seconds=20)
     assert engine.world.take(cloud.reference(made)) is not None, "while the control plane is down"
-    async with cloud_in_process(tmp_path, engine) as cloud:
+    async with cloud_in_process(tmp_path, engine, overrides=hosts_of(tmp_path)) as cloud:
         await until(lambda: [*engine.world.pods_of(made)], seconds=20)
-        await cloud.until(made, "RUNNING")
+        assert await written_as_drained(cloud.running.store, "gpu-1")
 
 
 async def test_fine_tuning_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
