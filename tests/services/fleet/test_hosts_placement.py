@@ -111,7 +111,9 @@ async def test_a_workload_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await cloud.until(await refused_then_waiting(cloud, create, monkeypatch), "COMPLETED")
 
 
-async def test_an_endpoint_whose_pod_is_lost_goes_on(tmp_path: Path) -> None:
+async def test_an_endpoint_whose_pod_is_lost_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neocloud.services.fleet.node_agents.ASK_AGAIN", 0.2)
+    monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.RESYNC_SECONDS", 0.2)
     engine = FakeEngine(cpus=8, memory_mib=32 * 1024)
     async with cloud_in_process(tmp_path, engine, overrides=hosts_of(tmp_path)) as cloud:
         made = await create_endpoint(cloud, endpoint_spec())
