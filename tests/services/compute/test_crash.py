@@ -26,6 +26,7 @@ from neocloud.testing.crash import CrashStory, crash_everywhere
 from neocloud.testing.waiting import FakeClock
 from tests.services.compute import network
 from tests.services.compute.cloud import boot_disk, instance_spec
+from tests.services.fleet.hosts import set_drained
 
 ID, PROJECT = "computeinstance-e00crash", "project-e00tests"
 SETTINGS: Any = SimpleNamespace(
@@ -126,6 +127,45 @@ class MachineStory:
         await self.store.write(lambda tx: tx.update(replace(row, **columns)))
 
 
+@dataclass
+class DrainedHostStory(MachineStory):
+    """What ran on a host goes on while it is drained, also after its pod was lost; what is new waits."""
+
+    is_drained: bool = False
+
+    @classmethod
+    async def new(cls) -> CrashStory:
+        story = await super().new()
+        assert isinstance(story, DrainedHostStory)
+        story.actions = (
+            *(story.create, story.lose_its_pod_while_drained, story.stop, story.start),
+            *(story.release, story.stop, story.drain, story.start, story.delete),
+        )
+        return story
+
+    async def drain(self) -> None:
+        self.is_drained = True
+        await set_drained(self.store, "gpu-1", parent=PROJECT)
+
+    async def release(self) -> None:
+        self.is_drained = False
+        await set_drained(self.store, parent=PROJECT)
+
+    async def lose_its_pod_while_drained(self) -> None:
+        """As when the control plane dies between the end of a pod and the next one, or the power fails."""
+        await self.drain()
+        assert self.engine.world.take(Reference("Pod", ID, ID)) is not None
+        await self._change(state="RUNNING")  # nobody has looked yet
+
+    async def is_converged(self) -> bool:
+        row = await self._row()
+        if row is not None and row.state == "STARTING" and self.is_drained:
+            states = [entry.state for entry in await self.store.read(lambda tx: tx.history(resource_id=ID))]
+            return states[-2:] == ["STOPPED", "STARTING"]
+        has_pod = self.engine.world.pods.keys() == {Reference("Pod", ID, ID)}
+        return await super().is_converged() and (row is None or (row.state == "RUNNING") == has_pod)
+
+
 SPOT, WEB = "computeinstance-e00spot", "computeinstance-e00web"
 
 
@@ -205,6 +245,10 @@ class PreemptionStory(MachineStory):
 
 async def test_a_preemption_survives_a_worker_that_dies_at_any_moment() -> None:
     assert await crash_everywhere(PreemptionStory.new, rounds=12) > 12
+
+
+async def test_a_machine_on_a_drained_host_survives_a_worker_that_dies_at_any_moment() -> None:
+    assert await crash_everywhere(DrainedHostStory.new, rounds=12) > 12
 
 
 async def test_a_worker_that_dies_at_any_moment_leaves_nothing_wrong() -> None:

@@ -21,6 +21,8 @@ from neocloud.services.slurm.access import SlurmFactory
 from neocloud.testing.waiting import until
 from tests import control_plane
 from tests.services.ai.cloud import cloud_in_process
+from tests.services.ai.test_endpoints import create as create_endpoint
+from tests.services.ai.test_endpoints import spec as endpoint_spec
 from tests.services.ai.test_jobs import create as create_workload
 from tests.services.compute.cloud import boot_disk, instance_spec, machine_cloud
 from tests.services.fleet.hosts import FakeHosts, is_known, set_drained, written_as_drained
@@ -107,6 +109,24 @@ async def test_a_workload_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             return await create_workload(cloud, name, container_command="true")
 
         await cloud.until(await refused_then_waiting(cloud, create, monkeypatch), "COMPLETED")
+
+
+async def test_an_endpoint_whose_pod_is_lost_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neocloud.services.fleet.node_agents.ASK_AGAIN", 0.2)
+    monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.RESYNC_SECONDS", 0.2)
+    engine = FakeEngine(cpus=8, memory_mib=32 * 1024)
+    async with cloud_in_process(tmp_path, engine, overrides=hosts_of(tmp_path)) as cloud:
+        made = await create_endpoint(cloud, endpoint_spec())
+        await cloud.until(made, "RUNNING")
+        store = cloud.running.store
+        await ensure_host_pool(store, SystemClock())
+        await until(lambda: is_known(store, "gpu-1"), seconds=20)
+        await cloud.call(f"{NODES}/Drain", id="gpu-1", reason="new firmware")
+        await until(lambda: written_as_drained(store, "gpu-1"), seconds=20)
+    assert engine.world.take(cloud.reference(made)) is not None, "while the control plane is down"
+    async with cloud_in_process(tmp_path, engine, overrides=hosts_of(tmp_path)) as cloud:
+        await until(lambda: [*engine.world.pods_of(made)], seconds=20)
+        assert await written_as_drained(cloud.running.store, "gpu-1")
 
 
 async def test_fine_tuning_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

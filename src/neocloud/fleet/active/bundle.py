@@ -15,7 +15,7 @@ import neocloud
 from neocloud.fleet.active.catalogue import FILE
 
 MODULES = (
-    *("fleet/actions.py", "fleet/events.py", "fleet/parts.py"),
+    *("fleet/actions.py", "fleet/events.py", "fleet/gpu_use.py", "fleet/parts.py"),
     *(f"fleet/agent/{name}.py" for name in ("document", "found", "child", "tree")),
 )
 NOT_PACKED = frozenset({"bundle.py", "cohort.py", "pairing.py", "schedule.py"})

@@ -168,6 +168,8 @@ class MachineScope:
     observation: Observation
     starting_since: datetime
     """When the current start began; now, if none is under way."""
+    has_run: bool = False
+    """Whether it has run since a request started it, also where its pod was lost meanwhile."""
     disks: list[Resource] = field(default_factory=list)
     """The boot disk first. Found by a step, like all that follows."""
     disk_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -235,6 +237,7 @@ async def read_scope(context: Context, engine: Engine, store: Store) -> MachineS
             runtime=read_runtime_state(tx, instance_id),
             observation=Observation(),
             starting_since=_starting_since(tx, context.resource, context.now),
+            has_run=_has_run(tx, context.resource),
             detaching=detaching,
             detaching_names={row.id: row.name for row in map(tx.get, detaching) if row is not None},
             waiting_ids=frozenset(waiting_for(tx, instance_id)),
@@ -275,6 +278,15 @@ def _starting_since(tx: Transaction, row: Resource, now: datetime) -> datetime:
     if row.state != InstanceState.STARTING:
         return now
     return start_of_last(tx.history(resource_id=row.id), InstanceState.STARTING) or now
+
+
+def _has_run(tx: Transaction, row: Resource) -> bool:
+    """Read it from the state history: a start by a request comes after a stop, or is the first."""
+    if row.state != InstanceState.STARTING:
+        return row.state == InstanceState.RUNNING
+    history = reversed(tx.history(resource_id=row.id))
+    before = next((entry.state for entry in history if entry.state != InstanceState.STARTING), "")
+    return before == InstanceState.RUNNING
 
 
 def start_of_last(history: Sequence[HistoryEntry], state: str) -> datetime | None:
