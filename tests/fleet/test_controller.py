@@ -7,6 +7,7 @@ import pytest
 
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
+from neocloud.fleet.breakers import Breakers, Trip
 from neocloud.fleet.controller import Fleet, Plan, decide
 from neocloud.fleet.events import OURS, Phase, Scope, Status, Suite
 from neocloud.fleet.limits import DAY, HOUR, MINUTE, Limits
@@ -328,3 +329,13 @@ def test_what_others_drained_is_left_alone() -> None:
     site.add(e.DrainReleased(site.now, "n0", "alice"))
     assert isinstance(site.decide(1).decisions[0].event, e.StepStarted)
     assert not any(hold.owner == OURS for hold in site.fleet.nodes["n1"].holds)
+
+
+def test_a_breaker_that_stays_for_years_does_not_grow_with_each_drain() -> None:
+    found = Breakers(Limits())
+    found.trips["check", "c"] = Trip(0.0)
+    for number in range(1000):
+        found._canary(("check", "c"), f"n{number % 5}", number * 3600.0)
+    canaries = found.trips["check", "c"].canaries
+    assert {node for node, _ in canaries} == {f"n{number}" for number in range(5)} and len(canaries) < 20
+    assert canaries[-1] == ("n4", 999 * 3600.0)

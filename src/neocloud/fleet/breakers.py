@@ -118,7 +118,10 @@ class Breakers:
     def _canary(self, key: Key, node: str, at: float) -> None:
         trip = self.trips.get(key)
         if trip is not None:
-            self.trips[key] = replace(trip, canaries=(*trip.canaries, (node, at)))
+            # An older one of the same node counts for nothing: a breaker of a check may stay for years.
+            waiting = at - self.limits.cool_down
+            kept = (each for each in trip.canaries if each[0] != node or each[1] > waiting)
+            self.trips[key] = replace(trip, canaries=(*kept, (node, at)))
 
     def _canary_ended(self, key: Key, node: str, at: float, *, is_good: bool) -> None:
         trip = self.trips.get(key)

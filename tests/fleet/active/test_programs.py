@@ -3,11 +3,13 @@
 import contextlib
 import importlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -21,7 +23,8 @@ from neocloud.fleet.active.catalogue import GOLDEN, catalogue, named, suite_chec
 from neocloud.fleet.active.jobs import running_job
 from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import decode
-from neocloud.fleet.active.run import GPU_PROGRAMS, Runner
+from neocloud.fleet.active.run import GPU_PROGRAMS, NICE, Runner
+from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.agent.found import Found
 from neocloud.fleet.events import Status, Suite, Verdict
@@ -37,6 +40,7 @@ def runner(folder: Path, **more) -> Runner:
 def usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside other tests on all processors, programs of the lowest priority would not end in time."""
     monkeypatch.setattr("neocloud.fleet.active.run.NICE", 0)
+    monkeypatch.setattr("neocloud.fleet.active.run.BUSY_SHARE", 9.0)
 
 
 def test_the_known_work_has_the_golden_hash() -> None:
@@ -114,6 +118,86 @@ def test_a_program_that_hangs_is_ended_and_unknown(tmp_path: Path) -> None:
     ran = runner(tmp_path, programs={"cpu_sdc": lambda folder: time.sleep(60)}).run([check])
     (verdict,) = ran.document.verdicts
     assert verdict.status is Status.UNKNOWN and "did not answer within" in verdict.sample
+
+
+def stopped(folder: Path) -> Found:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return Found()
+
+
+def spinning(folder: Path) -> Found:
+    while True:
+        pass
+
+
+def hanging(folder: Path) -> Found:
+    threading.Event().wait()
+    return Found()
+
+
+@pytest.mark.parametrize(("program", "is_busy"), [(stopped, True), (spinning, False), (hanging, False)])
+def test_a_program_that_gets_no_processor_is_not_run_and_one_that_takes_too_long_unknown(
+    tmp_path: Path, program: Callable[[Path], Found], is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process is what one is that the scheduler passes over: it could not have been faster."""
+    monkeypatch.setattr("neocloud.fleet.active.run.BUSY_FACTOR", 3.0 if is_busy else 500.0)
+    check = replace(named("memory_bandwidth"), seconds=0.6)
+    ran = runner(tmp_path, programs={check.name: program}).run([check])
+    if is_busy:
+        (left_out,) = ran.document.not_run
+        assert left_out.why.startswith("busy: it waited ") and not ran.document.verdicts
+    else:
+        (verdict,) = ran.document.verdicts
+        assert verdict.status is Status.UNKNOWN and "did not answer within 0.6 s" in verdict.sample
+
+
+def test_a_program_that_shares_its_processor_is_seen_to_wait() -> None:
+    processor = min(os.sched_getaffinity(0))
+
+    def work() -> Found:
+        os.sched_setaffinity(0, {processor})
+        os.nice(NICE)
+        until = time.process_time() + 0.3
+        while time.process_time() < until:
+            pass
+        return Found()
+
+    other = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-S", "-c", other, f"{processor}"]) as neighbour:
+        try:
+            (outcome,) = Children().run([Job("work", work, 20.0, 60.0)])
+        finally:
+            neighbour.kill()
+    assert outcome.found is not None and outcome.waited_s > 0.2 * outcome.seconds, outcome
+
+
+def test_what_was_measured_beside_others_load_fails_nothing_and_is_compared_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neocloud.fleet.active.run.BUSY_SHARE", 0.2)
+    of, place, limit = runner(tmp_path), Place("a", "b", 1.0), 0.5
+
+    def judged(name: str, value: float, waited_s: float) -> tuple[Verdict | NotRun, int]:
+        found, measured = Found(), list[Measured]()
+        found.read(name, "", value, "", unit=named(name).unit)
+        outcome = Outcome(name, found, seconds=10.0, waited_s=waited_s)
+        return of._judged(named(name), outcome, place, measured), len(measured)
+
+    slow, kept = judged("memory_bandwidth", limit / 2, 5.0)
+    assert (
+        isinstance(slow, NotRun) and slow.why == "busy: it waited 5.0 of 10.0 s for a processor" and not kept
+    )
+    fast, kept = judged("memory_bandwidth", limit * 2, 5.0)
+    assert isinstance(fast, Verdict) and fast.status is Status.PASS and not kept
+    slow, kept = judged("memory_bandwidth", limit / 2, 1.0)
+    assert isinstance(slow, Verdict) and slow.status is Status.FAIL and kept == 1
+    wrong, kept = judged("cpu_sdc", 1.0, 9.0)
+    assert isinstance(wrong, Verdict) and wrong.status is Status.FAIL, "load makes no bit wrong"
+
+
+def test_checks_that_the_time_of_a_run_does_not_reach_are_not_begun(tmp_path: Path) -> None:
+    (left_out,) = runner(tmp_path, until=time.monotonic()).run([named("cpu_sdc")]).document.not_run
+    assert left_out.why == "busy: the others took the time of the run"
 
 
 def test_a_job_that_starts_ends_the_check_and_those_after_it(tmp_path: Path) -> None:
@@ -222,7 +306,9 @@ def start_program(*arguments: str, token: str = "") -> subprocess.Popen[bytes]:
 def test_two_programs_reduce_with_gloo_and_find_the_sums_right(tmp_path: Path, monkeypatch) -> None:
     """Two processes of this host, each with the torch of the tests."""
     pytest.importorskip("torch")
-    own = "from neocloud.fleet.active import __main__ as m, all_reduce, run; run.NICE = 0; "
+    own = (
+        "from neocloud.fleet.active import __main__ as m, all_reduce, run; run.NICE = 0; run.BUSY_SHARE = 9; "
+    )
     own += "all_reduce.SECONDS = 0.2; all_reduce.NUMBERS = 1 << 16; "
     own += "m.ONE_AT_A_TIME += str(__import__('os').getpid()); from neocloud"
     monkeypatch.setattr(f"{__name__}.LOADER", LOADER.replace("from neocloud", own, 1))

@@ -452,3 +452,15 @@ def test_pairs_count_for_the_coverage_like_checks_of_one_node() -> None:
     assert is_covered(node, 60.0), "it has nobody to be measured with"
     assert not is_covered(replace(node, paired={}), 60.0)
     assert oldest_answer(replace(node, paired=dict.fromkeys(PAIRS, 40.0))) == 40.0
+
+
+def test_a_busy_host_gives_no_answer_and_is_asked_again() -> None:
+    said = [NotRun("cpu_sdc", "busy: it waited 9.0 of 10.0 s for a processor"), NotRun("gpu_gemm", "no GPU")]
+    node = NodeRuns()
+    node.take(Run("n", "b", 10.0, Report(Document("n", "b", 1.0, 1.0, [], said))))
+    assert node.answered == {"gpu_gemm": 10.0} and node.unfinished == 1
+    assert node.problem == "cpu_sdc: busy: it waited 9.0 of 10.0 s for a processor"
+    pairs = PairRuns()
+    said = [NotRun("pair_bandwidth", "busy: it waited"), NotRun("pair_nccl_all_reduce", "no GPU")]
+    pairs.take(PairRun(("a", "b"), ("1", "1"), 10.0, Report(Document("a", "b", 1.0, 1.0, [], said))))
+    assert set(pairs.answered({"a": "1", "b": "1"}, {}, 20.0)["b"]) == {"pair_nccl_all_reduce"}

@@ -25,6 +25,8 @@ from neocloud.fleet.events import Suite
 MOST_SECONDS = 3600
 ONE_AT_A_TIME = "\0neocloud-active-checks"
 """An address that one process of a node can have: two runs would measure each other."""
+REPORT_SECONDS = 5.0
+"""For the report, before the run is ended."""
 STOP_SECONDS = 1.0
 """For the end of a server."""
 
@@ -90,6 +92,7 @@ def _runner(given: argparse.Namespace, partner: pair.Partner | None = None) -> R
         folder=Path(given.folder),
         stop=running_job if given.stop_for_jobs else lambda: "",
         partner=partner,
+        until=time.monotonic() + given.most_seconds - REPORT_SECONDS,
         gives_way=given.stop_for_jobs,
     )
 

@@ -13,6 +13,9 @@ from neocloud.fleet.agent.document import LONGEST_TEXT, NotRun
 from neocloud.fleet.events import Status, Verdict
 
 SIGNS = {Better.HIGHER: ">=", Better.LOWER: "<=", Better.EQUAL: "=="}
+BUSY = "busy: "
+"""How a reason begins of a check that got too little of a processor: it says nothing of the node, and is
+repeated."""
 MOST_SHOWN = 8
 """Devices in one sample; the worst come first."""
 
@@ -40,6 +43,10 @@ class Place:
     host: str
     boot: str
     at: float
+
+
+def is_busy(left_out: NotRun) -> bool:
+    return left_out.why.startswith(BUSY)
 
 
 def judge(check: ActiveCheck, measured: Sequence[Measured], place: Place, run: str) -> Verdict | NotRun:

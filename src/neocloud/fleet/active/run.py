@@ -3,6 +3,7 @@
 
 import importlib
 import importlib.util
+import math
 import os
 import secrets
 import shutil
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from neocloud.fleet.active import cpu, dcgm, pair
-from neocloud.fleet.active.catalogue import ActiveCheck
-from neocloud.fleet.active.judge import Measured, Place, judge, plain, verdict
+from neocloud.fleet.active.catalogue import ActiveCheck, Better
+from neocloud.fleet.active.judge import BUSY, Measured, Place, judge, plain, verdict
 from neocloud.fleet.active.report import LONGEST_NOTE, Report
 from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.document import LONGEST_NAME, Document, NotRun
@@ -23,6 +24,10 @@ from neocloud.fleet.agent.tree import Tree
 from neocloud.fleet.events import Status, Verdict
 
 NICE = 19
+BUSY_FACTOR = 3.0
+"""How many times its seconds a check may take on a host whose processors others use."""
+BUSY_SHARE = 0.2
+"""A program that waited for a processor in a larger part of its time has measured the others' load."""
 GPU_PROGRAMS = "neocloud.fleet.active.gpu"
 """Module with `measure(name) -> list[tuple[device, value, unit, note]]`."""
 GPU_DEVICES = ("nvidiactl", "nvidia0", "gpu0", "dxg")
@@ -37,6 +42,8 @@ class Runner:
     stop: Callable[[], str]
     partner: pair.Partner | None = None
     """The other node, for checks that need two."""
+    until: float = math.inf
+    """End of the run, by the monotonic clock."""
     gives_way: bool = False
     """Whether `stop` watches for jobs, which must not find a load that this process cannot end."""
     boot: str = field(default_factory=lambda: Tree().boot_id())
@@ -86,9 +93,11 @@ class Runner:
             return NotRun(check.name, plain(why))
         program = self._program(check)
         asked = _StopWatch(self.stop)
-        (outcome,) = self._children.run(
-            [Job(check.name, lambda: _niced(program, folder), check.seconds)], asked
-        )
+        most = min(BUSY_FACTOR * check.seconds, self.until - time.monotonic())
+        if most <= 0:
+            return NotRun(check.name, f"{BUSY}the others took the time of the run")
+        job = Job(check.name, lambda: _niced(program, folder), check.seconds, most)
+        (outcome,) = self._children.run([job], asked)
         if outcome.is_stopped:
             self._preempted, self._stop_took = outcome.why, time.monotonic() - asked.said_at
             return NotRun(check.name, plain(f"It was ended: {outcome.why}"))
@@ -98,6 +107,9 @@ class Runner:
         self, check: ActiveCheck, outcome: Outcome, place: Place, measured: list[Measured]
     ) -> Verdict | NotRun:
         run = secrets.token_hex(4)
+        waited = f"{BUSY}it waited {outcome.waited_s:.1f} of {outcome.seconds:.1f} s for a processor"
+        if outcome.is_late:
+            return NotRun(check.name, waited)
         if outcome.found is None:
             return verdict(check, Status.UNKNOWN, outcome.why, "", "catalogue", place, run)
         if outcome.found.not_run:
@@ -109,8 +121,12 @@ class Runner:
             )
             for each in outcome.found.readings
         ]
-        measured += found
-        return judge(check, found, place, run)
+        said = judge(check, found, place, run)
+        if check.better is Better.EQUAL or outcome.waited_s <= BUSY_SHARE * outcome.seconds:
+            measured += found
+        elif isinstance(said, NotRun) or said.status is not Status.PASS:
+            return NotRun(check.name, waited)
+        return said  # what passes in spite of the load is no value to compare others with
 
     def _reason_against(self, check: ActiveCheck) -> str:
         self._preempted = self._preempted or self.stop()

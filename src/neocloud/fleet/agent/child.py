@@ -6,6 +6,7 @@ one thread and loads no gRPC. It leads a process group, which is killed at its d
 blocked in the kernel cannot be killed: it is left and named, and no second one is started while it lives.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -14,13 +15,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from neocloud.fleet.agent.found import Found, decode, encode
 
 MOST_BYTES = 4 << 20
 KILL_SECONDS = 0.5
 """How long a killed child has to be gone."""
+WATCH_SECONDS = 0.5
+MOST_WATCHED = 64
+"""Processes of a probe."""
 STOP_SECONDS = 0.1
 """How often a run is asked whether it should stop."""
 
@@ -36,6 +41,9 @@ class Job:
     name: str
     run: Callable[[], Found]
     deadline_s: float
+    most_s: float | None = None
+    """If given, the deadline does not count time in which the probe waits for a processor or is stopped, and
+    it is ended after so long at the latest."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,10 @@ class Outcome:
     """Whether its process is still there; `seconds` is for how long."""
     is_stopped: bool = False
     """Whether it was ended since something more important came."""
+    waited_s: float = 0.0
+    """For how long it waited for a processor, or was stopped; watched where `most_s` is given."""
+    is_late: bool = False
+    """Whether it was ended after `most_s`, before it had its deadline's time on a processor."""
 
 
 @dataclass
@@ -59,9 +71,40 @@ class _Child:
     pipe: int
     started: float
     data: bytearray
+    delays: dict[int, float] = field(default_factory=dict[int, float])
+    """Seconds for which each of its processes has waited for a processor."""
+    stopped_s: float = 0.0
+    watched_at: float = 0.0
 
     def age(self) -> float:
         return time.monotonic() - self.started
+
+    @property
+    def waited_s(self) -> float:
+        return max(self.delays.values(), default=0.0) + self.stopped_s
+
+    def watch(self, *, at_once: bool = False) -> None:
+        """Note how long it has waited, twice a second. Where the kernel does not tell, it has not."""
+        now, last = time.monotonic(), self.watched_at or self.started
+        if self.job.most_s is None or (now - last < WATCH_SECONDS and not at_once):
+            return
+        self.watched_at = now
+        for pid in _family(self.pid):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                self.delays[pid] = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        with contextlib.suppress(OSError, IndexError):
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            self.stopped_s += now - last if state in "Tt" else 0.0
+
+    def left(self) -> float:
+        """Return for how long it may run on."""
+        if self.job.most_s is None:
+            return self.job.deadline_s - self.age()
+        return min(self.job.deadline_s - self.age() + self.waited_s, self.job.most_s - self.age())
+
+    @property
+    def is_late(self) -> bool:
+        return self.job.most_s is not None and self.age() - self.waited_s < self.job.deadline_s
 
 
 class Children:
@@ -104,7 +147,11 @@ class Children:
                 outcomes += [replace(each, why=why, is_stopped=True) for each in ended]
                 running.clear()
                 return
-            left = min(child.job.deadline_s - child.age() for child in running.values())
+            for child in running.values():
+                child.watch()
+            left = min(child.left() for child in running.values())
+            if any(child.job.most_s is not None for child in running.values()):
+                left = min(left, WATCH_SECONDS)
             pause = max(0.0, left if stop is None else min(left, STOP_SECONDS))
             ready, _, _ = select.select(list(running), [], [], pause)
             for pipe in ready:
@@ -112,8 +159,11 @@ class Children:
                     outcomes.append(outcome)
                     del running[pipe]
             for pipe, child in list(running.items()):
-                if child.age() >= child.job.deadline_s:
-                    outcomes.append(self._end(child))
+                if child.left() > 0:
+                    continue
+                child.watch(at_once=True)
+                if child.left() <= 0:
+                    outcomes.append(replace(self._end(child), waited_s=child.waited_s, is_late=child.is_late))
                     del running[pipe]
 
     def _read(self, child: _Child) -> Outcome | None:
@@ -127,8 +177,9 @@ class Children:
                 child.job.name, None, f"the probe answers more than {MOST_BYTES:,} bytes", child.age()
             )
         os.close(child.pipe)
+        child.watch(at_once=True)
         _, status = os.waitpid(child.pid, 0)
-        return _ended(child, status)
+        return replace(_ended(child, status), waited_s=child.waited_s)
 
     def _end(self, child: _Child) -> Outcome:
         _kill(child.pid)
@@ -143,6 +194,16 @@ class Children:
         for name, child in list(self._stuck.items()):
             if os.waitpid(child.pid, os.WNOHANG)[0]:
                 del self._stuck[name]
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and those that it started, as far as the kernel tells."""
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError, ValueError):
+            text = Path(f"/proc/{each}/task/{each}/children").read_text()
+            found += [int(child) for child in text.split()[: max(0, MOST_WATCHED - len(found))]]
+    return found
 
 
 def _start(job: Job) -> _Child:

@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from neocloud.fleet.active import catalogue as checks
+from neocloud.fleet.active.__main__ import MOST_SECONDS
 from neocloud.fleet.active.bundle import LOADER, archive
 from neocloud.fleet.active.report import MOST_REPORT_BYTES, Report, decode
+from neocloud.fleet.active.run import BUSY_FACTOR
 from neocloud.fleet.agent.document import DocumentError
 from neocloud.services.fleet.pair_runs import CHECKS as PAIR_CHECKS
 from neocloud.services.fleet.types import plain
@@ -81,7 +83,9 @@ class CheckPrograms:
 
 
 def _seconds(names: Collection[str]) -> float:
-    return GRACE_SECONDS + sum(each.seconds for each in checks.catalogue() if each.name in names)
+    """Return how long a run may take, also where its programs wait for processors."""
+    seconds = sum(each.seconds for each in checks.catalogue() if each.name in names)
+    return min(GRACE_SECONDS + BUSY_FACTOR * seconds, MOST_SECONDS)
 
 
 def _common(worker: str, seconds: float) -> list[str]:

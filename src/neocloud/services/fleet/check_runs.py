@@ -10,7 +10,7 @@ from neocloud.core.store.protocol import Page, Store, Transaction
 from neocloud.fleet import active, agent, fold_json
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
 from neocloud.fleet.active.cohort import LAST, Comparison, Found, compare
-from neocloud.fleet.active.judge import Measured
+from neocloud.fleet.active.judge import Measured, is_busy
 from neocloud.fleet.active.pairing import Meeting
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE, CheckHistory
@@ -55,6 +55,9 @@ class NodeRuns:
         if run.report is not None:
             for each in (*run.report.document.verdicts, *run.report.document.not_run):
                 if isinstance(each, NotRun) and _is_cut_short(each, run.report):
+                    continue
+                if isinstance(each, NotRun) and is_busy(each):
+                    self.problem = self.problem or f"{each.check}: {each.why}"
                     continue
                 self.said[each.check] = (each, run.at, run.boot)
                 if isinstance(each, Verdict) and each.status is Status.UNKNOWN:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from neocloud.fleet.actions import Action
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
 from neocloud.fleet.active.cohort import LAST
-from neocloud.fleet.active.judge import Place, verdict
+from neocloud.fleet.active.judge import Place, is_busy, verdict
 from neocloud.fleet.active.pairing import Blame, Edge, Meeting, Pair, Speeds, blame
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE
@@ -82,7 +82,7 @@ class PairRuns:
         left_out = next((each for each in report.document.not_run if each.check == check.name), None)
         for name in pair:
             self._left_out.pop((check.name, name), None)
-            if left_out is not None and not values:
+            if left_out is not None and not values and not is_busy(left_out):
                 self._left_out[check.name, name] = (NotRun(check.name, plain(left_out.why)), at)
         if said is None and not values:
             return
