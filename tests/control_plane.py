@@ -25,6 +25,7 @@ from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Dependencies
@@ -196,6 +197,7 @@ async def cloud_in_process(
     overrides: ServiceRegistry | None = None,
     images: Mapping[str, Mapping[str, Any]] | None = None,
     composed: Callable[[Settings, Any], Composition] | None = None,
+    collectors: CertificateFiles | None = None,
     **settings: Any,
 ) -> AsyncIterator[Cloud]:
     """Run a control plane; may be entered again on the same home and engine, as after a restart.
@@ -212,6 +214,8 @@ async def cloud_in_process(
         composition = compose(chosen, engine, SystemClock(), overrides)
     else:
         composition = composed(chosen, engine)
+    if collectors is not None:
+        composition = replace(composition, collectors=collectors)
     changes = Changes()
     async with (
         lifecycle.control_plane(changes.noted_in(composition)) as running,

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 
+from neocloud.control_plane.metrics_store import collectors_certificate
 from neocloud.core.callers import scrape_key_file
 from neocloud.core.clock import SystemClock
 from neocloud.services import iam
@@ -72,5 +74,5 @@ class MeasuredCloud(FakeCloud):
 
 @asynccontextmanager
 async def measured_cloud(home: Path) -> AsyncIterator[MeasuredCloud]:
-    async with fake_cloud(home) as running:
+    async with fake_cloud(home, collectors=collectors_certificate(home, datetime.now(UTC))) as running:
         yield MeasuredCloud(**vars(running))

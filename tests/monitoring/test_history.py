@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from neocloud.control_plane.composition import compose, on_emulator
 from neocloud.control_plane.lifecycle import Composition
 from neocloud.control_plane.metrics_store import (
+    collectors_certificate,
     metrics_store,
     stop_metrics_store,
     targets_folder,
@@ -22,6 +24,8 @@ from neocloud.control_plane.metrics_store import (
 )
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
+from neocloud.core.callers import scrape_key_file
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.services.monitoring.history import StoreOfHome
@@ -62,7 +66,7 @@ async def test_what_the_control_plane_tells_is_kept_and_shown_by_project(
     cloud: MeasuredCloud, store: Store
 ) -> None:
     cluster = await cloud.watched_cluster(1, 0)
-    store.collect(control_plane=cloud.running.server.addresses.http)
+    store.collect(control_plane=cloud.running.server.addresses.collectors)
     await store.appears(f'neocloud_fleet_nodes{{cluster="{cluster}",phase="in_service"}} == 1')
     mine = Reader(cloud, cloud.token, cloud.project_id)
     (found,) = await mine.result('neocloud_fleet_nodes{phase="in_service"}')
@@ -218,6 +222,48 @@ async def test_an_exporter_cannot_write_into_another_project(cloud: MeasuredClou
     assert await mine.result(SECRET) == []
 
 
+class Taker:
+    """Listens on the port of a control plane that is down, as any user of the host can."""
+
+    def __init__(self, certificate: CertificateFiles | None) -> None:
+        self._context = certificate.load().context if certificate else None
+        self.heard: list[bytes] = []
+        """What each connection said, after the handshake if there is one; empty where there was none."""
+        self.tried = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tried += 1
+        try:
+            if self._context is not None:
+                await writer.start_tls(self._context)
+            self.heard.append(await asyncio.wait_for(reader.read(65536), 5))
+            forged = f'{SECRET}{{project="project-e00theirs"}} 1\n'
+            head = f"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {len(forged)}\r\n\r\n"
+            writer.write(f"{head}{forged}".encode())
+            await writer.drain()
+        except OSError:  # also of TLS: the store refused the certificate
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("speaks", ["plain", "tls"])
+async def test_who_takes_the_port_of_the_control_plane_learns_no_key_and_is_not_believed(
+    store: Store, tmp_path: Path, speaks: str
+) -> None:
+    """Also with a certificate for the same name, of an authority of its own."""
+    collectors_certificate(store.home, datetime.now(UTC))
+    theirs = collectors_certificate(tmp_path / "theirs", datetime.now(UTC)) if speaks == "tls" else None
+    taker = Taker(theirs)
+    async with await asyncio.start_server(taker.answer, "127.0.0.1", 0) as server:
+        store.collect(control_plane=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await until(lambda: taker.tried >= 3, seconds=40)
+        key = scrape_key_file(store.home).read_text().strip()
+        assert key and not any(key.encode() in each or b"uthorization" in each for each in taker.heard)
+        await store.appears('up{job="control-plane"} == 0')
+    assert await store.query(SECRET) == [], "nor can it write into the series of a project"
+
+
 async def test_the_store_asks_for_its_password_and_has_no_rights(store: Store) -> None:
     async with store.client(with_password=False) as client:
         for path in ("/api/v1/query?query=up", "/metrics", "/api/v1/export", "/vmui/", "/targets", "/flags"):
@@ -273,6 +319,7 @@ async def test_a_cloud_starts_its_store_and_collects_from_itself(
         return replace(
             composition,
             metrics_store=metrics_store(settings),
+            collectors=collectors_certificate(settings.home, datetime.now(UTC)),
             collect=partial(write_scrape_file, settings.home),
         )
 

@@ -1,9 +1,11 @@
 """`/metrics` of the control plane: what it says, and who may read it."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +19,7 @@ from neocloud.core.callers import (
 from neocloud.core.contract import ApiError
 from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.engines.base import Reference
+from neocloud.server import CertificateFolder
 from neocloud.services.slurm.metrics import Queues, node_state
 from tests.monitoring.cloud import MeasuredCloud, measured_cloud
 
@@ -124,6 +127,22 @@ async def test_the_key_opens_nothing_else_and_is_closed_to_others(cloud: Measure
     file = scrape_key_file(cloud.home)
     assert file.stat().st_mode & 0o077 == 0 and file.parent.stat().st_mode & 0o077 == 0
     assert (await cloud.http("/status", authorization=f"Bearer {cloud.scrape_key}")).status_code == 401
+
+
+async def test_the_port_for_collectors_has_a_certificate_and_metrics_alone(cloud: MeasuredCloud) -> None:
+    files = CertificateFolder(cloud.home / "metrics" / "certificate")
+    assert files.server_key.stat().st_mode & 0o077 == 0 and files.authority_key.stat().st_mode & 0o077 == 0
+    at = f"https://localhost:{cloud.running.server.addresses.collectors.rpartition(':')[2]}"
+    key = {"authorization": f"Bearer {cloud.scrape_key}"}
+    trusted = ssl.create_default_context(cafile=str(files.authority))
+    async with httpx.AsyncClient(trust_env=False, verify=trusted) as client:
+        assert "neocloud_store_up" in (await client.get(f"{at}/metrics", headers=key)).text
+        assert (await client.get(f"{at}/metrics")).status_code == 401
+        for path in ("/status", "/healthz", "/neocloud.slurm.v1.ClusterService/List"):
+            assert (await client.get(f"{at}{path}", headers=key)).status_code == 404, path
+    async with httpx.AsyncClient(trust_env=False) as client:
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            await client.get(f"{at}/metrics", headers=key)
 
 
 async def test_a_service_that_breaks_hides_no_other(

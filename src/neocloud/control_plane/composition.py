@@ -29,17 +29,22 @@ from neocloud.control_plane.gateway_supervisor import (
 from neocloud.control_plane.host_agent import LocalHost, stop_host_agent
 from neocloud.control_plane.image_sync import follow_images, load_images
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
-from neocloud.control_plane.metrics_store import metrics_store, stop_metrics_store, write_scrape_file
+from neocloud.control_plane.metrics_store import (
+    collectors_certificate,
+    metrics_store,
+    stop_metrics_store,
+    write_scrape_file,
+)
 from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
-from neocloud.control_plane.tls import certificate_files, gateway_names
+from neocloud.control_plane.tls import certificate_files, gateway_names, keep_certificate
 from neocloud.control_plane.workload_storage import (
     WorkloadStorage,
-    renew_workload_certificate,
     workload_storage,
 )
 from neocloud.core import wire
 from neocloud.core.callers import object_gateway_folder
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry
@@ -182,6 +187,10 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
     host = LocalHost(settings.home, clock)
     try:
         await load_images(settings.home, engine)
+        ensure_storage = partial(storage_access.ensure_certificate, clock)
+
+        def ensure_collectors() -> CertificateFiles:
+            return collectors_certificate(settings.home, clock.now())
 
         async def follow(store: Store) -> None:
             def sync() -> Coroutine[Any, Any, None]:
@@ -190,7 +199,8 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(host.run())
                 tasks.create_task(follow_images(settings.home, engine, sync))
-                tasks.create_task(renew_workload_certificate(storage_access, clock))
+                tasks.create_task(keep_certificate(ensure_storage, "object storage for workloads", clock))
+                tasks.create_task(keep_certificate(ensure_collectors, "/metrics for collectors", clock))
 
         def gateway(api: str) -> GatewayProcess:
             return GatewayProcess.of(
@@ -222,6 +232,7 @@ async def on_podman(settings: Settings) -> AsyncGenerator[Composition, None]:
             gateway=gateway,
             objects=_objects(settings, storage_access),
             metrics_store=store_of_metrics,
+            collectors=await asyncio.to_thread(ensure_collectors),
             collect=partial(write_scrape_file, settings.home),
         )
     finally:

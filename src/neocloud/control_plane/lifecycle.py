@@ -21,6 +21,7 @@ from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
 from neocloud.core.callers import MACHINE_PERMISSION, load_or_make_scrape_key
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock
 from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
@@ -107,6 +108,8 @@ class Composition:
     """Makes the object gateway's process in the same way."""
     metrics_store: Callable[[], "Companion"] | None = None
     """Makes the process of the store of metrics."""
+    collectors: CertificateFiles | None = None
+    """By which collectors on this machine know the control plane; None: they reach it without TLS alone."""
     collect: Callable[[Mapping[str, str]], None] = lambda addresses: None
     """Has the store collect from these addresses, by the name of the job."""
     after_run: Callable[[str], None] = lambda kind: None
@@ -176,7 +179,10 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         started = dict(zip(companions, addresses, strict=True))
         server.gateway_port = gateway.public_port if gateway else 0
         if store_of_metrics is not None:
-            known = {"control-plane": server.addresses.http, "gateway": started[gateway] if gateway else ""}
+            known = {
+                "control-plane": server.addresses.collectors,
+                "gateway": started[gateway] if gateway else "",
+            }
             await asyncio.to_thread(composition.collect, {job: at for job, at in known.items() if at})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
@@ -222,6 +228,7 @@ def _api_server(
         status=status,
         middleware=composition.middleware(store),
         metrics=metrics,
+        collectors=composition.collectors,
     )
 
 
@@ -276,6 +283,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                     s3_tls_port=running.s3_tls_port,
                     listen=settings.listen,
                     https_port=addresses.https_port,
+                    collectors=addresses.collectors,
                     gateway_tls_port=running.server.gateway_port,
                     login_addresses=() if settings.emulator else settings.login_addresses,
                     credentials=first.credentials,

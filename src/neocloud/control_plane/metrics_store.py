@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import yaml
@@ -26,14 +27,18 @@ from neocloud.core.callers import (
     metrics_folder,
     scrape_key_file,
 )
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.core.osfiles import write_file
+from neocloud.server import CertificateFolder, ensure_certificate
 
 RETENTION = "90d"
 CACHE_BYTES = 128 * 1024 * 1024
 SCRAPE_SECONDS = 15
 MOST_SAMPLES = 200_000
 """Of one target at a time; one that has more is not collected."""
+SERVER_NAME = "localhost"
+"""In the certificate of the control plane for collectors."""
 OPERATORS = "operator"
 """The label `project` of what belongs to no project: no project has this id."""
 METRICS_STORE = GatewayKind(
@@ -46,6 +51,19 @@ METRICS_STORE = GatewayKind(
     port_option="--metrics-port",
     tls_port_option="",
 )
+
+
+def collectors_certificate(home: Path, now: datetime) -> CertificateFiles:
+    """Return the certificate of the control plane for collectors on this machine, made or renewed where
+    needed. Its authority is trusted for nothing else. Raises OSError, ServerError."""
+    files = _certificate(home)
+    metrics_folder(home).mkdir(mode=0o700, parents=True, exist_ok=True)  # keys are in it, too
+    ensure_certificate(files.path, (SERVER_NAME,), now)
+    return CertificateFiles(files.server, files.server_key)
+
+
+def _certificate(home: Path) -> CertificateFolder:
+    return CertificateFolder(metrics_folder(home) / "certificate")
 
 
 def scrape_file(home: Path) -> Path:
@@ -133,7 +151,8 @@ def write_scrape_file(home: Path, addresses: Mapping[str, str]) -> None:
     """Have these processes of the cloud collected, by the name of the job, and the operator's own targets.
 
     The store reads the file again by itself. `control-plane` alone is believed in what it says of projects,
-    and is shown its key: whoever took the port of another one learns nothing that opens it.
+    and is shown its key, once it has shown its certificate: any user of the host can take the port of a
+    process that is down, and then learns nothing that opens the control plane, nor is believed.
     """
     jobs: list[dict[str, object]] = []
     for job, address in sorted(addresses.items()):
@@ -145,7 +164,10 @@ def write_scrape_file(home: Path, addresses: Mapping[str, str]) -> None:
         is_control_plane = job == "control-plane"
         key = scrape_key_file(home) if is_control_plane else gateway_scrape_key_file(home)
         entry["authorization"] = {"credentials_file": str(key)}
-        if not is_control_plane:
+        if is_control_plane:
+            trusted = {"ca_file": str(_certificate(home).authority), "server_name": SERVER_NAME}
+            entry |= {"scheme": "https", "tls_config": trusted}
+        else:
             entry["relabel_configs"] = [{"target_label": PROJECT_LABEL, "replacement": OPERATORS}]
         jobs.append(entry)
     jobs.append(

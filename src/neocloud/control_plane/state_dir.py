@@ -69,6 +69,7 @@ def announce(
     s3_tls_port: int = 0,
     listen: Sequence[str] = (),
     https_port: int = 0,
+    collectors: str = "",
     gateway_tls_port: int = 0,
     login_addresses: Sequence[str] = (),
 ) -> None:
@@ -76,7 +77,7 @@ def announce(
     ids = {"tenant-id": tenant_id, "project-id": project_id}
     write_file(settings.credentials_file, json.dumps({**credentials, "endpoint": grpc, **ids}, indent=2))
     ready = {"pid": os.getpid(), "version": __version__, "tenant_id": tenant_id, "project_id": project_id}
-    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector}
+    addresses = {"grpc": grpc, "http": http, "tls": tls, "redirector": redirector, "collectors": collectors}
     write_file(settings.addresses_file, json.dumps({**addresses, "https_port": https_port}, indent=2))
     public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
     public |= {"gateway_tls_port": gateway_tls_port, "s3": s3, "s3_tls_port": s3_tls_port}

@@ -97,6 +97,17 @@ async def renew_certificate(
         last_problem = problem
 
 
+async def keep_certificate(ensure: Callable[[], object], whose: str, clock: Clock) -> None:
+    """Make or renew a certificate that is no other's business before it ends. A failure is tried again. Never
+    returns."""
+    while True:
+        await clock.sleep(RENEWAL_CHECK_SECONDS)
+        try:
+            await asyncio.to_thread(ensure)
+        except (OSError, ServerError) as error:
+            logger.warning("The certificate of %s is not renewed: %s", whose, error)
+
+
 def certificate_files(settings: Settings) -> tuple[Path, Path]:
     """Return the files of the certificate and its key that TLS ports present."""
     if settings.tls_certificate and settings.tls_key:

@@ -7,7 +7,6 @@ no network of the host or of a tenant. The certificate is signed by an authority
 name: nodes of tenants need not trust the authority of the API, and it is the same whoever signed for the API.
 """
 
-import logging
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -16,12 +15,9 @@ from neocloud.control_plane.object_settings import STORAGE_SERVICE, storage_host
 from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
 from neocloud.engines.base import PlatformService
-from neocloud.server import CertificateFolder, ServerError, ensure_certificate
-
-logger = logging.getLogger(__name__)
+from neocloud.server import CertificateFolder, ensure_certificate
 
 PORT = 443
-RENEWAL_CHECK_SECONDS = 24 * 3600.0
 _FIRST = IPv4Address("169.254.255.1")
 
 
@@ -61,13 +57,3 @@ def workload_storage(settings: Settings, clock: Clock) -> WorkloadStorage:
     storage = WorkloadStorage(service, CertificateFolder(settings.certificate_folder / "workloads"))
     storage.ensure_certificate(clock)
     return storage
-
-
-async def renew_workload_certificate(storage: WorkloadStorage, clock: Clock) -> None:
-    """Renew the certificate before it ends. A failure is tried again. Never returns."""
-    while True:
-        await clock.sleep(RENEWAL_CHECK_SECONDS)
-        try:
-            storage.ensure_certificate(clock)
-        except (OSError, ServerError) as error:
-            logger.warning("The certificate of object storage for workloads is not renewed: %s", error)

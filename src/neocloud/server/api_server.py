@@ -63,6 +63,8 @@ class Addresses:
     """The CONNECT proxy for clients that cannot be told a domain; "" when it is off."""
     https_port: int = 0
     """JSON over TLS, on the addresses for other machines; 0 when there are none."""
+    collectors: str = ""
+    """`/metrics` over TLS on this machine; "" where nobody collects."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,10 @@ class ApiServer:
         status: StatusReport | None = None,
         middleware: Middleware = no_middleware,
         metrics: MetricsPage | None = None,
+        collectors: CertificateFiles | None = None,
     ) -> None:
+        """`collectors`: the certificate by which collectors on this machine know the server before they show
+        it their key."""
         kinds, defaults = kinds_of(services), defaults_of(services)
         runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, defaults)
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), middleware)
@@ -118,6 +123,7 @@ class ApiServer:
         self._files: CertificateFiles | None = None
         if tls is not None:
             self._files = CertificateFiles(tls.certificate.chain_file, tls.certificate.key_file)
+        self._collectors = collectors
         self._last = last or Addresses("", "")
         """Where a server of this cloud listened before: its ports are preferred where any will do."""
         self._redirector: Redirector | None = None
@@ -168,6 +174,8 @@ class ApiServer:
             opened.append(near)
             far = self._listen_beyond_loopback()
             opened += far
+            collected = self._listen_for_collectors()
+            opened += collected
             server = _grpc_server(self._pipeline)
             grpc_port = _take_port(
                 grpc_port, self._last.grpc, lambda port: _bind(server, LOOPBACK, port, None)
@@ -182,11 +190,14 @@ class ApiServer:
         try:
             if far:
                 self._http.append(HttpServer(self._json.application(self._discovery), far, self._files))
+            if collected:
+                page = self._json.collectors_application()
+                self._http.append(HttpServer(page, collected, self._collectors))
             for each in self._http:
                 await each.start()
         except ServerError:
             await self.stop(0)
-            close_all(far)  # `stop` does not know them if no HttpServer could be made
+            close_all([*far, *collected])  # `stop` does not know them if no HttpServer could be made
             raise
         self._addresses = Addresses(
             f"{LOOPBACK}:{grpc_port}",
@@ -194,6 +205,7 @@ class ApiServer:
             tls_address,
             redirector_address,
             far[0].getsockname()[1] if far else 0,
+            f"{LOOPBACK}:{collected[0].getsockname()[1]}" if collected else "",
         )
         store, clock = self._dependencies.store, self._dependencies.clock
         days = getattr(self._dependencies.settings, "audit_days", KEEP_EVENTS_FOR.days)
@@ -211,6 +223,11 @@ class ApiServer:
             return []
         last = f":{self._last.https_port}"
         return _take_port(public.https_port, last, lambda port: listen_on(public.addresses, port))
+
+    def _listen_for_collectors(self) -> list[socket.socket]:
+        if self._collectors is None:
+            return []
+        return [_take_port(0, self._last.collectors, lambda port: listen(LOOPBACK, port))]
 
     def _limit_connections(self, tls_address: str) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what limits connections of other machines to gRPC; plain text is for this machine alone."""

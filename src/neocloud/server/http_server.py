@@ -107,6 +107,11 @@ class JsonFront:
         ]
         return Starlette(routes=routes, middleware=[Middleware(KnownHostsOnly, names=self._names)])
 
+    def collectors_application(self) -> Starlette:
+        """Return what collectors of metrics reach, and nothing else."""
+        routes = [Route("/metrics", self._read_metrics, methods=["GET"])] if self._metrics else []
+        return Starlette(routes=routes, middleware=[Middleware(KnownHostsOnly, names=self._names)])
+
     async def _health(self, request: Request) -> Response:
         state = "ready" if self.is_ready else "starting"
         return JSONResponse(

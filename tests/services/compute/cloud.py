@@ -13,7 +13,7 @@ from neocloud.core.clock import SystemClock
 from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.services import compute, iam, operator
+from neocloud.services import billing, compute, iam, operator
 from tests import control_plane
 from tests.services.compute import network
 
@@ -110,7 +110,7 @@ def _composition(settings: Settings, engine: FakeEngine) -> lifecycle.Compositio
         settings=settings,
         engine=engine,
         clock=clock,
-        services=(iam.SERVICE, compute.SERVICE, network.SERVICE, operator.SERVICE),
+        services=(iam.SERVICE, compute.SERVICE, network.SERVICE, operator.SERVICE, billing.SERVICE),
         bootstrap=bootstrap,
         authenticator=lambda store: iam.StoreAuthenticator(store, clock),
         authorizer=lambda store: iam.StoreAuthorizer(store, clock),

@@ -121,6 +121,26 @@ async def test_machines_stop_at_its_time_and_those_that_recover_start_after_it(c
     assert not await has_event(cloud, recovers)
 
 
+async def seconds_used(cloud: Cloud, of: str) -> int:
+    """Return the seconds of usage of machines or of disks, by what their SKUs begin with."""
+    found = await cloud.call("neocloud.billing.v1.UsageService/ListUsage", parent_id=cloud.project_id)
+    return sum(each.seconds for each in found.items if each.sku.startswith(of))
+
+
+async def test_a_machine_is_not_charged_while_maintenance_keeps_it_stopped(cloud: Cloud) -> None:
+    """So nothing has to be credited. Its disks are charged as those of any stopped machine."""
+    web = await machine(cloud, "web")
+    await until(lambda: seconds_used(cloud, "cpu-local"), seconds=20)
+    maintenance = await announced(cloud)
+    await cloud.until(web, "STOPPED")
+    charged, disks = await seconds_used(cloud, "cpu-local"), await seconds_used(cloud, "disk")
+    await until(lambda: seconds_used(cloud, "disk"), holds=lambda seconds: seconds >= disks + 2, seconds=20)
+    assert await seconds_used(cloud, "cpu-local") == charged > 0
+    await ended(cloud, maintenance)
+    await cloud.until(web, "RUNNING")
+    await until(lambda: seconds_used(cloud, "cpu-local"), holds=lambda seconds: seconds > charged, seconds=20)
+
+
 async def test_nothing_is_created_on_a_host_under_maintenance(cloud: Cloud) -> None:
     maintenance = await announced(cloud)
     await cloud.until(maintenance, "UNDER_WAY")

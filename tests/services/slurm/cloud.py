@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
@@ -43,6 +44,7 @@ async def fake_cloud(
     faults: Faults | None = None,
     engine: Callable[..., FakeEngine] = FakeEngine,
     others: ServiceRegistry | None = None,
+    collectors: CertificateFiles | None = None,
 ) -> AsyncIterator[FakeCloud]:
     world = world or FakeWorld()
     slurm = FakeSlurm(world)
@@ -51,5 +53,6 @@ async def fake_cloud(
         engine(world, faults=faults, responder=slurm.respond),
         overrides=(others or ServiceRegistry()).add(SlurmFactory, slurm.connect),
         images={"slurm": {"name": "slurm"}},
+        collectors=collectors,
     ) as cloud:
         yield FakeCloud(**vars(cloud), slurm=slurm)
