@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neocloud.fleet.agent import carry, gpu_use_json
-from neocloud.fleet.agent.document import DocumentError
+from neocloud.fleet.agent.document import DocumentError, decode
 from neocloud.fleet.agent.gpu_use_json import GpusSaid
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
 from neocloud.fleet.events import Status
@@ -86,7 +86,9 @@ def test_without_nvml_nothing_is_said(node: Node) -> None:
 
 def test_gpm_that_hangs_takes_no_check_with_it(node: Node) -> None:
     node.gpus("tensor 45", "tensor 45\nhang nvmlGpmSampleGet", *[""] * 6)
-    verdicts = node.verdicts()
+    command = node.command("check", "--seconds", "0", "--pod")
+    ran = subprocess.run(command, env=node.environment, capture_output=True, check=True, timeout=60)
+    verdicts = {each.check: each for each in decode(ran.stdout, host="node-1").verdicts}
     assert verdicts["probe.gpu_use"].status is Status.UNKNOWN
     assert verdicts["probe.gpu_use"].sample == "the probe did not answer within 10 s and was ended"
     assert verdicts["probe.gpus"].status is Status.PASS and verdicts["gpu_lost"].status is Status.PASS

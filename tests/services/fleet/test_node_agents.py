@@ -15,12 +15,14 @@ import pytest
 
 from neocloud.core.store.event_log import LogEvent
 from neocloud.fleet import events as e
-from neocloud.fleet.agent import carry, document, hardware
+from neocloud.fleet.agent import carry, document, gpu_use_json, hardware
 from neocloud.fleet.agent.document import Document, NotRun
+from neocloud.fleet.agent.gpu_use_json import GpusSaid
 from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Phase, Status, Verdict
+from neocloud.fleet.gpu_use import GpuUse
 from neocloud.fleet.lifecycle import Attempt, NodeState
 from neocloud.fleet.parts import Part, Reader
 from neocloud.services.fleet.node_agents import AGENT, OF_PODS, NodeAgents
@@ -159,6 +161,21 @@ async def test_each_change_is_given_in_order_and_acknowledged_once_it_is_recorde
     found = await look(agents)
     assert pod.asked[-1][0] == 2 and pod.spool.has_acknowledged()
     assert of(found, "mount_missing") == [Status.PASS]
+
+
+async def test_the_use_of_gpus_is_told_for_two_minutes_and_not_of_an_earlier_start(pod: Pod) -> None:
+    agents, gpus = source(pod), [GpuUse(0, "NVIDIA H100 80GB HBM3", {"power": 600.0})]
+    said = gpu_use_json.to_json(GpusSaid(pod.now - 30.0, gpus, "a stand-in"))
+    pod.writes()
+    (pod.base / "last" / gpu_use_json.FILE).write_text(json.dumps(said))
+    await look(agents)
+    read_at = agents._agents["c", "worker-0"].gpus_at
+    assert agents.gpu_use("c", "worker-0", read_at + 119.0) == (gpus, True)
+    assert agents.gpu_use("c", "worker-0", read_at + 121.0) == ((), False), "its agent does not answer"
+    assert agents.gpu_use("another", "worker-0", read_at) == ((), False)
+    pod.is_installed = False
+    await look(agents, replace(WORKER, started_at=START.replace(year=2027)))
+    assert agents.gpu_use("c", "worker-0", read_at) == ((), False)
 
 
 async def test_while_the_store_is_down_for_ten_minutes_nothing_is_lost(pod: Pod) -> None:

@@ -31,7 +31,6 @@ class Probe:
 PROBES: Sequence[Probe] = (
     Probe("infiniband", links.infiniband, 1),
     Probe("gpus", gpus.gpus, 3, 10.0),
-    Probe(GPU_USE, gpu_use.gpu_use, 3, 10.0),
     Probe("mounts", storage.mounts, 3),
     Probe("tasks", system.tasks, 3),
     Probe("capacity", system.capacity, 3),
@@ -47,7 +46,7 @@ POD_PROBES: Sequence[Probe] = (
     Probe(GPU_USE, gpu_use.gpu_use, 3, 10.0),
     Probe("mounts", storage.mounts, 3),
 )
-"""In a container: its own GPUs and mounts. Of the rest, `/proc` and `/sys` have the host's, with what other
-tenants do there; and its size is measured from outside."""
+"""In a container: its own GPUs, with how much they are used, and mounts. Of the rest, `/proc` and `/sys` have
+the host's, with what other tenants do there; and its size is measured from outside."""
 RETRY_INTERVALS = 6
 """After a probe without an answer: what hangs is not asked every few seconds."""
