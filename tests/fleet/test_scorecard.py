@@ -96,9 +96,7 @@ def test_of_several_reports_each_piece_of_evidence_names_its_harness_and_the_wor
     assert found == [("standalone", Score.PARTIAL), ("vm", Score.FAIL), ("", Score.PARTIAL)]
     assert row.score is Score.FAIL and (decisive := row.decisive()) is not None and decisive.harness == "vm"
     elsewhere = REPORT + "  Target: Slurm cluster\n"
-    assert {each.harness for each in read_report(elsewhere, NOW)} == {""}, (
-        "it comes first"
-    )
+    assert {each.harness for each in read_report(elsewhere, NOW)} == {""}, "it comes first"
     unknown = host.replace("Standalone bare-metal host", "Moon base")
     assert {each.harness for each in read_report(unknown, NOW)} == {""}
 
