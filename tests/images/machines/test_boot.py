@@ -160,5 +160,7 @@ async def test_a_full_machine_takes_a_cloud_config(machine: MachineBench) -> Non
     assert rest[-1].split()[1] == "6G"  # the root file system took the whole disk
     asked = f"curl -s -H 'Metadata: true' {METADATA}/iam/sa/token"
     assert json.loads(await asyncio.to_thread(machine.ssh, asked))["access_token"] == TOKEN
+    greeted = "sudo journalctl -b -u ssh -o cat | grep -c 'listening on 0.0.0.0'"
+    assert (await asyncio.to_thread(machine.ssh, greeted)).strip() == "1", "it was not started again"
     assert (await machine.control("freeze"))["filesystems"] == 1
     assert (await machine.control("thaw"))["filesystems"] == 1
