@@ -147,6 +147,10 @@ DRAINED_HOST = (
 SLOW_JOB = "real Slurm: tests/e2e/test_job_diagnosis.py::test_the_rank_that_the_others_wait_for_is_named"
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
+GPU_REPORT = (
+    "tests/monitoring/test_job_report.py::test_the_report_of_a_job_has_what_its_gpus_did_while_it_ran"
+)
+
 READERS: Mapping[str, Reader] = {
     "docs/guides/fleet.md": Reader(
         before=HAS_KEY,
@@ -179,6 +183,7 @@ READERS: Mapping[str, Reader] = {
             "neo up --metrics": COLLECTED,
             '[{"targets"': EXPORTER,
             "curl -G": QUERIED,
+            "neo slurm job report": GPU_REPORT,
         },
     ),
     "docs/guides/slow-jobs.md": Reader(
