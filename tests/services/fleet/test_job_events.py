@@ -2,17 +2,21 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Transaction
+from neocloud.core.store.sqlite import MemoryStore
+from neocloud.core.store.vault import Vault
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import OURS, Event, Status, Verdict
-from neocloud.services.fleet.job_events import LoggedNodeHistory, told
+from neocloud.services.fleet.job_events import LoggedNodeHistory, before, told
 from neocloud.services.slurm.public import NODE_POOL, NodeHistoryUnknown
+from neocloud.testing.waiting import FakeClock
 from tests.monitoring.cloud import measured_cloud
 
 SECRET = "serial-1650000000000"
@@ -56,6 +60,27 @@ def test_a_tenant_reads_what_happened_and_no_evidence_or_name_of_an_operator() -
 def test_the_name_of_a_check_is_printable_and_short() -> None:
     (found,) = told([verdict(1, Status.FAIL, "\x1b[2J" + "x" * 1000)])
     assert found.text.isprintable() and len(found.text) < 100
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 1000])
+async def test_the_beginning_of_a_time_is_found_without_reading_all_before_it(count: int) -> None:
+    store = MemoryStore(FakeClock(), Vault(bytes(32)))
+    times = [datetime.fromtimestamp(100 + 10 * number, UTC) for number in range(count)]
+    await store.write(lambda tx: [tx.append_event("p", LogEvent("n", at, b"{}")) for at in times])
+    reads = list[int]()
+
+    class Counted:
+        def __init__(self, tx: Transaction) -> None:
+            self.tx = tx
+
+        def events(self, log: str, **how: Any) -> Any:
+            reads.append(how["after"])
+            return self.tx.events(log, **how)
+
+    for older in {0, count // 3, count}:
+        at = datetime.fromtimestamp(95 + 10 * older, UTC)
+        assert await store.read(lambda tx, at=at: before(cast("Transaction", Counted(tx)), "p", at)) == older
+    assert len(reads) <= 3 * (2 * count.bit_length() + 3)
 
 
 async def test_only_the_nodes_and_the_time_that_are_asked_for(tmp_path: Path) -> None:

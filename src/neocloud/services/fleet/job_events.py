@@ -3,8 +3,10 @@
 Samples and evidence are for operators; tenants read which check failed.
 """
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from neocloud.core.service import Dependencies
 from neocloud.core.store.event_log import LogEvent
@@ -18,6 +20,10 @@ from neocloud.services.fleet.types import CLUSTER_OWNER, plain
 from neocloud.services.slurm.public import NODE_POOL, NodeEvent, NodeHistoryUnknown
 
 PAGE = 1000
+MOST_EVENTS = 10_000
+"""Of a job's nodes in its time; the newest are told."""
+LATE = timedelta(hours=1)
+"""How much later than others of its time an event may be written."""
 AFTERWARDS_SECONDS = 60.0
 """What ended a job is an event a little after its end."""
 
@@ -54,16 +60,32 @@ class LoggedNodeHistory:
     ) -> Sequence[LogEvent]:
         first, last = datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(until, UTC)
 
-        def read(tx: Transaction) -> list[LogEvent]:
-            found, after = list[LogEvent](), 0
+        def read(tx: Transaction) -> Sequence[LogEvent]:
+            found = deque[LogEvent](maxlen=MOST_EVENTS)
+            after = before(tx, pool, first - LATE)
             while page := tx.events(pool, after=after, limit=PAGE):
-                found += [each for each in page if first <= each.at <= last and each.subject in names]
+                found += (each for each in page if first <= each.at <= last and each.subject in names)
                 after = page[-1].position
-                if page[-1].at > last:
+                if page[-1].at > last + LATE:
                     break
-            return found
+            return list(found)
 
         return await self._store.read_long(read)  # old events are in archives
+
+
+def before(tx: Transaction, log: str, at: datetime) -> int:
+    """Return the number of the last event that is older, where events are in the order of their times; 0 for
+    none."""
+
+    def is_later(after: int) -> bool:
+        """Whether the event after this one is not older, or there is none."""
+        found = tx.events(log, after=after, limit=1)
+        return not found or found[0].at >= at
+
+    most = 1
+    while not is_later(most):
+        most *= 2
+    return bisect_left(range(most), True, key=is_later)
 
 
 def told(events: Iterable[Event]) -> Iterator[NodeEvent]:
