@@ -336,6 +336,6 @@ def test_a_breaker_that_stays_for_years_does_not_grow_with_each_drain() -> None:
     found.trips["check", "c"] = Trip(0.0)
     for number in range(1000):
         found._canary(("check", "c"), f"n{number % 5}", number * 3600.0)
-    canaries = found.trips["check", "c"].canaries
+    canaries = list(found.trips["check", "c"].canaries)
     assert {node for node, _ in canaries} == {f"n{number}" for number in range(5)} and len(canaries) < 20
     assert canaries[-1] == ("n4", 999 * 3600.0)
