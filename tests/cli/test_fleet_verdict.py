@@ -124,7 +124,8 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
         "cluster_id": NODE["cluster_id"],
         "phase": "in_service",
     }
-    serve(cloud, f"{FLEET}.NodeService/List", items=[node])
+    host = {"id": "gpu-host-1", "name": "gpu-host-1", "kind": "HOST", "phase": "in_service"}
+    serve(cloud, f"{FLEET}.NodeService/List", items=[node, host])
     result = {"check": "cpu_sdc", "status": "pass", "at": AT}
     health = {"id": NODE["node_id"], "agent": "pass", "agent_interval_seconds": 30, "results": [result]}
     serve(cloud, f"{FLEET}.HealthCheckService/ListNodes", items=[health])
@@ -141,6 +142,8 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
         return {each["id"]: each for each in json.loads(ran.out)["criteria"]}
 
     said = signed_in("fleet", "scorecard").err
+    (asked,) = cloud.asked(f"{FLEET}.BreakFixService/ListEventsAsOperator")
+    assert asked.cluster_id == NODE["cluster_id"], "hosts are of no cluster"
     assert "Rating: no tier is shown. Bronze needs: SEC-1 (attest), SEC-4 (not_run)" in said, said
     found = scores()
     assert found["REL-2"]["score"] == "pass" and "41 s" in found["REL-2"]["evidence"][0]["text"]
@@ -175,7 +178,7 @@ def test_reliability_is_shown_with_its_interval_and_nothing_where_nothing_is_kno
     assert (asked.cluster_id, asked.days) == (NODE["cluster_id"], 7)
     serve(cloud, f"{INCIDENTS}/GetReliability", begin=AT, end=LATER)
     ran = signed_in("fleet", "reliability")
-    assert "Availability" not in ran.out and "Spare took over" not in ran.out and "0.0 node-days" in ran.out
+    assert "Availability" not in ran.out and "Spare took over" not in ran.out and "0.0 node-hours" in ran.out
     ran = signed_in("fleet", "reliability", "other")
     assert ran.code != 0 and "No nodes of a cluster 'other' are watched" in ran.err
 

@@ -29,7 +29,7 @@ def read_records(client: Client, profile: Profile) -> CloudFacts:
     incidents = [_incident(each) for each in client.list_all(f"{FLEET}.IncidentService/List")]
     parent = {"parent_id": tenant_id_of(client, profile, "")}
     windows = client.list_all(f"{FLEET}.MaintenanceWindowService/List", parent)
-    clusters = sorted({node.cluster_id for node in nodes})
+    clusters = sorted({node.cluster_id for node in nodes if node.cluster_id})  # hosts have none
     events = [client.call(f"{FLEET}.{TICKETS}", {"cluster_id": each, "limit": 500}) for each in clusters]
     tickets = [_at(each, "at") for found in events for each in found.items if "TICKET" in _type(each)]
     try:

@@ -109,10 +109,11 @@ def _figures(found: "Reliability") -> Iterator[tuple[str, object]]:
     yield "From", _time(found.begin)
     yield "To", _time(found.end)
     yield "Workers", found.nodes
-    yield "Watched for", f"{found.node_days:.1f} node-days"
+    days = found.node_days
+    yield "Watched for", f"{days:.1f} node-days" if days >= 1 else f"{24 * days:.1f} node-hours"
     faults = ", ".join(f"{count} {check}" for check, count in sorted(found.faults.items()))
     yield "Faults", f"{sum(found.faults.values())}{f' ({faults})' if faults else ''}"
-    if found.HasField("rate"):
+    if days >= 1:  # a rate of less says nothing
         rate = found.rate
         interval = f"95% interval {rate.low:.1f} to {rate.high:.1f}"
         yield "Faults for 1,000 node-days", f"{rate.per_1000_node_days:.1f} ({interval})"
