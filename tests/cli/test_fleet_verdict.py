@@ -124,7 +124,8 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
         "cluster_id": NODE["cluster_id"],
         "phase": "in_service",
     }
-    host = {"id": "gpu-host-1", "name": "gpu-host-1", "kind": "HOST", "phase": "in_service"}
+    host: dict[str, Any] = {"id": "gpu-host-1", "name": "gpu-host-1", "kind": "HOST", "phase": "in_service"}
+    host["inventory"] = {"at": AT, "reader": "host", "parts": [{"kind": "cpu", "model": "any"}]}
     serve(cloud, f"{FLEET}.NodeService/List", items=[node, host])
     result = {"check": "cpu_sdc", "status": "pass", "at": AT}
     health = {"id": NODE["node_id"], "agent": "pass", "agent_interval_seconds": 30, "results": [result]}
@@ -148,7 +149,10 @@ def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeSe
     found = scores()
     assert found["REL-2"]["score"] == "pass" and "41 s" in found["REL-2"]["evidence"][0]["text"]
     assert found["LIF-4"]["score"] == "pass" and found["MON-4"]["score"] == "partial"
-    assert "every 30 s" in found["MON-1"]["evidence"][0]["text"] and found["SEC-4"]["score"] == "not_run"
+    assert (
+        "the agents of 2 check them every 30 s" in found["MON-1"]["evidence"][0]["text"]
+        and found["SEC-4"]["score"] == "not_run"
+    )
     assert found["REL-2"]["evidence"][0]["at"].startswith("2026-11-27T09:00:00")
     del cloud.methods[METRICS]
     assert scores()["MON-4"]["score"] == "not_run"

@@ -198,6 +198,16 @@ def test_records_meet_what_they_show_and_no_more(
     assert found[0] is score and text in found[1]
 
 
+def test_a_host_is_watched_by_its_agent_and_not_expected_to_run_tests_of_workers() -> None:
+    host = NodeFacts("gpu-host-1", is_host=True, agent="pass", verified_at=NOW)
+    found = of_cloud(CloudFacts([host]), NOW)
+    assert "MON-2" not in found and "MON-3" not in found
+    assert (
+        found["MON-1"][0].text == "1 nodes are watched; the agents of 1 check them; the fabric is not checked"
+    )
+    assert of(CloudFacts([host, node()]), "MON-2")[1].startswith("1 of 1 nodes")
+
+
 def test_each_piece_of_evidence_has_the_age_of_what_it_rests_on() -> None:
     earlier = NOW - timedelta(days=3)
     facts = CloudFacts([node(checked_at=earlier, ran={"cpu_sdc": earlier})], [drain(5)], [earlier])

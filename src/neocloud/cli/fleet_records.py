@@ -48,8 +48,11 @@ def read_records(client: Client, profile: Profile) -> CloudFacts:
 
 def _node(node: Any, health: Any) -> NodeFacts:
     verified_at = _at(node.certificate, "issued_at") if node.HasField("certificate") else None
+    is_host = type(node).Kind.Name(node.kind) == "HOST"
     if health is None:
-        return NodeFacts(node.name, node.is_spare, verified_at, node.problem)
+        # The parts of a host are told by its agent, which has answered then.
+        agent = "pass" if is_host and node.inventory.parts and not node.problem else ""
+        return NodeFacts(node.name, node.is_spare, is_host, verified_at, node.problem, agent)
     ran = {each.check: _at(each, "at") for each in health.results if each.status in MEASURED}
     return NodeFacts(
         name=node.name,

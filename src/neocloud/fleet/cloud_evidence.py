@@ -29,6 +29,8 @@ class NodeFacts:
 
     name: str
     is_spare: bool = False
+    is_host: bool = False
+    """Active checks run on workers alone."""
     verified_at: datetime | None = None
     problem: str = ""
     agent: str = ""
@@ -92,10 +94,11 @@ def _of_nodes(facts: CloudFacts, now: datetime) -> Iterator[_Found]:
     else:
         with_agent = [node for node in nodes if node.agent == "pass"]
         often = max((node.agent_seconds for node in with_agent), default=0.0)
-        told = f"the agents of {len(with_agent)} check them every {often:.0f} s"
+        told = f"the agents of {len(with_agent)} check them" + (f" every {often:.0f} s" if often else "")
         text = f"{len(nodes)} nodes are watched; {told if with_agent else 'none has an agent'}"
         yield "MON-1", Score.PARTIAL, f"{text}; the fabric is not checked", now
-    yield from _of_tests(nodes, now)
+    if workers := [node for node in nodes if not node.is_host]:
+        yield from _of_tests(workers, now)
     proofs = [node.verified_at for node in nodes if node.verified_at is not None]
     if proofs:
         text = f"{len(proofs)} of {len(nodes)} nodes have a certificate of their last start, without burn-in"
