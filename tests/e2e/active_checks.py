@@ -65,11 +65,13 @@ def preempt_pair(cluster: Cluster, measuring: str, serving: str) -> Preemption:
     serves: both ends have to be gone."""
     roots = [_root(cluster, name) for name in (measuring, serving)]
     wait_until(lambda: not any(tests_of(root, "memfd_create") for root in roots), "no other test runs")
-    common = ("--stop-for-jobs", "--token", "secret", "--most-seconds", str(BUSY_SECONDS))
+    common = ("--stop-for-jobs", "--most-seconds", str(BUSY_SECONDS))
     partner = ("--check", "pair_bandwidth", "--partner", f"{serving}:{PORT}")
     with (
-        _start(cluster, serving, "serve", *common, "--address", "0.0.0.0", "--port", str(PORT)) as served,
-        _start(cluster, measuring, "run", *common, *partner) as measured,
+        _start(
+            cluster, serving, "serve", *common, "--address", "0.0.0.0", "--port", str(PORT), token="t"
+        ) as served,
+        _start(cluster, measuring, "run", *common, *partner, token="t") as measured,
     ):
         wait_until(
             lambda: all(len(tests_of(root)) >= 2 for root in roots), "both ends and their children run"
@@ -94,14 +96,14 @@ def _root(cluster: Cluster, worker: str) -> int:
     return int(cluster.cloud.podman("inspect", "--format={{.State.Pid}}", cluster.container(worker)))
 
 
-def _start(cluster: Cluster, worker: str, *arguments: str) -> "subprocess.Popen[bytes]":
+def _start(cluster: Cluster, worker: str, *arguments: str, token: str = "") -> "subprocess.Popen[bytes]":
     program = LOADER.replace("from neocloud", STRETCHED + DEADLINE + "from neocloud", 1)
     command = ["podman", "exec", "-i", cluster.container(worker), ENTER_ROOT, "python3", "-I", "-c", program]
     command += [arguments[0], "--host", worker, *arguments[1:]]
     environment = cluster.cloud.podman_environment
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert started.stdin is not None
-    started.stdin.write(archive())
+    started.stdin.write(archive(token))
     started.stdin.close()
     return started
 
