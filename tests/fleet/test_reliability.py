@@ -28,7 +28,7 @@ def test_faults_are_counted_by_check_and_what_was_asked_for_is_none() -> None:
         Incident("v0", "before", -1.0, -1.0, check="ecc"),
         Incident("v9", "after", MONTH, MONTH, check="ecc"),
     ]
-    found = reliability([Observed([0.0, 20 * DAY], incidents, [])], 0.0, MONTH)
+    found = reliability([Observed({"a": 0.0, "b": 20 * DAY}, incidents, [])], 0.0, MONTH)
     assert found.faults == {"ecc": 2, "restart": 1} and found.replacement_seconds == (40.0, 100.0)
     assert found.node_seconds == 40 * DAY, "the second node was watched for ten days of the month"
     rate = found.rate()
@@ -43,8 +43,11 @@ def test_time_out_of_service_is_that_within_the_month_and_a_spare_is_available()
         Outage("b", Cause.SPARE, "", "", 0.0, 20 * DAY),
         Outage("b", Cause.FAULT, "v2", "", 2 * DAY, 4 * DAY, limit=3 * DAY),
         Outage("b", Cause.OPERATOR, "x", "", -3 * DAY, -2 * DAY),
+        Outage("retired", Cause.FAULT, "v3", "", DAY),
+        Outage("mended", Cause.FAULT, "v4", "", DAY, 20 * DAY),
     ]
-    found = reliability([Observed([-DAY, 0.0], [], outages)], 0.0, MONTH)
+    since = {"a": -DAY, "b": 0.0, "mended": MONTH}
+    found = reliability([Observed(since, [], outages)], 0.0, MONTH)
     assert found.out_of_service_seconds == {Cause.FAULT: 2 * DAY, Cause.MAINTENANCE: DAY}
     assert found.availability == pytest.approx(57 / 60)
 

@@ -20,9 +20,10 @@ _NORMAL_97_5 = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of some nodes: since when each is watched, their incidents and outages."""
+    """What is known of some nodes: their incidents and outages, and since when each is watched."""
 
-    since: Sequence[float]
+    since: Mapping[str, float]
+    """By name. Outages of other nodes, and of before, do not count; incidents do."""
     incidents: Sequence[Incident]
     outages: Sequence[Outage]
 
@@ -59,13 +60,18 @@ class Reliability:
 def reliability(observed: Iterable[Observed], begin: float, end: float) -> Reliability:
     """Return what is known of nodes from `begin` to `end`, each in seconds since 1970."""
     every = list(observed)
-    since = [each for found in every for each in found.since]
+    since = [each for found in every for each in found.since.values()]
     incidents = [each for found in every for each in found.incidents if begin <= each.detected_at < end]
     faults = [each for each in incidents if not each.evidence.startswith(TICKET_EVIDENCE)]
     took = (each.ready_at - each.detected_at for each in faults if each.ready_at is not None)
-    outages = [each for found in every for each in found.outages]
+    outages = [
+        (each, max(begin, found.since[each.node]))
+        for found in every
+        for each in found.outages
+        if each.node in found.since
+    ]
     lost = {
-        cause: math.fsum(_overlap(each, begin, end) for each in outages if each.cause is cause)
+        cause: math.fsum(_overlap(each, first, end) for each, first in outages if each.cause is cause)
         for cause in NOT_AVAILABLE
     }
     return Reliability(

@@ -1,5 +1,6 @@
 """What a job's report says of its GPUs, from what a store of metrics has, and what it does not say."""
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -99,6 +100,11 @@ def test_names_in_slurms_list_are_expanded_up_to_a_limit() -> None:
     assert node_names("w[08-11]", 10) == ["w08", "w09", "w10", "w11"]
     assert node_names("", 10) == []
     assert len(node_names("w[0-999999999999]", 10)) == 10
+    many = f"w[{','.join(['0-999999999999'] * 50_000)}]"
+    tracemalloc.start()
+    assert len(node_names(many, 1000)) == 1000
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20, "one list of many spans is not expanded whole"
+    tracemalloc.stop()
     for bad in ("w[1-", "w[]", "w[1--2]", "w[-]", "w]"):
         with pytest.raises(ValueError):
             node_names(bad, 10)

@@ -8,6 +8,7 @@ from statistics import median
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.fleet.cloud_evidence import REPLACED_WITHIN
+from neocloud.fleet.events import Phase
 from neocloud.fleet.incidents import Incident
 from neocloud.fleet.limits import DAY
 from neocloud.fleet.reliability import Observed, reliability
@@ -53,7 +54,11 @@ async def get_reliability(call: Call, request: GetReliabilityRequest) -> Reliabi
     pools = [await fold_of(call, pool) for pool in await pools_of(call, request.cluster_id, "list")]
     observed = [
         Observed(
-            [pool.fleet.lemons.records[name].since for name in pool.fleet.nodes],
+            {
+                name: pool.fleet.lemons.records[name].since
+                for name, state in pool.fleet.nodes.items()
+                if state.phase is not Phase.RETIRED
+            },
             *(pool.incidents.all, pool.outages.all),
         )
         for pool in pools

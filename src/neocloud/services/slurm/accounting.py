@@ -102,6 +102,8 @@ def node_names(text: str, most: int) -> list[str]:
             first, _, last = span.partition("-")
             end = min(int(last or first), int(first) + most)
             found += [f"{prefix}{number:0{len(first)}}" for number in range(int(first), end + 1)]
+            if len(found) >= most:
+                break
         if numbers is None:
             found.append(prefix)
     return found[:most]
