@@ -22,7 +22,7 @@ def names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.syspath_prepend(str(PROGRAM))
     yield importlib.import_module("names")
-    for module in ("names", "files"):
+    for module in ("names", "files", "image_store"):
         sys.modules.pop(module, None)
 
 
@@ -116,3 +116,16 @@ def write_credentials(home: Path) -> None:
     folder = home / ".config" / "enroot"
     folder.mkdir(parents=True)
     (folder / ".credentials").write_text(CREDENTIALS)
+
+
+def test_a_program_that_fills_the_disk_and_cleans_up_after_it_is_told_as_an_image_too_large(
+    names: Any, tmp_path: Path
+) -> None:
+    """The disk has space again by the time one looks."""
+    images = importlib.import_module("image_store")
+    source = names.find("registry#grows")
+    filled = "echo 'write rootfs/large: no space left on device' >&2; exit 1"
+    with pytest.raises(Exception, match="is larger than the space for images; remove files and try again"):
+        images._watched(source, ["sh", "-c", filled], tmp_path, tmp_path)
+    with pytest.raises(Exception, match="cannot be imported: invalid tar header"):
+        images._watched(source, ["sh", "-c", "echo 'invalid tar header' >&2; exit 1"], tmp_path, tmp_path)

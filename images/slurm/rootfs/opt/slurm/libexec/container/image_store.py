@@ -6,6 +6,7 @@ job's user: owners become that user, device files and set-uid programs have no e
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -195,9 +196,11 @@ def _watched(
             process.kill()
             process.wait()
     if process.returncode not in good:
-        if _free(store) < 0:  # it filled the disk between two looks
+        said = errors.read_bytes()[-8192:]
+        # It filled the disk between two looks, and may have removed its files since.
+        if _free(store) < 0 or os.strerror(errno.ENOSPC).lower() in said.decode(errors="replace").lower():
             raise _too_large(source)
-        raise _refusal(source, errors.read_bytes()[-8192:])
+        raise _refusal(source, said)
 
 
 def _too_large(source: Source) -> ContainerError:
