@@ -5,13 +5,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.fleet.cloud_evidence import (
-    OF_DASHBOARDS,
-    CloudFacts,
-    IncidentFacts,
-    NodeFacts,
-    of_cloud,
-)
+from neocloud.fleet.cloud_evidence import OF_DASHBOARDS, of_cloud
+from neocloud.fleet.cloud_facts import CloudFacts, IncidentFacts, NodeFacts, Records
 from neocloud.fleet.criteria import CRITERIA, Tier
 from neocloud.fleet.scorecard import (
     MOST_CHARACTERS,
@@ -139,7 +134,7 @@ def of(facts: CloudFacts, identifier: str) -> tuple[Score, str]:
 
 def test_a_cloud_without_records_gives_no_evidence() -> None:
     assert of_cloud(CloudFacts([]), NOW) == {}
-    assert of(CloudFacts([], no_series="it was not started"), "MON-4") == (
+    assert of(CloudFacts(unread={Records.METRICS: "it was not started"}), "MON-4") == (
         Score.NOT_RUN,
         "the store of metrics gives no answer: it was not started",
     )

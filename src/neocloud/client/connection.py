@@ -75,13 +75,14 @@ class Client:
         *,
         reset_mask: Sequence[str] = (),
         timeout_seconds: float = CALL_TIMEOUT_SECONDS,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Call `package.Service/Method`.
 
-        `reset_mask` names fields to set although their new value is the default.
+        `reset_mask` names fields to set although their new value is the default; `headers` go with the call.
         """
         message = self._message(path, request)
-        metadata = [("x-idempotency-key", str(uuid.uuid4()))]
+        metadata = [("x-idempotency-key", str(uuid.uuid4())), *(headers or {}).items()]
         if reset_mask:
             metadata.append(("x-resetmask", ",".join(reset_mask)))
         pauses = iter(RETRY_SECONDS)

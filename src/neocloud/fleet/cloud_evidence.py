@@ -5,10 +5,13 @@ Records of which there are none give no evidence, or `not_run` with the reason; 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from neocloud.fleet.active.judge import plain
+from neocloud.fleet.cloud_facts import SPEAK_OF, CloudFacts, Found, NodeFacts, Records, ReliabilityFacts
 from neocloud.fleet.scorecard import Evidence, Score
+from neocloud.fleet.service_evidence import of_services
+from neocloud.fleet.workload_evidence import of_workloads
 
 REPLACED_WITHIN = timedelta(seconds=90)
 """ClusterMAX on hot spares: one or two failed nodes within 90 s."""
@@ -22,82 +25,61 @@ OF_DASHBOARDS: Mapping[str, str] = {
 }
 """Series that the dashboards need, and what they show of the criterion."""
 
-
-@dataclass(frozen=True)
-class NodeFacts:
-    """What the cloud's records say of a node."""
-
-    name: str
-    is_spare: bool = False
-    is_host: bool = False
-    """Active checks run on workers alone."""
-    verified_at: datetime | None = None
-    problem: str = ""
-    agent: str = ""
-    """The last answer of its agent, e.g. "pass"; "" without one."""
-    agent_seconds: float = 0.0
-    """How often its agent checks it."""
-    checked_at: datetime | None = None
-    """The oldest of the last answers of its active checks; None while one has none."""
-    is_covered: bool = False
-    ran: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
-    """Active checks that measured something on it, and when they did last."""
-
-
-@dataclass(frozen=True)
-class IncidentFacts:
-    """One drain by the controller."""
-
-    node: str
-    detected_at: datetime
-    ready_at: datetime | None = None
-    """When a spare was in service in its place."""
-    ended_at: datetime | None = None
-    was_restarted: bool = False
-    needed_people: bool = False
-    credited_seconds: int = 0
-
-
-@dataclass(frozen=True)
-class CloudFacts:
-    nodes: Sequence[NodeFacts]
-    incidents: Sequence[IncidentFacts] = ()
-    windows: Sequence[datetime] = ()
-    """When maintenance windows were announced."""
-    tickets: Sequence[datetime] = ()
-    """When repair tickets of the break-fix API were opened, updated or closed."""
-    series: Sequence[str] | None = None
-    """Of `OF_DASHBOARDS`, those that the store of metrics has now; None where it gives no answer."""
-    no_series: str = ""
-    """Why it gives none."""
+TRUE_OF_EMULATORS = frozenset({"SEC-8"})
+"""Criteria of records that an emulator keeps as a cloud does."""
+LONGEST = 400
+"""Of the text of a piece of evidence: parts of it come from nodes and other services."""
 
 
 def of_cloud(facts: CloudFacts, now: datetime) -> dict[str, list[Evidence]]:
     """Return the evidence by the ids of criteria."""
     found: dict[str, list[Evidence]] = {}
-    every = (*_of_nodes(facts, now), *_of_incidents(facts), *_of_others(facts, now))
-    for identifier, score, text, at in every:
-        found.setdefault(identifier, []).append(Evidence("cloud", score, text, at))
+    lacking = {each: f"{records} was not read" for records in facts.unread for each in SPEAK_OF[records]}
+    own = (*_of_nodes(facts, now), *_of_incidents(facts), *_of_others(facts, now))
+    # These count several kinds of records: without one of them only what fails for certain is said.
+    counted = [
+        each
+        for each in (*of_workloads(facts, now), *of_services(facts, now))
+        if each[0] not in lacking or each[1] is Score.FAIL
+    ]
+    lacking |= {each: f"{records} was cut short" for records in facts.cut for each in SPEAK_OF[records]}
+    for identifier, score, text, at in (*own, *counted, *_of_unread(facts)):
+        if facts.is_emulated and score in (Score.PASS, Score.PARTIAL) and identifier not in TRUE_OF_EMULATORS:
+            score, text = Score.NOT_RUN, f"emulated, nothing of it is real: {text}"
+        elif score is Score.PASS and identifier in lacking:
+            score, text = Score.PARTIAL, f"{text}; {lacking[identifier]}"
+        found.setdefault(identifier, []).append(Evidence("cloud", score, plain(text, LONGEST), at))
     return found
 
 
-_Found = tuple[str, Score, str, datetime | None]
+def _of_unread(facts: CloudFacts) -> Iterator[Found]:
+    for records, why in facts.unread.items():
+        for identifier in SPEAK_OF[records]:
+            yield identifier, Score.NOT_RUN, f"{records} gives no answer: {why}", None
 
 
-def _of_nodes(facts: CloudFacts, now: datetime) -> Iterator[_Found]:
+def _of_nodes(facts: CloudFacts, now: datetime) -> Iterator[Found]:
     nodes = facts.nodes
     if not nodes:
         return
     if blind := [node.name for node in nodes if node.problem]:
         text = f"{len(blind)} of {len(nodes)} nodes are not seen: {', '.join(blind[:3])}"
         yield "MON-1", Score.FAIL, text, now
+    elif Records.CHECKS in facts.unread:
+        yield (
+            "MON-1",
+            Score.PARTIAL,
+            f"{len(nodes)} nodes are watched; what their agents say is not known",
+            now,
+        )
     else:
         with_agent = [node for node in nodes if node.agent == "pass"]
         often = max((node.agent_seconds for node in with_agent), default=0.0)
         told = f"the agents of {len(with_agent)} check them" + (f" every {often:.0f} s" if often else "")
         text = f"{len(nodes)} nodes are watched; {told if with_agent else 'none has an agent'}"
         yield "MON-1", Score.PARTIAL, f"{text}; the fabric is not checked", now
-    if workers := [node for node in nodes if not node.is_host]:
+    workers = [node for node in nodes if not node.is_host]
+    if workers and Records.CHECKS not in facts.unread:
         yield from _of_tests(workers, now)
     proofs = [node.verified_at for node in nodes if node.verified_at is not None]
     if proofs:
@@ -105,7 +87,7 @@ def _of_nodes(facts: CloudFacts, now: datetime) -> Iterator[_Found]:
         yield "LIF-3", Score.PARTIAL, text, min(proofs)
 
 
-def _of_tests(nodes: Sequence[NodeFacts], now: datetime) -> Iterator[_Found]:
+def _of_tests(nodes: Sequence[NodeFacts], now: datetime) -> Iterator[Found]:
     covered = [node.checked_at for node in nodes if node.is_covered]
     on_gpus = [node for node in nodes if _ran(node, ("gpu_gemm",), now)]
     oldest = min((each for each in covered if each is not None), default=None)
@@ -127,18 +109,21 @@ def _ran(node: NodeFacts, checks: Sequence[str], now: datetime) -> bool:
     return any(check in node.ran and now - node.ran[check] <= WEEK for check in checks)
 
 
-def _of_incidents(facts: CloudFacts) -> Iterator[_Found]:
+def _of_incidents(facts: CloudFacts) -> Iterator[Found]:
     incidents = facts.incidents
     replaced = {each: each.ready_at - each.detected_at for each in incidents if each.ready_at is not None}
     spares = sum(node.is_spare for node in facts.nodes)
     if replaced:
         late = sum(took > REPLACED_WITHIN for took in replaced.values())
         text = f"{len(replaced) - late} of {len(replaced)} nodes were replaced within 90 s of the first sign;"
-        text += f" the longest took {max(replaced.values()).total_seconds():.0f} s; {spares} spares are ready"
+        text += f" the longest took {max(replaced.values()).total_seconds():.0f} s"
+        text += "" if Records.NODES in facts.unread else f"; {spares} spares are ready"
         score = Score.PASS if not late else Score.PARTIAL if late < len(replaced) else Score.FAIL
         yield "REL-2", score, text, max(each.detected_at for each in replaced)
     elif spares:
         yield "REL-2", Score.NOT_RUN, f"{spares} spares are ready; no node had to be replaced yet", None
+    if (seen := facts.reliability) is not None:
+        yield from _of_reliability(seen)
     if not incidents:
         return
     newest = max(each.detected_at for each in incidents)
@@ -158,14 +143,25 @@ def _of_incidents(facts: CloudFacts) -> Iterator[_Found]:
         yield "REL-1", Score.PARTIAL, text, max(each.detected_at for each in credited)
 
 
-def _of_others(facts: CloudFacts, now: datetime) -> Iterator[_Found]:
+def _of_reliability(seen: ReliabilityFacts) -> Iterator[Found]:
+    if not seen.node_days:
+        yield "REL-3", Score.NOT_RUN, "no worker was watched yet", None
+        return
+    text = f"{seen.faults} faults in {seen.node_days:,.1f} node-days"
+    text += f", availability {seen.availability:.2%}" if seen.availability is not None else ""
+    text += ", for operators; goodput is not published"
+    yield "REL-3", Score.PARTIAL, text, seen.end
+
+
+def _of_others(facts: CloudFacts, now: datetime) -> Iterator[Found]:
     if facts.windows or facts.tickets:
-        text = f"{len(facts.windows)} maintenance windows were announced with their ends, and"
-        text += f" {len(facts.tickets)} events of repair tickets can be read by tenants; no support answers"
+        unknown, unread = "an unknown number of", facts.unread
+        windows = unknown if Records.WINDOWS in unread else len(facts.windows)
+        tickets = unknown if Records.TICKETS in unread else len(facts.tickets)
+        text = f"{windows} maintenance windows were announced with their ends, and"
+        text += f" {tickets} events of repair tickets can be read by tenants; no support answers"
         yield "LIF-5", Score.PARTIAL, text, max((*facts.windows, *facts.tickets))
     if facts.series is None:
-        if facts.no_series:
-            yield "MON-4", Score.NOT_RUN, f"the store of metrics gives no answer: {facts.no_series}", None
         return
     shown = [what for name, what in OF_DASHBOARDS.items() if name in facts.series]
     missing = [what for what in OF_DASHBOARDS.values() if what not in shown]
