@@ -1,7 +1,7 @@
 """Reads what the services of a cloud have on record of the operators' own tenant, for its scorecard."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from neocloud.cli.records_reader import RecordsReader
@@ -11,6 +11,8 @@ from neocloud.core import contract
 from neocloud.fleet.cloud_facts import AuditFacts, ClusterFacts, GpuUseFacts, Records
 
 AUDIT = "nebius.audit.v2.AuditEventService/List"
+BEGINNING = "2020-01-01T00:00:00Z"
+"""Before the first record of any cloud."""
 OLDEST_FIRST = {"x-audit-order": "oldest-first"}
 JOBS = "neocloud.slurm.v1.JobService"
 NEWEST_AUDITED = 100
@@ -75,8 +77,16 @@ def read_services(reader: RecordsReader, tenant_id: str, running: Sequence[tuple
 
 
 def _audit(reader: RecordsReader, tenant_id: str) -> AuditFacts | None:
-    newest = reader.call(AUDIT, {"parent_id": tenant_id, "page_size": NEWEST_AUDITED}).items
-    oldest = reader.call(AUDIT, {"parent_id": tenant_id, "page_size": 1}, OLDEST_FIRST).items
+    tenant = reader.call("nebius.iam.v1.TenantService/Get", {"id": tenant_id})
+    asked = {
+        "parent_id": tenant_id,
+        "start": BEGINNING,
+        "end": datetime.now(UTC).isoformat(),
+        "event_type": "CONTROL_PLANE",
+        "region": tenant.status.region or tenant.spec.region,
+    }
+    newest = reader.call(AUDIT, {**asked, "page_size": NEWEST_AUDITED}).items
+    oldest = reader.call(AUDIT, {**asked, "page_size": 1}, OLDEST_FIRST).items
     if not newest or not oldest:
         return None
     called = [each for each in newest if each.request.request_id or each.authentication.authenticated]

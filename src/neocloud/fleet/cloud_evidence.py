@@ -27,6 +27,8 @@ OF_DASHBOARDS: Mapping[str, str] = {
 
 TRUE_OF_EMULATORS = frozenset({"SEC-8"})
 """Criteria of records that an emulator keeps as a cloud does."""
+SIDE_LINES = frozenset({Records.SIGN_IN})
+"""Without these the rest of the evidence is told, with the word that they are not known."""
 LONGEST = 400
 """Of the text of a piece of evidence: parts of it come from nodes and other services."""
 
@@ -36,11 +38,12 @@ def of_cloud(facts: CloudFacts, now: datetime) -> dict[str, list[Evidence]]:
     found: dict[str, list[Evidence]] = {}
     lacking = {each: f"{records} was not read" for records in facts.unread for each in SPEAK_OF[records]}
     own = (*_of_nodes(facts, now), *_of_incidents(facts), *_of_others(facts, now))
+    missing = {each for records in facts.unread.keys() - SIDE_LINES for each in SPEAK_OF[records]}
     # These count several kinds of records: without one of them only what fails for certain is said.
     counted = [
         each
         for each in (*of_workloads(facts, now), *of_services(facts, now))
-        if each[0] not in lacking or each[1] is Score.FAIL
+        if each[0] not in missing or each[1] is Score.FAIL
     ]
     lacking |= {each: f"{records} was cut short" for records in facts.cut for each in SPEAK_OF[records]}
     for identifier, score, text, at in (*own, *counted, *_of_unread(facts)):

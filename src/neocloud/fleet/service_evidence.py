@@ -75,7 +75,8 @@ def _of_orchestration(facts: CloudFacts, now: datetime) -> Iterator[Found]:
     ready = sum(each.is_ready for each in clusters)
     shared = sum(bool(each.users or each.has_groups) for each in clusters)
     text = f"{ready} of {len(clusters)} Slurm clusters are ready, {shared} with users besides root;"
-    text += f" {facts.providers} providers of single sign-on are configured; "
+    providers = "an unknown number of" if Records.SIGN_IN in facts.unread else facts.providers
+    text += f" {providers} providers of single sign-on are configured; "
     text += KUBERNETES[facts.serves_kubernetes]
     text += "; ssh and accounting were not tried"
     yield "ORC-1", Score.PARTIAL if ready else Score.FAIL, text, now
