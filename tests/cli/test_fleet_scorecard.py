@@ -187,6 +187,23 @@ def test_a_list_without_an_end_is_cut_and_said_to_be() -> None:
     assert len(reader.list(Records.NODES, NODES, most=7)) == 7 and client.asked == MOST_ITEMS // PAGE_SIZE + 1
 
 
+def test_many_projects_and_clusters_are_read_in_part_and_said_to_be(
+    signed_in: Neo, cloud: FakeServer
+) -> None:
+    serve_services(cloud)
+    projects = [{"metadata": {"id": f"project-e00n{number:02}"}} for number in range(30)]
+    serve(cloud, "nebius.iam.v2.ProjectService/List", items=projects)
+    listed = f"{SLURM}.ClusterService/List"
+    more: dict[str, Any] = {"metadata": {"id": CLUSTER, "created_at": MADE}, "status": {"state": "READY"}}
+    serve(cloud, listed, items=[more] * 300, next_page_token="more")
+    found = criteria(signed_in)
+    assert len(cloud.asked(listed)) == 20 and {each.page_size for each in cloud.asked(listed)} == {200}
+    assert len(cloud.asked(f"{SLURM}.JobService/Get")) == 10 * 2
+    assert "4000 of 4000 Slurm clusters are ready" in told(found["ORC-1"])
+    assert "10 of 4000 Slurm clusters" in told(found["LIF-2"]), found["LIF-2"]
+    assert "was cut short" in told(found["LIF-2"]) and "was cut short" in told(found["ORC-1"])
+
+
 def test_after_two_minutes_nothing_more_is_asked() -> None:
     client: Any = Endless(seconds=14.0)
     reader = RecordsReader(client)

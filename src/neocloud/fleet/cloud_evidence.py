@@ -49,7 +49,7 @@ def of_cloud(facts: CloudFacts, now: datetime) -> dict[str, list[Evidence]]:
     for identifier, score, text, at in (*own, *counted, *_of_unread(facts)):
         if facts.is_emulated and score in (Score.PASS, Score.PARTIAL) and identifier not in TRUE_OF_EMULATORS:
             score, text = Score.NOT_RUN, f"emulated, nothing of it is real: {text}"
-        elif score is Score.PASS and identifier in lacking:
+        elif score in (Score.PASS, Score.PARTIAL) and identifier in lacking:
             score, text = Score.PARTIAL, f"{text}; {lacking[identifier]}"
         found.setdefault(identifier, []).append(Evidence("cloud", score, plain(text, LONGEST), at))
     return found

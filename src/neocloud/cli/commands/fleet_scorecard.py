@@ -52,10 +52,11 @@ def show_scorecard(
 ) -> None:
     """Rate this cloud by the criteria of ClusterMAX: pass, partial, fail, attest or not_run, with evidence.
 
-    What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records show of checks,
-    agents, drains, spares, credits, maintenance and metrics (operators alone may read them), reports of
-    ClusterMAX's auditor, and what you attest. The worst of them counts. Evidence of the auditor names what
-    it looked at: slurm, vm, standalone, k8s, container or local.
+    What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records show of nodes,
+    drains, metrics, clusters, storage and the audit log (operators alone may read them all), reports of
+    ClusterMAX's auditor, and what you attest. The worst of them counts. Records that cannot be read are
+    not_run, with the reason. Evidence of the auditor names what it looked at: slurm, vm, standalone, k8s,
+    container or local.
 
     Examples:
 
@@ -116,7 +117,7 @@ def _report(path: Path) -> list[Evidence]:
 
 
 def _records_of(context: typer.Context) -> dict[str, list[Evidence]]:
-    """Return what the records of the cloud show. Raises ClientError."""
+    """Return what the records of the cloud show. Raises ClientError where no cloud answers at all."""
     profile = profile_of(context)
     with connect(profile) as client:
         return of_cloud(read_records(client, profile), datetime.now(UTC))
