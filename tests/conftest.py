@@ -17,7 +17,7 @@ import signal
 import time
 from collections import OrderedDict
 from collections.abc import Generator
-from pathlib import PurePosixPath
+from functools import cache
 
 import hypothesis
 import pytest
@@ -276,8 +276,9 @@ def group_of(nodeid: str) -> str:
     return next((name for name, paths in GROUPS.items() if _is_below(file, paths)), file)
 
 
+@cache  # asked of each test, and again of each group whenever a worker takes one: half a minute in all
 def _is_below(file: str, paths: tuple[str, ...]) -> bool:
-    return any(PurePosixPath(file).is_relative_to(path) for path in paths)
+    return any(file == path or file.startswith(f"{path}/") for path in paths)
 
 
 def rank_of(name: str, tests: int) -> tuple[int, int]:
