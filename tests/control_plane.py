@@ -33,6 +33,7 @@ from neocloud.core.store import Resource, Store
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve
+from tests.services.iam import keys
 
 DEADLINE_SECONDS = 60.0
 CALL_SECONDS = 60
@@ -211,7 +212,7 @@ async def cloud_in_process(
     chosen = Settings(home=home, **{"grpc_port": 0, "http_port": 0, **settings})
     engine = engine or FakeEngine()
     if composed is None:
-        composition = compose(chosen, engine, SystemClock(), overrides)
+        composition = compose(chosen, engine, SystemClock(), overrides, make_key=keys.next_rsa_key)
     else:
         composition = composed(chosen, engine)
     if collectors is not None:
@@ -250,7 +251,7 @@ async def sign_in(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> 
         grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
         requested_token_type=f"{TOKEN_TYPE}:access_token",
         subject_token=jwt.encode(
-            claims, key["private-key"], algorithm=key["alg"], headers={"kid": key["kid"]}
+            claims, keys.signing_key(key["private-key"]), algorithm=key["alg"], headers={"kid": key["kid"]}
         ),
         subject_token_type=f"{TOKEN_TYPE}:jwt",
     )
