@@ -30,6 +30,7 @@ from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store
+from neocloud.core.store.sqlite import empty_database
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve
@@ -210,6 +211,9 @@ async def cloud_in_process(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record))
     chosen = Settings(home=home, **{"grpc_port": 0, "http_port": 0, **settings})
+    database = Path(chosen.database)
+    if not chosen.database_url and home.exists() and not database.exists():
+        database.write_bytes(empty_database())  # migrations, which tests/core/store shows, take longer
     engine = engine or FakeEngine()
     if composed is None:
         composition = compose(chosen, engine, SystemClock(), overrides, make_key=keys.next_rsa_key)
