@@ -11,6 +11,9 @@ STAMPS := .venv/.stamps
 SERVER := $(STAMPS)/server
 TOOLS := $(STAMPS)/test
 
+# Where this is set in the environment, each of some thousand processes would compile what it imports.
+test test-fast test-long: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-fast test-long check bench docs lock fuzz clients clients-long compare-policy try-debian debian-run debian-test
 

@@ -30,9 +30,11 @@ from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store
+from neocloud.core.store.sqlite import empty_database
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve
+from tests.services.iam import keys
 
 DEADLINE_SECONDS = 60.0
 CALL_SECONDS = 60
@@ -209,9 +211,12 @@ async def cloud_in_process(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record))
     chosen = Settings(home=home, **{"grpc_port": 0, "http_port": 0, **settings})
+    database = Path(chosen.database)
+    if not chosen.database_url and home.exists() and not database.exists():
+        database.write_bytes(empty_database())  # migrations, which tests/core/store shows, take longer
     engine = engine or FakeEngine()
     if composed is None:
-        composition = compose(chosen, engine, SystemClock(), overrides)
+        composition = compose(chosen, engine, SystemClock(), overrides, make_key=keys.next_rsa_key)
     else:
         composition = composed(chosen, engine)
     if collectors is not None:
@@ -250,7 +255,7 @@ async def sign_in(channel: grpc.aio.Channel, credentials: Mapping[str, Any]) -> 
         grant_type="urn:ietf:params:oauth:grant-type:token-exchange",
         requested_token_type=f"{TOKEN_TYPE}:access_token",
         subject_token=jwt.encode(
-            claims, key["private-key"], algorithm=key["alg"], headers={"kid": key["kid"]}
+            claims, keys.signing_key(key["private-key"]), algorithm=key["alg"], headers={"kid": key["kid"]}
         ),
         subject_token_type=f"{TOKEN_TYPE}:jwt",
     )

@@ -23,6 +23,7 @@ from neocloud.core.kind import Kind, Rules, Violation
 from neocloud.core.readers import Subject
 from neocloud.core.service import Method, Service
 from neocloud.core.store import Resource, Store, Transaction, open_store
+from neocloud.core.store.sqlite import empty_database
 from neocloud.server import ApiServer
 from tests.control_plane import plain_dependencies
 
@@ -146,6 +147,7 @@ def project(project_id: str) -> Resource:
 @pytest.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = SystemClock()
+    (tmp_path / "state.db").write_bytes(empty_database())
     store = await open_store(tmp_path / "state.db", b"k" * 32, clock)
     await store.write(lambda tx: [tx.insert(project(each)) for each in (PROJECT, OTHER_PROJECT)])
     submissions, notified = Submissions(), []

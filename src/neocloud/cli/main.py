@@ -3,6 +3,7 @@
 It must stay quick to import: anything heavy belongs in the module of the command that needs it.
 """
 
+import gc
 import os
 import select
 import sys
@@ -28,6 +29,8 @@ PLAIN_WORDS: Mapping[str, str] = {
     "Input should be": "must be",
 }
 """What the parser of options says of a value, and what people are told instead."""
+COLLECT_AFTER = 50_000
+"""New objects before a search for garbage: a command imports most of what it makes, and soon ends."""
 MACHINE = "This machine"
 PRODUCTS = "Products"
 ACCESS = "Access"
@@ -193,6 +196,14 @@ def _report_misuse(error: typer.TyperException) -> int:
 
 
 def main() -> None:
+    gc.set_threshold(COLLECT_AFTER, 20, 20)
+    try:
+        _main()
+    finally:
+        gc.freeze()  # Python would look for garbage in all that was imported once more, which takes a while
+
+
+def _main() -> None:
     sys.excepthook = report_defect
     output = os.dup(sys.stdout.fileno())  # Rich puts another file there when its reader has gone
     try:

@@ -20,8 +20,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-import jwt
-
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 from neocloud.core.osfiles import make_private_parents, write_file
@@ -58,6 +56,8 @@ class Credentials:
             "iat": now,
             "exp": now + ASSERTION_LIFETIME,
         }
+        import jwt  # noqa: PLC0415  a fifth of the start of a command; most have a token already
+
         try:
             return jwt.encode(claims, self.private_key, algorithm="RS256", headers={"kid": self.key_id})
         except (ValueError, TypeError, jwt.PyJWTError) as error:

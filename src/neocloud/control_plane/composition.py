@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
 from neocloud import emulator
 from neocloud.control_plane import lifecycle, state_dir
 from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
@@ -110,9 +112,15 @@ SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODUL
 
 
 def compose(
-    settings: Settings, engine: Engine, clock: Clock, overrides: ServiceRegistry | None = None
+    settings: Settings,
+    engine: Engine,
+    clock: Clock,
+    overrides: ServiceRegistry | None = None,
+    *,
+    make_key: Callable[[], RSAPrivateKey] = iam.make_rsa_key,
 ) -> Composition:
-    """Compose a control plane around this engine; `overrides` replace what services provide."""
+    """Compose a control plane around this engine; `overrides` replace what services provide, and `make_key`
+    makes the key of the first service account."""
     tokens, found_quotas = ledger_reader(settings.home), quotas.load_quotas(settings.quota_file)
     ledger, routes = quotas.ledger(SERVICES, found_quotas), inference.RouteChanges(clock)
     buckets, access = storage.BucketChanges(clock, (registry.REGISTRY,)), storage.AccessChanges(clock)
@@ -143,6 +151,7 @@ def compose(
             tenant_name=settings.tenant_name,
             region=settings.region,
             held_credentials=state_dir.held_credentials(settings),
+            make_key=make_key,
         )
 
     return Composition(

@@ -16,6 +16,7 @@ from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import billing, compute, iam, operator
 from tests import control_plane
 from tests.services.compute import network
+from tests.services.iam import keys
 
 FAMILY = "ubuntu24.04-driverless"
 IMAGE_ID = "computeimage-e00-ubuntu24-04-driverless"
@@ -96,7 +97,7 @@ def _composition(settings: Settings, engine: FakeEngine) -> lifecycle.Compositio
     clock = SystemClock()
 
     async def bootstrap(store: Any) -> iam.Bootstrap:
-        first = await iam.bootstrap(store, clock)
+        first = await iam.bootstrap(store, clock, make_key=keys.next_rsa_key)
         await compute.sync_public_images(store, settings, clock)
 
         def seed(tx: Any) -> None:

@@ -82,7 +82,8 @@ class Cloud:
         content |= {"iat": now, "exp": now + 60, **claims}
         content = {name: value for name, value in content.items() if value is not None}
         headers = {"kid": subject["kid"]}
-        return jwt.encode(content, subject["private-key"], algorithm=subject["alg"], headers=headers)
+        key = keys.signing_key(subject["private-key"])
+        return jwt.encode(content, key, algorithm=subject["alg"], headers=headers)
 
     async def exchange(self, subject_token: str, **fields: str) -> Answer:
         body = {

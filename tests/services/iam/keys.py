@@ -1,11 +1,22 @@
 """Key pairs of each kind, made once: making an RSA key takes longer than any test here."""
 
+from collections import deque
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+KEYS = 4
+"""So many control planes in a row have keys of their own; the next has that of the first."""
+_keys: deque[rsa.RSAPrivateKey] = deque()
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,21 @@ def rsa_key() -> rsa.RSAPrivateKey:
 @cache
 def other_rsa_key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def next_rsa_key() -> rsa.RSAPrivateKey:
+    """Return the key of a new control plane's first service account."""
+    if len(_keys) < KEYS:
+        _keys.append(rsa.generate_private_key(public_exponent=65537, key_size=2048))
+    else:
+        _keys.rotate(-1)
+    return _keys[-1]
+
+
+@cache
+def signing_key(pem: str) -> Any:
+    """Return the private key in a credentials file; reading it takes 50 ms, which check its numbers."""
+    return load_pem_private_key(pem.encode(), None)
 
 
 @cache

@@ -133,9 +133,8 @@ async def token_of(http: httpx.AsyncClient, tenant: Bootstrap) -> str:
     now = int(SystemClock().now().timestamp())
     claims = {"iss": subject["iss"], "sub": subject["sub"], "aud": "neocloud"}
     claims |= {"iat": now, "exp": now + 60}
-    signed = jwt.encode(
-        claims, subject["private-key"], algorithm=subject["alg"], headers={"kid": subject["kid"]}
-    )
+    key = keys.signing_key(subject["private-key"])
+    signed = jwt.encode(claims, key, algorithm=subject["alg"], headers={"kid": subject["kid"]})
     body = {
         "grantType": "urn:ietf:params:oauth:grant-type:token-exchange",
         "requestedTokenType": "urn:ietf:params:oauth:token-type:access_token",

@@ -135,7 +135,7 @@ class MemoryStore:
         self._database = SqliteDatabase(None)
         with self._database.engine.connect() as connection:
             raw: Any = connection.connection.dbapi_connection
-            raw.deserialize(_empty_database())
+            raw.deserialize(empty_database())
         self._writer = GroupCommit(self._database, clock, vault, watch)
 
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
@@ -159,7 +159,7 @@ class MemoryStore:
 
 
 @cache
-def _empty_database() -> bytes:
+def empty_database() -> bytes:
     """A database of this release's schema, built once: tests open hundreds."""
     database = SqliteDatabase(None)
     _upgrade(database, "The database in memory")

@@ -12,6 +12,7 @@ plain, the database is then rewritten once, so that no free page keeps it.
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -64,6 +65,7 @@ def _config() -> Config:
     return config
 
 
+@cache  # it runs the files of all migrations
 def _scripts() -> ScriptDirectory:
     return ScriptDirectory.from_config(_config())
 

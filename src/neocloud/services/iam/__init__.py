@@ -13,7 +13,7 @@ from neocloud.services.iam.access.signed_requests import StoreSignedRequests
 from neocloud.services.iam.access.tokens import token_issuer
 from neocloud.services.iam.access.workload_keys import StoreWorkloadKeys
 from neocloud.services.iam.api import ALIASES, METHODS
-from neocloud.services.iam.bootstrap import Bootstrap, bootstrap
+from neocloud.services.iam.bootstrap import Bootstrap, bootstrap, make_rsa_key
 from neocloud.services.iam.rules.accounts import (
     AccessPermitRules,
     GroupMembershipRules,
@@ -182,4 +182,4 @@ SERVICE = Service(
     },
 )
 
-__all__ = ["SERVICE", "Bootstrap", "StoreAuthenticator", "StoreAuthorizer", "bootstrap"]
+__all__ = ["SERVICE", "Bootstrap", "StoreAuthenticator", "StoreAuthorizer", "bootstrap", "make_rsa_key"]
