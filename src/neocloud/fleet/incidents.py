@@ -82,9 +82,9 @@ class Incidents:
                     self._past = [*self._past, self._found[event.node]][-MOST_PAST:]
                 self.count += 1
                 self._found[event.node] = replace(_begun(event, before), number=self.count, node=event.node)
-            case e.Drained():
+            case e.Drained() if before.is_drained_by_us:  # a later drain of others is none of its
                 self._update(event.node, drained_at=event.at)
-            case e.SpareReserved() if event.replaces:
+            case e.SpareReserved() if self._lasts(event.replaces):
                 self._update(event.replaces, spare=event.node, reserved_at=event.at)
             case e.Attached():
                 self._update(self._replaced_by(event.node), attached_at=event.at)
@@ -128,6 +128,11 @@ class Incidents:
             *earlier, last = found.steps
             ended = replace(last, outcome=outcome, ended_at=event.at)
             self._found[event.node] = replace(found, steps=(*earlier, ended))
+
+    def _lasts(self, node: str) -> bool:
+        """Whether the last one of the node has not ended: a spare may replace a node that others drained."""
+        found = self._found.get(node)
+        return found is not None and found.ended_at is None
 
     def _replaced_by(self, spare: str) -> str:
         waiting = (
