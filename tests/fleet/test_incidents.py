@@ -28,7 +28,9 @@ def test_a_later_drain_by_others_changes_no_time_of_an_incident() -> None:
 
 
 def test_a_spare_for_a_node_that_others_drained_is_none_of_its_last_incident() -> None:
-    log = Log().take(*REPLACED, *DRAINED_BY_OTHERS, *serving("k")[:4], e.SpareReserved(101, "k", replaces="n"))
+    log = Log().take(
+        *REPLACED, *DRAINED_BY_OTHERS, *serving("k")[:4], e.SpareReserved(101, "k", replaces="n")
+    )
     found = log.incidents.by_node["n"]
     assert (found.spare, found.reserved_at, found.ready_at) == ("m", 61, 64)
 

@@ -149,7 +149,8 @@ class Incidents:
 def _begun(event: e.DrainRequested, before: NodeState) -> Incident:
     fault = next((fault for fault in before.faults if fault.id == event.evidence), None)
     if fault is not None:
-        reason = f"{fault.check}: {fault.sample} (wanted {fault.threshold}, said {fault.source})"
+        wanted = e.threshold_in_words(fault.threshold)
+        reason = f"{fault.check}: {fault.sample} ({wanted}, said {fault.source})"
         return Incident(event.evidence, reason, fault.at, event.at, check=fault.check)
     if event.evidence.startswith(BOOT_EVIDENCE):
         reason = "it started again without being asked to"

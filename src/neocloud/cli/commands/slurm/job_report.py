@@ -127,7 +127,7 @@ def _gpus(run: "JobRun") -> Iterator[tuple[str, str]]:
 
 def _events(events: "Sequence[JobNodeEvent]") -> Any:
     rows = ((contract.to_datetime(each.at), each.node, each.text) for each in events)
-    return table(["TIME", "NODE", "EVENT"], ((f"{at:%Y-%m-%d %H:%M:%S}", *more) for at, *more in rows))
+    return table(["AT, UTC", "NODE", "EVENT"], ((f"{at:%Y-%m-%d %H:%M:%S}", *more) for at, *more in rows))
 
 
 def _steps(run: "JobRun") -> Any:
