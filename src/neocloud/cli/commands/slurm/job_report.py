@@ -101,7 +101,7 @@ def _of_last(last: "JobRun") -> Iterator[tuple[str, str]]:
     if available:
         yield "Processor time", f"{duration(used)}, {100 * used / available:.0f}% of what it had"
     peak = max((step.peak_memory_bytes for step in last.steps), default=0)
-    if last.memory_bytes:
+    if last.memory_bytes and peak:  # a step of less than two seconds may have no sample
         yield "Memory", f"{size_text(peak)} at most, {100 * peak / last.memory_bytes:.0f}% of what it had"
 
 
