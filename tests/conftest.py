@@ -42,6 +42,7 @@ REAL = (
     "tests/conformance/openai",
     "tests/emulator",
     "tests/engines/podman/test_lan.py",
+    "tests/engines/podman/test_named_namespaces.py",
     "tests/guides/test_on_emulator.py",
     "tests/guides/test_teams_cloud.py",
     "tests/fleet/test_outside_audit.py",

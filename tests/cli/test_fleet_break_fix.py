@@ -31,6 +31,17 @@ def test_a_tenant_asks_for_a_replacement_and_reads_the_ticket(signed_in: Neo, cl
     assert "REPAIR_TICKET_OPENED" in signed_in("fleet", "break-fix", "events", "bank").out
 
 
+def test_a_cordon_says_what_follows_and_points_to_no_ticket(signed_in: Neo, cloud: FakeServer) -> None:
+    cloud.serve(
+        f"{CLUSTERS}/GetByName", answer(f"{CLUSTERS}/GetByName", metadata={"id": "slurmcluster-e00b"})
+    )
+    cloud.serve(f"{BREAK_FIX}/Request", answer(f"{BREAK_FIX}/Request", phase="drained"))
+    asked = ("fleet", "break-fix", "request", "bank/worker-0")
+    told = signed_in(*asked, "cordon", "--reason", "tests").err
+    assert "until you uncordon it" in told and "events" not in told
+    assert "once it has passed its checks" in signed_in(*asked, "uncordon", "--reason", "done").err
+
+
 def test_a_window_is_announced_in_utc_listed_and_ended(signed_in: Neo, cloud: FakeServer) -> None:
     node = {"cluster_id": "slurmcluster-e00bank", "cluster_name": "bank", "name": "worker-0"}
     cloud.serve(f"{NODES}/List", answer(f"{NODES}/List", items=[node]))

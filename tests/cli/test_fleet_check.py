@@ -46,6 +46,8 @@ def test_a_healthy_host_passes_and_a_table_says_what_was_not_run(healthy: Path) 
     assert table.split("\n")[0].split() == ["CHECK", "STATUS", "MEASURED", "THRESHOLD", "SOURCE"]
     assert "probe." not in table and "There is no GPU here" in rest
     assert "0 failed, 0 gave no answer" in ran.stderr
+    shown = len(table.strip().split("\n")) - 1
+    assert f"{shown} checks: " in ran.stderr and f"{shown} passed" in ran.stderr, "as many as are shown"
     assert "Simulated: files below" in ran.stderr
 
 

@@ -46,7 +46,8 @@ def serve(server: FakeServer) -> None:
     check = HealthCheck(name="gpu_gemm", title="Matrix multiplication", needs=["gpu"], suites=["full"])
     check.has_program = True
     check.limits.add(text=">= 595 TFLOP/s", models=["H100"], source="derived")
-    server.serve(f"{SERVICE}/List", ListHealthChecksResponse(items=[check]))
+    pair = HealthCheck(name="pair_latency", needs=["two nodes"], suites=["full"], has_program=True)
+    server.serve(f"{SERVICE}/List", ListHealthChecksResponse(items=[check, pair]))
     server.serve(f"{SERVICE}/ListNodes", ListNodeHealthResponse(items=[a_node(), other]))
     coverage = HealthCheckCoverage(
         nodes=2,
@@ -81,8 +82,9 @@ def test_one_node_says_what_each_check_measured(signed_in: Neo, cloud: FakeServe
 def test_the_catalogue_names_needs_and_limits(signed_in: Neo, cloud: FakeServer) -> None:
     serve(cloud)
     ran = signed_in("fleet", "checks", "list")
-    assert "gpu_gemm" in ran.out and "weekly" in ran.out and ">= 595 TFLOP/s (H100)" in ran.out
-    (given,) = json.loads(signed_in("fleet", "checks", "list", "--output", "json").out)
+    assert "gpu_gemm" in ran.out and ">= 595 TFLOP/s (H100)" in ran.out
+    assert ran.out.count("weekly") == 2, "pairs of idle workers are measured weekly, too"
+    given, _ = json.loads(signed_in("fleet", "checks", "list", "--output", "json").out)
     assert given["limits"][0]["source"] == "derived"
 
 

@@ -41,6 +41,24 @@ def test_parts_are_listed_where_they_are_with_failures_and_who_else_claims_them(
     assert len(ran.out.splitlines()) == 2
 
 
+def test_parts_without_a_serial_number_are_listed_and_a_node_without_parts_is_named(
+    signed_in: Neo, cloud: FakeServer
+) -> None:
+    processor = {"kind": "cpu", "slot": "socket 0", "model": "EPYC", "firmware": "0x1"}
+    host = {
+        "id": "gpu-1",
+        "name": "gpu-1",
+        "kind": "HOST",
+        "inventory": {"parts": [processor], "reader": "host"},
+    }
+    serve_parts(cloud)
+    serve_nodes(cloud, node("worker-0", "in_service"), host)
+    for named in ((), ("gpu-1",)):
+        [row] = signed_in("fleet", "node", "inventory", *named).out.splitlines()[1:]
+        assert row.split() == ["gpu-1", "cpu", "socket", "0", "EPYC", "-", "0x1", "host", "-", "-"]
+    assert "bank/worker-0 has told no parts" in signed_in("fleet", "node", "inventory", "bank/worker-0").err
+
+
 def test_what_changed_is_listed_with_the_time(signed_in: Neo, cloud: FakeServer) -> None:
     serve_parts(
         cloud,

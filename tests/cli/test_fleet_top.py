@@ -91,8 +91,31 @@ def test_nodes_that_need_somebody_come_first(signed_in: Neo, served: FakeServer)
     assert "1 drained, 1 in_service, 1 ready_spare" in ran.out
     names = [line.split()[0] for line in ran.out.splitlines() if line.startswith("bank/")]
     assert names == ["bank/worker-2", "bank/worker-0", "bank/worker-1"]
-    assert "gpu: 7 GPUs; drained by neocloud" in ran.out
+    assert "gpu: 7 GPUs; drained by neocloud: v" in ran.out
     assert "on the cloud's own machine" in ran.err, "it says what is missing"
+
+
+def test_reasons_are_told_once_and_hosts_are_named_as_commands_take_them(
+    signed_in: Neo, cloud: FakeServer
+) -> None:
+    held = {"held": "drained by operator:o", "holds": [{"owner": "operator:o", "evidence": "new cables"}]}
+    ours = {"owner": "neocloud", "evidence": "boot:1"}
+    last = {"evidence": "boot:1", "reason": "it started again"}
+    host = {"id": "gpu-1", "name": "gpu-1", "kind": "HOST", "phase": "in_service"}
+    serve_nodes(
+        cloud,
+        host,
+        node("worker-0", "drained", **held),
+        node("worker-1", "verifying", holds=[ours], last_incident=last),
+    )
+    for command in (("fleet", "top", "--once"), ("fleet", "node", "list")):
+        rows = {line.split()[0]: line for line in signed_in(*command).out.splitlines() if line}
+        assert "gpu-1" in rows and "hosts/gpu-1" not in rows, command
+        assert "new cables" in rows["bank/worker-0"], command
+        assert rows["bank/worker-0"].count("operator:o") == 1, command
+        assert "it started again" in rows["bank/worker-1"] and "boot:1" not in rows["bank/worker-1"], command
+    told = signed_in("fleet", "node", "get", "bank/worker-0").out
+    assert "not since its last start or drain" in told and "Waits" not in told
 
 
 def test_programs_get_json_and_no_queue_that_is_not_known(signed_in: Neo, served: FakeServer) -> None:
@@ -150,7 +173,14 @@ def test_a_fleet_fits_the_terminal_and_controls_it_not(height: int) -> None:
     nodes = [
         {
             **{"id": str(index), "name": f"worker-{index}", "cluster_id": CLUSTER, "cluster": "bank"},
-            **{"phase": "triage", "phase_seconds": 5, "job": "", "is_spare": False, "drained_by": []},
+            **{
+                "phase": "triage",
+                "phase_seconds": 5,
+                "job": "",
+                "is_spare": False,
+                "drained_by": [],
+                "reasons": [],
+            },
             **{"faults": [evil], "held": "", "not_seen": "", "verified_seconds": None},
         }
         for index in range(500)

@@ -51,6 +51,16 @@ def test_verdicts_that_wait_are_listed_and_judged_by_name(signed_in: Neo, cloud:
     assert ran.code == 0 and "20 are needed" in ran.out + ran.err
 
 
+def test_of_no_verdict_it_says_which_were_looked_for(signed_in: Neo, cloud: FakeServer) -> None:
+    serve(cloud, f"{VERDICTS}/List")
+    told = [signed_in("fleet", "verdict", "list", *words).err for words in ((), ("--all",))]
+    assert "verdict list --all" in told[0] and "No check has failed" in told[1], told
+    agent = {"id": "v", "check": "disk_used", "sample": "90 %", "threshold": "over 85 %", "at": AT}
+    serve(cloud, f"{VERDICTS}/List", items=[{**NODE, "node": "worker-0", "verdict": agent}])
+    told = signed_in("fleet", "verdict", "list", "--all").out
+    assert "90 % (fails over 85 %)" in told, "it is not what is wanted"
+
+
 def test_a_judgement_without_a_finding_or_of_nothing_is_refused_with_what_to_do(
     signed_in: Neo, cloud: FakeServer
 ) -> None:
@@ -109,12 +119,17 @@ def test_incidents_and_certificates_are_shown(signed_in: Neo, cloud: FakeServer)
         in (done := signed_in("fleet", "incidents", "list", "--open")).out + done.err
     )
     ran = signed_in("fleet", "incidents", "get", INCIDENT["id"])
-    assert "reboot" in ran.out and "worker-2" in ran.out and "v1" in ran.out
+    assert "reboot" in ran.out and "worker-2" in ran.out and "v1" in ran.out and "ended after 41 s" in ran.out
     proof = {"boot": "b7", "suite": "full", "issued_at": AT, "valid_until": LATER}
     items = [{**NODE, "node": "worker-0", "certificate": proof, "is_valid": True}]
     serve(cloud, f"{FLEET}.CertificateService/List", items=items)
     ran = signed_in("fleet", "node", "certificates")
     assert "bank/worker-0" in ran.out and "b7" in ran.out and "full" in ran.out, ran.err
+    of_host = {"node_id": "gpu-1", "node": "gpu-1"}
+    serve(cloud, f"{FLEET}.CertificateService/List", items=[{**of_host, "certificate": proof}])
+    serve(cloud, f"{INCIDENTS}/List", items=[{**INCIDENT, **of_host, "cluster_id": "", "cluster_name": ""}])
+    for words in (("node", "certificates"), ("incidents", "list")):
+        assert "gpu-1" in (told := signed_in("fleet", *words).out) and "/gpu-1" not in told
 
 
 def test_the_scorecard_rests_on_the_clouds_records(signed_in: Neo, cloud: FakeServer) -> None:
@@ -177,12 +192,19 @@ def test_reliability_is_shown_with_its_interval_and_nothing_where_nothing_is_kno
     assert ran.code == 0, ran.err
     for said in ("3 (2 ecc, 1 restart)", "25.0 (95% interval 5.2 to 73.1)", "99.750%", "7.20 node-hours"):
         assert said in ran.out, ran.out
-    assert "2 of 3 within 90 s, median 12 s, longest 130 s" in ran.out
+    assert "2 of 3 within 90 s, median 12 s, longest 2 min 10 s" in ran.out
     [asked] = cloud.asked(f"{INCIDENTS}/GetReliability")
     assert (asked.cluster_id, asked.days) == (NODE["cluster_id"], 7)
     serve(cloud, f"{INCIDENTS}/GetReliability", begin=AT, end=LATER)
     ran = signed_in("fleet", "reliability")
-    assert "Availability" not in ran.out and "Spare took over" not in ran.out and "0.0 node-hours" in ran.out
+    assert (
+        "Availability" not in ran.out and "Spare took over" not in ran.out and "0.00 node-minutes" in ran.out
+    )
+    short = {"node_days": 0.01, "replaced": 1, "median_replacement_seconds": 0.7}
+    serve(cloud, f"{INCIDENTS}/GetReliability", **short, out_of_service_hours={"fault": 4 / 3600})
+    ran = signed_in("fleet", "reliability")
+    assert "14.40 node-minutes" in ran.out and "median 0.7 s" in ran.out
+    assert "0.07 node-minutes" in ran.out and "less than a node-day" in ran.out
     ran = signed_in("fleet", "reliability", "other")
     assert ran.code != 0 and "No nodes of a cluster 'other' are watched" in ran.err
 

@@ -66,6 +66,7 @@ def test_a_job_without_gpus_has_no_lines_of_them(signed_in: Neo, cloud: FakeServ
     serve(cloud, None)
     out = signed_in("slurm", "job", "report", "bank", "7").out
     assert "GPU u" not in out and "Not known" not in out
+    assert "Memory" not in lines(out), "no step has a sample of it"
 
 
 @pytest.mark.parametrize("name", ["tensor_active", "estimated_tflops", "energy_joules"])

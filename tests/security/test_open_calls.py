@@ -56,6 +56,7 @@ ALLOWED = {
     "engines/podman/storage/attached_claims.py": "folders of the engine's own, which pods have read-only",
     "engines/podman/network/attachments.py": "the engine's own folder, /etc/resolv.conf, /sys/class/net",
     "engines/podman/network/public_interface.py": "/proc/sys",
+    "engines/podman/network/named_namespaces.py": "/run/netns, which is root's alone",
     "engines/podman/execution.py": "what Podman writes of a container's output",
     "engines/podman/storage/container_disks.py": "the top of file systems; containers see a folder below it",
     "engines/podman/storage/pulled_images.py": "the engine's own folder; the top of file systems, as above",

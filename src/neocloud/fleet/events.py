@@ -105,6 +105,11 @@ class Verdict(Event):
     """The devices that it speaks of, with commas: slots of parts of the node."""
 
 
+def threshold_in_words(threshold: str) -> str:
+    """Return the threshold of a verdict as text. Those of agents say what fails, others what is wanted."""
+    return f"{'fails' if threshold.startswith(('over ', 'below ')) else 'wanted'} {threshold}"
+
+
 @dataclass(frozen=True, slots=True)
 class Judged(Event):
     """An independent test or a person found whether a failing verdict was right; the record of precision."""

@@ -82,9 +82,9 @@ class Incidents:
                     self._past = [*self._past, self._found[event.node]][-MOST_PAST:]
                 self.count += 1
                 self._found[event.node] = replace(_begun(event, before), number=self.count, node=event.node)
-            case e.Drained():
+            case e.Drained() if before.is_drained_by_us:  # a later drain of others is none of its
                 self._update(event.node, drained_at=event.at)
-            case e.SpareReserved() if event.replaces:
+            case e.SpareReserved() if self._lasts(event.replaces):
                 self._update(event.replaces, spare=event.node, reserved_at=event.at)
             case e.Attached():
                 self._update(self._replaced_by(event.node), attached_at=event.at)
@@ -129,6 +129,11 @@ class Incidents:
             ended = replace(last, outcome=outcome, ended_at=event.at)
             self._found[event.node] = replace(found, steps=(*earlier, ended))
 
+    def _lasts(self, node: str) -> bool:
+        """Whether the last one of the node has not ended: a spare may replace a node that others drained."""
+        found = self._found.get(node)
+        return found is not None and found.ended_at is None
+
     def _replaced_by(self, spare: str) -> str:
         waiting = (
             node for node, found in self._found.items() if found.spare == spare and found.ready_at is None
@@ -144,7 +149,8 @@ class Incidents:
 def _begun(event: e.DrainRequested, before: NodeState) -> Incident:
     fault = next((fault for fault in before.faults if fault.id == event.evidence), None)
     if fault is not None:
-        reason = f"{fault.check}: {fault.sample} (wanted {fault.threshold}, said {fault.source})"
+        wanted = e.threshold_in_words(fault.threshold)
+        reason = f"{fault.check}: {fault.sample} ({wanted}, said {fault.source})"
         return Incident(event.evidence, reason, fault.at, event.at, check=fault.check)
     if event.evidence.startswith(BOOT_EVIDENCE):
         reason = "it started again without being asked to"

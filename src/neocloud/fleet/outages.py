@@ -41,7 +41,7 @@ class Cause(StrEnum):
     OPERATOR = "operator"
     MAINTENANCE = "maintenance"
     VERIFICATION = "verification"
-    """It has not passed its checks since its last start, or they run."""
+    """It has not passed its checks since its last start or drain, or they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ _REASONS: Mapping[Cause, str] = {
     Cause.FAULT: "drained by the controller",
     Cause.OPERATOR: "",
     Cause.MAINTENANCE: "",
-    Cause.VERIFICATION: "it has not passed its checks since its last start",
+    Cause.VERIFICATION: "it has not passed its checks since its last start or drain",
 }
 
 

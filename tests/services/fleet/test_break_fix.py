@@ -58,6 +58,8 @@ async def test_a_replaced_node_is_a_ticket_that_opens_and_closes(cloud: BreakFix
     assert story == [("REPAIR_TICKET_OPENED", made.ticket), ("REPAIR_TICKET_CLOSED", made.ticket)]
     assert (await cloud.nodes())[node].last_incident.spare == spare
     assert await cloud.story(spare) == []
+    unknown = await cloud.refusal(f"{SERVICE}/ListEvents", cluster_id=cloud.cluster_id, node="worker-7")
+    assert unknown.code == Code.NOT_FOUND, "it is not a node of which nothing broke"
 
 
 async def test_replacements_keep_the_limits_of_the_controller(cloud: BreakFixCloud) -> None:

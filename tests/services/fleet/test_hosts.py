@@ -171,6 +171,11 @@ async def test_a_fault_drains_a_host_and_its_repair_is_for_an_operator(cloud: Ho
     found = await cloud.host_events()
     assert not of_type(found, "StepStarted")
     assert of_type(found, "Moved")[0]["to"] == "triage"
+    [incident] = (await cloud.call("neocloud.fleet.v1.IncidentService/List")).items
+    assert (incident.node, incident.cluster_id, incident.summary.credited_seconds) == (HOST, "", 0)
+    assert (await cloud.call("neocloud.fleet.v1.IncidentService/Get", id=incident.id)).id == incident.id
+    [proof] = (await cloud.call("neocloud.fleet.v1.CertificateService/List")).items
+    assert (proof.node_id, proof.is_valid) == (HOST, True)
     await cloud.create_cluster(count=1, name="another")
 
 
@@ -185,6 +190,9 @@ async def test_parts_of_a_host_are_those_that_its_own_agent_reads(cloud: HostedC
     assert {(each.kind, each.serial) for each in node.inventory.parts} == {("nvme", "S1"), ("gpu", "G1")}
     cloud.hosts.parts = cloud.hosts.parts[1:]
     await cloud.host_when(lambda node: [each.serial for each in node.inventory.parts] == ["G1"])
+    found = (await cloud.call(f"{NODES}/ListParts", node_id=HOST)).items
+    assert {each.serial for each in found if not each.places[0].HasField("until")} == {"G1"}
+    assert {place.node_id for each in found for place in each.places} == {HOST} and len(found) == 2
     changes = of_type(await cloud.host_events(), "InventoryChanged")
     assert len(changes) == 2, "a list that is known is no event"
 

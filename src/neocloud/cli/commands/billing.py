@@ -91,7 +91,7 @@ def usage(
         )
         for item in answer.items
     )
-    view = table(["RESOURCE", "KIND", "SKU", "UNITS", "FOR", "SINCE"], rows, right=["UNITS", "FOR"])
+    view = table(["RESOURCE", "KIND", "SKU", "UNITS", "FOR", "SINCE, UTC"], rows, right=["UNITS", "FOR"])
     show(output, contract.to_document(answer), view, empty="Nothing was used in that time.")
 
 
@@ -220,7 +220,9 @@ def credits(
         )
         for item in answer.items
     )
-    view = table(["NOT CHARGED", "BECAUSE", "WHAT", "FOR", "SINCE", "AMOUNT"], rows, right=["FOR", "AMOUNT"])
+    view = table(
+        ["NOT CHARGED", "BECAUSE", "WHAT", "FOR", "SINCE, UTC", "AMOUNT"], rows, right=["FOR", "AMOUNT"]
+    )
     show(
         output, contract.to_document(answer), view, empty="Everything that was used in that time is charged."
     )

@@ -26,7 +26,7 @@ class FleetGroup(LazyGroup):
         ),
         "reliability": Entry(
             "Show how often workers fail, and how soon spares take over.",
-            FAULTS,
+            NODES,
             "fleet_incidents:reliability_app",
         ),
         "explain": Entry(
@@ -74,8 +74,8 @@ app = typer.Typer(
 def fleet() -> None:
     """See the health of nodes, check this host, explain faults, simulate a fleet.
 
-    Only `node`, `drain`, `release`, `top`, `maintenance`, `break-fix`, `incidents`,
-    `reliability`, `checks` and `verdict` need a cloud.
+    `explain`, `conflicts`, `check`, `inventory`, `agent` and `simulate` need no cloud, nor does
+    `scorecard --no-cloud`; all others do.
 
     Examples:
 

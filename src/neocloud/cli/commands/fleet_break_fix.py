@@ -35,6 +35,13 @@ class Action(StrEnum):
     RESET_GPU = "reset-gpu"
 
 
+OF_CORDONS = {
+    Action.CORDON: " It takes no new jobs until you uncordon it; one that runs goes on.",
+    Action.UNCORDON: " It takes jobs again once it has passed its checks, unless others have drained it.",
+}
+"""What follows: no ticket is opened for these."""
+
+
 @app.command()
 def request(
     context: typer.Context,
@@ -68,7 +75,8 @@ def request(
     }
     answer = cloud.client.call(f"{SERVICE}/Request{suffix}", asked)
     ticket = f" Ticket: {answer.ticket}." if answer.ticket else ""
-    say(f"{node} is {answer.phase}.{ticket} See: neo fleet break-fix events {cluster}")
+    told = OF_CORDONS.get(action, f"{ticket} See: neo fleet break-fix events {cluster}")
+    say(f"{node} is {answer.phase}.{told}")
 
 
 @app.command()

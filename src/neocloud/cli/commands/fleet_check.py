@@ -177,10 +177,11 @@ def _show_rest(document: Document) -> None:
             None,
             table(["NOT RUN", "WHY"], [(each.check, each.why) for each in document.not_run]),
         )
-    counts = {status: sum(each.status is status for each in document.verdicts) for status in Status}
+    told_of = [each for each in document.verdicts if not _is_silent(each)]
+    counts = {status: sum(each.status is status for each in told_of) for status in Status}
     words = {Status.FAIL: "failed", Status.UNKNOWN: "gave no answer", Status.PASS: "passed"}
     told = ", ".join(f"{counts[status]} {words[status]}" for status in ORDER)
-    say(f"\n{counted(len(document.verdicts), 'check')}: {told}; {len(document.not_run)} not run.")
+    say(f"\n{counted(len(told_of), 'check')}: {told}; {len(document.not_run)} not run.")
     if document.simulated:
         say(f"Simulated: {document.simulated}. Nothing of this speaks of real hardware.")
     if any(each.status is Status.UNKNOWN for each in document.verdicts):

@@ -192,8 +192,6 @@ def _name(node: "NodeHealth") -> str:
 def _how_often(check: Any) -> str:
     if not check.has_program:
         return "not in this release"
-    if "two nodes" in check.needs:
-        return "by hand"
     return "daily" if "quick" in check.suites else "weekly"
 
 

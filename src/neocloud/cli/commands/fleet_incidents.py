@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neocloud.cli.commands.fleet_node_lookup import cluster_id_of
+from neocloud.cli.commands.fleet_node_lookup import cluster_id_of, place_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, show, table
 from neocloud.cli.progress import duration
@@ -110,28 +110,34 @@ def _figures(found: "Reliability") -> Iterator[tuple[str, object]]:
     yield "To", _time(found.end)
     yield "Workers", found.nodes
     days = found.node_days
-    yield "Watched for", f"{days:.1f} node-days" if days >= 1 else f"{24 * days:.1f} node-hours"
+    yield "Watched for", f"{days:.1f} node-days" if days >= 1 else _node_time(24 * days)
     faults = ", ".join(f"{count} {check}" for check, count in sorted(found.faults.items()))
     yield "Faults", f"{sum(found.faults.values())}{f' ({faults})' if faults else ''}"
-    if days >= 1:  # a rate of less says nothing
+    if 0 < days < 1:  # a rate of less says nothing
+        yield "Faults for 1,000 node-days", "not known yet: nodes were watched for less than a node-day"
+    elif days:
         rate = found.rate
         interval = f"95% interval {rate.low:.1f} to {rate.high:.1f}"
         yield "Faults for 1,000 node-days", f"{rate.per_1000_node_days:.1f} ({interval})"
     if found.replaced:
         within = f"{found.replaced_within_90_seconds} of {found.replaced} within 90 s"
-        longest = f"longest {found.longest_replacement_seconds:.0f} s"
-        yield "Spare took over", f"{within}, median {found.median_replacement_seconds:.0f} s, {longest}"
+        took = duration(found.median_replacement_seconds), duration(found.longest_replacement_seconds)
+        yield "Spare took over", f"{within}, median {took[0]}, longest {took[1]}"
     for cause, hours in sorted(found.out_of_service_hours.items()):
-        yield f"Out of service: {cause}", f"{hours:.2f} node-hours"
+        yield f"Out of service: {cause}", _node_time(hours)
     if found.HasField("availability"):
         yield "Availability", f"{100 * found.availability:.3f}%"
+
+
+def _node_time(hours: float) -> str:
+    return f"{hours:.2f} node-hours" if hours >= 1 else f"{60 * hours:.2f} node-minutes"
 
 
 def _fields(found: "FleetIncident") -> Iterator[tuple[str, object]]:
     summary = found.summary
     yield "Incident", found.id
     yield "Node", _name(found)
-    yield "State", _ended(found)
+    yield "State", f"ended {_ended(found)}" if found.HasField("ended_at") else "open"
     yield "Because", summary.reason
     yield "Evidence", summary.evidence
     for label, field in (
@@ -150,7 +156,7 @@ def _fields(found: "FleetIncident") -> Iterator[tuple[str, object]]:
 
 
 def _name(found: "FleetIncident") -> str:
-    return f"{found.cluster_name or found.cluster_id}/{found.node}"
+    return place_of(found.cluster_name or found.cluster_id, found.node)
 
 
 def _ended(found: "FleetIncident") -> str:

@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neocloud.cli.commands import fleet_node_parts
-from neocloud.cli.commands.fleet_node_lookup import SERVICE, NodeArgument, find, is_host, name_of
+from neocloud.cli.commands.fleet_node_lookup import (
+    SERVICE,
+    NodeArgument,
+    find,
+    is_host,
+    name_of,
+    place_of,
+    reasons,
+    waits_for,
+)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.core import contract
+from neocloud.fleet.events import threshold_in_words
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
+MOMENTS = ("deadline", "valid_until")
+"""Fields of events that are times, beside their own."""
 app = command_group(
     """Health of nodes: hosts, and workers of Slurm clusters with --auto-repair. For operators of the cloud.
 
@@ -85,7 +97,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, help="Number of the newest events.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what happened to a node, oldest first. Events are only ever appended.
+    """Show what happened to a node, in the order in which it was recorded. Events are only ever appended.
 
     Examples:
 
@@ -96,12 +108,12 @@ def events(
         found = list(client.list_all(f"{SERVICE}/ListEvents", {"id": find(client, node).id}))[-limit:]
     documents = [{"position": each.position, **json.loads(each.json)} for each in found]
     rows = ((_moment(each["at"]), each["type"], _details(each)) for each in documents)
-    show(output, documents, table(["AT", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
+    show(output, documents, table(["AT, UTC", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
 
 
 @app.command()
 def certificates(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List the proofs that nodes passed their checks since their last start: suite, boot, and until when.
+    """List the proofs that nodes passed their checks since their last start or drain, and until when.
 
     Examples:
 
@@ -112,7 +124,7 @@ def certificates(context: typer.Context, output: OutputOption = Format.TABLE) ->
         found = list(client.list_all(f"{CERTIFICATES}/List"))
     rows = (
         (
-            f"{each.cluster_name or each.cluster_id}/{each.node}",
+            place_of(each.cluster_name or each.cluster_id, each.node),
             each.certificate.suite,
             each.certificate.boot,
             _time(each.certificate.issued_at),
@@ -122,7 +134,7 @@ def certificates(context: typer.Context, output: OutputOption = Format.TABLE) ->
         for each in found
     )
     view = table(["NODE", "SUITE", "BOOT", "ISSUED", "UNTIL", "VALID"], rows)
-    empty = "No node has passed its checks since its last start. See: neo fleet node list"
+    empty = "No node has passed its checks since its last start or drain. See: neo fleet node list"
     show(output, [contract.to_document(each) for each in found], view, empty=empty)
 
 
@@ -165,7 +177,8 @@ def release(context: typer.Context, node: NodeArgument) -> None:
     with connect(profile_of(context)) as client:
         found = find(client, node)
         client.call(f"{SERVICE}/Release", {"id": found.id})
-    say(f"{name_of(found)} returns to service once it is verified. See: neo fleet node get {name_of(found)}")
+    what = "is released" if is_host(found) else "returns to service once it is verified"
+    say(f"{name_of(found)} {what}. See: neo fleet node get {name_of(found)}")
 
 
 def _held_by(node: "Node") -> str:
@@ -175,10 +188,9 @@ def _held_by(node: "Node") -> str:
 def _why(node: "Node") -> str:
     if node.problem:
         return f"not seen: {node.problem}"
-    if node.advice:
-        return node.advice
-    faults = "; ".join(f"{fault.check}: {fault.sample}" for fault in node.faults)
-    return node.held or faults or "; ".join(hold.evidence for hold in node.holds) or "-"
+    faults = [f"{fault.check}: {fault.sample}" for fault in node.faults]
+    why = [each for each in reasons(node) if not each.startswith(tuple(faults))]
+    return "; ".join(filter(None, (waits_for(node), *faults, *why, node.advice))) or "-"
 
 
 def _fields(node: "Node") -> Iterator[tuple[str, object]]:
@@ -189,7 +201,7 @@ def _fields(node: "Node") -> Iterator[tuple[str, object]]:
     else:
         yield "Takes new jobs", "yes" if node.is_schedulable else "no"
     if node.advice:
-        yield "What to do", node.advice
+        yield "Meanwhile", node.advice
     if node.problem:
         yield "Not seen", node.problem
     if node.reserved_for:
@@ -199,15 +211,16 @@ def _fields(node: "Node") -> Iterator[tuple[str, object]]:
     for hold in node.holds:
         yield f"Drained by {hold.owner}", f"{hold.evidence}, since {_time(hold.since)}"
     for fault in node.faults:
-        yield f"Fault: {fault.check}", f"{fault.status}: {fault.sample} (wanted {fault.threshold})"
+        wanted = threshold_in_words(fault.threshold)
+        yield f"Fault: {fault.check}", f"{fault.status}: {fault.sample} ({wanted})"
         yield "  evidence", f"{fault.id}, said {fault.source}, {_time(fault.at)}"
-    if node.held:
-        yield "Waits", node.held
+    if waits := waits_for(node):
+        yield "Waits", waits
     if node.HasField("certificate"):
         of = node.certificate
         yield "Verified", f"{_time(of.issued_at)} ({of.suite}), until {_time(of.valid_until)}, boot {of.boot}"
     else:
-        yield "Verified", "not since its last start"
+        yield "Verified", "not since its last start or drain"
     yield from _described(node)
     if node.HasField("last_incident"):
         yield from _incident(node.last_incident)
@@ -261,7 +274,15 @@ def _moment(at: float) -> str:
 
 
 def _details(event: dict[str, Any]) -> str:
+    if event["type"] == "Verdict":
+        said = f"{event['sample']} ({threshold_in_words(event['threshold'])})"
+        return f"{event['check']} {event['status']}: {said}, {event['id']}"
     left_out = {"position", "type", "at", "node", "boot", "version", "source", "scope"}
-    counted = {name: len(value) if isinstance(value, list) else value for name, value in event.items()}
-    known = ((name, value) for name, value in counted.items() if name not in left_out and value != "")
-    return ", ".join(f"{name}={value}" for name, value in known)
+    known = {name: value for name, value in event.items() if name not in left_out and value != ""}
+    return ", ".join(f"{name}={_detail(name, value)}" for name, value in known.items())
+
+
+def _detail(name: str, value: Any) -> object:
+    if name in MOMENTS:
+        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
+    return len(value) if isinstance(value, list) else value

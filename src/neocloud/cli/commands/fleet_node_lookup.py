@@ -36,11 +36,28 @@ def cluster_id_of(client: Client, named: str) -> str:
     raise ClientError("NOT_FOUND", f"No nodes of a cluster {named!r} are watched", "See: neo fleet node list")
 
 
+def reasons(node: "Node") -> list[str]:
+    """Return why a node is drained, in the words of each who holds it; of the controller, what it found."""
+    last = node.last_incident if node.HasField("last_incident") else None
+    return [
+        last.reason if last is not None and last.evidence == hold.evidence else hold.evidence
+        for hold in node.holds
+    ]
+
+
+def waits_for(node: "Node") -> str:
+    """Return what the controller waits for; "" where that is the end of a drain, which has its own reason."""
+    return "" if node.held.startswith("drained by ") else node.held
+
+
 def is_host(node: "Node") -> bool:
     return type(node).Kind.Name(node.kind) == "HOST"
 
 
 def name_of(node: "Node") -> str:
-    if is_host(node):
-        return node.name
-    return f"{node.cluster_name or node.cluster_id}/{node.name}"
+    return place_of(node.cluster_name or node.cluster_id, node.name)
+
+
+def place_of(cluster: str, node: str) -> str:
+    """Return a node as commands name it: hosts are in no cluster."""
+    return f"{cluster}/{node}" if cluster else node

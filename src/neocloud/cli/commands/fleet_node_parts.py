@@ -1,6 +1,6 @@
 """`neo fleet node inventory` and `update`: what nodes are made of, their labels and their place."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
-    from neocloud.messages.neocloud.fleet.v1 import PartHistory, PartPlace
+    from neocloud.messages.neocloud.fleet.v1 import Node, PartHistory, PartPlace
 
 PLACE_HELP = 'As your plans name it; "" if it is not known.'
 
@@ -41,21 +41,23 @@ def inventory(
       neo fleet node inventory bank/worker-0 --changes
     """
     with connect(profile_of(context)) as client:
-        names = {each.id: name_of(each) for each in client.list_all(f"{SERVICE}/List")}
+        nodes = {each.id: each for each in client.list_all(f"{SERVICE}/List")}
         wanted = find(client, node).id if node else ""
         parts = list(client.list_all(f"{SERVICE}/ListParts", {"node_id": wanted}))
+    names = {each: name_of(found) for each, found in nodes.items()}
     documents = [contract.to_document(each) for each in parts]
     if changes:
-        rows = sorted(_changes(parts, names, wanted))
-        show(
-            output, documents, table(["AT", "NODE", "KIND", "SLOT", "CHANGE"], rows), empty="Nothing changed."
-        )
+        view = table(["AT, UTC", "NODE", "KIND", "SLOT", "CHANGE"], sorted(_changes(parts, names, wanted)))
+        show(output, documents, view, empty="Nothing changed.")
         return
+    looked_at = [nodes[wanted]] if wanted in nodes else nodes.values()
     view = table(
         ["NODE", "KIND", "SLOT", "MODEL", "SERIAL", "FIRMWARE", "SAID BY", "FAILURES", "NOTE"],
-        sorted(_rows(parts, names, wanted)),
+        sorted((*_rows(parts, names, wanted), *_without_serial(looked_at))),
     )
     empty = "No node has told its parts. Workers without GPUs have none that their pod sees."
+    if node:
+        empty = f"{node} has told no parts. A worker without GPUs has none that its pod sees."
     show(output, documents, view, empty=empty)
 
 
@@ -114,6 +116,15 @@ def _rows(parts: "Sequence[PartHistory]", names: Mapping[str, str], wanted: str)
                     *(part.serial, place.firmware or "-", place.reader, str(part.failures)),
                     "; ".join(each for each in (also, part.lemon) if each) or "-",
                 )
+
+
+def _without_serial(nodes: "Iterable[Node]") -> Iterator[tuple[str, ...]]:
+    """Yield a row for each part that has no serial number, and so no history."""
+    for node in nodes:
+        for part in node.inventory.parts if node.HasField("inventory") else ():
+            if not part.serial:
+                told = part.kind, part.slot, part.model or "-", "-", part.firmware or "-"
+                yield name_of(node), *told, node.inventory.reader, "-", "-"
 
 
 def _changes(

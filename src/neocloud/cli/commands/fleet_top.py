@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from neocloud.cli import live_screen
+from neocloud.cli.commands.fleet_node_lookup import place_of, reasons, waits_for
 from neocloud.cli.commands.top import IntervalOption, OnceOption, host_of, server_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.server_process import get_text
@@ -123,7 +124,8 @@ def _node(node: "Node") -> JsonObject:
         "project_id": node.tenant_id,
         "drained_by": [hold.owner for hold in node.holds],
         "faults": [f"{fault.check}: {fault.sample}" for fault in node.faults],
-        "held": node.held,
+        "reasons": reasons(node),
+        "held": waits_for(node),
         "not_seen": node.problem,
         "verified_seconds": _age(node.certificate.issued_at) if node.HasField("certificate") else None,
     }
@@ -209,7 +211,7 @@ def _views(document: JsonObject) -> list[View]:
         ["NODE", "PHASE", "SINCE", "JOB", "VERIFIED", "WHY"],
         (
             (
-                f"{each['cluster']}/{each['name']}",
+                place_of(each["cluster"] if each["cluster_id"] else "", each["name"]),
                 each["phase"],
                 duration(each["phase_seconds"]),
                 each["job"],
@@ -226,8 +228,9 @@ def _views(document: JsonObject) -> list[View]:
 def _why(node: JsonObject) -> str:
     if node["not_seen"]:
         return f"not seen: {node['not_seen']}"
-    drained = f"drained by {', '.join(node['drained_by'])}" if node["drained_by"] else ""
-    return "; ".join(filter(None, (node["held"], *node["faults"], drained)))
+    drains = zip(node["drained_by"], node["reasons"], strict=True)
+    drained = [f"drained by {owner}: {reason}" for owner, reason in drains]
+    return "; ".join(filter(None, (node["held"], *node["faults"], *drained)))
 
 
 def drawn(document: JsonObject, screen: Console) -> RenderableType:

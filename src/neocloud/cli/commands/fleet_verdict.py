@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.fleet_node_lookup import place_of
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+from neocloud.fleet.events import threshold_in_words
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import FailingVerdict
@@ -50,18 +52,19 @@ def list_verdicts(
         found = [each for each in items if every or (each.shadow and not each.HasField("judgement"))]
     rows = (
         (
-            f"{each.cluster_name or each.cluster_id}/{each.node}",
+            place_of(each.cluster_name or each.cluster_id, each.node),
             each.verdict.id,
             each.verdict.check,
             f"{each.verdict.at.ToDatetime():%Y-%m-%d %H:%M:%S}",
-            f"{each.verdict.sample} (wanted {each.verdict.threshold})",
+            f"{each.verdict.sample} ({threshold_in_words(each.verdict.threshold)})",
             each.verdict.source,
             _judged(each),
         )
         for each in found
     )
-    view = table(["NODE", "VERDICT", "CHECK", "AT", "MEASURED", "SOURCE", "JUDGED"], rows)
-    empty = "No verdict waits for a judgement. All: neo fleet verdict list --all"
+    view = table(["NODE", "VERDICT", "CHECK", "AT, UTC", "MEASURED", "SOURCE", "JUDGED"], rows)
+    waiting = "No verdict waits for a judgement. All: neo fleet verdict list --all"
+    empty = "No check has failed on a node that is watched." if every else waiting
     show(output, [contract.to_document(each) for each in found], view, empty=empty)
 
 

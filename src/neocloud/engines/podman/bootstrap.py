@@ -24,6 +24,7 @@ from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses, withdraw_service_addresses
 from neocloud.engines.podman.network.attachments import write_in_place
 from neocloud.engines.podman.network.firewall import render_tables
+from neocloud.engines.podman.network.named_namespaces import leave_folder
 from neocloud.engines.podman.network.netavark import remove_network_rules, remove_tables
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.security_rules import load
@@ -92,6 +93,7 @@ async def destroy(layout: Layout, libpod: Libpod, service: PodmanService) -> Non
     await PublicInterface(layout).remove_table()
     await _remove_bridges(layout)
     await remove_tables(layout)
+    await asyncio.to_thread(leave_folder)
     await asyncio.to_thread(_remove_files, layout)
 
 

@@ -23,6 +23,7 @@ from neocloud.engines.base import EngineUnavailable
 from neocloud.engines.podman.containers import processes_in_groups
 from neocloud.engines.podman.host import Host
 from neocloud.engines.podman.layout import Layout, logged
+from neocloud.engines.podman.network.named_namespaces import share_folder
 from neocloud.engines.podman.storage.mounts import mount_view, mounts_below, remove_tree, unmount
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class PodmanService:
         # Root of a container with a user namespace searches it; its content has modes of its own.
         self._layout.run.chmod(0o711)
         mark.write_text(boot_id)
+        share_folder()
         mount_view(self._layout.run, self._layout.run)
         if not is_kept_in_home(self._layout):
             mount_view(self._layout.podman, self._layout.podman_view)

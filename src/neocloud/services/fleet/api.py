@@ -16,8 +16,9 @@ from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.fleet import events as e
 from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Phase
+from neocloud.fleet.incidents import Incident
 from neocloud.fleet.lifecycle import NodeState
-from neocloud.fleet.outages import OPERATOR_PREFIX
+from neocloud.fleet.outages import OPERATOR_PREFIX, Outage
 from neocloud.messages.nebius.compute.v1 import InstanceRecoveryPolicy, InstanceSpec
 from neocloud.messages.neocloud.fleet.v1 import (
     DrainNodeRequest,
@@ -80,8 +81,7 @@ async def _holders(call: Call, verb: str) -> Holders:
 
 async def list_nodes(call: Call, request: ListNodesRequest) -> ListNodesResponse:
     found: list[Node] = []
-    pools = await pools_of(call, request.cluster_id, "list")
-    for pool in [*pools, *([] if request.cluster_id else await _host_pools(call))]:
+    for pool in await pools_with_hosts(call, request.cluster_id, "list"):
         log = await fold_of(call, pool)
         machines = await _machines(call) if pool.is_of_hosts else {}
         found += [node_of(call, pool, log, state, machines) for state in log.fleet.nodes.values()]
@@ -176,6 +176,12 @@ async def pools_of(call: Call, cluster_id: str, verb: str) -> Sequence[Pool]:
     return await call.dependencies.store.read(read)
 
 
+async def pools_with_hosts(call: Call, cluster_id: str, verb: str) -> Sequence[Pool]:
+    """Return the pools of one cluster, or of all and those of hosts. Raises ApiError as `pools_of`."""
+    found = await pools_of(call, cluster_id, verb)
+    return found if cluster_id else [*found, *await _host_pools(call)]
+
+
 def _read_pools(tx: Transaction, cluster_id: str) -> Iterable[Pool]:
     rows = tx.owned(cluster_id) if cluster_id else tx.list(NODE_POOL)[0]
     for row in rows:
@@ -223,7 +229,7 @@ def node_of(
     call: Call, pool: Pool, log: PoolLog, state: NodeState, machines: Mapping[bool, int] | None = None
 ) -> Node:
     incident = log.incidents.by_node.get(state.node)
-    outages = log.outages.of(state.node, incident.evidence) if incident else ()
+    outages = outages_of(pool, log, incident) if incident else ()
     node = node_message(state, incident, call.dependencies.clock.now(), outages)
     spec, status = pool.message.spec, pool.message.status
     node.id, node.cluster_id, node.node_set = pool.id_of(state.node), spec.cluster_id, spec.node_set
@@ -234,6 +240,11 @@ def node_of(
         open_hosts = sum(drained_host(each) is None for each in log.fleet.nodes.values())
         node.advice = host_advice(state, machines or {}, open_hosts)
     return node
+
+
+def outages_of(pool: Pool, log: PoolLog, incident: Incident) -> Sequence[Outage]:
+    """Return the times of an incident for which a tenant is not charged: nobody is charged for a host."""
+    return () if pool.is_of_hosts else log.outages.of(incident.node, incident.evidence)
 
 
 def _event(entry: LogEvent) -> NodeEvent:

@@ -61,6 +61,8 @@ async def list_events(call: Call, request: ListBreakFixEventsRequest) -> ListBre
     limit = request.limit or DEFAULT_EVENTS
     for row in await _pools(call, request.cluster_id):
         found += await _newest(call, row.id, limit, request.node)
+    if request.node and not found:
+        await _find(call, request)
     found.sort(key=lambda each: each.moment)
     return ListBreakFixEventsResponse(items=[_message(each) for each in found[-limit:]])
 
@@ -151,7 +153,7 @@ async def _pools(call: Call, cluster_id: str) -> Sequence[Resource]:
     return found
 
 
-async def _find(call: Call, request: BreakFixRequest) -> tuple[Resource, PoolLog]:
+async def _find(call: Call, request: BreakFixRequest | ListBreakFixEventsRequest) -> tuple[Resource, PoolLog]:
     for row in await _pools(call, request.cluster_id):
         try:
             wanted = wire.message(row, NodePool).spec.wanted

@@ -25,11 +25,12 @@ from neocloud.messages.neocloud.fleet.v1 import (
 from neocloud.services.fleet.api import (
     PERMISSION,
     SERVICE_NAME,
+    Pool,
     find_node,
     fold_of,
     node_of,
     operator_name,
-    pools_of,
+    pools_with_hosts,
 )
 from neocloud.services.fleet.node_logs import log_event
 from neocloud.services.fleet.render import holders_of
@@ -78,16 +79,17 @@ def _changes(request: UpdateNodeRequest, state: NodeState, now: float, by: str) 
 
 
 async def list_parts(call: Call, request: ListPartsRequest) -> ListPartsResponse:
-    pools = await pools_of(call, "", "list")
-    seen = [(pool.message.spec.cluster_id, (await fold_of(call, pool)).fleet) for pool in pools]
-    holders, now = holders_of(seen), call.dependencies.clock.now().timestamp()
+    seen = [(pool, (await fold_of(call, pool)).fleet) for pool in await pools_with_hosts(call, "", "list")]
+    workers = [(pool.message.spec.cluster_id, fleet) for pool, fleet in seen if not pool.is_of_hosts]
+    holders = holders_of(workers)  # a worker and the host that it is on have the same GPUs
+    now = call.dependencies.clock.now().timestamp()
     found: dict[tuple[Key, str], PartHistory] = {}
-    for cluster_id, fleet in seen:
+    for pool, fleet in seen:
         for key, record in fleet.parts.records.items():
             is_certain = all(each.reader is not Reader.POD for each in record.places)
-            name = (key, "" if is_certain else cluster_id)
+            name = (key, "" if is_certain else pool.message.spec.cluster_id)
             part = found.setdefault(name, PartHistory(kind=record.kind, serial=record.serial))
-            _add(part, cluster_id, record, fleet.parts.lemon(key, now))
+            _add(part, pool, record, fleet.parts.lemon(key, now))
     for (key, _), part in found.items():
         own = {each.node_id for each in part.places}
         part.also_in.extend(each for each in holders.get(key, ()) if each not in own)
@@ -104,13 +106,13 @@ def _is_wanted(part: PartHistory, request: ListPartsRequest) -> bool:
     )
 
 
-def _add(part: PartHistory, cluster_id: str, record: PartRecord, lemon: str) -> None:
-    """Add what one cluster knows of a part."""
+def _add(part: PartHistory, pool: Pool, record: PartRecord, lemon: str) -> None:
+    """Add what one pool knows of a part."""
     part.model, part.lemon = record.model or part.model, lemon or part.lemon
     part.failures += record.failures
     for place in record.places:
         added = part.places.add(
-            node_id=f"{cluster_id}/{place.node}",
+            node_id=pool.id_of(place.node),
             slot=place.slot,
             firmware=place.firmware,
             reader=place.reader.value,

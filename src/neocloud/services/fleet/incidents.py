@@ -24,7 +24,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     NodeCertificate,
     Reliability,
 )
-from neocloud.services.fleet.api import Pool, find_node, fold_of, pools_of
+from neocloud.services.fleet.api import Pool, find_node, fold_of, outages_of, pools_of, pools_with_hosts
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.render import set_certificate, set_incident, set_time
 
@@ -35,6 +35,8 @@ USUAL_DAYS = 30
 
 async def get(call: Call, request: GetIncidentRequest) -> FleetIncident:
     node_id, _, number = request.id.rpartition("/")
+    if not node_id:
+        raise contract.not_found("incident", request.id)
     pool, log, state = await find_node(call, node_id, "get")
     for each in log.incidents.all:
         if each.node == state.node and str(each.number) == number:
@@ -89,7 +91,7 @@ async def get_reliability(call: Call, request: GetReliabilityRequest) -> Reliabi
 async def list_certificates(call: Call, request: ListCertificatesRequest) -> ListCertificatesResponse:
     found: list[NodeCertificate] = []
     now = call.dependencies.clock.now().timestamp()
-    for pool in await pools_of(call, request.cluster_id, "list"):
+    for pool in await pools_with_hosts(call, request.cluster_id, "list"):
         for state in (await fold_of(call, pool)).fleet.nodes.values():
             if state.certificate is not None:
                 made = NodeCertificate(
@@ -107,7 +109,7 @@ async def list_certificates(call: Call, request: ListCertificatesRequest) -> Lis
 
 
 async def _incidents(call: Call, cluster_id: str) -> AsyncIterator[FleetIncident]:
-    for pool in await pools_of(call, cluster_id, "list"):
+    for pool in await pools_with_hosts(call, cluster_id, "list"):
         log = await fold_of(call, pool)
         for each in log.incidents.all:
             yield _message(call, pool, log, each)
@@ -124,7 +126,7 @@ def _message(call: Call, pool: Pool, log: PoolLog, incident: Incident) -> FleetI
         state="open" if incident.ended_at is None else "ended",
     )
     now = call.dependencies.clock.now()
-    set_incident(found.summary, incident, log.outages.of(incident.node, incident.evidence), now)
+    set_incident(found.summary, incident, outages_of(pool, log, incident), now)
     for step in incident.steps:
         added = found.steps.add(what=step.what, outcome=step.outcome)
         set_time(added.at, step.at)

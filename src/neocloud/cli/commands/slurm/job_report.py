@@ -101,7 +101,7 @@ def _of_last(last: "JobRun") -> Iterator[tuple[str, str]]:
     if available:
         yield "Processor time", f"{duration(used)}, {100 * used / available:.0f}% of what it had"
     peak = max((step.peak_memory_bytes for step in last.steps), default=0)
-    if last.memory_bytes:
+    if last.memory_bytes and peak:  # a step of less than two seconds may have no sample
         yield "Memory", f"{size_text(peak)} at most, {100 * peak / last.memory_bytes:.0f}% of what it had"
 
 
@@ -127,7 +127,7 @@ def _gpus(run: "JobRun") -> Iterator[tuple[str, str]]:
 
 def _events(events: "Sequence[JobNodeEvent]") -> Any:
     rows = ((contract.to_datetime(each.at), each.node, each.text) for each in events)
-    return table(["TIME", "NODE", "EVENT"], ((f"{at:%Y-%m-%d %H:%M:%S}", *more) for at, *more in rows))
+    return table(["AT, UTC", "NODE", "EVENT"], ((f"{at:%Y-%m-%d %H:%M:%S}", *more) for at, *more in rows))
 
 
 def _steps(run: "JobRun") -> Any:
