@@ -241,8 +241,10 @@ class Engine(Protocol):
 
     async def capabilities(self) -> Capabilities: ...
 
-    async def apply(self, objects: "Sequence[Manifest]") -> None:
-        """Make these objects exist as given, in this order of kinds: Namespace first, Pod last."""
+    async def apply(self, objects: "Sequence[Manifest]") -> bool:
+        """Make these objects exist as given, in this order of kinds: Namespace first, Pod last.
+
+        Returns whether a pod may have changed: if not, what was observed of them before still holds."""
         ...
 
     async def observe(self, namespace: str) -> Observation:

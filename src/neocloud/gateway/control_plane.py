@@ -28,6 +28,7 @@ SERVICE = "neocloud.inference.v1.GatewayService"
 CALL_SECONDS = 5.0
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the API is on this machine
+    ("grpc.http2.bdp_probe", 0),  # so nothing is gained by measuring the way there, which wakes all threads
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -126,6 +127,7 @@ logger = logging.getLogger(__name__)
 CALLER_CALL_SECONDS = 30.0
 _CALLER_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the API is on this machine
+    ("grpc.http2.bdp_probe", 0),  # so nothing is gained by measuring the way there, which wakes all threads
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 )
 _DETAILS = "grpc-status-details-bin"

@@ -105,9 +105,9 @@ class Space:
         spec = {"subnets": [subnet], "securityGroups": groups, "domain": f"{name}.internal"}
         return self.manifest("VirtualNetwork", name, spec=spec)
 
-    async def apply(self, *documents: KubernetesObject) -> None:
+    async def apply(self, *documents: KubernetesObject) -> bool:
         """Read the documents, of which a test may have changed any field, and apply them."""
-        await self.engine.apply([read_manifest(each) for each in documents])
+        return await self.engine.apply([read_manifest(each) for each in documents])
 
     async def remove(self, kind: str, name: str) -> None:
         await self.engine.remove([self.reference(kind, name)])

@@ -49,9 +49,9 @@ class StubbornEngine(FakeEngine):
         self.gate = asyncio.Event()
         self.waiting = asyncio.Event()
 
-    async def apply(self, objects: Sequence[Manifest]) -> None:
+    async def apply(self, objects: Sequence[Manifest]) -> bool:
         await self._pass("apply")
-        await super().apply(objects)
+        return await super().apply(objects)
 
     async def observe(self, namespace: str) -> Observation:
         await self._pass("observe")

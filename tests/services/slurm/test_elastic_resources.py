@@ -37,13 +37,15 @@ class GpuEngine(FakeEngine):
 
     allocator: GpuAllocator
 
-    async def apply(self, objects: Sequence[Manifest]) -> None:
+    async def apply(self, objects: Sequence[Manifest]) -> bool:
+        has_changed = False
         for manifest in objects:
             if isinstance(manifest, Pod):
                 async with self.allocator.reserve(manifest, self.rows):
-                    await super().apply([manifest])
+                    has_changed |= await super().apply([manifest])
             else:
                 await super().apply([manifest])
+        return has_changed
 
     async def remove(self, references: Sequence[Reference]) -> None:
         pods = [pod.manifest for each in references if (pod := self.world.pods.get(each))]

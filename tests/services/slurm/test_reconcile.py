@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,11 @@ from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store
+from neocloud.emulator.fakes import FakeSlurmApi
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.fake.faults import Faults
-from neocloud.services.slurm.reconcile import login_port
+from neocloud.services.slurm.reconcile import login_port, nodes
 from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port
 from neocloud.services.slurm.rules import LoginPorts
 from neocloud.testing.waiting import until
@@ -48,6 +50,43 @@ async def test_a_cluster_becomes_ready_with_all_its_pods(cloud):
     assert [node.name for node in cluster.status.nodes] == ["worker-0", "worker-1"]
     assert cluster.status.login.port
     assert all(step.outcome == "ok" for step in cluster.status.steps)
+
+
+@pytest.mark.parametrize("has_settled", [True, False])
+async def test_a_run_that_changes_nothing_observes_once_and_reads_the_nodes_once(
+    cloud, monkeypatch, has_settled
+):
+    """Slurm's release, too, is asked for while pods are new: it comes with them."""
+    cluster = await cloud.create_cluster(count=1)
+    if not has_settled:
+        monkeypatch.setattr(nodes, "SETTLED_AFTER", timedelta(days=36500))
+    await until(lambda: not cloud.running.worker.under_way)
+    asked: list[str] = []
+    observe = cloud.engine.observe
+
+    async def observed(namespace: str):
+        asked.extend(["observe"] if namespace == cluster.metadata.id else [])
+        return await observe(namespace)
+
+    def counted(name: str):
+        real = getattr(FakeSlurmApi, name)
+
+        def ask(api: FakeSlurmApi):
+            asked.append(name)
+            return real(api)
+
+        monkeypatch.setattr(FakeSlurmApi, name, ask)
+
+    monkeypatch.setattr(cloud.engine, "observe", observed)
+    counted("nodes")
+    counted("version")
+    cloud.engine.applied.clear()
+    cloud.running.worker.enqueue(cluster.metadata.id)
+    await until(lambda: cloud.engine.applied)
+    await until(lambda: not cloud.running.worker.under_way)
+    runs = len([each for each in cloud.engine.applied if each[0].namespace == cluster.metadata.id])
+    assert asked.count("observe") == asked.count("nodes") == runs
+    assert asked.count("version") == (0 if has_settled else runs)
 
 
 async def test_a_larger_node_set_gets_more_workers(cloud):
@@ -90,7 +129,7 @@ async def test_the_status_says_which_login_node_is_drained_and_one_must_be_left(
     )
     drained = cloud.world.objects[Reference("ConfigMap", cluster.metadata.id, "login-nodes")].to_dict()
     assert drained["data"] == {"drained": "login-1\n"}
-    for nodes in (
+    for names in (
         ["login-0", "login-1"],
         ["login-2"],
         ["login-1", "login-1"],
@@ -98,9 +137,9 @@ async def test_the_status_says_which_login_node_is_drained_and_one_must_be_left(
         ["controller-0"],
     ):
         del request.spec.login.drained_nodes[:]
-        request.spec.login.drained_nodes.extend(nodes)
+        request.spec.login.drained_nodes.extend(names)
         refused = await cloud.refusal("ClusterService/Update", request)
-        assert refused.code == contract.Code.INVALID_ARGUMENT, nodes
+        assert refused.code == contract.Code.INVALID_ARGUMENT, names
 
 
 async def test_a_smaller_node_set_leaves_no_node_behind(cloud):
@@ -136,10 +175,11 @@ async def test_a_worker_that_restarts_while_the_cluster_is_reconciled_is_told_to
     apply = cloud.engine.apply
     kills = [Reference("Pod", cluster.metadata.id, "worker-0")]
 
-    async def killed_meanwhile(objects) -> None:
+    async def killed_meanwhile(objects) -> bool:
         await apply(objects)
         while kills:
             cloud.engine.kill(kills.pop())
+        return True
 
     monkeypatch.setattr(cloud.engine, "apply", killed_meanwhile)
     cloud.running.worker.enqueue(cluster.metadata.id)

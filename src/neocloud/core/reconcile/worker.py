@@ -103,9 +103,8 @@ class Worker:
         """Start runs for what is due; return the seconds until the queue is to be read again."""
         try:
             await self._store_enqueued()
-            is_due, due_at = await self._store.read(
-                lambda tx: (tx.due(self._kinds, self._clock.now(), 1), tx.next_due(self._kinds))
-            )
+            due_at = await self._store.read(lambda tx: tx.next_due(self._kinds))
+            is_due = due_at is not None and due_at <= self._clock.now()
             if is_due and len(self._runs) < self._concurrency:
                 leased, due_at = await self._lease_due()
                 for lease, resource, request_id in leased:

@@ -104,17 +104,19 @@ class FakeEngine(FakeImages, FakeVolumes):
         self.faults.check_available()
         return self._capabilities
 
-    async def apply(self, objects: Sequence[Manifest]) -> None:
+    async def apply(self, objects: Sequence[Manifest]) -> bool:
         manifests = in_order(objects)
         self.faults.check_available()
         self.applied.append([manifest.reference for manifest in manifests])
+        has_changed = False
         for manifest in manifests:
             if isinstance(manifest, Pod):
                 self.faults.check_apply()
-                await self._apply_pod(manifest)
+                has_changed |= await self._apply_pod(manifest)
             else:
                 self._apply_object(manifest)
             self.world.save()
+        return has_changed
 
     async def observe(self, namespace: str) -> Observation:
         self.faults.check_available()
@@ -123,8 +125,7 @@ class FakeEngine(FakeImages, FakeVolumes):
         others = set(self.world.objects.of(namespace))
         if namespace in self.world.namespaces:
             others.add(Reference("Namespace", namespace, namespace))
-        found = tuple(observed_pod(pod, self._probe_answers) for pod in pods)
-        return Observation(found, frozenset(others))
+        return Observation(tuple(observed_pod(pod, self._probe_answers) for pod in pods), frozenset(others))
 
     async def remove(self, references: Sequence[Reference]) -> None:
         self.faults.check_available()
@@ -276,13 +277,12 @@ class FakeEngine(FakeImages, FakeVolumes):
             fill_claim(self.world, self.faults, manifest)
         self.world.objects[reference] = manifest
 
-    async def _apply_pod(self, manifest: Pod) -> None:
+    async def _apply_pod(self, manifest: Pod) -> bool:
         reference = manifest.reference
         self._require_namespace(reference)
         self._require_references(manifest)
         existing = self.world.pods.get(reference)
-        member = manifest.member
-        if member:
+        if member := manifest.member:
             check_member(member, self.world.network, self.world.holders)
         if existing and existing.manifest.fingerprint != manifest.fingerprint:
             self._remove_pod(reference)
@@ -300,9 +300,10 @@ class FakeEngine(FakeImages, FakeVolumes):
         if self.faults.start_gate:
             await self.faults.start_gate.wait()
         self.faults.check_ports(manifest)
-        for container in existing.containers:
-            if existing.is_due(container):
-                self._start(existing, container)
+        due = [container for container in existing.containers if existing.is_due(container)]
+        for container in due:
+            self._start(existing, container)
+        return bool(due)
 
     def _require_namespace(self, reference: Reference) -> None:
         if reference.namespace not in self.world.namespaces:
@@ -354,8 +355,7 @@ class FakeEngine(FakeImages, FakeVolumes):
             self._start(pod, container)
 
     def _remove_pod(self, reference: Reference) -> None:
-        pod = self.world.take(reference)
-        if pod is None:
+        if (pod := self.world.take(reference)) is None:
             return
         for container in pod.containers:
             if container.is_running:

@@ -22,7 +22,7 @@ from neocloud.engines.podman.gpus.allocator import GpuAllocator
 from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.libpod import Libpod
 from neocloud.engines.podman.network.attachments import Attachments, BridgePorts, HostsFiles
-from neocloud.engines.podman.network.namespace_networks import NamespaceNetworks
+from neocloud.engines.podman.network.namespace_networks import NamespaceNetwork, NamespaceNetworks
 from neocloud.engines.podman.network.platform_services import PlatformServices
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.virtual_networks import VirtualNetworks
@@ -139,12 +139,7 @@ class Components:
 
     def address(self, pod: Reference) -> str | None:
         """None for a pod that was never applied."""
-        applied = self.objects.pod(pod)
-        if applied and applied.interface:
-            return str(applied.interface.address)
-        network = self.networks.find(pod.namespace)
-        address = network.addresses.get(pod.name) if network else None
-        return str(address) if address else None
+        return address_of(pod, self.objects.pod(pod), self.networks.find(pod.namespace))
 
     def applied_pods(self) -> Iterator[tuple[Pod, str]]:
         """Manifest and address of every pod that was applied by this or an earlier engine."""
@@ -171,3 +166,11 @@ class Components:
                 raise EngineError(
                     f"PersistentVolumeClaim {claim.name} is in use by pod {pod.name}; remove that pod first."
                 )
+
+
+def address_of(pod: Reference, applied: Pod | None, network: NamespaceNetwork | None) -> str | None:
+    """Return the address of a pod as it was last applied; `network` is that of its namespace."""
+    if applied and applied.interface:
+        return str(applied.interface.address)
+    address = network.addresses.get(pod.name) if network else None
+    return str(address) if address else None

@@ -141,7 +141,7 @@ class PodmanEngine:
             ),
         )
 
-    async def apply(self, objects: Sequence[Manifest]) -> None:
+    async def apply(self, objects: Sequence[Manifest]) -> bool:
         manifests = in_order(objects)
         await self._prepare()
         pods = [manifest for manifest in manifests if isinstance(manifest, Pod)]
@@ -151,6 +151,7 @@ class PodmanEngine:
             await self._components.announce(pod)
         settled = await self._components.pods.find_settled(pods) if len(pods) > 1 else set[Reference]()
         await _all(_PODS_AT_ONCE, [self._apply_pod(pod, settled) for pod in pods])
+        return len(settled) < len(pods)
 
     async def observe(self, namespace: str) -> Observation:
         check_reference(Reference("Namespace", namespace, namespace))
@@ -368,8 +369,7 @@ class PodmanEngine:
         await self._components.remove_namespace(namespace)
 
     async def _run_probe(self, pod: Reference, container: str, command: list[str], seconds: float) -> int:
-        result = await self.exec(pod, command, container=container, timeout_seconds=seconds)
-        return result.exit_code
+        return (await self.exec(pod, command, container=container, timeout_seconds=seconds)).exit_code
 
     async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
         await self._prepare()

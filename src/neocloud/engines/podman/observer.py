@@ -22,8 +22,8 @@ from neocloud.engines.base import (
     ObservedPod,
     Reference,
 )
-from neocloud.engines.manifest import NetworkPolicy, Service, VirtualNetwork
-from neocloud.engines.podman.components import Components
+from neocloud.engines.manifest import NetworkPolicy, Pod, Service, VirtualNetwork
+from neocloud.engines.podman.components import Components, address_of
 from neocloud.engines.podman.containers import Row, by_pod, container_name, observed_pod
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Libpod, NotFound
@@ -63,10 +63,16 @@ class Observer:
 
     async def observe(self, namespace: str) -> Observation:
         rows = await self._components.pods.rows(namespace)
-        pods: dict[Reference, list[Row]] = {pod: [] for pod in self._components.pods.applied(namespace)}
-        pods |= by_pod(rows)
+        # After the inspection, so that each is read once and all are of the same moment.
         runs = await self._inspect(namespace, rows)
-        found = [self._pod(pod, of_pod, runs) for pod, of_pod in pods.items()]
+        applied = {pod.reference: pod for pod in self._components.objects.list(namespace, Pod)}
+        network = self._components.networks.find(namespace)
+        pods: dict[Reference, list[Row]] = {pod: [] for pod in applied}
+        pods |= by_pod(rows)
+        found = [
+            self._pod(pod, of_pod, runs, applied.get(pod), address_of(pod, applied.get(pod), network))
+            for pod, of_pod in pods.items()
+        ]
         found.sort(key=lambda pod: pod.reference.name)
         unsized = self._components.volumes.unsized(namespace)
         return Observation(tuple(found), frozenset(self._others(namespace)), frozenset(unsized))
@@ -94,14 +100,21 @@ class Observer:
             del self._runs[namespace]
         return found
 
-    def _pod(self, reference: Reference, rows: Sequence[Row], runs: Mapping[str, _Run]) -> ObservedPod:
+    def _pod(
+        self,
+        reference: Reference,
+        rows: Sequence[Row],
+        runs: Mapping[str, _Run],
+        applied: Pod | None,
+        ip: str | None,
+    ) -> ObservedPod:
         inspected = {container_name(row): runs[row["Id"]] for row in rows if row["Id"] in runs}
         starts: dict[str, datetime | None] = {name: run.started_at for name, run in inspected.items()}
         return observed_pod(
             reference,
             rows,
-            self._components.objects.pod(reference),
-            ip=self._components.address(reference),
+            applied,
+            ip=ip,
             ready=self._prober.is_ready(reference, starts),
             restart_count=sum(run.restart_count for run in inspected.values()),
         )

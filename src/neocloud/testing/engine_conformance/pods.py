@@ -29,6 +29,18 @@ class PodConformance:
         assert await space.seen("one") == before
         assert await space.read("one", "/tmp/mark") == b"here"
 
+    async def test_apply_says_whether_a_pod_may_have_changed(self, space: Space) -> None:
+        pods = space.pod("one"), space.pod("two")
+        assert await space.apply(*pods)
+        before = (
+            await space.until("one", lambda pod: pod.ready),
+            await space.until("two", lambda pod: pod.ready),
+        )
+        assert not await space.apply(space.namespace(), *pods)
+        assert (await space.seen("one"), await space.seen("two")) == before
+        await space.remove("Pod", "two")
+        assert await space.apply(*pods)
+
     async def test_changed_pod_is_replaced_and_keeps_its_address(self, space: Space) -> None:
         await space.apply(space.pod("one"), space.pod("two"))
         before = await space.seen("one")

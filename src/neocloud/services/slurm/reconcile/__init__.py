@@ -164,7 +164,7 @@ class ClusterReconciler:
         scope.view = await self._view(scope)
         first, later = elastic.split(scope, render(scope.view))
         try:
-            await self._engine.apply(first)
+            has_changed = await self._engine.apply(first)
         except EngineUnavailable:
             raise
         except EngineError:
@@ -172,10 +172,11 @@ class ClusterReconciler:
                 raise
             scope.view = await self._view(scope)
             first, later = elastic.split(scope, render(scope.view))
-            await self._engine.apply(first)
+            has_changed = await self._engine.apply(first)
         await elastic.start_powered_up(self._engine, scope, later)
         self._closed.note_start(scope.cluster_id)
-        scope.observation = await self._engine.observe(scope.namespace)
+        if has_changed or later:
+            scope.observation = await self._engine.observe(scope.namespace)
 
     async def _has_fewer_addresses(self, scope: Scope, view: ClusterView) -> bool:
         """Return whether the login node did not start because of addresses that it now goes without."""
@@ -212,7 +213,8 @@ class ClusterReconciler:
         await _require_controller(scope)
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-                scope.slurm_version = await slurm.version()
+                if not (scope.cluster.status.slurm_version and nodes.has_settled(scope)):
+                    scope.slurm_version = await slurm.version()  # another one comes with new pods
                 scope.nodes = {node.name: node for node in await slurm.nodes()}
         except SlurmUnreachable as error:
             raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
@@ -240,17 +242,23 @@ class ClusterReconciler:
 
     async def _drain_for_maintenance(self, scope: Scope) -> None:
         start = nodes.maintenance_start(await scope.context.list(MAINTENANCE), scope.context.now)
-        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            await nodes.drain_for_maintenance(slurm, scope, start)
+        if changes := nodes.maintenance_changes(scope, start):
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+                for name, state, reason in changes:
+                    await slurm.set_node_state(name, state, reason)
+                scope.nodes = {node.name: node for node in await slurm.nodes()}
 
     async def _retire_workers(self, scope: Scope) -> None:
+        if not nodes.has_surplus(scope):
+            return
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             await nodes.retire(slurm, self._engine, scope)
         scope.observation = await self._engine.observe(scope.namespace)
 
     async def _wait_for_workers(self, scope: Scope) -> None:
-        async with self._access.api(scope.cluster_id, scope.observation) as slurm:
-            await nodes.resume_returned(slurm, scope)
+        if nodes.missing(scope) or nodes.to_resume(scope):  # as it was when the controller answered
+            async with self._access.api(scope.cluster_id, scope.observation) as slurm:
+                await nodes.resume_returned(slurm, scope)
         waiting = nodes.missing(scope)
         if waiting:
             why = f". {scope.no_host}" if scope.waiting else ""

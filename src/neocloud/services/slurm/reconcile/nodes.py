@@ -127,16 +127,15 @@ def _drain_reason(node: SlurmNode) -> str:
     return node.reason if "DRAIN" in node.states and not is_ours else ""
 
 
-async def drain_for_maintenance(slurm: SlurmApi, scope: Scope, start: datetime | None) -> None:
-    """Drain the workers for maintenance of the host that starts then; without any, resume what it drained."""
-    for name in scope.all_workers:
-        node = scope.nodes.get(name)
-        if node is None:
-            continue
-        if start is not None and "DRAIN" not in node.states:
-            await slurm.set_node_state(name, "DRAIN", f"{MAINTENANCE_REASON}{start:%Y-%m-%d %H:%M} UTC")
-        elif start is None and node.reason.startswith(MAINTENANCE_REASON):
-            await slurm.set_node_state(name, "RESUME", "")
+def maintenance_changes(scope: Scope, start: datetime | None) -> list[tuple[str, str, str]]:
+    """Return name, new state and reason of the workers that are to be drained for maintenance of the host
+    that starts then; without any, of those that it had drained and that are to be resumed."""
+    known = [scope.nodes[name] for name in scope.all_workers if name in scope.nodes]
+    if start is None:
+        drained = [node for node in known if node.reason.startswith(MAINTENANCE_REASON)]
+        return [(node.name, "RESUME", "") for node in drained]
+    reason = f"{MAINTENANCE_REASON}{start:%Y-%m-%d %H:%M} UTC"
+    return [(node.name, "DRAIN", reason) for node in known if "DRAIN" not in node.states]
 
 
 def maintenance_start(rows: Iterable[Resource], now: datetime) -> datetime | None:
@@ -147,20 +146,29 @@ def maintenance_start(rows: Iterable[Resource], now: datetime) -> datetime | Non
     )
 
 
+def to_resume(scope: Scope) -> list[SlurmNode]:
+    """Return the nodes that we set DOWN and whose slurmd has registered again since, and those that Slurm
+    drained for a job that they already ran."""
+    known = [scope.nodes[name] for name in scope.workers if name in scope.nodes]
+    return [node for node in known if _is_duplicate(node) or _is_back(scope, node)]
+
+
+def _is_duplicate(node: SlurmNode) -> bool:
+    return node.reason == DUPLICATE_JOB_REASON and "DRAIN" in node.states
+
+
+def _is_back(scope: Scope, node: SlurmNode) -> bool:
+    return node.reason.startswith((LOST_REASON, RETIRED_REASON)) and _has_registered(scope, node)
+
+
 async def resume_returned(slurm: SlurmApi, scope: Scope) -> None:
-    """Resume nodes that we set DOWN and whose slurmd has registered again since, and those that Slurm drained
-    for a job that they already ran, when nothing runs there any more."""
+    """Read the nodes again and resume those that are to be, of which nothing runs on those with a duplicate
+    job any more."""
     scope.nodes = {node.name: node for node in await slurm.nodes()}
-    for name in scope.workers:
-        node = scope.nodes.get(name)
-        if node is None:
-            continue
-        is_back = node.reason.startswith((LOST_REASON, RETIRED_REASON)) and _has_registered(scope, node)
-        has_duplicate = node.reason == DUPLICATE_JOB_REASON and "DRAIN" in node.states
-        if is_back or (has_duplicate and not node.is_busy):
-            await slurm.set_node_state(name, "RESUME", "")
-        if is_back or has_duplicate:
-            scope.is_recovering = True
+    for node in to_resume(scope):
+        if not (_is_duplicate(node) and node.is_busy):
+            await slurm.set_node_state(node.name, "RESUME", "")
+        scope.is_recovering = True
 
 
 def _has_registered(scope: Scope, node: SlurmNode) -> bool:
@@ -181,6 +189,12 @@ def missing(scope: Scope) -> list[str]:
         if (name not in scope.powering_up or scope.always_stays(name))
         and not (name in scope.nodes and scope.nodes[name].is_available)
     ]
+
+
+def has_surplus(scope: Scope) -> bool:
+    """Whether a pod of a worker, or a node in Slurm, is no longer in the spec."""
+    has_more = not scope.nodes.keys() <= scope.all_workers.keys()
+    return has_more or bool(scope.surplus_pods(ROLE_LABEL, WORKER_ROLE))
 
 
 async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
