@@ -75,10 +75,12 @@ def killed_before_it_saved(bank: Cluster) -> Iterator[list[int]]:
     try:
         yield forgotten
     finally:
-        in_controller(bank, f"rmdir {in_the_way}; pkill -KILL -x slurmctld")
+        # Stopped first, or it might save just then. Its name is another one after a change of the configuration.
+        daemon = "-f 'slurmctld [-]D'"
+        in_controller(bank, f"pkill -STOP {daemon}; rmdir {in_the_way}; pkill -KILL {daemon}")
     for job in forgotten:
         asked = f"scontrol show job {job}"
-        wait_until(lambda asked=asked: "Invalid job id" in bank.try_ssh(asked).stderr, "it does not know it")
+        wait_until(lambda asked=asked: "Invalid job id" in bank.try_ssh(asked).stderr, "it is not known")
 
 
 def test_a_job_that_a_killed_controller_forgot_keeps_its_number(bank: Cluster) -> None:
