@@ -75,7 +75,7 @@ def killed_before_it_saved(bank: Cluster) -> Iterator[list[int]]:
     try:
         yield forgotten
     finally:
-        # Stopped first, or it might save just then. Its name is another one after a change of the configuration.
+        # Stopped first, or it might save just then. Its name changes with a change of the configuration.
         daemon = "-f 'slurmctld [-]D'"
         in_controller(bank, f"pkill -STOP {daemon}; rmdir {in_the_way}; pkill -KILL {daemon}")
     for job in forgotten:
