@@ -132,6 +132,13 @@ def of(facts: CloudFacts, identifier: str) -> tuple[Score, str]:
     return found.score, found.text
 
 
+def test_a_replacement_that_somebody_asked_for_is_no_fault() -> None:
+    facts = CloudFacts(incidents=[drain(40), drain(30, is_asked_for=True)])
+    assert of(facts, "REL-2")[1].startswith("1 of 1 nodes were replaced")
+    assert of(facts, "MON-5")[1].startswith("1 drains of nodes with a fault")
+    assert "MON-5" not in of_cloud(CloudFacts(incidents=[drain(30, is_asked_for=True)]), NOW)
+
+
 def test_a_cloud_without_records_gives_no_evidence() -> None:
     assert of_cloud(CloudFacts([]), NOW) == {}
     assert of(CloudFacts(unread={Records.METRICS: "it was not started"}), "MON-4") == (

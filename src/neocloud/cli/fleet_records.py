@@ -22,6 +22,7 @@ from neocloud.fleet.cloud_facts import (
     Records,
     ReliabilityFacts,
 )
+from neocloud.fleet.incidents import TICKET_EVIDENCE
 
 FLEET = "neocloud.fleet.v1"
 METRICS = "neocloud.monitoring.v1.MetricsService/ReadAll"
@@ -96,6 +97,7 @@ def _incident(found: Any) -> IncidentFacts:
         ended_at=at_of(found, "ended_at"),
         was_restarted=any(each in RESTARTS for each in steps),
         needed_people=any(each.startswith("moved to") for each in steps),
+        is_asked_for=found.summary.evidence.startswith(TICKET_EVIDENCE),
         credited_seconds=found.summary.credited_seconds,
     )
 

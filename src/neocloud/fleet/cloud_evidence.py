@@ -114,7 +114,8 @@ def _ran(node: NodeFacts, checks: Sequence[str], now: datetime) -> bool:
 
 def _of_incidents(facts: CloudFacts) -> Iterator[Found]:
     incidents = facts.incidents
-    replaced = {each: each.ready_at - each.detected_at for each in incidents if each.ready_at is not None}
+    faults = [each for each in incidents if not each.is_asked_for]
+    replaced = {each: each.ready_at - each.detected_at for each in faults if each.ready_at is not None}
     spares = sum(node.is_spare for node in facts.nodes)
     if replaced:
         late = sum(took > REPLACED_WITHIN for took in replaced.values())
@@ -132,9 +133,16 @@ def _of_incidents(facts: CloudFacts) -> Iterator[Found]:
     newest = max(each.detected_at for each in incidents)
     text = f"{len(incidents)} drains by the controller are listed with cause, steps and times, for operators"
     yield "REL-3", Score.PARTIAL, text, newest
+    if faults:
+        verified = sum(each.ended_at is not None for each in faults)
+        text = f"{len(faults)} drains of nodes with a fault; {verified} were repaired and verified since"
+        yield (
+            "MON-5",
+            Score.PARTIAL if verified else Score.FAIL,
+            text,
+            max(each.detected_at for each in faults),
+        )
     ended = [each for each in incidents if each.ended_at is not None]
-    text = f"{len(incidents)} nodes were drained by checks; {len(ended)} were repaired and verified since"
-    yield "MON-5", Score.PARTIAL if ended else Score.FAIL, text, newest
     if restarted := [each for each in ended if each.was_restarted]:
         alone = sum(not each.needed_people for each in restarted)
         text = f"{alone} of {len(restarted)} nodes that were started again came back without a person"

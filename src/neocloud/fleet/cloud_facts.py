@@ -109,6 +109,8 @@ class IncidentFacts:
     ended_at: datetime | None = None
     was_restarted: bool = False
     needed_people: bool = False
+    is_asked_for: bool = False
+    """A person asked for the node's replacement; no check found a fault."""
     credited_seconds: int = 0
 
 
