@@ -110,7 +110,7 @@ async def test_what_the_engine_refused_is_tried_again(bench: Bench) -> None:
     """A full disk, say: nobody has to touch the filesystem once there is room."""
     real_apply = bench.engine.apply
 
-    async def refuse(objects) -> None:
+    async def refuse(objects) -> bool:
         raise EngineError("The disk is full. Make room.")
 
     bench.engine.apply = refuse

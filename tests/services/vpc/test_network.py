@@ -88,7 +88,7 @@ async def test_a_route_and_the_table_of_a_subnet(
 
 
 async def test_an_engine_that_refuses_ends_the_operation_with_its_words(cloud: Cloud) -> None:
-    async def refuse(objects: Any) -> None:
+    async def refuse(objects: Any) -> bool:
         raise EngineError("There is no room for another bridge. Delete a network.")
 
     cloud.engine.apply = refuse  # type: ignore[method-assign]
