@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from neocloud.cli.machine import images
-from neocloud.control_plane import __main__ as server_program
+from neocloud.control_plane import program
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted_files import Folder
 from neocloud.core.untrusted_trees import stage_files
@@ -62,9 +62,9 @@ def test_the_server_sets_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise SystemExit(2)
 
     os.umask(0o022)
-    monkeypatch.setattr(server_program, "parse_arguments", parse)
+    monkeypatch.setattr(program, "parse_arguments", parse)
     with pytest.raises(SystemExit):
-        server_program.main()
+        program.run()
     assert seen == [0o077]
 
 
