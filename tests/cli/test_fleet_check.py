@@ -1,14 +1,18 @@
 """`neo fleet check` and `neo fleet agent`: without a cloud, of this host and of a captured one."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from neocloud.cli.commands.fleet_check import program_output
 from neocloud.cli.main import run
 from neocloud.fleet.agent.document import from_json
 from tests.fleet.agent import trees
@@ -111,11 +115,35 @@ def test_the_agent_writes_records_until_it_is_stopped(tmp_path: Path) -> None:
     assert json.loads(records[0])["kind"] == "changes"
 
 
+def children_of(pid: int) -> list[str]:
+    found: list[str] = []
+    for each in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += each.read_text().split()
+    return found
+
+
+def test_ctrl_c_while_the_program_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, pids = subprocess.Popen, list[int]()
+
+    def interrupted(*command: Any, **options: Any) -> Any:
+        started = start(*command, **options)
+        pids.append(started.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        return started
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        program_output(["sleep", "600"], 100)
+    (pid,) = pids
+    assert not Path("/proc", str(pid)).exists()
+
+
 def test_ctrl_c_ends_the_command_and_its_program() -> None:
     command = [*NEO, "fleet", "check", "--seconds", "3600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         end = time.monotonic() + 60
-        while not (children := Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()):
+        while not (children := children_of(started.pid)):
             assert started.poll() is None and time.monotonic() < end
             time.sleep(0.05)
         started.send_signal(signal.SIGINT)

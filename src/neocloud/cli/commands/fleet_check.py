@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -139,18 +140,26 @@ def _run(expect: Path | None, seconds: float, root: Path) -> Document:
 
 
 def program_output(command: list[str], most_bytes: int) -> bytes:
-    with (
-        stopped_by_signals(),
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as started,
-    ):
-        assert started.stdout is not None
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        begun.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
+
+    with stopped_by_signals():
         try:
+            # In another thread: a signal could end this one when the program has begun and is not known yet.
+            with ThreadPoolExecutor(1) as starter:
+                starter.submit(start).result()
+            started = begun[0]
+            assert started.stdout is not None
             data = started.stdout.read(most_bytes + 1)
             code = started.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             raise ClientError("UNAVAILABLE", "The checks did not end") from None
         finally:
-            started.kill()  # where a signal ends this command; its probes end with it
+            for each in begun:
+                with each:
+                    each.kill()  # where a signal ends this command; its probes end with it
     if code:
         raise typer.Exit(code if code in (1, 2) else 1)
     return data
