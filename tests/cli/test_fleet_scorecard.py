@@ -32,6 +32,7 @@ def event(at: str, **request: Any) -> dict[str, Any]:
     return {
         "time": at,
         "type": "ai.nebius.x",
+        "resource": {"metadata": {"id": "computedisk-e00d"}},
         "status": "DONE",
         "request": {"request_id": "q", **request},
         **called,
@@ -77,6 +78,27 @@ def _events(cloud: FakeServer) -> Any:
     is_oldest = cloud.headers(AUDIT).get("x-audit-order") == "oldest-first"
     at = "2026-01-02T00:00:00Z" if is_oldest else "2026-11-02T00:00:00Z"
     return contract.from_dict(contract.method(AUDIT).output, {"items": [event(at, client_ip="10.0.0.9")]})
+
+
+@pytest.mark.parametrize(
+    ("field", "lacks"),
+    [
+        ("authentication", "1 who"),
+        ("request", "1 from where"),
+        ("resource", "1 on what"),
+        ("status", "1 which result"),
+    ],
+)
+def test_an_audit_log_whose_records_lack_something_does_not_pass(
+    signed_in: Neo, cloud: FakeServer, field: str, lacks: str
+) -> None:
+    serve_services(cloud)
+    record = event("2026-01-02T00:00:00Z", client_ip="10.0.0.9") | {"authorization": {"authorized": True}}
+    record[field] = {"authentication": {"authenticated": True}, "request": {"request_id": "q"}}.get(field)
+    items = [{name: value for name, value in record.items() if value is not None}]
+    serve(cloud, AUDIT, items=items)
+    audit = criteria(signed_in)["SEC-8"]
+    assert audit["score"] == "partial" and f"these lack: {lacks}" in told(audit), audit
 
 
 def criteria(neo: Neo) -> dict[str, Any]:

@@ -159,14 +159,10 @@ class Cluster:
         (name,) = (each for each in self.containers(pod) if not each.endswith("._"))
         return name
 
-    def process(self, pod: str, container: str) -> int:
-        """The first process of a pod's container, as this machine counts."""
-        name = next(each for each in self.containers(pod) if each.endswith(f".{container}"))
-        return int(self.cloud.podman("inspect", "--format={{.State.Pid}}", name))
-
     def kill(self, pod: str, container: str) -> None:
         """End the first process of a pod's container, as the kernel does when memory runs out."""
-        os.kill(self.process(pod, container), signal.SIGKILL)
+        name = next(each for each in self.containers(pod) if each.endswith(f".{container}"))
+        os.kill(int(self.cloud.podman("inspect", "--format={{.State.Pid}}", name)), signal.SIGKILL)
 
     def remove_pods(self, *pods: str) -> set[str]:
         """As an accident would: behind the back of the control plane. The ids of what was removed."""

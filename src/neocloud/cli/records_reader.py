@@ -1,4 +1,4 @@
-"""Reads records of a cloud for its scorecard: bounded, and without an end where some give no answer."""
+"""Reads records of a cloud for its scorecard, bounded in size and time; a service may give no answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -33,15 +33,14 @@ class RecordsReader:
 
         Raises ClientError where that would be the same for all: nobody is signed in, or no cloud answers."""
         try:
-            found = get()
+            return get()
         except ClientError as error:
             if error.code == "UNAUTHENTICATED" or isinstance(error, ReleasesApart):
                 raise
             if not self._has_answer and error.code == "UNAVAILABLE" and not error.may_be_repeated:
                 raise
             self.unread[records] = plain(error.message, LONGEST_REASON)
-            found = otherwise
-        return found
+            return otherwise
 
     def list(
         self,

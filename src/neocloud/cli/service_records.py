@@ -93,7 +93,7 @@ def _audit(reader: RecordsReader, tenant_id: str) -> AuditFacts | None:
     lacking = {
         "who": sum(not _says_who(each) for each in called),
         "from where": sum(not each.request.client_ip for each in called),
-        "on what": sum(not each.type for each in called),
+        "on what": sum(not (each.resource.metadata.id or each.resource.hierarchy) for each in called),
         "which result": sum(not each.status for each in called),
     }
     return AuditFacts(

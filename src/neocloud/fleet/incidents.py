@@ -130,7 +130,7 @@ class Incidents:
             self._found[event.node] = replace(found, steps=(*earlier, ended))
 
     def _lasts(self, node: str) -> bool:
-        """Whether the last one of the node has not ended: a spare may replace a node that others drained."""
+        """Return whether the node's last incident is open: a spare may replace a node that others drained."""
         found = self._found.get(node)
         return found is not None and found.ended_at is None
 
