@@ -46,7 +46,7 @@ def neo(folder: Path) -> Iterator[Neo]:
     }
 
     as_nobody = _as_nobody()
-    interpreter = _interpreter_for(as_nobody)
+    interpreter = _interpreter_for(as_nobody, environment)
 
     def call(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -75,16 +75,21 @@ def _as_nobody() -> list[str]:
     return [setpriv, "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", env]
 
 
-def _interpreter_for(as_user: list[str]) -> str:
-    """This one, or the system's of the same version where this one lies in a folder closed to others."""
+def _interpreter_for(as_user: list[str], environment: dict[str, str]) -> str:
+    """Return this interpreter, or the system's of the same version where this one lies in a folder closed to
+    others. Skips the test where that user cannot read Neocloud's code."""
     major, minor = sys.version_info[:2]
+    said = ""
     for candidate in (sys.executable, f"/usr/bin/python{major}.{minor}"):
+        command = [*as_user, candidate, "-c", "import neocloud"]
         try:
-            subprocess.run([*as_user, candidate, "-c", ""], env={}, check=True)
-        except (OSError, subprocess.CalledProcessError):
+            subprocess.run(command, env=environment, cwd="/", check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = str(getattr(error, "stderr", "") or error).strip().rpartition("\n")[2]
             continue
         return candidate
-    pytest.skip("no interpreter that other users may run")
+    clone = Path(__file__).resolve().parents[2]
+    pytest.skip(f"a user who is not root cannot read {clone}, or run a Python {major}.{minor}: {said}")
 
 
 def test_it_starts_says_what_it_is_and_stops(neo: Neo, folder: Path) -> None:
