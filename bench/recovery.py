@@ -3,9 +3,10 @@
     python bench/recovery.py [--kills 10]                            # an emulated cloud: minutes, no root
     python bench/recovery.py --host [--kills 3] [--no-deployment]    # a real cloud; needs root and Podman
 
-Killed: SIGKILL to the server, until an authenticated call is answered by the next one. An emulated cloud is
-stopped and started between kills, since the supervisor pauses longer after each short life. A real one is
-killed several times in a row while clients stream from its gateway, and streams that broke are counted.
+Killed: SIGKILL to the server, to its supervisor and then the server that the successor watches, or to both
+at once, until an authenticated call is answered by the next server. An emulated cloud is killed
+once the next server is prepared, and `--cold` before that. A real one is killed several times in a row while
+clients stream from its gateway, and streams that broke are counted.
 
 Reboot: the real cloud runs in namespaces of its own (processes, network, mounts, an empty /run) as on a host.
 It has a Slurm cluster with a job, a machine, and a deployment of a tiny model. Then the kernel ends all its
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -36,7 +37,13 @@ import httpx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the clouds of the tests are those of this bench
 
-from neocloud.core.child_process import Process  # noqa: E402
+from neocloud.control_plane.server_supervisor import (  # noqa: E402
+    GOOD_LIFE_SECONDS,
+    PREPARED,
+    server_child,
+    successor_child,
+    supervisor_child,
+)
 from neocloud.engines.podman.containers import remove_groups  # noqa: E402
 from neocloud.engines.podman.layout import Layout  # noqa: E402
 from tests import leftovers  # noqa: E402
@@ -72,6 +79,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--host", action="store_true", help="a real cloud, whose host reboots")
+    parser.add_argument("--cold", action="store_true", help="kill before another server is prepared")
     parser.add_argument("--no-deployment", action="store_true")
     parser.add_argument("--images", type=Path, default=IMAGES)
     parser.add_argument("--life", choices=("first", "second"), help=argparse.SUPPRESS)
@@ -87,35 +95,74 @@ def main() -> None:
     if given.host:
         reboot(given)
     else:
-        kill_emulators(given.kills)
+        kill_emulators(given.kills, is_cold=given.cold)
 
 
-def kill_emulators(kills: int) -> None:
+def kill_emulators(kills: int, *, is_cold: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="neocloud-bench-") as folder:
-        cloud, found = Cloud.prepare(Path(folder), None), list[float]()
+        cloud = Cloud.prepare(Path(folder), None)
         try:
-            for _ in range(kills):
-                cloud.neo("up", "--emulator")
-                found.append(seconds_without_api(cloud))
-                cloud.neo("down")
+            cloud.neo("up", "--emulator")
+            for victims in (("server",), ("supervisor", "server"), ("supervisor+server",)):
+                found = list[float]()
+                for _ in range(kills):
+                    wait_until_ready(cloud, is_prepared=not is_cold)
+                    found.append(seconds_without_api(cloud, victims))
+                what = "emulator, nothing prepared" if is_cold else "emulator"
+                report_kills(what, found, " then ".join(victims))
         finally:
             cloud.neo("destroy", "--yes")
             leftovers.forget(cloud.home)
-    report_kills("emulator", found)
 
 
-def report_kills(what: str, found: list[float]) -> None:
-    each = ", ".join(f"{seconds:.2f}" for seconds in found)
-    print(f"{what}, server killed -> API answers: median {statistics.median(found):.2f} s ({each}; aim 2)")
+def wait_until_ready(cloud: Cloud, *, is_prepared: bool) -> None:
+    """Wait until the supervisor has a successor and, if asked for, the next server has loaded its program."""
 
+    def is_ready() -> bool:
+        waits = successor_child(cloud.home).find() is not None and supervisor_child(cloud.home).find()
+        return bool(waits) and (not is_prepared or has_loaded(cloud))
 
-def seconds_without_api(cloud: Cloud) -> float:
-    token = cloud.neo("session", "token").stdout.strip()
-    server = Process.of(cloud.server["pid"])
-    assert server is not None and answers(cloud, token)
     began = time.monotonic()
-    server.send(signal.SIGKILL)
-    assert server.wait(60)
+    until(is_ready, began)
+    # A server that lives shorter is started again after a pause.
+    until(lambda: time.monotonic() - began > GOOD_LIFE_SECONDS, began)
+
+
+def has_loaded(cloud: Cloud) -> bool:
+    """Return whether a prepared server waits: it blocks in a read of its standard input."""
+    server = server_child(cloud.home).find()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            if words[-1] == PREPARED.encode() and str(cloud.home).encode() in words:
+                serves = server is not None and int(folder.name) == server.pid
+                if not serves and "pipe_read" in (folder / "wchan").read_text():
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def report_kills(what: str, found: list[float], victims: str = "server") -> None:
+    each = ", ".join(f"{seconds:.2f}" for seconds in found)
+    median = statistics.median(found)
+    print(f"{what}, {victims} killed -> API answers: median {median:.2f} s ({each}; aim 2)", flush=True)
+
+
+def seconds_without_api(cloud: Cloud, victims: Sequence[str] = ("server",)) -> float:
+    """Kill the processes in turn, or at once those joined by "+"; wait for a supervisor between."""
+    token = cloud.neo("session", "token").stdout.strip()
+    assert answers(cloud, token)
+    children = {"server": server_child(cloud.home), "supervisor": supervisor_child(cloud.home)}
+    began = time.monotonic()
+    for victim in victims:
+        processes = [children[name].find() for name in victim.split("+")]
+        for process in processes:
+            assert process is not None
+            process.send(signal.SIGKILL)
+        for process in processes:
+            assert process is not None and process.wait(60)
+        until(lambda: children["supervisor"].find() is not None, began, poll_seconds=0.001)
     return until(lambda: answers(cloud, token), began, poll_seconds=0.01)
 
 
@@ -228,7 +275,7 @@ def second_life(cloud: Cloud, *, deploys: bool) -> None:
     """Start the cloud as its unit does, and print when each part serves again."""
     cluster = Cluster(cloud, NAME)
     machine_id, key = (cloud.folder / "machine").read_text().split()
-    machine, served = Machine(cloud, machine_id, Path(key)), Served(cloud, NAME, Path())
+    machine, served = Machine(cloud, machine_id, Path(key), ""), Served(cloud, NAME, Path())
     token = ""
 
     def ask_model() -> bool:

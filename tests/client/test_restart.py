@@ -4,12 +4,21 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import grpc
 import pytest
 
-from neocloud.client.connection import RESTART_SECONDS, live_endpoint, wait_for_restart
+from neocloud.client.connection import (
+    GET_OPERATION,
+    RESTART_SECONDS,
+    UNANSWERED_SECONDS,
+    Client,
+    live_endpoint,
+    wait_for_restart,
+)
+from neocloud.client.credentials import StaticToken
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.control_plane.server_supervisor import server_child, supervisor_child
@@ -62,7 +71,7 @@ def test_it_waits_until_the_new_server_has_announced_itself(
 
     wait_for_restart(tmp_path, sleep, lambda: 0.0)
     assert len(pauses) == 3
-    assert capsys.readouterr().err.count("waiting up to 15 s") == 1
+    assert capsys.readouterr().err.count("waiting up to 60 s") == 1
     wait_for_restart(tmp_path, never)
     assert live_endpoint(Profile("default", "127.0.0.1:6", "", home=str(tmp_path))) == "127.0.0.1:7"
 
@@ -147,3 +156,61 @@ def test_without_a_supervisor_it_fails_immediately(
     with pytest.raises(ClientError, match="is not running"):
         live_endpoint(Profile("default", "", "", home=str(tmp_path)))
     assert capsys.readouterr().err == ""
+
+
+@dataclass
+class Silent:
+    """A server that does not answer some calls, and the time that passes meanwhile."""
+
+    unanswered: int = 0
+    now: float = 0.0
+
+    def client(self, monkeypatch: pytest.MonkeyPatch) -> Client:
+        def send(*_: object) -> str:
+            if self.unanswered:
+                self.unanswered -= 1
+                raise ClientError("UNAVAILABLE", "Nothing answers", is_unanswered=True)
+            return "answer"
+
+        monkeypatch.setattr(Client, "_send", send)
+        channel = grpc.insecure_channel("127.0.0.1:1")
+        return Client(channel, "127.0.0.1:1", StaticToken("t"), self.sleep, lambda: self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_server_that_answered_before_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Silent()
+    with server.client(monkeypatch) as client:
+        assert client.call(GET_OPERATION) == "answer"
+        server.unanswered = 5
+        assert client.call(GET_OPERATION) == "answer"
+        assert server.now == 5 * UNANSWERED_SECONDS
+        assert capsys.readouterr().err.count("waiting up to 60 s") == 1
+        server.unanswered = 10_000
+        with pytest.raises(ClientError, match="Nothing answers"):
+            client.call(GET_OPERATION)
+        assert RESTART_SECONDS <= server.now <= RESTART_SECONDS + 10 * UNANSWERED_SECONDS
+
+
+def test_one_that_never_answered_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Silent(unanswered=1)
+    with server.client(monkeypatch) as client, pytest.raises(ClientError, match="Nothing answers"):
+        client.call(GET_OPERATION)
+    assert server.now == 0
+
+
+def test_one_of_this_machine_is_waited_for_while_it_has_a_supervisor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, supervisor: Child
+) -> None:
+    server = Silent(unanswered=3)
+    with server.client(monkeypatch) as client:
+        client.home = tmp_path
+        assert client.call(GET_OPERATION) == "answer"
+        end(supervisor)
+        server.unanswered = 1
+        with pytest.raises(ClientError, match="Nothing answers"):
+            client.call(GET_OPERATION)

@@ -3,8 +3,10 @@
 
 A call is sent with a fresh token and an idempotency key. When the server refuses the token, a new one is
 fetched and the call repeated once; when it answers UNAVAILABLE, the call is repeated a few times. All these
-calls have the same key, so a change never happens twice. A call names the version of this code and the oldest
-release that it works with, so that a server of another release refuses it before it does anything.
+calls have the same key, so a change never happens twice. A server that has answered this command and then
+answers no more is waited for, as is one of this machine that has a supervisor: it is being started again. A
+call names the version of this code and the oldest release that it works with, so that a server of another
+release refuses it before it does anything.
 """
 
 import json
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = (0.2, 0.5, 1.0)
 """The pauses before a call is repeated that a running server answered with UNAVAILABLE."""
-RESTART_SECONDS = 15.0
-"""How long a command waits for a server of this machine that its supervisor is starting."""
+RESTART_SECONDS = 60.0
+"""How long a command waits for a server that is being started again."""
+UNANSWERED_SECONDS = 0.25
+"""The pause before a call is repeated that nothing answered."""
 CRASH_LOOP_DEATHS = 3
 """So many short lives in a row, the last one ended by an error: no further one is waited for."""
 PAGE_SIZE = 200
@@ -52,6 +56,10 @@ CHANNEL_OPTIONS = (
     # The API listens on loopback: a proxy meant for the internet must not see it.
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # A server that starts again is found at once.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
 )
 
 Request: TypeAlias = "Mapping[str, object] | Message"
@@ -67,6 +75,9 @@ class Client:
     clock: Callable[[], float] = time.monotonic
     version: str = __version__
     """The version that calls name; "" for none, which works with a server of any release."""
+    home: Path | None = None
+    """The state folder of a cloud of this machine."""
+    _has_answered: bool = False
 
     def call(
         self,
@@ -87,10 +98,19 @@ class Client:
             metadata.append(("x-resetmask", ",".join(reset_mask)))
         pauses = iter(RETRY_SECONDS)
         has_new_token = False
+        give_up_at: float | None = None
         while True:
             try:
-                return self._send(path, message, metadata, timeout_seconds)
+                answer = self._send(path, message, metadata, timeout_seconds)
+                self._has_answered = True
+                return answer
             except ClientError as error:
+                if error.is_unanswered and self._is_restarting():
+                    give_up_at = give_up_at or self._begin_wait()
+                    if self.clock() < give_up_at:
+                        self.sleep(UNANSWERED_SECONDS)
+                        continue
+                self._has_answered |= not error.is_unanswered
                 if error.code == "UNAUTHENTICATED" and not has_new_token:
                     self.tokens.forget()
                     has_new_token = True
@@ -143,6 +163,17 @@ class Client:
         if current.status.code != 0:
             raise ClientError(code_name(current.status.code), current.status.message)
         return current
+
+    def _is_restarting(self) -> bool:
+        """Return whether a server that does not answer may answer soon."""
+        if self.home is None:
+            return self._has_answered
+        return _is_supervised(self.home)
+
+    def _begin_wait(self) -> float:
+        """Say that the server is waited for; return until when."""
+        sys.stderr.write(f"{self.endpoint} does not answer; waiting up to {RESTART_SECONDS:.0f} s for it.\n")
+        return self.clock() + RESTART_SECONDS
 
     def close(self) -> None:
         self.channel.close()
@@ -220,8 +251,12 @@ def connect(profile: Profile, version: str = __version__) -> Client:
     if profile.session_file:
         channel = open_channel(endpoint, profile.ca_file)
         tokens = SessionToken(Path(profile.session_file), invoker(channel, endpoint, version))
-        return Client(channel, endpoint, tokens, version=version)
-    return connect_as(read_credentials(Path(profile.credentials_file)), endpoint, profile.ca_file, version)
+        client = Client(channel, endpoint, tokens, version=version)
+    else:
+        credentials = read_credentials(Path(profile.credentials_file))
+        client = connect_as(credentials, endpoint, profile.ca_file, version)
+    client.home = Path(profile.home) if profile.home else None
+    return client
 
 
 def open_channel(endpoint: str, ca_file: str = "") -> grpc.Channel:
@@ -274,14 +309,13 @@ def wait_for_restart(
     Returns immediately for a server that is ready, or that has no supervisor. Raises ClientError for one that
     has ended with an error again and again; one that is starting may still get ready.
     """
-    supervisor = Child("supervisor", home / "log" / "supervisor.log", home / "supervisor.json")
-    if _is_ready(home) or supervisor.find() is None:
+    if _is_ready(home) or not _is_supervised(home):
         return
     if not _crash_loop(home) or _server(home).find() is not None:
         sys.stderr.write(f"The cloud in {home} is not ready; waiting up to {RESTART_SECONDS:.0f} s for it.\n")
     began = clock()
     seen: Deaths | None = None
-    while not _is_ready(home) and supervisor.find() is not None and clock() < began + RESTART_SECONDS:
+    while not _is_ready(home) and _is_supervised(home) and clock() < began + RESTART_SECONDS:
         deaths = _crash_loop(home) if _server(home).find() is None else None
         if deaths and deaths == seen:  # twice: a process that was just started is recorded a moment later
             raise ClientError(
@@ -298,6 +332,12 @@ def _crash_loop(home: Path) -> Deaths | None:
     """Return the deaths of a server that ends with an error again and again; None for any other."""
     deaths = deaths_in(_server(home).record())
     return deaths if deaths.short_lives >= CRASH_LOOP_DEATHS and deaths.said else None
+
+
+def _is_supervised(home: Path) -> bool:
+    """Return whether a server that has died is started again: a supervisor runs, or its successor."""
+    log = home / "log" / "supervisor.log"
+    return any(Child(name, log, home / f"{name}.json").find() for name in ("supervisor", "successor"))
 
 
 def _server(home: Path) -> Child:

@@ -29,6 +29,8 @@ class ClientError(Exception):
     """Invalid fields: (`spec.node_sets[0].count`, description)."""
     may_be_repeated: bool = False
     """Whether a server answered that the same call may succeed in a moment."""
+    is_unanswered: bool = False
+    """Whether nothing answered, as while a server starts again."""
 
     def __str__(self) -> str:
         lines = [_sentence(self.message)]
@@ -64,7 +66,10 @@ def from_rpc_error(error: "grpc.RpcError", endpoint: str) -> ClientError:
         return ClientError(code, known.message, _next_step(code), _violations(known.details), is_passing)
     if status is grpc.StatusCode.UNAVAILABLE:
         return ClientError(
-            code, f"Nothing answers at {endpoint}", "Start the cloud with `neo up`, or see `neo status`"
+            code,
+            f"Nothing answers at {endpoint}",
+            "Start the cloud with `neo up`, or see `neo status`",
+            is_unanswered=True,
         )
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ClientError(

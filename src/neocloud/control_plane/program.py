@@ -7,6 +7,7 @@ import sys
 
 from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import end_workloads, on_emulator, on_podman
+from neocloud.control_plane.server_supervisor import PREPARED, has_turn
 from neocloud.control_plane.settings_file import parse_arguments
 from neocloud.control_plane.state_dir import HomeInUse
 from neocloud.core.logs import set_up_logging
@@ -22,6 +23,10 @@ from neocloud.services.quotas import QuotaFileError
 def run() -> int:
     # Before any file is made. What programs of other users read through mounts gets a mode of its own.
     os.umask(0o077)
+    if sys.argv[-1] == PREPARED:
+        if not has_turn():
+            return 0
+        sys.argv.pop()
     try:
         action, settings = parse_arguments()
         set_up_logging(settings.log_level, settings.log_format)

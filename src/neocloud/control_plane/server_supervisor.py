@@ -5,8 +5,11 @@
 
 `neo up` starts one for each state folder. It ends when the server ends by itself without an error, as after
 `kill PID`, which stops the server and leaves its workloads running. It imports nothing of the product beyond
-`core.child_process`, and wakes up only for a signal or the server's end. When it is killed, the server goes
-on; the next `neo up` starts another supervisor, which adopts the server.
+`core.child_process`, and wakes up only for a signal or the end of a process.
+
+It keeps two processes beside the server. Its *successor*, the same program, waits for the lock that the
+supervisor holds: when the supervisor is killed, the successor adopts the server or starts another one. The
+*prepared server* has imported the server's program and waits: it serves as soon as the server dies.
 """
 
 import fcntl
@@ -17,26 +20,39 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from neocloud.core.child_process import Backoff, Child, Process
+from neocloud.core.child_process import Backoff, Child, Process, wait_for_any
 from neocloud.core.logs import set_up_logging
 
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 60.0
+PREPARED = "--prepared"
+"""The option of a server that waits on its standard input for its turn."""
+SUCCESSOR = "--successor"
+PREPARE_SECONDS = 30.0
+"""How long a server has run before another one is prepared. In tests most live shorter, and need none."""
+GOOD_LIFE_SECONDS = 10.0
+"""A server that has run this long does not end at each start: it is started again without a pause."""
 
 
 def server_child(home: Path) -> Child:
     """Return the server of a state folder, as its supervisor runs it."""
-    backoff = Backoff(first_seconds=0.05)
+    backoff = Backoff(first_seconds=0.05, good_life_seconds=GOOD_LIFE_SECONDS)
     return Child("server", home / "log" / "server.log", home / "server-process.json", backoff)
 
 
 def supervisor_child(home: Path) -> Child:
     """Return the supervisor of a state folder, as `neo up` starts it."""
     return Child("supervisor", home / "log" / "supervisor.log", home / "supervisor.json")
+
+
+def successor_child(home: Path) -> Child:
+    """Return the successor of a state folder's supervisor."""
+    return Child("successor", home / "log" / "supervisor.log", home / "successor.json")
 
 
 def ended_file(home: Path) -> Path:
@@ -49,13 +65,70 @@ def supervisor_command(home: Path, command: list[str]) -> list[str]:
     return [sys.executable, "-m", "neocloud.control_plane.server_supervisor", str(home), *command]
 
 
+class PreparedServer:
+    """A process that has imported the server's program and serves once it is told to."""
+
+    def __init__(self, process: Process, pipe: int) -> None:
+        self.process = process
+        self._pipe = pipe
+
+    @classmethod
+    def start(cls, command: list[str], server: Child) -> "PreparedServer":
+        """Start one, which writes to the server's log. Raises OSError, with nothing running."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            with server.open_log() as output:
+                process = Process.start([*command, PREPARED], output, stdin=reading)
+        except OSError:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        return cls(process, writing)
+
+    def serve(self, server: Child) -> Process | None:
+        """Let it serve as the recorded server; None where it has ended meanwhile."""
+        server.open_log().close()
+        try:
+            os.write(self._pipe, os.fsencode(server.log_file) + b"\n")
+        except BrokenPipeError:
+            return None
+        finally:
+            self.close()
+        server.take(self.process)
+        return self.process
+
+    def close(self) -> None:
+        """Let it end, unless it serves."""
+        os.close(self._pipe)
+
+
+def has_turn() -> bool:
+    """Wait for the turn of this prepared server; then write to the log that the supervisor names.
+
+    False: the supervisor has no more use for it.
+    """
+    log = sys.stdin.buffer.readline().rstrip(b"\n")
+    if not log:
+        return False
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for descriptor, source in ((0, nothing), (1, output), (2, output)):
+        os.dup2(source, descriptor)
+    return True
+
+
 class Supervisor:
     """Runs the server of one state folder. SIGTERM stops both; SIGHUP ends a pause before a restart."""
 
-    def __init__(self, home: Path, command: list[str]) -> None:
+    def __init__(self, home: Path, command: list[str], *, takes_over: bool = False) -> None:
         self._home = home
         self._command = command
+        self._takes_over = takes_over
+        """Whether it was the successor of a supervisor that has died."""
         self._child = server_child(home)
+        self._successor = successor_child(home)
+        self._prepared: PreparedServer | None = None
         self._is_stopping = False
         self._folder = home.stat()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,10 +136,18 @@ class Supervisor:
     def run(self) -> None:
         """Run until a stop signal, or until the server has ended without an error."""
         self._follow_signals()
+        self._keep_serving()
+        self._end_others()  # not after an error of this program: then the successor goes on
+
+    def _keep_serving(self) -> None:
         process = self._child.find()
         if process is not None:
             self._child.adopt(process)
             logger.info("the server (process %d) went on; adopted", process.pid)
+        elif self._takes_over:
+            if self._has_noted_its_end(self._child.record()):
+                return
+            self._child.note_end_unseen()
         while not self._is_stopping:
             process = process or self._start()
             began = time.monotonic()
@@ -95,39 +176,90 @@ class Supervisor:
         signal.signal(signal.SIGHUP, start_now)
 
     def _start(self) -> Process | None:
+        prepared, self._prepared = self._prepared, None
         try:
-            process = self._child.start(self._command)
+            process = prepared.serve(self._child) if prepared is not None else None
+            process = process or self._child.start(self._command)
         except OSError as error:
             logger.error("the server cannot be started: %s", error)
             return None
-        logger.info("the server is process %d", process.pid)
+        logger.info("the server is process %d%s", process.pid, ", prepared before" if prepared else "")
         return process
 
     def _ends(self, process: Process) -> bool:
         """Wait for the server's end. False: it was stopped, as this process was told to."""
+        self._keep_successor()
+        prepare_at: float | None = time.monotonic() + PREPARE_SECONDS
         while not self._is_stopping:
-            if process.wait(None, self._wake):
+            seconds = None if prepare_at is None else prepare_at - time.monotonic()
+            if seconds is not None and seconds <= 0:
+                self._prepare()
+                prepare_at = seconds = None
+            ended = wait_for_any([process, *self._others()], seconds, self._wake)
+            if process in ended:
                 return True
+            self._replace(ended)
             self._drain()
         logger.info("stopping the server (process %d)", process.pid)
         process.stop(STOP_SECONDS)
         return False
 
+    def _others(self) -> list[Process]:
+        """Return the processes beside the server that run."""
+        prepared = self._prepared.process if self._prepared is not None else None
+        return [each for each in (self._successor.process, prepared) if each is not None]
+
+    def _replace(self, ended: list[Process]) -> None:
+        """Start a successor again that has ended. A prepared server that has is not replaced."""
+        if self._prepared is not None and self._prepared.process in ended:
+            self._prepared.close()
+            self._prepared = None
+        if self._successor.process in ended:
+            self._successor.process = None
+            self._pause(self._successor.backoff.first_seconds)
+            self._keep_successor()
+
+    def _keep_successor(self) -> None:
+        if self._successor.process is not None:
+            return
+        command = [*supervisor_command(self._home, self._command)]
+        command.insert(command.index(str(self._home)), SUCCESSOR)
+        try:
+            self._successor.start(command)
+        except OSError as error:
+            logger.error("the supervisor's successor cannot be started: %s", error)
+
+    def _prepare(self) -> None:
+        if self._prepared is not None:
+            return
+        try:
+            self._prepared = PreparedServer.start(self._command, self._child)
+        except OSError as error:
+            logger.error("no server can be prepared: %s", error)
+
+    def _end_others(self) -> None:
+        """End the successor first: it would take this process's place."""
+        if self._successor.process is not None:
+            self._successor.process.stop(STOP_SECONDS)
+        if self._prepared is not None:
+            self._prepared.close()
+
     def _ended_well(self, process: Process) -> bool:
         """Return whether it ended on request. Only its note tells when the server was adopted."""
         is_well = process.exit_code == 0
         if process.exit_code is None:
-            is_well = self._has_noted_its_end(process)
+            is_well = self._has_noted_its_end({"pid": process.pid, "began": process.began})
         if is_well:
             logger.info("the server (process %d) ended on request", process.pid)
         return is_well
 
-    def _has_noted_its_end(self, process: Process) -> bool:
+    def _has_noted_its_end(self, server: Mapping[str, object]) -> bool:
+        """Return whether the server with this `pid` and `began` noted that it ended on request."""
         try:
             note: object = json.loads(ended_file(self._home).read_text())
         except (OSError, ValueError):
             return False
-        return note == {"pid": process.pid, "began": process.began}
+        return note == {name: server.get(name) for name in ("pid", "began")}
 
     def _pause(self, seconds: float) -> None:
         self._drain()
@@ -148,16 +280,30 @@ class Supervisor:
 
 def main() -> int:
     os.umask(0o077)
-    home, command = Path(sys.argv[1]), sys.argv[2:]
+    is_successor = sys.argv[1] == SUCCESSOR
+    home, *command = sys.argv[2 if is_successor else 1 :]
     set_up_logging("info", "text")
-    lock = os.open(home / "supervisor.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _take_lock(Path(home), is_successor):
         logger.error("another supervisor runs on %s", home)
         return 1
-    Supervisor(home, command).run()
+    supervisor = Supervisor(Path(home), command, takes_over=is_successor)
+    if is_successor:
+        myself = Process.of(os.getpid())
+        assert myself is not None, "This process runs."
+        supervisor_child(Path(home)).take(myself)
+        logger.warning("the supervisor has died; its successor (process %d) goes on", myself.pid)
+    supervisor.run()
     return 0
+
+
+def _take_lock(home: Path, is_successor: bool) -> bool:
+    """Take the lock that a supervisor holds until it ends; a successor waits for it."""
+    lock = os.open(home / "supervisor.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if is_successor else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -62,13 +62,14 @@ class Process:
         *,
         environment: Mapping[str, str] | None = None,
         umask: int = -1,
+        stdin: int = subprocess.DEVNULL,
     ) -> "Process":
         """Start it in a session of its own, so that it outlives this process. Raises OSError, with nothing
-        running."""
+        running. `stdin` is a descriptor to read from."""
         _reap_dropped()
         child = subprocess.Popen(
             arguments,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
             stderr=output,
             cwd="/",
@@ -118,15 +119,7 @@ class Process:
 
         Returns whether it has ended.
         """
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        if wake is not None:
-            poll.register(wake, select.POLLIN)
-        found = poll.poll(None if seconds is None else max(seconds, 0) * 1000)
-        if not any(descriptor == self._descriptor for descriptor, _ in found):
-            return False
-        self.reap()
-        return True
+        return bool(wait_for_any([self], seconds, wake))
 
     def stop(self, grace_seconds: float) -> bool:
         """Send SIGTERM, and SIGKILL after this long. Blocks; returns whether it has ended."""
@@ -236,11 +229,24 @@ class Child:
 
         After a death it runs even if it cannot be recorded, as on a full disk.
         """
+        with self.open_log() as output:
+            process = Process.start(arguments, output, environment=environment, umask=umask)
+        self.take(process, details)
+        return process
+
+    def open_log(self) -> IO[bytes]:
+        """Open the log to append what the next process writes."""
         self.log_file.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
         _rotate(self.log_file)
-        with _append(self.log_file) as output:
-            self._log_begin = output.tell()
-            process = Process.start(arguments, output, environment=environment, umask=umask)
+        output = _append(self.log_file)
+        self._log_begin = output.tell()
+        return output
+
+    def take(self, process: Process, details: Mapping[str, object] | None = None) -> None:
+        """Record a process that runs already as this child. Raises OSError, and stops it then.
+
+        After a death it runs even if it cannot be recorded, as on a full disk.
+        """
         self.process = process
         try:
             self._write(process, details or {})
@@ -252,7 +258,6 @@ class Child:
         except BaseException:
             process.stop(0)
             raise
-        return process
 
     def wait_until_ready(self, is_ready: Callable[[], bool], seconds: float) -> bool:
         """Block until it is ready. False: it has ended, or the time is up."""
@@ -284,10 +289,21 @@ class Child:
             *(self.name, self.process.pid, reason, life_seconds, self.deaths.restarts, pause),
             f"; {short_lives} short lives in a row, see {self.log_file}" if short_lives > 2 else "",
         )
+        self._record_deaths()
+        return pause
+
+    def note_end_unseen(self) -> None:
+        """Count the death of a recorded process that ended while nothing watched it."""
+        before = deaths_in(self.record())
+        why = "ended while its supervisor was dead"
+        self.deaths = Deaths(before.restarts + 1, before.short_lives + 1, time.time(), why)
+        logger.warning("the %s %s; restart %d", self.name, why, self.deaths.restarts)
+        self._record_deaths()
+
+    def _record_deaths(self) -> None:
         if self.record_file is not None:
             with suppress(OSError):  # a full disk must not keep it from being restarted
                 write_file(self.record_file, json.dumps(self.record() | {"deaths": asdict(self.deaths)}))
-        return pause
 
     def _last_line(self) -> str:
         with suppress(OSError), self.log_file.open("rb") as log:
@@ -303,6 +319,25 @@ class Child:
         identity = {"pid": process.pid, "began": process.began, "boot": boot_id()}
         record = {**identity, **details, "deaths": asdict(self.deaths)}
         write_file(self.record_file, json.dumps(record, indent=2))
+
+
+def wait_for_any(
+    processes: Sequence[Process], seconds: float | None, wake: int | None = None
+) -> list[Process]:
+    """Block until one of them ends, this long at most (None: no limit), or until `wake` becomes readable.
+
+    Returns those that have ended.
+    """
+    poll = select.poll()
+    for process in processes:
+        poll.register(process.fileno(), select.POLLIN)
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    ready = {descriptor for descriptor, _ in poll.poll(None if seconds is None else max(seconds, 0) * 1000)}
+    ended = [process for process in processes if process.fileno() in ready]
+    for process in ended:
+        process.reap()
+    return ended
 
 
 def deaths_in(record: Mapping[str, Any]) -> Deaths:

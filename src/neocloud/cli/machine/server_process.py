@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -21,9 +22,14 @@ import neocloud
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.server_supervisor import server_child, supervisor_child, supervisor_command
+from neocloud.control_plane.server_supervisor import (
+    server_child,
+    successor_child,
+    supervisor_child,
+    supervisor_command,
+)
 from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE
-from neocloud.core.child_process import KILL_SECONDS, Child, Deaths, Process, deaths_in
+from neocloud.core.child_process import KILL_SECONDS, POLL_SECONDS, Child, Deaths, Process, deaths_in
 
 OLDEST_PODMAN = (4, 3)
 TOOLS = {
@@ -38,6 +44,8 @@ _TOOL_FOLDERS = "/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/local/
 _PACKAGE = Path(neocloud.__file__).parent
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 60.0
+TAKE_OVER_SECONDS = 5.0
+"""How long the successor of a supervisor that has died may take to say that it is the supervisor."""
 
 
 def check_machine() -> None:
@@ -99,7 +107,7 @@ def start_server(
     Interrupted, or if the server does not start, it leaves nothing running that it has started.
     """
     supervisor = supervisor_child(home.path)
-    running = supervisor.find()
+    running = _find_supervisor(home)
     if running is not None:
         # One more death may be that which the supervisor has not noticed yet.
         deaths_allowed = deaths_of_server(home).restarts + 1
@@ -115,19 +123,28 @@ def start_server(
 
 
 def keep_supervised(home: Home) -> bool:
-    """Start another supervisor where that of a running server has died; return whether it had.
+    """Start another supervisor where that of a running server has died, and its successor; return whether.
 
     A server that was not started by `neo up` has none, and gets none.
     """
-    supervisor = supervisor_child(home.path)
-    if supervisor.find() is not None or server_child(home.path).find() is None:
+    if _find_supervisor(home) is not None or server_child(home.path).find() is None:
         return False
-    _start_supervisor(home, supervisor)
+    _start_supervisor(home, supervisor_child(home.path))
     return True
 
 
 def is_supervised(home: Home) -> bool:
-    return supervisor_child(home.path).find() is not None
+    return _find_supervisor(home) is not None
+
+
+def _find_supervisor(home: Home) -> Process | None:
+    """Return the running supervisor; wait for a successor that is taking its place."""
+    until = time.monotonic() + TAKE_OVER_SECONDS
+    while (found := supervisor_child(home.path).find()) is None:
+        if successor_child(home.path).find() is None or time.monotonic() > until:
+            return None
+        time.sleep(POLL_SECONDS)
+    return found
 
 
 def deaths_of_server(home: Home) -> Deaths:
@@ -137,15 +154,16 @@ def deaths_of_server(home: Home) -> Deaths:
 
 def stop_server(home: Home) -> bool:
     """Stop the supervisor and the server, and wait for their end; False when neither was running."""
-    supervisor = supervisor_child(home.path).find()
-    if supervisor is not None:
+    supervisor = None
+    while (found := _find_supervisor(home)) is not None:  # another one where this was killed meanwhile
+        supervisor = found
         _stop(home, supervisor, 2 * STOP_TIMEOUT_SECONDS)
     announced = home.server()
     left = [server_child(home.path).find(), Process.of(announced.pid) if announced else None]
     for process in left:
         if process is not None:
             _stop(home, process, STOP_TIMEOUT_SECONDS)
-    for child in (supervisor_child(home.path), server_child(home.path)):
+    for child in (supervisor_child(home.path), successor_child(home.path), server_child(home.path)):
         if child.record_file is not None:
             child.record_file.unlink(missing_ok=True)
     return supervisor is not None or any(left)
