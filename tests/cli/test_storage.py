@@ -385,7 +385,8 @@ def test_an_operator_verifies_all_objects(neo: Neo, tmp_path: Path) -> None:
         ran = neo("storage", "verify", "--home", str(home))
         assert (ran.code, ran.out) == (0, "Read 1 version (98 KiB): all are whole.\n")
         (blob,) = (path for path in (home / "objects" / "blobs").glob("*/*") if path.is_file())
-        blob.write_bytes(b"\0" + blob.read_bytes()[1:])
+        stored = blob.read_bytes()
+        blob.write_bytes(bytes([stored[0] ^ 1]) + stored[1:])
         ran = neo("storage", "verify", "--home", str(home))
         assert ran.code == 1 and ran.out.splitlines()[1].split() == [
             *(bucket, "dir/k", "null", "the", "stored", "bytes", "are", "damaged")

@@ -1,11 +1,13 @@
 """A screen of tables that fits the terminal and is drawn again and again until Ctrl-C."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from neocloud.cli.output import JsonObject, View, print_view, say, styled
+from neocloud.cli.output import JsonObject, print_view, say
+from neocloud.cli.table_layout import View, fit
 from neocloud.cli.terminal import echo, visible
 from neocloud.client.errors import ClientError
 
@@ -59,18 +61,26 @@ def drawn(
     shown = max(1, screen.height // _SHARE_OF_NOTES)
     parts: list[RenderableType] = [*above, *below[:shown]]
     free = screen.height - len(parts) - _LINES_AROUND * (len(tables) + 1)
-    for view, lines in zip(tables, shares([len(view.rows) for view in tables], free), strict=True):
-        hidden = len(view.rows) - lines + 1 if len(view.rows) > lines else 0
-        part = View(view.rows[: len(view.rows) - hidden], view.headers, view.right)
-        parts += [Text(), styled(part, one_line=True)]
-        parts += [Text(f"... {hidden} more", style="dim")] if hidden else []
+    layouts = [fit(view, screen.width) for view in tables]
+    blocks = [list(layout.blocks()) for layout in layouts]
+    sizes = [sum(map(len, rows)) for rows in blocks]
+    for layout, rows, size, lines in zip(layouts, blocks, sizes, shares(sizes, free), strict=True):
+        fitting = len(rows) if size <= lines else _fitting(rows, lines - 1)
+        parts += [Text(), *layout.header, *chain.from_iterable(rows[:fitting])]
+        parts += [Text(f"... {len(rows) - fitting} more", style="dim")] if fitting < len(rows) else []
     return Group(*parts, Text("\nCtrl-C ends it.", style="dim"))
 
 
-def shares(rows: Sequence[int], lines: int) -> list[int]:
-    """Divide the lines among tables of so many rows, evenly but for what short tables leave to the others."""
-    found = dict.fromkeys(range(len(rows)), 0)
-    for done, index in enumerate(sorted(found, key=rows.__getitem__)):
-        found[index] = max(1, min(rows[index], lines // (len(rows) - done)))
+def _fitting(rows: Sequence[Sequence[Text]], lines: int) -> int:
+    """Return how many of the rows fit in so many lines."""
+    ends = accumulate(map(len, rows))
+    return sum(end <= lines for end in ends)
+
+
+def shares(wanted: Sequence[int], lines: int) -> list[int]:
+    """Divide the lines among tables that want so many, evenly but for what short ones leave to the others."""
+    found = dict.fromkeys(range(len(wanted)), 0)
+    for done, index in enumerate(sorted(found, key=wanted.__getitem__)):
+        found[index] = max(1, min(wanted[index], lines // (len(wanted) - done)))
         lines -= found[index]
     return list(found.values())

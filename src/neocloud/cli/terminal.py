@@ -19,6 +19,8 @@ _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _LINE_ENDS = re.compile(r"\r+\n|\r+")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """C0 except tab and newline, C1, and the characters that change the direction of text."""
+_NOT_IN_LINES = re.compile(rf"{_CONTROLS.pattern}|[\t\n\u2028\u2029\ud800-\udfff]")
+"""All of these, what else ends a line or a column, and parts of characters that no encoding has."""
 EXIT_CODES = {
     "INVALID_ARGUMENT": 2,
     "OUT_OF_RANGE": 2,
@@ -48,6 +50,11 @@ def visible(text: str) -> str:
     """Return the text without colours, with every other control character escaped, such as \\x1b."""
     plain = _LINE_ENDS.sub("\n", _COLOURS.sub("", text))
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), plain)
+
+
+def one_line(text: str) -> str:
+    """Return the text as one line: every control character and line end is escaped, such as \\n and \\x1b."""
+    return _NOT_IN_LINES.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def write(text: str, file: TextIO | None = None) -> None:
