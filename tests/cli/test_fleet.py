@@ -99,6 +99,31 @@ def test_a_kernel_log_from_standard_input(neo: Neo, monkeypatch: pytest.MonkeyPa
     assert "filesystem_read_only   md0" in neo("fleet", "explain", "log").out
 
 
+def test_a_line_that_was_not_understood_is_counted_and_never_no_fault(neo: Neo, tmp_path: Path) -> None:
+    path = tmp_path / "strange.txt"
+    line = "NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus."
+    path.write_text(f"[ 1.0] usb 1-1: new device\nJan  5 18:28:55 node1 evil[77]: {line}\x07\n@@ SXid @@\n")
+    ran = neo("fleet", "explain", "log", str(path))
+    said = " ".join((ran.out + ran.err).split())
+    assert ran.code == 0 and "No fault" not in said
+    assert "1 line with the words for a fault of a GPU could not be understood" in said
+    assert "The first: Jan 5 18:28:55 node1 evil[77]: NVRM" in said and "\x07" not in ran.err
+    assert "SXID unreadable" in ran.out, "without a prefix it counts as the kernel's, and is unknown"
+    document = json.loads(neo("fleet", "explain", "log", str(path), "-o", "json").out)
+    assert document["not_understood"] == 1 and "evil[77]" in document["not_understood_lines"][0]
+    path.write_text("[ 1.0] usb 1-1: new device\n")
+    assert "No fault that the policy knows of." in neo("fleet", "explain", "log", str(path)).err
+
+
+def test_a_gpu_off_the_bus_in_the_form_of_a_container(neo: Neo, tmp_path: Path) -> None:
+    path = tmp_path / "pod.txt"
+    line = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
+    path.write_text(f"[pod/a/b] 2026-11-15T04:48:57.123456789Z [12345.678901] [ T1234] {line}\r\n")
+    ran = neo("fleet", "explain", "log", str(path))
+    assert ran.out.splitlines()[1].split()[:3] == ["XID", "79", "0000:9b:00.0"]
+    assert "could not be understood" not in ran.err
+
+
 def test_records_that_are_missing_are_no_good_news(neo: Neo, tmp_path: Path) -> None:
     path = tmp_path / "kmsg.txt"
     path.write_text("6,0,100,-;a\n6,1,200,-;b\n6,5,300,-;c\n SUBSYSTEM=pci\n")

@@ -19,9 +19,9 @@ from neocloud.fleet.kernel_log import (
     finding_of,
     findings,
     lines_of,
-    record_of,
     visible,
 )
+from neocloud.fleet.kernel_log_line import pasted, record_of
 from neocloud.fleet.kernel_log_summary import Summary, summary_of
 from neocloud.fleet.policy import Kind, Severity
 from neocloud.fleet.policy_file import default_policy
@@ -278,8 +278,8 @@ STARTS = [line[: len(line) // 2] for line in (*NAMED_LINES, *XIDS)]
 @given(st.text(max_size=200) | st.builds(str.__add__, st.sampled_from(STARTS), st.text(max_size=100)))
 def test_any_line_is_read_or_left_without_an_error(text: str) -> None:
     for line in (text, f"3,1,1,-;{text}", f"[    1.0] {text}", f"Feb 30 25:61:61 node kernel: {text}"):
-        record = record_of(line, is_bare_allowed=True)
-        for finding in findings([record] if record else []):
+        read = (record_of(line), pasted(line).record)
+        for finding in findings([record for record in read if record]):
             shown = finding.text + finding.device + finding.detail
             assert len(finding.text) <= LONGEST_TEXT and len(shown) <= LONGEST_TEXT + 400
             assert visible(shown, len(shown)) == shown, "no control characters"
@@ -299,8 +299,10 @@ def test_any_bytes_are_split_into_bounded_lines(data: bytes) -> None:
 )
 def test_long_lines_take_no_time(filler: str) -> None:
     """The test ends: no pattern tries more than a bounded number of ways."""
-    for start in ("", *NAMED_LINES, *XIDS):
-        found((start[:40] + filler * LONGEST_LINE)[:LONGEST_LINE])
+    for start in ("", "Sun ", "2026-11-15T04:48:56Z ", *NAMED_LINES, *XIDS):
+        line = (start[:40] + filler * LONGEST_LINE)[:LONGEST_LINE]
+        found(line)
+        pasted(line)
 
 
 def summary(*lines: str, **of: str) -> Summary:

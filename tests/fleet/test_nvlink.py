@@ -3,7 +3,7 @@
 import pytest
 
 from neocloud.fleet.actions import Action
-from neocloud.fleet.kernel_log import record_of
+from neocloud.fleet.kernel_log_line import pasted
 from neocloud.fleet.kernel_log_summary import MOST_MEANINGS, Fault, summary_of
 from neocloud.fleet.nvlink import RULES, meanings, registers_of
 from neocloud.fleet.policy import Severity
@@ -17,7 +17,7 @@ def line(code: int, unit: str, word: str, registers: str, link: str = "12") -> s
 
 
 def fault_of(*lines: str, gpu: str = "b200") -> Fault:
-    records = [record for each in lines if (record := record_of(each, is_bare_allowed=True))]
+    records = [record for each in lines if (record := pasted(each).record)]
     (fault,) = summary_of(records, default_policy(), gpu=gpu).faults
     return fault
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Records of the kernel log, as /dev/kmsg, dmesg and the journal write them, and the faults in them. Pure.
+"""Records of the kernel log, and the faults in them; `kernel_log_line` reads them from lines. Pure.
 
 Lines are hostile: tenants choose names of processes, which the kernel and the NVIDIA driver print, and any
 program may write to the journal. So a line counts only as the kernel's own, a fault only at the beginning of
@@ -9,7 +9,6 @@ a message, and everything is bounded.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import BinaryIO
 
 from neocloud.fleet.policy import Kind
@@ -18,12 +17,6 @@ LONGEST_LINE = 4096
 LONGEST_TEXT = 512
 """Of a line that is kept as evidence."""
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_KMSG = re.compile(r"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]{0,64};(.*)")
-_UPTIME = re.compile(r"(?:<\d{1,3}>)?(?:[a-z]{1,10} *:[a-z]{1,10} *: )?\[ {0,6}(\d{1,12}\.\d{1,9})\] (.*)")
-_WALL = re.compile(r"\[(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] (.*)")
-_JOURNAL = re.compile(
-    r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\S{8,24}) \S{1,255} ([^\s:]{1,255}): (.*)"
-)
 _ADDRESS = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
 _LED_BY_PROCESS = re.compile(
     r".{0,16}(?:\[\d{1,10}\]: |\[\d{1,10}\] |\(\d{1,10}\): | invoked oom-killer|: page allocation|: vmalloc)"
@@ -63,53 +56,6 @@ class Finding:
     """Whether the line says that the fault is over."""
 
 
-def record_of(line: str, *, is_bare_allowed: bool = False) -> Record | None:
-    """Return the record in a line; None for a line that is not the kernel's own, or a continuation.
-
-    `is_bare_allowed`: a line without a prefix of any format counts too, as where a person pasted it.
-    """
-    line = line[:LONGEST_LINE].rstrip("\r\n")
-    if match := _KMSG.fullmatch(line):
-        if int(match[1]) >> 3:  # another facility: a program wrote it to /dev/kmsg
-            return None
-        return Record(match[4], int(match[3]) / 1e6, int(match[2]))
-    if match := _UPTIME.fullmatch(line):
-        return Record(match[2], float(match[1]))
-    if match := _WALL.fullmatch(line):
-        return Record(match[2], _clock(match[1], "%a %b %d %H:%M:%S %Y"))
-    if match := _JOURNAL.fullmatch(line):
-        if match[2] != "kernel":
-            return None
-        again = _UPTIME.fullmatch(match[3])
-        return Record(again[2] if again else match[3], _clock_of_journal(match[1]))
-    if is_bare_allowed and line and not line[0].isspace():
-        return Record(line)
-    return None
-
-
-def sequence_of(line: str) -> int | None:
-    """Return the sequence of a record of /dev/kmsg, whoever wrote it; None for its continuations."""
-    match = _KMSG.match(line)
-    return int(match[2]) if match else None
-
-
-def _clock_of_journal(text: str) -> float | None:
-    if text[0].isdigit():
-        try:
-            at = datetime.fromisoformat(text.replace(",", "."))
-        except ValueError:
-            return None
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    return _clock(f"{text} 2000", "%b %d %H:%M:%S %Y")  # no year in the line; this one has 29 February
-
-
-def _clock(text: str, form: str) -> float | None:
-    try:
-        return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-
-
 def lines_of(stream: BinaryIO) -> Iterator[str]:
     """Yield the lines of a file, each cut to what is read of it, whatever their lengths and bytes."""
     while chunk := stream.readline(LONGEST_LINE):
@@ -123,7 +69,7 @@ def finding_of(record: Record) -> Finding | None:
     message = record.message[:LONGEST_LINE]
     if _LED_BY_PROCESS.match(message):
         return None
-    found = _xid(message) or _sxid(message) or _named(message)
+    found = _xid(message) or _sxid(message) or _named(message) or _unread(message)
     if found is None:
         return None
     kind, code, device, detail, part, is_end = found
@@ -185,6 +131,23 @@ def _pci(match: re.Match[str]) -> str:
     """Return 0000:18:00.0 for any way to write the address of a GPU or switch, which are functions 0."""
     domain, bus, device = match["address"].lower().split(":")
     return f"{int(domain, 16):04x}:{bus}:{device}.0"
+
+
+_NAMES_FAULT = re.compile(r"(?<![A-Za-z])S?X(?:id|ID)(?![A-Za-z])|(?i:fallen off the bus)")
+_NAMES_PROCESSES = re.compile(r"audit: |CPU: \d{1,5} (?:UID|PID): |task:|process '")
+"""Messages that have names of processes in them, and are no fault of a GPU."""
+
+
+def names_fault(text: str) -> bool:
+    """Return whether the words for a fault of a GPU or switch stand in a text, whatever else it says."""
+    return _NAMES_FAULT.search(text[:LONGEST_LINE]) is not None
+
+
+def _unread(message: str) -> _Found | None:
+    """A message in words that are not known may be the one that matters, so it is an unknown fault."""
+    if not names_fault(message) or _NAMES_PROCESSES.match(message) or _OFF_BUS_LATER.match(message):
+        return None
+    return Kind.SXID if "SXid" in message else Kind.XID, UNREADABLE, "", "", "", False
 
 
 _DEVICE = r"(?P<device>[\w./:-]{1,64})"
@@ -291,12 +254,14 @@ def findings(records: Iterable[Record]) -> Iterator[Finding]:
     """Yield the faults of successive records; a GPU off the bus may take several of them."""
     device, left = "", 0
     for record in records:
-        if match := _OFF_BUS_FIRST.match(record.message[:LONGEST_LINE]):
+        message = record.message[:LONGEST_LINE]
+        if match := _OFF_BUS_FIRST.match(message):
             device, left = _pci(match), _LINES_BETWEEN
-        if left and _OFF_BUS_LATER.match(record.message[:LONGEST_LINE]):
-            text = visible(record.message)
+        if _OFF_BUS_LATER.match(message):
+            text = visible(message)
             yield Finding(Kind.XID, "79", device, time_s=record.time_s, text=text, sequence=record.sequence)
-            left = 0
-        left = max(0, left - 1)
-        if found := finding_of(record):
+            device, left = "", 0
+        elif found := finding_of(record):
             yield found
+        left -= 1
+        device = device if left > 0 else ""

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
-from neocloud.fleet.kernel_log import Record, record_of, sequence_of
+from neocloud.fleet.kernel_log import Record
+from neocloud.fleet.kernel_log_line import record_of, sequence_of
 
 DEVICE = Path("/dev/kmsg")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -67,3 +67,12 @@ def test_a_log_that_is_flooded_is_bounded() -> None:
     faults = KernelFaults()
     found = faults.take(KernelLines(9999, 0, len(lines), 1e5, lines), default_policy(), "")
     assert len(faults.lines) == len(faults.unreported) == MOST_LINES and len(found) == MOST_CHECKS + 1
+
+
+def test_words_for_a_fault_in_a_form_that_is_not_known_are_no_good_news() -> None:
+    """The driver of a later release may say it otherwise: unknown, and shown; a name of a process is neither."""
+    strange = "nvidia 0000:18:00.0: Xid 79 since 3 s"
+    said = answers(strange, "Xid[42]: segfault at 0 ip 0 sp 0 error 4 in a[1+1]")
+    (found,) = (each for check, each in said.items() if check.startswith("xid."))
+    assert (found.check, found.status) == ("xid.unreadable", Status.UNKNOWN)
+    assert strange in found.sample

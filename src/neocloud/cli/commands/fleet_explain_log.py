@@ -21,9 +21,10 @@ from neocloud.cli.commands.fleet_explain import (
 )
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table, warn
 from neocloud.client.errors import ClientError
-from neocloud.fleet.kernel_log import Record, lines_of, record_of, sequence_of
+from neocloud.fleet.kernel_log import lines_of
 from neocloud.fleet.kernel_log_reader import DEVICE, available_lines
 from neocloud.fleet.kernel_log_summary import Fault, summary_of
+from neocloud.fleet.pasted_kernel_log import PastedLog
 from neocloud.fleet.policy import Kind, Severity
 from neocloud.fleet.policy_file import default_policy
 
@@ -44,7 +45,8 @@ def log(
 ) -> None:
     """Show the faults in a kernel log, the gravest first, with what is done about each. Nothing is changed.
 
-    Reads what dmesg, journalctl and /dev/kmsg print. Of a journal, only lines of the kernel count.
+    Reads what dmesg, journalctl, syslog and /dev/kmsg print, also through kubectl, docker or grep. Of a
+    journal, only lines of the kernel count. A line that names a fault and is not understood is shown.
 
     Examples:
 
@@ -54,7 +56,7 @@ def log(
     """
     policy = default_policy()
     gpu_name, version = gpu_and_driver(policy, gpu, driver)
-    tally = _Tally()
+    tally = PastedLog()
     with _lines(file) as lines:
         summary = summary_of(tally.records(lines), policy, gpu=gpu_name, driver=version)
     rows = [
@@ -73,10 +75,21 @@ def log(
         "kernel_lines": summary.records,
         "other_lines": tally.others,
         "lost_records": tally.lost,
+        "not_understood": tally.not_understood,
+        "not_understood_lines": tally.shown,
         "faults": [_document(fault) for fault in summary.faults],
     }
     headers = ["FAULT", "DEVICE", "TIMES", "SEVERITY", "ACTION", "WHAT"]
-    show(output, document, table(headers, rows, right=["TIMES"]), empty="No fault that the policy knows of.")
+    empty = (
+        "Nothing was read that is a fault." if tally.not_understood else "No fault that the policy knows of."
+    )
+    show(output, document, table(headers, rows, right=["TIMES"]), empty=empty)
+    if tally.not_understood:
+        warn(
+            f"{counted(tally.not_understood, 'line')} with the words for a fault of a GPU could not be "
+            "understood, so there may be a fault that is not shown. Pipe in what dmesg prints. "
+            f"The first: {tally.shown[0]}"
+        )
     if summary.not_told_apart:
         warn(f"{counted(summary.not_told_apart, 'more line')} report further faults, which are not shown.")
     if not summary.records:
@@ -85,26 +98,6 @@ def log(
         warn(f"{counted(tally.lost, 'record')} are missing, and may hold more faults.")
     if output is Format.TABLE:
         _say_rest(summary.records, tally.others, summary.faults)
-
-
-class _Tally:
-    """Counts the lines that are not the kernel's, and records of /dev/kmsg that are missing."""
-
-    others = 0
-    lost = 0
-    _next_sequence = 0
-
-    def records(self, lines: Iterable[str]) -> Iterator[Record]:
-        for line in lines:
-            sequence = sequence_of(line)
-            if sequence is not None:
-                self.lost += max(0, sequence - self._next_sequence)
-                self._next_sequence = sequence + 1
-            record = record_of(line, is_bare_allowed=True)
-            if record is not None:
-                yield record
-            elif line.strip():
-                self.others += 1
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from neocloud.fleet.policy_file import default_policy
 
 MODULES = (
     *("core/osfiles.py", "fleet/actions.py", "fleet/events.py", "fleet/parts.py", "fleet/policy.py"),
-    *("fleet/kernel_log.py", "fleet/kernel_log_reader.py", "fleet/kernel_log_summary.py"),
-    *("fleet/nvlink.py", "fleet/gpu_use.py"),
+    *("fleet/kernel_log.py", "fleet/kernel_log_line.py", "fleet/kernel_log_reader.py"),
+    *("fleet/kernel_log_summary.py", "fleet/nvlink.py", "fleet/gpu_use.py"),
 )
 """Beside the agent's own, without a folder's `__init__.py`, which is empty in the archive."""
 NOT_PACKED = frozenset({"bundle.py"})
