@@ -25,7 +25,6 @@ from neocloud.objects.oci.exchange import RegistryFront
 from neocloud.objects.oci.mirror import Mirrors
 from neocloud.objects.oci.tokens import TokenSigner
 from neocloud.objects.s3.app import S3App
-from neocloud.objects.s3.audit import Audit
 from neocloud.objects.s3.door import Door
 from neocloud.objects.s3.exchange import Front
 from neocloud.objects.s3.settings import S3Settings
@@ -39,19 +38,6 @@ from neocloud.objects.workers import run_workers
 
 KEY_BYTES = 32
 logger = logging.getLogger(__name__)
-
-
-def s3_app(
-    store: ObjectStore,
-    control_plane: ControlPlane,
-    clock: Clock,
-    settings: S3Settings,
-    audit: Audit,
-) -> tuple[S3App, Door]:
-    """Return the application, and the door, which is told when access changes."""
-    door = Door(control_plane, clock, settings)
-    front = Front(store, control_plane, door, clock, settings)
-    return S3App(front, audit), door
 
 
 def registry_app(
@@ -92,12 +78,13 @@ async def running_objects(
     mirrors = Mirrors(store, clock, upstreams)
     try:
         audit_log = AuditLog(store, control_plane, clock)
-        s3, door = s3_app(store, control_plane, clock, settings, audit_log)
-        app = Gateway(s3, registry_app(store, door, clock, settings, key, mirrors), settings.domains)
+        door = Door(control_plane, clock, settings)
         scrubber = Scrubber(store, clock, scrub_bytes_per_second)
         follower = BucketFollower(
             store, control_plane, clock, door, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
         )
+        s3 = S3App(Front(store, control_plane, door, clock, settings, follower.refresh), audit_log)
+        app = Gateway(s3, registry_app(store, door, clock, settings, key, mirrors), settings.domains)
         network = transfers or TransferNetwork(endpoint, settings.region)
         loops = [
             asyncio.create_task(follower.run()),

@@ -68,8 +68,9 @@ def check_source(conditions: ReadConditions, version: ObjectVersion) -> None:
 
 
 def resolve(range: ByteRange | None, size: int) -> tuple[int, int]:
-    """Return the first byte and the length. Raises RangeNotSatisfiable."""
-    if range is None:
+    """Return the first byte and the length. The last bytes of nothing are nothing. Raises
+    RangeNotSatisfiable."""
+    if range is None or (size == 0 and range.first is None and range.last):
         return 0, size
     if range.first is None:
         length = min(range.last or 0, size)

@@ -2,6 +2,7 @@
 """Follows the buckets of the control plane: applies them to the store, and reports them as they are."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ class BucketFollower:
         self._problems: dict[str, str] = {}
         self._purging: dict[str, asyncio.Task[None]] = {}
         self._is_away = False
+        self._questions = itertools.count(1)
+        self._answered = 0
+        """The newest question whose answer was applied."""
+        self._applying = asyncio.Lock()
 
     async def run(self) -> None:
         """Follow and report until cancelled."""
@@ -86,6 +91,7 @@ class BucketFollower:
 
     async def _follow(self) -> None:
         while True:
+            question = next(self._questions)
             try:
                 answer = await self._control_plane.list_buckets(
                     self._known.version, self._known.access_version, WAIT_SECONDS
@@ -96,16 +102,33 @@ class BucketFollower:
                 continue
             self._access.heard()
             try:
-                await self.apply(answer)
+                await self._apply_in_order(question, answer)
             except StoreUnavailable as error:
                 logger.warning("Buckets wait for the object store: %s", error)
-                self._known = ListGatewayBucketsResponse()
                 await self._clock.sleep(AWAY_SECONDS)
             except Exception:  # the border of the loop: an error in one round must not end all rounds
                 logger.exception("Buckets could not be applied")
-                self._known = ListGatewayBucketsResponse()
                 await self._clock.sleep(AWAY_SECONDS)
             await self._try_report()
+
+    async def refresh(self) -> None:
+        """Apply what the control plane has by now, for a caller who has just changed a bucket there and is to
+        read what they wrote. Raises ControlPlaneUnavailable, StoreUnavailable."""
+        question = next(self._questions)
+        await self._apply_in_order(question, await self._control_plane.list_buckets("", "", 0))
+
+    async def _apply_in_order(self, question: int, answer: ListGatewayBucketsResponse) -> None:
+        """Apply an answer, unless that to a later question was: this one may be older. The follower asks
+        again at once then, and gets what differs."""
+        async with self._applying:
+            if question < self._answered:
+                return
+            self._answered = question
+            try:
+                await self.apply(answer)
+            except Exception:
+                self._known = ListGatewayBucketsResponse()  # so that the next answer is applied whole
+                raise
 
     async def apply(self, answer: ListGatewayBucketsResponse) -> None:
         """Make the buckets of the store as they are wished. A bucket that is not named stays as it is. Raises

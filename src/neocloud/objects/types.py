@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from neocloud.objects.filesystem_view import FilesystemView
+from neocloud.objects.front_settings import FrontSettings
 from neocloud.objects.last_access import AccessCondition
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleRule
 from neocloud.objects.storage_class import StorageClass
@@ -110,11 +111,13 @@ class DesiredBucket:
 
 @dataclass(frozen=True)
 class Bucket(DesiredBucket):
-    """A bucket as it was applied, with its object lock, which the control plane does not know."""
+    """A bucket as it was applied, with what the control plane does not know: its object lock, and settings
+    of the S3 front."""
 
     has_object_lock: bool = False
     """Versions may be protected; versioning stays enabled, and a lock is never taken away."""
     default_retention: "DefaultRetention | None" = None
+    front: FrontSettings = FrontSettings()
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ class FakeControlPlane:
     """Nothing listens at its address."""
     signs: int = 0
     """How often a key was asked for."""
+    is_slow: bool = False
+    """What changed is told to those who ask for it, and to no one who waits for it."""
 
     def __post_init__(self) -> None:
         self._buckets: dict[str, GatewayBucket] = {}
@@ -154,6 +156,9 @@ class FakeControlPlane:
             try:
                 async with asyncio.timeout(wait_seconds):
                     await self._changed.wait()
+                    while self.is_slow:
+                        self._changed.clear()
+                        await self._changed.wait()
             except TimeoutError:
                 pass
         self._require()
@@ -283,10 +288,15 @@ class FakeControlPlane:
         wished = Bucket(spec=bucket.spec)
         wished.metadata.labels.update(bucket.labels)
         change(wished)
+        is_new_spec = bucket.spec != wished.spec
         bucket.spec.CopyFrom(wished.spec)
         bucket.labels.clear()
         bucket.labels.update(wished.metadata.labels)
-        await self._applied(bucket)
+        if is_new_spec:
+            await self._applied(bucket)
+        else:  # labels are true at once, and the gateway hears of them by itself
+            self._version += 1
+            self._wake()
 
     async def delete_bucket(self, aws_access_key_id: str, bucket_id: str) -> None:
         bucket = self._buckets[bucket_id]

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from neocloud.objects.s3 import signature
 from tests.objects.s3.raw import code_of, presigned, signed_head, status_of
-from tests.objects.s3.served import Served, error_of, read_all
+from tests.objects.s3.served import REGION, Served, error_of, read_all
 from tests.objects.stores import files
 
 STREAM = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
@@ -235,6 +236,38 @@ def test_forms(s3: Served, bucket: str) -> None:
     assert (
         form(s3, bucket, [], {"policy": base64.b64encode(expired.encode()).decode()}, b"x").status_code == 403
     )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ([{"key": "k"}], 403),
+        ([["starts-with", "$key", ""]], 403),
+        ([{"key": "k"}, {"bucket": "another"}], 403),
+        ([{"key": "k"}, ["starts-with", "$bucket", "none"]], 403),
+        ([{"key": "k"}, ["starts-with", "$bucket", ""]], 204),
+        ([{"key": "k"}, ["eq", "$Bucket", "HERE"]], 204),
+    ],
+)
+def test_a_policy_names_its_bucket(s3: Served, bucket: str, conditions: list[object], expected: int) -> None:
+    """Otherwise a form that was made for one bucket would write into each one that its signer may write."""
+    now = datetime.now(UTC)
+    credential = f"{s3.owner.aws_access_key_id}/{now:%Y%m%d}/{REGION}/s3/aws4_request"
+    given = {
+        "x-amz-algorithm": "AWS4-HMAC-SHA256",
+        "x-amz-credential": credential,
+        "x-amz-date": f"{now:%Y%m%dT%H%M%SZ}",
+    }
+    filled: list[object] = json.loads(json.dumps(conditions).replace("HERE", bucket))
+    policy = {
+        "expiration": f"{now + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}",
+        "conditions": [*filled, *({name: value} for name, value in given.items())],
+    }
+    text = base64.b64encode(json.dumps(policy).encode()).decode()
+    key = signature.signing_key(s3.owner.secret, f"{now:%Y%m%d}", REGION)
+    signed = {**given, "key": "k", "policy": text, "x-amz-signature": signature.sign(key, text)}
+    answer = httpx.post(f"{s3.url}/{bucket}", data=signed, files={"file": b"x"})
+    assert answer.status_code == expected, answer.text
 
 
 def test_health(s3: Served) -> None:

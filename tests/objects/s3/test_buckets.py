@@ -118,6 +118,26 @@ def test_tags_of_buckets(s3: Served, bucket: str) -> None:
     assert error_of(client.get_bucket_tagging, Bucket=bucket) == (404, "NoSuchTagSet")
 
 
+def test_tags_are_read_back_at_once(s3: Served, bucket: str) -> None:
+    """Also while the list of buckets, which the gateway follows, comes late."""
+    client = s3.client()
+    s3.control_plane.is_slow = True
+    try:
+        for value in ("a", "b", "c"):
+            tags = [{"Key": "team", "Value": value}]
+            client.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tags})
+            assert client.get_bucket_tagging(Bucket=bucket)["TagSet"] == tags
+        client.delete_bucket_tagging(Bucket=bucket)
+        assert error_of(client.get_bucket_tagging, Bucket=bucket) == (404, "NoSuchTagSet")
+    finally:
+        s3.control_plane.is_slow = False
+        s3.loop.call_soon_threadsafe(s3.control_plane.access_changed)
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "a/"}, "Expiration": {"Days": 1}}
+    client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+    client.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": tags})
+    assert client.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"][0]["ID"] == "r"
+
+
 def test_what_is_fixed_or_not_served(s3: Served, bucket: str) -> None:
     client = s3.client()
     assert client.get_bucket_acl(Bucket=bucket)["Grants"][0]["Permission"] == "FULL_CONTROL"
@@ -149,3 +169,27 @@ def test_an_unknown_part_of_an_object_is_not_the_object(s3: Served, bucket: str,
         head = signed_head(s3, method, f"/{bucket}/k?{name}", {"Connection": "close"})
         assert status_of(s3.raw(head)) in (405, 501)
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"whole"
+
+
+def test_lifecycle_rules_come_back_as_they_were_put(s3: Served, bucket: str) -> None:
+    """Older ones have a Prefix in place of a Filter. Tools show a change where they come back otherwise."""
+    client = s3.client()
+    old = {"ID": "old", "Status": "Enabled", "Prefix": "logs/", "Expiration": {"Days": 3}}
+    whole = {"ID": "whole", "Status": "Disabled", "Prefix": "", "Expiration": {"Days": 4}}
+    new = {"ID": "new", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 5}}
+    for rules in ([old, whole, new], [{**old, "ID": "new"}, {**new, "ID": "old"}]):
+        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
+        assert client.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"] == rules
+    [first, _] = s3.store.bucket(bucket).lifecycle
+    assert first.filter.prefix == "logs/"
+
+
+@pytest.mark.parametrize("prefix", ["\n", "a b+c%20", "ä/", "\t", "\x01"])
+def test_prefixes_in_lists(s3: Served, bucket: str, prefix: str) -> None:
+    client = s3.client()
+    client.put_object(Bucket=bucket, Key=f"{prefix}k", Body=b"")
+    first = client.list_objects(Bucket=bucket, Prefix=prefix)
+    assert first["Prefix"] == (prefix if prefix != "\x01" else "%01")
+    second = client.list_objects_v2(Bucket=bucket, Prefix=prefix)
+    assert second["Prefix"] == prefix
+    assert [each["Key"] for found in (first, second) for each in found["Contents"]] == [f"{prefix}k"] * 2

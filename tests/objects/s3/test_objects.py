@@ -72,6 +72,20 @@ def test_ranges(s3: Served, bucket: str) -> None:
     assert client.head_object(Bucket=bucket, Key="k", Range="bytes=2-4")["ContentLength"] == 3
 
 
+def test_ranges_of_nothing(s3: Served, bucket: str) -> None:
+    """The last bytes of an empty object are none of them; no other range is there."""
+    client = s3.client()
+    client.put_object(Bucket=bucket, Key="k", Body=b"")
+    for call in (client.get_object, client.head_object):
+        for range in ("bytes=-1", "bytes=-8", "bytes=-999999999999999999"):
+            found = call(Bucket=bucket, Key="k", Range=range)
+            assert found["ResponseMetadata"]["HTTPStatusCode"] == 200 and "ContentRange" not in found
+            assert found["ContentLength"] == 0
+        for range in ("bytes=-0", "bytes=0-0", "bytes=0-", "bytes=1-"):
+            assert error_of(call, Bucket=bucket, Key="k", Range=range)[0] == 416
+        assert call(Bucket=bucket, Key="k", PartNumber=1)["ContentLength"] == 0
+
+
 def test_conditional_reads(s3: Served, bucket: str) -> None:
     client = s3.client()
     etag = client.put_object(Bucket=bucket, Key="k", Body=b"x")["ETag"]

@@ -152,6 +152,23 @@ def test_malformed_headers(authorization: str) -> None:
     assert refused.value.status == 400
 
 
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Fri, 24 May 99999999999999 00:00:00 GMT",
+        "Fri, 31 Dec 9999 23:59:59 -2359",
+        "Fri, 24 May 2013 99:00:00 GMT",
+        "x",
+        "",
+    ],
+)
+def test_dates_that_are_none(date: str) -> None:
+    headers = {"host": HOST, "date": date, "x-amz-content-sha256": EMPTY}
+    with pytest.raises(S3Error) as refused:
+        signature.parse(incoming("GET", "/", {**headers, "authorization": header("host;date", "x")}))
+    assert refused.value.code == "AccessDenied"
+
+
 CHUNK_SEED = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
 CHUNK_SIGNATURES = (
     "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648",

@@ -203,3 +203,18 @@ async def test_a_reading_key_gets_no_token_and_ends_with_its_account(cloud: Clou
     assert await cloud.requests.token(made.aws_access_key_id) is None
     await cloud.call("nebius.iam.v1.ServiceAccountService/Delete", id=cloud.account_id)
     assert await cloud.requests.signer(made.aws_access_key_id, day, "eu-north1") is None
+
+
+async def test_tags_of_a_bucket_are_read_back_at_once(cloud: Cloud) -> None:
+    """They are labels of the control plane, which it takes before the gateway hears of them."""
+    client = cloud.s3(cloud.key.aws_id, cloud.key.secret)
+
+    def change() -> None:
+        for value in range(10):
+            tags = [{"Key": "team", "Value": str(value)}]
+            client.put_bucket_tagging(Bucket="data-sets", Tagging={"TagSet": tags})
+            assert client.get_bucket_tagging(Bucket="data-sets")["TagSet"] == tags
+        client.delete_bucket_tagging(Bucket="data-sets")
+        assert error_of(client.get_bucket_tagging, Bucket="data-sets") == (404, "NoSuchTagSet")
+
+    await asyncio.to_thread(change)

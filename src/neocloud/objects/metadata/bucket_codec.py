@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from neocloud.objects import front_settings
 from neocloud.objects.filesystem_view import FilesystemView
 from neocloud.objects.last_access import AccessCondition, AccessMethod
 from neocloud.objects.lifecycle_rules import ImageRules, LifecycleFilter, LifecycleRule, Transition
@@ -44,17 +45,23 @@ def decode(settings: bytes, document: bytes) -> Bucket:
         "state": BucketState(found["state"]),
         "kind": BucketKind(found.get("kind", BucketKind.S3)),
         "filesystem": filesystem and FilesystemView(**filesystem),
+        "front": front_settings.decoded(found.get("front", {})),
         "document": document,
     }
     return Bucket(**values)
 
 
 def applied(desired: DesiredBucket, before: Bucket | None) -> Bucket:
-    """Return the bucket as it will be; its object lock stays."""
+    """Return the bucket as it will be; its object lock and the settings of the S3 front stay."""
     bucket = Bucket(**{each.name: getattr(desired, each.name) for each in fields(DesiredBucket)})
     if before is None:
         return bucket
-    return replace(bucket, has_object_lock=before.has_object_lock, default_retention=before.default_retention)
+    return replace(
+        bucket,
+        has_object_lock=before.has_object_lock,
+        default_retention=before.default_retention,
+        front=before.front,
+    )
 
 
 def _rule(found: Mapping[str, Any]) -> LifecycleRule:

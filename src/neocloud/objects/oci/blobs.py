@@ -21,7 +21,7 @@ async def get_blob(exchange: Exchange) -> Response:
     wanted = None if asked is None else fields.byte_range(asked)
     reader = await _opened(exchange, digest, wanted)
     found = _described(digest)
-    if wanted is None:
+    if wanted is None or not reader.version.size:
         return Response(200, found, reader=reader)
     last = reader.first + reader.length - 1
     found["Content-Range"] = f"bytes {reader.first}-{last}/{reader.version.size}"

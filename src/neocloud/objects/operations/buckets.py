@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from neocloud.objects.errors import BucketNotEmpty, InvalidRequest, NoSuchBucket, ObjectLocked
+from neocloud.objects.front_settings import FrontSettings
 from neocloud.objects.metadata import bucket_codec, held, repositories, rows, uploads, versions
 from neocloud.objects.metadata.rows import VersionRow
 from neocloud.objects.metadata.transaction import (
@@ -79,6 +80,21 @@ class BucketOperations(Operations):
                 "UPDATE bucket SET settings = ? WHERE number = ?", (bucket_codec.encode(wanted), row.number)
             )
             return wanted
+
+        return await self._change_bucket(bucket_id, work)
+
+    async def set_front(
+        self, bucket_id: str, change: Callable[[FrontSettings], FrontSettings]
+    ) -> FrontSettings:
+        """Change the settings of the S3 front. Raises NoSuchBucket."""
+
+        def work(tx: Transaction) -> FrontSettings:
+            row = tx.bucket(bucket_id)
+            wanted = replace(row.bucket, front=change(row.bucket.front))
+            tx.connection.execute(
+                "UPDATE bucket SET settings = ? WHERE number = ?", (bucket_codec.encode(wanted), row.number)
+            )
+            return wanted.front
 
         return await self._change_bucket(bucket_id, work)
 

@@ -2,6 +2,7 @@
 """Versioning, CORS, lifecycle and tags of buckets: read as applied, changed through the control plane."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from neocloud.messages.nebius.storage.v1 import Bucket as BucketMessage
 from neocloud.messages.nebius.storage.v1 import CORSConfiguration, CORSRule, VersioningPolicy
@@ -110,18 +111,20 @@ async def get_lifecycle(exchange: Exchange) -> Response:
     rules = view(exchange.served).spec.lifecycle_configuration.rules
     if not rules:
         raise S3Error("NoSuchLifecycleConfiguration", "The bucket has no lifecycle configuration.")
-    return xml(write_lifecycle(rules))
+    return xml(write_lifecycle(rules, exchange.served.front.prefix_rules))
 
 
 async def put_lifecycle(exchange: Exchange) -> Response:
-    rules = read_lifecycle(await read_xml(exchange, "LifecycleConfiguration"))
+    rules, old = read_lifecycle(await read_xml(exchange, "LifecycleConfiguration"))
 
     def change(bucket: BucketMessage) -> None:
         configuration = bucket.spec.lifecycle_configuration
         del configuration.rules[:]
         configuration.rules.extend(rules)
 
-    return await _update(exchange, change, 200)
+    response = await _update(exchange, change, 200)
+    await exchange.store.set_front(exchange.served.id, lambda front: replace(front, prefix_rules=old))
+    return response
 
 
 async def delete_lifecycle(exchange: Exchange) -> Response:
@@ -142,8 +145,15 @@ async def put_tagging(exchange: Exchange) -> Response:
         bucket.metadata.labels.clear()
         bucket.metadata.labels.update(tags)
 
-    return await _update(exchange, change, 204)
+    return await _update_labels(exchange, change)
 
 
 async def delete_tagging(exchange: Exchange) -> Response:
-    return await _update(exchange, lambda bucket: bucket.metadata.labels.clear(), 204)
+    return await _update_labels(exchange, lambda bucket: bucket.metadata.labels.clear())
+
+
+async def _update_labels(exchange: Exchange, change: Callable[[BucketMessage], None]) -> Response:
+    """Labels are no wish that the control plane waits for, so what is served here has to follow."""
+    response = await _update(exchange, change, 204)
+    await exchange.front.refresh()
+    return response

@@ -94,10 +94,10 @@ class Door:
         signed = signature.parse(request.incoming)
         if signed is None:
             return ANONYMOUS
-        if "x-amz-security-token" in request.headers or "X-Amz-Security-Token" in dict(_names(request)):
+        if "x-amz-security-token" in request.headers:
             raise S3Error("InvalidToken", "Session tokens are not used here. Sign with an access key.")
         signature.check_time(signed, self._clock.now())
-        signature.check_headers(signed, request.headers)
+        signature.check_headers(signed, request.incoming.headers)  # those of the query are signed with it
         key = await self.signing_key(signed.scope, request.client)
         signature.verify(signed, request.incoming, key.key)
         body.expect(signed, key.key)
@@ -192,7 +192,3 @@ def _is_within(limit: KeyLimit, bucket: Bucket, permission: str, path: str) -> b
         return bucket.project_id == limit.project_id and permission in _OF_PROJECT
     allowed = (DELETE,) if limit.deletes else (CREATE,) if limit.writes else (GET, LIST)
     return bucket.id == limit.bucket_id and permission in allowed and path.startswith(limit.prefix)
-
-
-def _names(request: S3Request) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), "") for name, _ in request.incoming.query]

@@ -48,6 +48,8 @@ class Front:
     door: Door
     clock: Clock
     settings: S3Settings
+    refresh: Callable[[], Awaitable[None]]
+    """Let the buckets here be as the control plane has them by now."""
 
 
 @dataclass

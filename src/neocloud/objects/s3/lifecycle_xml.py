@@ -1,7 +1,7 @@
 # pyright: strict
 """Lifecycle configurations: S3's XML and the messages of the storage API."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from neocloud.core import contract
@@ -16,15 +16,17 @@ _STATUS = {"Enabled": "ENABLED", "Disabled": "DISABLED"}
 _MAX_NUMBER = 2**31 - 1
 
 
-def write_lifecycle(rules: Iterable[LifecycleRule]) -> bytes:
-    return document("LifecycleConfiguration", joined(_rule(rule) for rule in rules))
+def write_lifecycle(rules: Iterable[LifecycleRule], prefix_rules: Collection[str]) -> bytes:
+    """`prefix_rules` are the ids of those that came with a Prefix in place of a Filter."""
+    return document("LifecycleConfiguration", joined(_rule(rule, prefix_rules) for rule in rules))
 
 
-def _rule(rule: LifecycleRule) -> Markup:
+def _rule(rule: LifecycleRule, prefix_rules: Collection[str]) -> Markup:
     is_enabled = rule.status == LifecycleRule.Status.Value("ENABLED")
+    is_old = rule.id in prefix_rules and rule.filter == LifecycleFilter(prefix=rule.filter.prefix)
     parts = [
         element("ID", rule.id),
-        _filter(rule.filter),
+        element("Prefix", rule.filter.prefix) if is_old else _filter(rule.filter),
         element("Status", "Enabled" if is_enabled else "Disabled"),
     ]
     if rule.HasField("expiration"):
@@ -77,15 +79,21 @@ def _filter(found: LifecycleFilter) -> Markup:
     return element("Filter", element("And", *given) if len(given) > 1 else given[0])
 
 
-def read_lifecycle(root: Element) -> Sequence[LifecycleRule]:
-    """Raises S3Error for what is malformed or not served; what the values mean the control plane checks."""
+def read_lifecycle(root: Element) -> tuple[Sequence[LifecycleRule], tuple[str, ...]]:
+    """Return the rules, and the ids of those with a Prefix in place of a Filter. Raises S3Error for what is
+    malformed or not served; what the values mean the control plane checks."""
     given = root.all("Rule")
     if not 1 <= len(given) <= MAX_RULES:
         raise malformed(f"LifecycleConfiguration needs 1 to {MAX_RULES} rules.")
     rules = [_read_rule(each, number) for number, each in enumerate(given, 1)]
     if len({rule.id for rule in rules}) < len(rules):
         raise invalid("Each rule needs an ID of its own.")
-    return rules
+    old = [rule.id for rule, each in zip(rules, given, strict=True) if _is_old(each)]
+    return rules, tuple(old)
+
+
+def _is_old(given: Element) -> bool:
+    return given.find("Prefix") is not None and given.find("Filter") is None
 
 
 def _read_rule(given: Element, number: int) -> LifecycleRule:

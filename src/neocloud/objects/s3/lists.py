@@ -9,11 +9,22 @@ from neocloud.objects.s3.errors import denied, invalid
 from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.multipart import encoding_type
 from neocloud.objects.s3.operations import BUCKET_LIST
-from neocloud.objects.s3.xml_out import Markup, document, element, encoded, escaped, joined, optional, time
+from neocloud.objects.s3.xml_out import (
+    Markup,
+    document,
+    element,
+    encoded,
+    escaped,
+    has_escape,
+    joined,
+    optional,
+    time,
+)
 from neocloud.objects.types import MAX_PAGE, BucketKind, BucketState, ObjectVersion
 
 
 async def list_objects(exchange: Exchange) -> Response:
+    """Answer in version 1, whose clients do not decode the prefix: it is encoded only where XML needs it."""
     request, bucket = exchange.request, exchange.served
     kind = encoding_type(request)
     limit = request.number("max-keys", MAX_PAGE, MAX_PAGE)
@@ -26,7 +37,7 @@ async def list_objects(exchange: Exchange) -> Response:
     body = document(
         "ListBucketResult",
         element("Name", bucket.name),
-        element("Prefix", encoded(prefix, kind)),
+        element("Prefix", encoded(prefix, kind if has_escape(prefix) else "")),
         element("Marker", encoded(marker, kind)),
         optional("NextMarker", encoded(page.next_marker, kind) if delimiter or ends_early else ""),
         element("MaxKeys", limit),

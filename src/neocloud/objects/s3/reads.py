@@ -69,11 +69,12 @@ async def head_object(exchange: Exchange) -> Response:
     found = {**version_headers.described(version, request, is_whole=wanted is None), **overrides}
     if number is not None:
         found.update(await _of_part(exchange, version, number, key))
-    if wanted is None or not version.size:
-        exchange.note_access(version, AccessMethod.HEAD_OBJECT)
-        return Response(200, found, length=version.size)
+    if number is not None and not version.size:
+        wanted = None
     first, length = rules.resolve(wanted, version.size)
     exchange.note_access(version, AccessMethod.HEAD_OBJECT)
+    if wanted is None or not version.size:
+        return Response(200, found, length=version.size)
     found["Content-Range"] = f"bytes {first}-{first + length - 1}/{version.size}"
     return Response(206, found, length=length)
 

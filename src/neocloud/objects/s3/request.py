@@ -9,11 +9,11 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import Scope
 
 from neocloud.core.web_server import host_name
+from neocloud.objects.s3 import query_headers
 from neocloud.objects.s3.errors import S3Error, invalid
-from neocloud.objects.s3.signature import QUERY_NAMES, Incoming
+from neocloud.objects.s3.signature import Incoming
 
 MAX_QUERY_PARTS = 100
-_AUTHENTICATION = {*QUERY_NAMES, "X-Amz-Signature", "X-Amz-Security-Token", "X-Amz-Content-Sha256"}
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class S3Request:
     key: str
     """"" where the request is to a bucket."""
     query: Mapping[str, str]
-    """Without those of the signature."""
+    """Without `x-amz-*`, which are of the signature or count as headers."""
     headers: Mapping[str, str]
-    """The headers by lower-case name, decoded as Latin-1."""
+    """The headers by lower-case name, decoded as Latin-1, with those that the query has."""
     incoming: Incoming
     client: str
     """The address of the client."""
@@ -73,12 +73,8 @@ def read_request(scope: Scope, request_id: str, domains: Sequence[str]) -> S3Req
         method=scope["method"],
         bucket=bucket,
         key=key,
-        query={
-            _text(name): _text(value)
-            for name, value in pairs
-            if name.decode("latin-1") not in _AUTHENTICATION
-        },
-        headers=headers,
+        query={_text(name): _text(value) for name, value in pairs if query_headers.is_of_query(name)},
+        headers=query_headers.with_query(headers, pairs),
         incoming=Incoming(scope["method"], path, raw_path, pairs, headers),
         client=address,
         is_secure=scope["scheme"] == "https" or address in ("127.0.0.1", "::1"),

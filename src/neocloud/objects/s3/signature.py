@@ -26,9 +26,11 @@ _DATE = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _SPACES = re.compile(r" +")
+_EXPIRES = re.compile(r"[0-9]{1,7}")
 QUERY_NAMES = frozenset(
     ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders")
 )
+SIGNATURE_NAME, PAYLOAD_NAME = "X-Amz-Signature", "X-Amz-Content-Sha256"
 Pairs = Sequence[tuple[bytes, bytes]]
 
 
@@ -84,10 +86,10 @@ def parse(incoming: Incoming) -> Signed | None:
     authorization = incoming.headers.get("authorization")
     query = {_text(name): _text(value) for name, value in incoming.query}
     if authorization is not None:
-        if "X-Amz-Algorithm" in query or "X-Amz-Signature" in query:
+        if "X-Amz-Algorithm" in query or SIGNATURE_NAME in query:
             raise S3Error("InvalidArgument", "Only one way to sign is allowed: the header or the query.")
         return _from_header(incoming, authorization)
-    if "X-Amz-Signature" in query or "X-Amz-Algorithm" in query:
+    if SIGNATURE_NAME in query or "X-Amz-Algorithm" in query:
         return _from_query(incoming, query)
     if "AWSAccessKeyId" in query and "Signature" in query:
         raise other_version()
@@ -111,11 +113,7 @@ def _from_header(incoming: Incoming, authorization: str) -> Signed:
     payload = incoming.headers.get("x-amz-content-sha256")
     if payload is None:
         raise S3Error("InvalidRequest", "The header x-amz-content-sha256 is missing.")
-    if not (_HASH.fullmatch(payload) or payload == UNSIGNED or payload.startswith("STREAMING-")):
-        raise S3Error(
-            "InvalidArgument",
-            "x-amz-content-sha256 must be a SHA-256 in hexadecimal, UNSIGNED-PAYLOAD or STREAMING-...",
-        )
+    _checked_payload(payload)
     scope = _scope(fields["Credential"], "AuthorizationHeaderMalformed")
     names = tuple(fields["SignedHeaders"].split(";"))
     return Signed(scope, _header_date(incoming.headers), names, fields["Signature"], payload)
@@ -123,21 +121,41 @@ def _from_header(incoming: Incoming, authorization: str) -> Signed:
 
 def _from_query(incoming: Incoming, query: Mapping[str, str]) -> Signed:
     code = "AuthorizationQueryParametersError"
-    if missing := [name for name in (*sorted(QUERY_NAMES), "X-Amz-Signature") if name not in query]:
+    if missing := [name for name in (*sorted(QUERY_NAMES), SIGNATURE_NAME) if name not in query]:
         raise S3Error(code, f"The query needs {', '.join(missing)}.")
     if query["X-Amz-Algorithm"] != ALGORITHM:
         raise S3Error(code, f"X-Amz-Algorithm must be {ALGORITHM}.")
     expires = query["X-Amz-Expires"]
-    if not (expires.isascii() and expires.isdigit() and 1 <= int(expires[:9]) <= MAX_EXPIRES_SECONDS):
+    if not (_EXPIRES.fullmatch(expires) and 1 <= int(expires) <= MAX_EXPIRES_SECONDS):
         raise S3Error(code, f"X-Amz-Expires must be from 1 to {MAX_EXPIRES_SECONDS} seconds.")
     if not _DATE.fullmatch(query["X-Amz-Date"]):
         raise S3Error(code, "X-Amz-Date must be of the form 20261124T191241Z.")
     names = tuple(query["X-Amz-SignedHeaders"].split(";"))
-    payload = query.get("X-Amz-Content-Sha256", UNSIGNED)
-    if "X-Amz-Content-Sha256" not in query and "x-amz-content-sha256" in names:
-        payload = incoming.headers.get("x-amz-content-sha256", UNSIGNED)
+    payload = _query_payload(incoming, query, names)
     scope = _scope(query["X-Amz-Credential"], code)
     return Signed(scope, query["X-Amz-Date"], names, query["X-Amz-Signature"], payload, int(expires))
+
+
+def _query_payload(incoming: Incoming, query: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return what a presigned URL says of its body: in the query, in whatever case, or in a signed header.
+    Raises S3Error."""
+    given = {value for name, value in query.items() if name.lower() == PAYLOAD_NAME.lower()}
+    header = incoming.headers.get(PAYLOAD_NAME.lower())
+    if header is not None and PAYLOAD_NAME.lower() in names:
+        given.add(header)
+    if len(given) > 1:
+        raise S3Error("InvalidArgument", f"{PAYLOAD_NAME} comes twice, with different values.")
+    return _checked_payload(given.pop()) if given else UNSIGNED
+
+
+def _checked_payload(payload: str) -> str:
+    """Raises S3Error."""
+    if not (_HASH.fullmatch(payload) or payload == UNSIGNED or payload.startswith("STREAMING-")):
+        raise S3Error(
+            "InvalidArgument",
+            "x-amz-content-sha256 must be a SHA-256 in hexadecimal, UNSIGNED-PAYLOAD or STREAMING-...",
+        )
+    return payload
 
 
 def _scope(credential: str, code: str) -> Scope:
@@ -160,9 +178,9 @@ def _header_date(headers: Mapping[str, str]) -> str:
         return given
     try:
         at = parsedate_to_datetime(given or headers.get("date", ""))
-    except ValueError:
+        return f"{at.astimezone(UTC) if at.tzinfo else at:%Y%m%dT%H%M%SZ}"
+    except (ValueError, OverflowError):
         raise denied("The request needs a valid x-amz-date or Date header.") from None
-    return f"{at.astimezone(UTC) if at.tzinfo else at:%Y%m%dT%H%M%SZ}"
 
 
 def check_time(signed: Signed, now: datetime) -> None:
@@ -228,7 +246,7 @@ def canonical_request(signed: Signed, incoming: Incoming, path: str) -> str:
     query = sorted(
         (quote_from_bytes(name, safe="-_.~"), quote_from_bytes(value, safe="-_.~"))
         for name, value in incoming.query
-        if name != b"X-Amz-Signature" or not signed.is_presigned
+        if name != SIGNATURE_NAME.encode() or not signed.is_presigned
     )
     headers = "".join(f"{name}:{_single_spaced(incoming.headers.get(name, ''))}\n" for name in signed.headers)
     lines = [

@@ -55,6 +55,11 @@ def encoded(text: str, encoding_type: str) -> str:
     return quote(text, safe="/") if encoding_type == "url" else text
 
 
+def has_escape(text: str) -> bool:
+    """Return whether a text has a character that XML cannot have."""
+    return any(ord(each) < 0x20 and each not in "\t\n" or each in "\ufffe\uffff" for each in text)
+
+
 def escaped(text: str) -> str:
     return text.translate(_ESCAPES) if _ESCAPED.search(text) else text
 

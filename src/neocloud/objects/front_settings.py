@@ -1,0 +1,39 @@
+# pyright: strict
+"""What S3 clients have set of a bucket that the storage API has no field for. It is kept with the objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NO_OWNERSHIP = "none"
+"""The ownership controls were deleted."""
+
+
+@dataclass(frozen=True)
+class PublicAccessBlock:
+    blocks_acls: bool = False
+    """Requests with a public ACL are denied."""
+    ignores_acls: bool = False
+    """There are no public ACLs to ignore."""
+    blocks_policy: bool = False
+    """AWS policies that are public are denied."""
+    restricts: bool = False
+    """Rules for anybody count for callers of the bucket's tenant alone."""
+
+
+@dataclass(frozen=True)
+class FrontSettings:
+    prefix_rules: tuple[str, ...] = ()
+    """The ids of lifecycle rules that came with a Prefix in place of a Filter, and go back so."""
+    ownership: str = ""
+    """What PutBucketOwnershipControls said; "": nothing did."""
+    public_access: PublicAccessBlock | None = None
+
+
+def decoded(found: Mapping[str, Any]) -> FrontSettings:
+    public = found.get("public_access")
+    return FrontSettings(
+        tuple(found.get("prefix_rules", ())),
+        found.get("ownership", ""),
+        None if public is None else PublicAccessBlock(**public),
+    )
