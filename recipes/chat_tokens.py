@@ -1,25 +1,37 @@
 """Encode conversations as token ids, with labels for those that the model should learn.
 
-The chat template of the tokenizer decides what surrounds each message. It is rendered once per
-order of roles, with placeholders for the contents; the text between the placeholders is then
-reused for every conversation of that shape. So the exact position of every assistant message is
-known, and only those tokens (with the token that ends the turn) get labels.
+The chat template of the tokenizer decides what surrounds each message (`chat_frames.py`). So the exact
+position of every assistant message is known, and only those tokens (with the token that ends the turn) get
+labels; none where the message is marked as not to be learnt. Contents are text: a control token that stands
+in one is encoded as its characters.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from transformers import AutoTokenizer
 
-from conversations import Conversation
+from chat_frames import ChatTemplate, Frame, Shape, take_apart
+from chat_messages import Conversation, is_learnt
 from recipe_errors import RecipeError
 
 IGNORED = -100  # the label that PyTorch's cross entropy leaves out
 
-Piece = tuple[str, bool]  # text, and whether it is the assistant's
+
+@dataclass(frozen=True)
+class Piece:
+    text: str
+    is_learnt: bool = False
+    is_content: bool = False
+    """Whether it is of a message, not of the template."""
+
+
+Tokens = tuple[list[int], list[int]]  # ids, and where each starts in the text
 
 
 def load_tokenizer(model: str) -> Any:
@@ -45,83 +57,159 @@ class ChatEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self._frames: dict[tuple[tuple[str, ...], bool], list[str]] = {}
-        self._special = sorted(
-            {str(token) for token in tokenizer.added_tokens_decoder.values()} - {""},
-            key=len,
-            reverse=True,
-        )
+        self._template = ChatTemplate(tokenizer)
+        added = tokenizer.added_tokens_decoder.values()
+        self._added = sorted({str(token) for token in added} - {""}, key=len, reverse=True)
+        control = sorted({str(token) for token in added if token.special} - {""}, key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, control)) or "(?!)")
+        self._joins_parts: bool | None = None
 
-    def encode(self, messages: Conversation) -> tuple[list[int], list[int]]:
+    def encode(self, messages: Conversation) -> Tokens:
         """Return token ids, and labels that are IGNORED outside the assistant's messages."""
         pieces = self._pieces(messages)
-        encoded = self.tokenizer(
-            "".join(text for text, _ in pieces),
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-        )
-        spans = _assistant_spans(pieces)
-        ids, labels, current = encoded["input_ids"], [], 0
-        for token, (start, _) in zip(ids, encoded["offset_mapping"], strict=True):
+        contents = (piece.text for piece in pieces if piece.is_content)
+        control = next((found[0] for text in contents if (found := self._control.search(text))), "")
+        if control and not self._can_join_parts():
+            raise RecipeError(
+                f"the conversation that begins {messages[0]['content']!r:.60} holds {control!r}, which this"
+                " model's tokenizer reads as a control token; remove it"
+            )
+        ids, starts = self._in_parts(pieces) if control else self._whole(_joined(pieces))
+        spans, labels, current = _learnt_spans(pieces), [], 0
+        for token, start in zip(ids, starts, strict=True):
             while current < len(spans) and start >= spans[current][1]:
                 current += 1
-            spoken = current < len(spans) and start >= spans[current][0]
-            labels.append(token if spoken else IGNORED)
+            is_in_span = current < len(spans) and start >= spans[current][0]
+            labels.append(token if is_in_span else IGNORED)
         if labels:
             labels[0] = IGNORED  # nothing precedes it, also when conversations are packed
         return ids, labels
 
-    def prompt(self, messages: Conversation) -> str:
-        """Return the text that the next assistant message follows."""
-        frame = self._frame(tuple(message["role"] for message in messages), True)
-        contents = [message["content"] for message in messages]
-        return "".join(a + b for a, b in zip(frame, [*contents, ""], strict=True))
+    def prompt(self, messages: Conversation, *, thinking: bool = False) -> str:
+        """Return the text that the next assistant message follows; with `thinking`, one that reasons first."""
+        shapes = tuple(take_apart(message)[0] for message in messages)
+        frame = self._template.frame(shapes, ask=True, thinking=thinking)
+        return _joined(self._around(messages, frame, [False] * len(messages)))
 
     def turn_end(self) -> str:
-        """Return the special token that closes an assistant message ('' if the template has none)."""
-        return self._leading_special(self._frame(("user", "assistant"), False)[-1])
+        """Return the token that closes an assistant message ("" if the template has none)."""
+        return self._leading_added(self._template.frame((Shape("user"), Shape("assistant"))).end)
 
     def _pieces(self, messages: Conversation) -> list[Piece]:
-        frame = self._frame(tuple(message["role"] for message in messages), False)
-        pieces: list[Piece] = [(frame[0], False)]
-        for message, after in zip(messages, frame[1:], strict=True):
-            spoken = message["role"] == "assistant"
-            end = self._leading_special(after) if spoken else ""
-            pieces += [(message["content"] + end, spoken), (after[len(end) :], False)]
-        return pieces
-
-    def _leading_special(self, text: str) -> str:
-        return next((token for token in self._special if text.startswith(token)), "")
-
-    def _frame(self, roles: tuple[str, ...], ask: bool) -> list[str]:
-        key = (roles, ask)
-        if key not in self._frames:
-            self._frames[key] = self._render_frame(roles, ask)
-        return self._frames[key]
-
-    def _render_frame(self, roles: tuple[str, ...], ask: bool) -> list[str]:
-        marks = [f"@@{number}@@" for number in range(len(roles))]
-        messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
-        try:
-            rest = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=ask, enable_thinking=False
+        shapes = tuple(take_apart(message)[0] for message in messages)
+        frame = self._template.frame(shapes, thinking=any(shape.between for shape in shapes))
+        places = enumerate(zip(shapes, frame.slots, strict=True))
+        cut = [at for at, (shape, slot) in places if shape.between and slot.after_reasoning is None]
+        if cut and cut[-1] == len(messages) - 1:
+            raise RecipeError(
+                "the chat template cuts the reasoning (<think>) out of the last answer, so it cannot be learnt;"
+                " remove it from the data, or use another model"
             )
-        except jinja2.TemplateError as error:
-            raise RecipeError(f"the chat template refuses roles {', '.join(roles)}: {error}") from error
-        frame = []
-        for mark in marks:
-            before, found, rest = rest.partition(mark)
-            if not found:
-                raise RecipeError("the chat template leaves messages out; use another template")
-            frame.append(before)
-        return [*frame, rest]
+        first = cut[-1] + 1 if cut else 0  # an answer without its reasoning is no example of how to answer
+        learnt = [at >= first and is_learnt(message) for at, message in enumerate(messages)]
+        return list(self._around(messages, frame, learnt))
+
+    def _around(self, messages: Conversation, frame: Frame, learnt: list[bool]) -> Iterator[Piece]:
+        """Yield the messages with the template around them. The token that ends an answer is learnt with it."""
+        parts = [take_apart(message) for message in messages]
+        follows_learnt = False
+        for at, ((_, reasoning, words), slot) in enumerate(zip(parts, frame.slots, strict=True)):
+            end = self._leading_added(slot.before) if follows_learnt else ""
+            before = slot.before[len(end) :]
+            yield Piece(end, True)
+            if slot.after_reasoning is None:
+                yield Piece(before)
+            else:
+                asked = self._asked([shape for shape, _, _ in parts[:at]], before)
+                yield Piece(before[:asked])
+                yield Piece(before[asked:], learnt[at])
+                yield Piece(reasoning, learnt[at], True)
+                yield Piece(slot.after_reasoning, learnt[at])
+            yield Piece(words, learnt[at], True)
+            follows_learnt = learnt[at]
+        end = self._leading_added(frame.end) if follows_learnt else ""
+        yield Piece(end, True)
+        yield Piece(frame.end[len(end) :])
+
+    def _asked(self, shapes: Iterable[Shape], before: str) -> int:
+        """Return how much of the text before an answer's reasoning the model is given: the rest it writes."""
+        given = self._template.frame(tuple(shapes), ask=True, thinking=True).end
+        end = self._leading_added(given)  # `before` is without the token that ends a learnt answer
+        found = next((text for text in (given, given[len(end) :]) if before.startswith(text)), before)
+        return len(found)
+
+    def _leading_added(self, text: str) -> str:
+        return next((token for token in self._added if text.startswith(token)), "")
+
+    def _whole(self, text: str) -> Tokens:
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
+        )
+        return encoded["input_ids"], [start for start, _ in encoded["offset_mapping"]]
+
+    def _in_parts(self, pieces: list[Piece]) -> Tokens:
+        """Return the tokens with control tokens in contents read as text: what stands between the template's
+        own is encoded part by part."""
+        ids, starts, position = list[int](), list[int](), 0
+        for text, is_control in _merged(self._split(pieces)):
+            if is_control:
+                ids.append(self.tokenizer.convert_tokens_to_ids(text))
+                starts.append(position)
+            else:
+                encoded = self.tokenizer(
+                    text,
+                    add_special_tokens=False,
+                    return_offsets_mapping=True,
+                    return_attention_mask=False,
+                    split_special_tokens=True,
+                )
+                ids += encoded["input_ids"]
+                starts += [position + start for start, _ in encoded["offset_mapping"]]
+            position += len(text)
+        return ids, starts
+
+    def _split(self, pieces: list[Piece]) -> Iterator[tuple[str, bool]]:
+        """Yield text, and the control tokens of the template."""
+        for piece in pieces:
+            position = 0
+            for found in () if piece.is_content else self._control.finditer(piece.text):
+                yield piece.text[position : found.start()], False
+                yield found[0], True
+                position = found.end()
+            yield piece.text[position:], False
+
+    def _can_join_parts(self) -> bool:
+        """Return whether parts have the tokens that they have in the whole: not where a tokenizer marks the
+        beginning of each."""
+        if self._joins_parts is None:
+            texts = ("Is it  open?", "Yes, from 9\nto 5.", "And on Sunday?", "No.")
+            chat = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+            pieces = self._pieces(chat)
+            self._joins_parts = self._in_parts(pieces)[0] == self._whole(_joined(pieces))[0]
+        return self._joins_parts
 
 
-def _assistant_spans(pieces: list[Piece]) -> list[tuple[int, int]]:
+def _joined(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def _merged(parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, bool]]:
+    """Yield the parts with texts that follow each other as one."""
+    text = ""
+    for part, is_control in parts:
+        if is_control:
+            if text:
+                yield text, False
+            yield part, True
+        text = "" if is_control else text + part
+    if text:
+        yield text, False
+
+
+def _learnt_spans(pieces: list[Piece]) -> list[tuple[int, int]]:
     spans, position = [], 0
-    for text, spoken in pieces:
-        if spoken:
-            spans.append((position, position + len(text)))
-        position += len(text)
+    for piece in pieces:
+        if piece.is_learnt:
+            spans.append((position, position + len(piece.text)))
+        position += len(piece.text)
     return spans

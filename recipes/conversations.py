@@ -1,9 +1,9 @@
-"""Read, check and write the file format that all recipes share: JSONL files of conversations.
+"""Read and write the file format that all recipes share: JSONL files of conversations.
 
 Each line is `{"messages": [{"role": "user", "content": "..."}, ...]}`. A conversation may open
 with one `system` message, then `user` and `assistant` take turns, and at least one `assistant`
-message is there to learn from. This module knows nothing of tokens or models, and needs only the
-standard library.
+message is there to learn from. An `assistant` message with `"weight": 0` is not learnt. This module knows
+nothing of tokens or models, and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -16,80 +16,65 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from recipe_errors import RecipeError
+from chat_messages import (
+    BadRecordError,
+    Conversation,
+    NotToLearnError,
+    Remarks,
+    check_conversation,
+    is_empty,
+)
+from recipe_errors import RecipeError, note
+from text_files import not_text, parse_json, text_lines
 
-ROLES = ("system", "user", "assistant")
-
-Message = dict[str, str]
-Conversation = list[Message]
-
-
-class BadRecordError(RecipeError):
-    """A record cannot be used; `--skip-bad` leaves it out and counts it."""
+LEFT_OUT = "records are marked as not to be learnt, and left out"
 
 
 @dataclass
 class BadRecords:
-    """The bad records of a run: the first one ends it, or all are counted and the first few kept."""
+    """The bad records of a run: the first one ends it, or all are counted and the first few kept.
+
+    Remarks are about records that are good, or left out because they are marked so.
+    """
 
     skip: bool = False
+    advice: str = "repair the record, or pass --skip-bad to leave such records out"
     count: int = 0
     examples: list[str] = field(default_factory=list)
+    remarks: Remarks = field(default_factory=Remarks)
 
     def add(self, error: BadRecordError) -> None:
         if not self.skip:
-            raise RecipeError(f"{error}. Repair it, or pass --skip-bad to leave such records out")
+            raise RecipeError(str(error), self.advice)
         self.count += 1
         if len(self.examples) < 3:
             self.examples.append(str(error))
 
+    def check(self, messages: Any, where: str) -> Conversation | None:
+        """Return the conversation; None where it is bad, or marked as not to be learnt."""
+        try:
+            return check_conversation(messages, where, self.remarks)
+        except NotToLearnError:
+            self.remarks[LEFT_OUT] += 1
+        except BadRecordError as error:
+            self.add(error)
+        return None
 
-def check_conversation(messages: Any, where: str) -> Conversation:
-    """Return the conversation with contents stripped; raise an error that names the fault and its place."""
-    if not isinstance(messages, list) or not messages:
-        raise BadRecordError(f"{where}: 'messages' must be a list with at least one message")
-    checked: Conversation = []
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message, dict):
-            raise BadRecordError(f"{where}: message {number} is not an object")
-        role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
-            raise BadRecordError(
-                f"{where}: message {number} has role {role!r}, known roles are {', '.join(ROLES)}"
-            )
-        if not isinstance(content, str) or not content.strip():
-            raise BadRecordError(f"{where}: message {number} ({role}) has no content")
-        checked.append({"role": role, "content": content.strip()})
-    _check_order([message["role"] for message in checked], where)
-    return checked
-
-
-def _check_order(roles: list[str], where: str) -> None:
-    turns = roles[1:] if roles[0] == "system" else roles
-    expected = [("user", "assistant")[number % 2] for number in range(len(turns))]
-    if turns != expected:
-        raise BadRecordError(
-            f"{where}: roles must be an optional system, then user and assistant in turn;"
-            f" found {', '.join(roles)}"
-        )
-    if "assistant" not in turns:
-        raise BadRecordError(f"{where}: no assistant message, so there is nothing to learn")
+    def lines(self) -> list[str]:
+        """Return the remarks, and the first bad records, as sentences."""
+        found = [f"{times} {text}" for text, times in self.remarks.items()]
+        if self.count:
+            found.append(f"skipped {self.count} bad records, the first: {'; '.join(self.examples)}")
+        return found
 
 
 def numbered_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 text file with their numbers; a line in another encoding is a bad record."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                bad.add(
-                    BadRecordError(
-                        f"{path}: line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at"
-                        f" position {error.start + 1}); convert the file with"
-                        f" `iconv -f ISO-8859-1 -t UTF-8 {path.name}` if it is Latin-1"
-                    )
-                )
+    """Yield the lines of a Unicode text file with their numbers; a line in another encoding is a bad record."""
+    for number, line in enumerate(text_lines(path), start=1):
+        if wrong := not_text(line, path.name):
+            bad.add(BadRecordError(f"{path}: line {number}: {wrong}"))
+        else:
+            yield number, line
 
 
 def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
@@ -98,9 +83,11 @@ def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            bad.add(BadRecordError(f"{path}: line {number}: broken JSON ({error.msg})"))
+            yield number, parse_json(line)
+        except ValueError as error:
+            bad.add(
+                BadRecordError(f"{path}: line {number}: broken JSON ({str(error).replace(' line 1', '')})")
+            )
 
 
 def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conversation]:
@@ -108,14 +95,20 @@ def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conver
     bad = bad or BadRecords()
     conversations: list[Conversation] = []
     for number, record in json_lines(path, bad):
+        columns = record if isinstance(record, dict) else {}
+        others = [name for name, value in columns.items() if name != "messages" and not is_empty(value)]
         where = f"{path}: line {number}"
-        try:
-            messages = record.get("messages") if isinstance(record, dict) else None
-            conversations.append(check_conversation(messages, where))
-        except BadRecordError as error:
-            bad.add(error)
+        if others:
+            text = (
+                f"{where}: has {others[0]!r:.80} beside 'messages'; convert the file with dataset_convert.py"
+            )
+            bad.add(BadRecordError(text))
+        elif checked := bad.check(columns.get("messages"), f"{where}: 'messages'"):
+            conversations.append(checked)
+    if left_out := bad.remarks[LEFT_OUT]:
+        note(f"{path}: {left_out} {LEFT_OUT}")
     if not conversations:
-        found = f"all {bad.count} records are bad" if bad.count else "the file is empty"
+        found = f"all {bad.count} records are bad" if bad.count else "there is no conversation to learn in it"
         raise RecipeError(f"{path}: {found}; nothing to work on")
     return conversations
 

@@ -4,7 +4,7 @@
 Rows may hold whole conversations (`messages` or `conversations`), or one exchange each: a user
 column and an assistant column, optionally grouped by a conversation column and ordered by a
 sequence column into many turns. Columns are given by options or guessed from their names; the
-choice is reported on stderr. It must not tokenise, filter by content, or split.
+choice, and what is not used, is reported on stderr. It must not tokenise, filter by content, or split.
 """
 
 from __future__ import annotations
@@ -12,179 +12,86 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from conversations import (
-    BadRecordError,
-    BadRecords,
-    Conversation,
-    Message,
-    check_conversation,
-    write_conversations,
-)
-from dataset_rows import FORMATS, Row, read_rows
+from chat_messages import Conversation, is_learnt
+from conversations import BadRecords, write_conversations
+from dataset_columns import GUESSES, choose_columns
+from dataset_exchanges import read_conversations
+from dataset_rows import FORMATS, open_table
 from recipe_errors import RecipeError, exit_code, note
-
-# Column names seen in public data sets, best guess first.
-GUESSES = {
-    "messages": ("messages", "conversations", "conversation", "dialog", "dialogue"),
-    "user": (
-        *("user", "instruction", "question", "prompt", "query", "customer", "client"),
-        *("human", "input", "text", "rol1", "utterance"),
-    ),
-    "assistant": (
-        *("assistant", "response", "answer", "output", "completion", "advisor", "agent"),
-        *("bot", "reply", "rol2", "category", "label", "intent", "target"),
-    ),
-    "system": ("system", "system_prompt"),
-    "conversation": (
-        *("conversation_id", "id_conversation", "dialogue_id", "dialog_id", "session_id"),
-        *("thread_id", "chat_id"),
-    ),
-    "sequence": ("sequence", "turn", "turn_id", "turn_index", "turn_number", "step", "position"),
-}
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
-
-Columns = dict[str, str | None]
-Draft = tuple[str, Any]  # where it was found, messages not yet checked
-
-
-def choose_columns(available: list[str], named: Columns) -> Columns:
-    """Return the column for each purpose: as given by option, else guessed; None where there is none."""
-    for purpose, column in named.items():
-        if column is not None and column not in available:
-            raise RecipeError(
-                f"no column {column!r} (asked for by --{purpose}-column);"
-                f" the columns are: {', '.join(available)}"
-            )
-    exchange_named = named["user"] is not None or named["assistant"] is not None
-    chosen = dict(named)
-    for purpose in GUESSES:
-        if purpose == "messages" and exchange_named:
-            continue
-        taken = {column for column in chosen.values() if column is not None}
-        chosen[purpose] = chosen[purpose] or _guess(purpose, available, taken)
-        if chosen["messages"] is not None:
-            return {**dict.fromkeys(GUESSES, None), "messages": chosen["messages"]}
-    for purpose in ("user", "assistant"):
-        if chosen[purpose] is None:
-            raise RecipeError(
-                f"cannot tell which column holds the {purpose}'s words; name it with"
-                f" --{purpose}-column; the columns are: {', '.join(available)}"
-            )
-    return chosen
-
-
-def _guess(purpose: str, available: list[str], taken: set[str]) -> str | None:
-    free = {column.lower(): column for column in reversed(available) if column not in taken}
-    return next((free[guess] for guess in GUESSES[purpose] if guess in free), None)
-
-
-def draft_conversations(rows: Iterable[Row], columns: Columns, bad: BadRecords) -> Iterator[Draft]:
-    """Return messages as the rows have them, before any check."""
-    if columns["messages"] is not None:
-        for where, row in rows:
-            yield where, _listed(row.get(columns["messages"]))
-    elif columns["conversation"] is not None:
-        yield from _grouped(rows, columns, bad)
-    else:
-        for where, row in rows:
-            yield where, _with_system(row, columns, _exchange(row, columns))
-
-
-def _listed(value: Any) -> Any:
-    """Return a list of messages, also when stored as JSON text or with ShareGPT's from/value keys."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
-            return None
-    if not isinstance(value, list):
-        return None
-    return [_message(message) if isinstance(message, dict) else message for message in value]
-
-
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    role = message.get("role", message.get("from"))
-    content = message.get("content", message.get("value"))
-    return {"role": SHAREGPT_ROLES.get(str(role), role), "content": content}
-
-
-def _exchange(row: dict[str, Any], columns: Columns) -> list[Message]:
-    return [{"role": role, "content": _text(row.get(str(columns[role])))} for role in ("user", "assistant")]
-
-
-def _with_system(row: dict[str, Any], columns: Columns, messages: list[Message]) -> list[Message]:
-    system = _text(row.get(columns["system"])) if columns["system"] is not None else ""
-    return [{"role": "system", "content": system}, *messages] if system.strip() else messages
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _grouped(rows: Iterable[Row], columns: Columns, bad: BadRecords) -> Iterator[Draft]:
-    """Collect the exchanges of each conversation, in order of the sequence column."""
-    groups: dict[str, list[tuple[float, str, dict[str, Any]]]] = {}
-    for where, row in rows:
-        group = groups.setdefault(_text(row.get(str(columns["conversation"]))), [])
-        try:
-            group.append((_sequence(row, columns, where, len(group)), where, row))
-        except BadRecordError as error:
-            bad.add(error)
-    for group in groups.values():
-        group.sort(key=lambda entry: entry[0])
-        turns = [message for _, _, row in group for message in _exchange(row, columns)]
-        if group:
-            _, where, first = group[0]
-            yield where, _with_system(first, columns, turns)
-
-
-def _sequence(row: dict[str, Any], columns: Columns, where: str, otherwise: int) -> float:
-    if columns["sequence"] is None:
-        return otherwise
-    value = row.get(columns["sequence"])
-    try:
-        return float(_text(value))
-    except ValueError:
-        column = columns["sequence"]
-        raise BadRecordError(f"{where}: {column!r} is {value!r}, a number is needed") from None
-
-
-def checked(drafts: Iterable[Draft], system_prompt: str | None, bad: BadRecords) -> Iterator[Conversation]:
-    """Yield complete conversations; add each unusable one to `bad`."""
-    for where, draft in drafts:
-        try:
-            messages = check_conversation(draft, where)
-        except BadRecordError as error:
-            bad.add(error)
-            continue
-        if system_prompt:
-            turns = messages[1:] if messages[0]["role"] == "system" else messages
-            messages = [{"role": "system", "content": system_prompt}, *turns]
-        yield messages
 
 
 def run(args: argparse.Namespace) -> int:
-    bad = BadRecords(skip=args.skip_bad)
-    available, rows = read_rows(args.input, args.format, bad)
-    columns = choose_columns(available, {name: getattr(args, f"{name}_column") for name in GUESSES})
-    used = ", ".join(f"{purpose}={name!r}" for purpose, name in columns.items() if name)
-    note(f"{args.input}: {len(rows)} rows; using columns {used}")
-    found = list(checked(draft_conversations(rows, columns, bad), args.system_prompt, bad))
-    if not found:
-        raise RecipeError(f"{args.input}: no usable conversation, first: {bad.examples[0]}")
+    if args.check:
+        return check(args)
     output = args.output or args.input.with_suffix(".jsonl")
     if output.resolve() == args.input.resolve():
-        raise RecipeError(f"{output}: would overwrite the input; name another with --output")
-    turns = sum(message["role"] == "assistant" for messages in found for message in messages)
-    write_conversations(output, found)
-    note(f"{output}: {len(found)} conversations with {turns} assistant messages")
-    if bad.count:
-        note(f"skipped {bad.count} bad records, the first: {'; '.join(bad.examples)}")
+        raise RecipeError(f"{output}: would overwrite the input", "name another with --output")
+    bad = BadRecords(skip=args.skip_bad)
+    report = convert(args, bad, output)
+    for text in report.remarks:
+        note(f"{args.input}: {text}")
+    note(f"{output}: {report.conversations} conversations with {report.answers} assistant messages")
     return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Read everything, and print on stdout what is wrong with it; write nothing."""
+    bad = BadRecords(skip=True)
+    found, errors = Report(), []
+    try:
+        found = convert(args, bad, None)
+    except RecipeError as error:
+        errors = [str(error)]
+    errors = [*bad.examples, *errors]
+    prefix = f"{args.input}: "
+    document = {
+        "conversations": found.conversations,
+        "errors": [error.removeprefix(prefix) for error in errors],
+        "error_count": max(bad.count, len(errors)),
+        "notes": [] if errors else found.remarks,
+    }
+    print(json.dumps(document))
+    return 0
+
+
+@dataclass
+class Report:
+    """What a conversion read, used and left out."""
+
+    conversations: int = 0
+    answers: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+
+def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> Report:
+    """Read all conversations, and write them where there is an output."""
+    table = open_table(args.input, args.format, skip_bad=bad.skip)
+    named = {name: getattr(args, f"{name}_column") for name in GUESSES}
+    columns = choose_columns(table.columns, named, args.ignore_column)
+    report = Report()
+
+    def counted() -> Iterator[Conversation]:
+        for messages in read_conversations(table, columns, args.system_prompt, bad):
+            report.conversations += 1
+            report.answers += sum(map(is_learnt, messages))
+            yield messages
+        if not report.conversations:
+            first = (
+                f", the first: {bad.examples[0]}" if bad.examples else "; all are marked as not to be learnt"
+            )
+            raise RecipeError(f"{args.input}: no usable conversation{first}")
+
+    if output is None:
+        deque(counted(), maxlen=0)
+    else:
+        write_conversations(output, counted())
+    report.remarks = [*columns.remarks(args.ignore_column), *bad.lines()]
+    return report
 
 
 def parser() -> argparse.ArgumentParser:
@@ -198,15 +105,24 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("input", type=Path, help="file to read")
     parser.add_argument("--output", type=Path, help="default: the input's name with .jsonl")
-    parser.add_argument("--format", choices=list(FORMATS.values()), help="default: from the file's ending")
+    formats = list(dict.fromkeys(FORMATS.values()))
+    parser.add_argument("--format", choices=formats, help="default: from the file's ending")
     parser.add_argument("--system-prompt", help="put this system message before every conversation")
     parser.add_argument("--skip-bad", action="store_true", help="leave bad records out, count them")
+    parser.add_argument("--check", action="store_true", help="write nothing; print errors and notes as JSON")
     for purpose, guesses in GUESSES.items():
         parser.add_argument(
             f"--{purpose}-column",
             metavar="NAME",
-            help=f"default: guessed ({', '.join(guesses[:4])}, ...)",
+            help=f"default: guessed ({', '.join(guesses[:4])}{', ...' if len(guesses) > 4 else ''})",
         )
+    parser.add_argument(
+        "--ignore-column",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="do not use this column, whatever it holds; may be repeated",
+    )
     return parser
 
 

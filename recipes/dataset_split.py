@@ -13,7 +13,8 @@ import random
 import sys
 from pathlib import Path
 
-from conversations import BadRecords, Conversation, read_conversations, write_conversations
+from chat_messages import Conversation
+from conversations import BadRecords, read_conversations, write_conversations
 from recipe_errors import RecipeError, exit_code, note
 
 

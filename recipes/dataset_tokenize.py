@@ -19,7 +19,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from conversations import BadRecords, Conversation, read_conversations
+from chat_messages import Conversation
+from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 
 with needed_packages():
@@ -73,7 +74,7 @@ def encode_all(encoder: ChatEncoder, conversations: list[Conversation], workers:
             return list(pool.map(_encode_inherited, conversations, chunksize=chunk))
         except BrokenProcessPool:
             raise RecipeError(
-                f"one of {workers} processes died, perhaps for want of memory; run again with --workers 1"
+                f"one of {workers} processes died, perhaps for want of memory", "run again with --workers 1"
             ) from None
 
 
@@ -107,8 +108,8 @@ def run(args: argparse.Namespace) -> int:
     examples = fit(examples, args.context, args.too_long, counts)
     if not examples:
         raise RecipeError(
-            f"{args.input}: no conversation fits {args.context} tokens with an assistant message"
-            " in it; raise --context or pass --too-long truncate"
+            f"{args.input}: no conversation fits {args.context} tokens with an assistant message in it",
+            "raise --context or pass --too-long truncate",
         )
     rows = pack(examples, args.context) if args.pack else map(plain_row, examples)
     tokens = sum(len(ids) for ids, _ in examples)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conversations import BadRecords, Conversation, read_conversations
+from chat_messages import Conversation, is_learnt
+from conversations import BadRecords, read_conversations
 from recipe_errors import RecipeError, exit_code, needed_packages, note
 from report_table import table
 from text_scores import bleu, comparison, exact_match, rouge
@@ -27,6 +28,7 @@ from text_scores import bleu, comparison, exact_match, rouge
 with needed_packages():
     import torch
 
+    from chat_frames import REASONING_END
     from chat_tokens import ChatEncoder, load_tokenizer
     from generation import Generated, generate, perplexity, tokens_per_second
     from lora_model import load_base, precision, with_adapter
@@ -54,9 +56,10 @@ class Question:
 
 def question(messages: Conversation, turn: int, encoder: ChatEncoder) -> Question:
     """Return the `turn`-th assistant message of a conversation as a question."""
-    at = [index for index, one in enumerate(messages) if one["role"] == "assistant"][turn]
-    prompt = encoder.prompt(messages[:at])
-    return Question(messages[at - 1]["content"], prompt, messages[at]["content"], is_alone=at == 1)
+    at = [index for index, one in enumerate(messages) if is_learnt(one)][turn]
+    answer = messages[at]["content"]
+    prompt = encoder.prompt(messages[:at], thinking=REASONING_END in answer)
+    return Question(messages[at - 1]["content"], prompt, answer, is_alone=at == 1)
 
 
 def choose_questions(
@@ -65,7 +68,7 @@ def choose_questions(
     """Return one random assistant message from each of `count` random conversations."""
     generator = random.Random(seed)
     chosen = generator.sample(conversations, min(count, len(conversations)))
-    turns = [sum(one["role"] == "assistant" for one in messages) for messages in chosen]
+    turns = [sum(map(is_learnt, messages)) for messages in chosen]
     return [
         question(messages, generator.randrange(count), encoder)
         for messages, count in zip(chosen, turns, strict=True)
@@ -101,7 +104,8 @@ class Evaluation:
         cut = [(ids[: self.args.context], labels[: self.args.context]) for ids, labels in encoded]
         usable = [example for example in cut if any(label >= 0 for label in example[1])]
         if not usable:
-            raise RecipeError(f"--context {self.args.context}: no answer is within the context; raise it")
+            text = f"no answer is within the context of {self.args.context} tokens"
+            raise RecipeError(text, "raise --context")
         return usable
 
     def measure(self, model: Any, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

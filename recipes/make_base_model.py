@@ -45,10 +45,10 @@ def read_texts(paths: list[Path]) -> list[str]:
     texts: list[str] = []
     for path in paths:
         if path.suffix == ".jsonl":
-            chats = read_conversations(path)
-            texts += [message["content"] for messages in chats for message in messages]
+            chats = read_conversations(path, BadRecords(advice="repair the record"))
+            texts += [each["content"] for messages in chats for each in messages if each.get("weight", 1)]
         else:
-            text = "".join(line for _, line in numbered_lines(path, BadRecords()))
+            text = "".join(line for _, line in numbered_lines(path, BadRecords(advice="")))
             texts += [part.strip() for part in text.split("\n\n") if part.strip()]
     if not texts:
         raise RecipeError(f"no text in {', '.join(map(str, paths))}; give a file with content")

@@ -29,7 +29,15 @@ _missing: list[str] = []
 
 
 class RecipeError(Exception):
-    """An error that the user can fix; the text says what happened and what to do next."""
+    """An error that the user can fix; the text says what happened and what to do next.
+
+    `advice` names options of the script. It is printed on a line of its own, since users of a fine-tuning job
+    and of `neo tune` have no such options.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 def note(text: str) -> None:
@@ -57,6 +65,8 @@ def exit_code(run: Callable[[Options], int], options: Options) -> int:
         return run(options)
     except RecipeError as error:
         note(f"{script}: error: {error}")
+        if error.advice:
+            note(f"{script}: hint: {error.advice}")
     except FileNotFoundError as error:
         note(f"{script}: error: {error.filename}: no such file; check the path")
     except IsADirectoryError as error:

@@ -33,7 +33,6 @@ CODE = Path(__file__).parent
 SIGNAL_AGAIN_SECONDS = 60.0
 _REASON = re.compile(r"^\w+\.py: error: (?P<text>.+)$")
 _LINE = re.compile(r"^.*?(?:: )?(?:line|row) (?P<number>\d+): ")
-_FLAG_ADVICE = re.compile(r"[;.] (?:Repair it, or )?pass --.*$")
 
 
 class StepFailed(Exception):
@@ -62,6 +61,8 @@ class Step:
     """The file for its standard output, under another name until it is complete."""
     program: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
+    reports: str = ""
+    """The beginning of the lines of its output that are events of the job."""
 
 
 class Job:
@@ -128,6 +129,8 @@ class Job:
                 print(line, end="", flush=True)
                 if (found := _REASON.match(line.strip())) and not reason:
                     reason = found["text"]
+                if step.reports and line.startswith(step.reports):
+                    self.add_event(line.removeprefix(step.reports).strip())
         code, self._process = process.returncode, None
         if target and partial and step.output:
             target.close()
@@ -182,7 +185,8 @@ def _script(name: str) -> str:
 def _check(job: Job, param: str, output: Path) -> Step:
     source = job.folder / f"{param}.jsonl"
     command = [_script("dataset_convert.py"), str(source), "--output", str(output)]
-    return Step(f"Check the {param.replace('_', ' ')}", output, command, (f"invalid_{param}", param))
+    name, blame = f"Check the {param.replace('_', ' ')}", (f"invalid_{param}", param)
+    return Step(name, output, command, blame, reports=f"{source}: ")
 
 
 def _tokenize(job: Job, part: Path, code: str, param: str) -> Step:
@@ -260,9 +264,7 @@ def guarded(job: Job, work: Callable[[], int]) -> int:
 
 
 def _without_paths(text: str, folder: Path, param: str) -> str:
-    """Return the message without paths and options of the recipes, which users of the job do not know."""
-    if param:
-        text = _FLAG_ADVICE.sub("", text)
+    """Return the message without paths, which users of the job do not know."""
     return text.replace(f"{folder}/{param}.jsonl: " if param else "", "").replace(f"{folder}/", "")
 
 
