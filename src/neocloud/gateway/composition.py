@@ -174,3 +174,4 @@ class Gateway:
         addresses = self.table.addresses()
         self.pool.keep_only(addresses)
         self.balancer.keep_only(addresses)
+        self.proxy.turns.keep_only({deployment.id for deployment in self.table.deployments})

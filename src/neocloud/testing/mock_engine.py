@@ -10,13 +10,15 @@ import argparse
 import asyncio
 import json
 import signal
-import time
-from collections.abc import Awaitable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import httptools
 import uvloop
+
+from neocloud.testing.mock_answers import Answer, Behaviour, Counts
 
 FAULTS = {
     "": "none",
@@ -26,45 +28,11 @@ FAULTS = {
     "stall": "falls silent after `after` chunks of a stream",
     "error": "500",
     "busy": "503",
+    "compile": "500 for requests with a schema, as vLLM tells that one does not compile; others are answered",
     "stream-error": "an error as an event of the stream after `after` chunks, as vLLM tells it",
 }
 
-TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-
-
-@dataclass
-class Behaviour:
-    """How it answers. The max_tokens of a request takes precedence over `tokens`."""
-
-    tokens: int = 64
-    token_seconds: float = 0.0
-    """The pause between two tokens; 0: none."""
-    first_seconds: float = 0.0
-    cached: int = 0
-    """The number of the prompt's tokens that are reported as cached."""
-    fault: str = ""
-    after: int = 3
-    key: str = ""
-    """The bearer token that it requires."""
-    pad: int = 0
-    """Bytes added to each chunk's text."""
-
-
-@dataclass
-class Counts:
-    """Counts since its start."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    """Requests whose client left before the end."""
-    in_flight: int = 0
-    adapters: dict[str, int] = field(default_factory=dict)
-    """Requests by the model's engine name."""
-    last: dict[str, Any] = field(default_factory=dict)
-    """Headers and body of the last request."""
+COMPILE_FAILURE = "Internal server error"
 
 
 class Engine:
@@ -76,6 +44,18 @@ class Engine:
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
+
+    def compiles(self, seconds: float, done: Callable[[], None]) -> None:
+        """Count a compilation, and call `done` at its end."""
+        counts = self.counts
+        counts.compiling += 1
+        counts.most_compiling = max(counts.most_compiling, counts.compiling)
+
+        def end() -> None:
+            counts.compiling -= 1
+            done()
+
+        asyncio.get_running_loop().call_later(seconds, end)
 
     def drop_all(self) -> None:
         """Close all connections, as a killed process does."""
@@ -176,14 +156,22 @@ class Connection(asyncio.Protocol):
         elif behaviour.fault in ("error", "busy"):
             status = 500 if behaviour.fault == "error" else 503
             self._send(status, _error(status, "EngineCore encountered an issue"))
+        elif behaviour.fault == "compile" and _is_compiled(body) and not body.get("stream"):
+            self._send(500, _error(500, COMPILE_FAILURE))
+        elif behaviour.compile_seconds and _is_compiled(body):
+            self.engine.compiles(behaviour.compile_seconds, partial(self._answer_if_open, path, body))
         elif behaviour.fault != "hang":
             self._answer(path, body)
 
+    def _answer_if_open(self, path: str, body: dict[str, Any]) -> None:
+        if not self.transport.is_closing():
+            self._answer(path, body)
+
     def _answer(self, path: str, body: dict[str, Any]) -> None:
-        answer = Answer(self.engine, path, body)
+        answer = Answer(self.engine.behaviour, self.engine.counts, path, body)
         if body.get("stream"):
             self.answering = asyncio.ensure_future(self._run(self._stream(answer)))
-        elif answer.seconds or self.engine.behaviour.fault:
+        elif answer.seconds or self.engine.behaviour.fault not in ("", "compile"):
             self.answering = asyncio.ensure_future(self._run(self._whole(answer)))
         else:
             self.engine.counts.finished += 1
@@ -201,7 +189,7 @@ class Connection(asyncio.Protocol):
         finally:
             counts.in_flight -= 1
 
-    async def _whole(self, answer: "Answer") -> None:
+    async def _whole(self, answer: Answer) -> None:
         await asyncio.sleep(answer.seconds)
         answer.count(answer.tokens)
         if self.engine.behaviour.fault == "die":
@@ -210,14 +198,17 @@ class Connection(asyncio.Protocol):
             raise asyncio.CancelledError
         self._send(200, answer.whole())
 
-    async def _stream(self, answer: "Answer") -> None:
+    async def _stream(self, answer: Answer) -> None:
         behaviour = self.engine.behaviour
         await asyncio.sleep(behaviour.first_seconds)
         self._write_head(200, b"text/event-stream; charset=utf-8", None)
         if answer.is_chat:
             self._write_chunk(answer.role_event())
+        if behaviour.fault == "compile" and _is_compiled(answer.body):
+            await self._fail_in_stream("stream-error", COMPILE_FAILURE)
+            return
         for number, event in enumerate(answer.events()):
-            if behaviour.fault and number == behaviour.after:
+            if behaviour.fault not in ("", "compile") and number == behaviour.after:
                 await self._fail_in_stream(behaviour.fault)
                 return
             await self.can_write.wait()
@@ -227,14 +218,14 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(behaviour.token_seconds)
         self.transport.write(b"0\r\n\r\n")
 
-    async def _fail_in_stream(self, fault: str) -> None:
+    async def _fail_in_stream(self, fault: str, message: str = "EngineCore died") -> None:
         if fault == "die":
             self.transport.abort()
             raise asyncio.CancelledError
         if fault == "stall":
             await asyncio.Event().wait()
         if fault == "stream-error":
-            self._write_chunk(b"data: " + json.dumps(_error(500, "EngineCore died")).encode() + b"\n\n")
+            self._write_chunk(b"data: " + json.dumps(_error(500, message)).encode() + b"\n\n")
             self._write_chunk(b"data: [DONE]\n\n")
             self.transport.write(b"0\r\n\r\n")
 
@@ -251,122 +242,8 @@ class Connection(asyncio.Protocol):
         self.transport.write(head % (status, len(data)) + data)
 
 
-class Answer:
-    """The answer to one request, in vLLM's shape for its path."""
-
-    def __init__(self, engine: Engine, path: str, body: dict[str, Any]) -> None:
-        self.engine = engine
-        self.path = path
-        self.body = body
-        behaviour = engine.behaviour
-        limits = [body.get(name) for name in TOKEN_LIMITS]
-        asked = next((limit for limit in limits if limit), behaviour.tokens)
-        self.is_chat = path == "/v1/chat/completions"
-        self.is_embedding = path == "/v1/embeddings"
-        self.tokens = 0 if self.is_embedding else min(asked, behaviour.tokens)
-        self.seconds = behaviour.first_seconds + self.tokens * behaviour.token_seconds
-        self.text = " word" + "x" * behaviour.pad
-        self.prompt_tokens = self._words()
-        engine.counts.prompt_tokens += self.prompt_tokens
-        self.id = f"chatcmpl-{engine.counts.requests}"
-        self.created = int(time.time())
-
-    def _words(self) -> int:
-        """Count one token for each word, in every kind of request."""
-        asked = self.body.get("messages") or self.body.get("prompt") or self.body.get("input") or ""
-        if isinstance(asked, list):
-            return sum(
-                len(str(item.get("content", "")).split()) if isinstance(item, dict) else 1 for item in asked
-            )
-        return len(str(asked).split())
-
-    def count(self, tokens: int) -> None:
-        self.engine.counts.completion_tokens += tokens
-
-    def usage(self) -> dict[str, object]:
-        cached = min(self.engine.behaviour.cached, self.prompt_tokens)
-        if self.path == "/v1/responses":
-            return {
-                "input_tokens": self.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": cached},
-                "output_tokens": self.tokens,
-                "total_tokens": self.prompt_tokens + self.tokens,
-            }
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + self.tokens,
-            "completion_tokens": self.tokens,
-            "prompt_tokens_details": {"cached_tokens": cached} if cached else None,
-        }
-
-    def whole(self) -> dict[str, object]:
-        text, model = self.text * self.tokens, self.body.get("model")
-        if self.is_embedding:
-            data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25, 0.125]}]
-            return {"object": "list", "data": data, "model": model, "usage": self.usage()}
-        if self.path == "/v1/responses":
-            return self._response("completed", text)
-        choice: dict[str, object] = {"index": 0, "finish_reason": "stop", "logprobs": None}
-        if self.path == "/v1/completions":
-            choice["text"] = text
-        else:
-            choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
-        kind = "text_completion" if self.path == "/v1/completions" else "chat.completion"
-        head = {"id": self.id, "object": kind, "created": self.created, "model": model}
-        return {**head, "choices": [choice], "usage": self.usage()}
-
-    def _response(self, status: str, text: str) -> dict[str, object]:
-        message = {
-            "type": "message",
-            "id": "msg_1",
-            "status": status,
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": text, "annotations": []}],
-        }
-        head = {"id": self.id, "object": "response", "created_at": self.created, "status": status}
-        return {**head, "model": self.body.get("model"), "output": [message], "usage": self.usage()}
-
-    def role_event(self) -> bytes:
-        """Return the first chunk of a chat's stream, which has no text."""
-        delta = {"role": "assistant", "content": ""}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-        return _event({**self._chunk_head(), "choices": [choice]})
-
-    def _chunk_head(self) -> dict[str, object]:
-        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.body.get("model")}
-
-    def events(self) -> Iterator[bytes]:
-        """Of a stream, each as its bytes."""
-        if self.path == "/v1/responses":
-            yield from self._response_events()
-            return
-        options = self.body.get("stream_options") or {}
-        head = self._chunk_head()
-        text: dict[str, object] = {"text": self.text}
-        said = {"delta": {"content": self.text}} if self.is_chat else text
-        middle = {**head, "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": None}]}
-        event = _event(middle)
-        for _ in range(self.tokens - 1):
-            yield event
-        yield _event({**middle, "choices": [{**middle["choices"][0], "finish_reason": "stop"}]})
-        if options.get("include_usage"):
-            yield _event({**head, "choices": [], "usage": self.usage()})
-        yield b"data: [DONE]\n\n"
-
-    def _response_events(self) -> Iterator[bytes]:
-        for number in range(self.tokens):
-            delta = {"type": "response.output_text.delta", "delta": self.text, "sequence_number": number}
-            yield b"event: response.output_text.delta\n" + _event(delta)
-        done = {
-            "type": "response.completed",
-            "response": self._response("completed", self.text * self.tokens),
-        }
-        yield b"event: response.completed\n" + _event(done)
-
-
-def _event(content: object) -> bytes:
-    return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
+def _is_compiled(body: dict[str, Any]) -> bool:
+    return any(body.get(name) for name in ("structured_outputs", "response_format", "text"))
 
 
 def _error(status: int, message: str) -> dict[str, object]:

@@ -90,6 +90,20 @@ def model_server_error(status: int, data: bytes, *, served_name: str, name: str)
     return OpenAiError(status, message or "The model server rejected the request.", param=param, code=code)
 
 
+GENERATION_FAILED = "Internal server error"
+"""vLLM's whole message where one request failed and the engine goes on: its grammar does not compile."""
+COMPILING_TIMED_OUT = b"compilation timed out"
+
+
+def not_compiled_error(param: str) -> OpenAiError:
+    return bad_request(
+        f"The model server could not compile {param}, or no answer can follow it: a schema or grammar that"
+        " refers only to itself, or one with features that it does not have. Change it.",
+        param=param,
+        code="invalid_value",
+    )
+
+
 def _is_too_long(message: str) -> bool:
     text = message.lower()
     return "context length" in text or "maximum model length" in text or "longer than the maximum" in text

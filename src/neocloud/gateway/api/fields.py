@@ -146,8 +146,6 @@ COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
 
-MAX_SCHEMA_BYTES = 64 * 1024
-"""Largest JSON schema, grammar or expression; the model server compiles it before it responds."""
 MAX_ENTRIES: Mapping[str, int] = {
     "stop": 64,
     "bad_words": 64,
@@ -227,8 +225,7 @@ NOT_STORED = frozenset(("background", "previous_response_id", "conversation", "p
 STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
 _TEMPLATE_NAMES = frozenset(("chat_template", "tokenize", "conversation", "messages", "tools", "documents"))
 """Names that the model server itself passes to the template."""
-_COMPILED = ("response_format", "structured_outputs", "text")
-_CHECKED = frozenset((*MAX_ENTRIES, *_COMPILED, "stream_options"))
+_CHECKED = frozenset((*MAX_ENTRIES, "stream_options"))
 
 
 def check_fields(path: str, body: JsonObject) -> None:
@@ -247,11 +244,7 @@ def _check_field(path: str, name: str, value: Json) -> None:
     most = MAX_ENTRIES.get(name)
     if most is not None and isinstance(value, list | dict) and len(value) > most:
         raise bad_request(f"{name} has more than {most} entries.", param=name, code="invalid_value")
-    if name in _COMPILED and isinstance(value, dict | list | str):
-        if len(orjson.dumps(value)) > MAX_SCHEMA_BYTES:
-            found = f"{name} is larger than {MAX_SCHEMA_BYTES} bytes. Use a smaller schema."
-            raise bad_request(found, param=name, code="invalid_value")
-    elif name == "chat_template_kwargs":
+    if name == "chat_template_kwargs":
         _check_template(value)
     elif name == "stream_options" and isinstance(value, dict):
         unknown = next((option for option in value if option not in STREAM_OPTIONS), None)

@@ -25,6 +25,7 @@ from neocloud.gateway.api.fields import (
     parse_json,
 )
 from neocloud.gateway.authentication import Caller
+from neocloud.gateway.compiled.reading import Compiled, read_compiled
 
 INPUT_FIELD = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input", RESPONSES: "input"}
 OUTPUT_FIELDS = {
@@ -67,6 +68,8 @@ class ModelRequest:
     images: int
     prefix: str
     """Start of the input: requests with the same prefix profit from one replica's cache."""
+    compiled: Compiled | None = None
+    """What the model server compiles for it."""
 
     @property
     def input_tokens(self) -> int:
@@ -190,6 +193,7 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
         input_bytes=size,
         images=images,
         prefix=prefix,
+        compiled=None if path == EMBEDDINGS else read_compiled(body),
     )
 
 

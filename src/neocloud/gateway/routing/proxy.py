@@ -22,6 +22,7 @@ from neocloud.gateway.api.errors import (
 )
 from neocloud.gateway.api.request import RequestContext
 from neocloud.gateway.authentication import INVOKE
+from neocloud.gateway.compiled.turns import CompilationTurns
 from neocloud.gateway.metering.recorder import RequestRecord, UsageRecorder
 from neocloud.gateway.metering.usage import EventTooLong, RequestStart
 from neocloud.gateway.routing.relay import (
@@ -63,6 +64,7 @@ class Proxy:
         self._metrics = metrics
         self._settings = settings
         self._speeds = GenerationSpeeds()
+        self.turns = CompilationTurns()
         self._active: set[ResponseRelay] = set()
         self._warned_at: dict[str, float] = {}
         """When a failure was last logged, by address of the replica."""
@@ -85,6 +87,7 @@ class Proxy:
             target = await self._wait_until_ready(target, relay)
             deployment = target.deployment
             context.request.require_length(deployment.context_length)
+            await self._take_turn(relay, deployment.id)
             record = await self._recorder.open(_request_start(context, target))
             self._traffic.started(deployment.id)
             try:
@@ -103,7 +106,19 @@ class Proxy:
         finally:
             self._traffic.batch_requests -= context.is_batch
             self._active.discard(relay)
+            relay.leave_turn()
             self._observe(relay, target)
+
+    async def _take_turn(self, relay: ResponseRelay, deployment_id: str) -> None:
+        """Wait until the model server may compile what this request brings with it."""
+        context = relay.context
+        relay.turn = await self.turns.take(
+            deployment_id,
+            context.caller.subject_id,
+            context.request.compiled,
+            relay.wait_for,
+            is_batch=context.is_batch,
+        )
 
     async def stop_silent_periodically(self) -> None:
         """Stop requests whose model server has sent nothing for too long."""
@@ -221,6 +236,7 @@ class Proxy:
             self._pool.release(replica.address, connection)
         if relay.is_lost and relay.stop_reason != ACCESS_ENDED:
             self._balancer.failed(replica.address)
+            self.turns.forget(relay.deployment_id)
         elif not relay.stop_reason:
             self._balancer.succeeded(replica.address)
 
@@ -274,6 +290,8 @@ class Proxy:
     ) -> None:
         self._warn(replica.address, "request_id=%s: replica %s failed: %s", context.request_id, error)
         self._balancer.failed(replica.address)
+        if error.was_sent:
+            self.turns.forget(target.deployment.id)
         self._metrics.upstream_error(target.deployment.id, "lost" if error.was_sent else "no_connection")
 
     def _warn(self, address: str, text: str, request_id: str, error: Exception) -> None:

@@ -5,6 +5,7 @@ Bytes pass unchanged, except for the model name where the model server uses anot
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -14,13 +15,17 @@ import orjson
 
 from neocloud.gateway.api.errors import (
     ACCESS_ENDED,
+    COMPILING_TIMED_OUT,
+    GENERATION_FAILED,
     OpenAiError,
     access_ended_error,
     model_server_error,
+    not_compiled_error,
     replica_lost_error,
     replica_silent_error,
 )
 from neocloud.gateway.api.request import BYTES_PER_TOKEN, CHAT, RESPONSES, RequestContext
+from neocloud.gateway.compiled.turns import Turn
 from neocloud.gateway.metering.recorder import RequestRecord
 from neocloud.gateway.metering.usage import EventStream, TokenUsage, usage_of_answer
 from neocloud.gateway.routing.routes import Target
@@ -91,6 +96,8 @@ class ResponseRelay:
         self.has_started = False
         """Part of a stream was passed to the client."""
         self.is_lost = False
+        self.turn: Turn | None = None
+        """Where the model server has to compile something for it that it may not have compiled before."""
         self._writer = writer
         self._metrics = metrics
         self._speeds = speeds
@@ -128,6 +135,10 @@ class ResponseRelay:
         self._waiting = None
         self.raise_if_stopped()
 
+    @property
+    def deployment_id(self) -> str:
+        return self._target.deployment.id
+
     def begin(self, target: Target, record: RequestRecord) -> None:
         """The request is admitted; `result` gives what `record` is closed with."""
         self._target = target
@@ -157,7 +168,22 @@ class ResponseRelay:
         while piece := await connection.read():
             pieces.append(piece)
             self.waits_since = time.perf_counter()
-        return b"".join(pieces)
+        whole = b"".join(pieces)
+        self._end_turn(is_error=status >= 500 or (status != 200 and COMPILING_TIMED_OUT in whole))
+        return whole
+
+    def _end_turn(self, *, is_error: bool) -> None:
+        if self.turn is not None:
+            self.turn.answered(is_error=is_error)
+
+    def leave_turn(self) -> None:
+        """The request has ended. A model server that did not answer goes on compiling, so the turn lasts."""
+        if self.turn is None:
+            return
+        if not self._was_sent:
+            self.turn.unused()
+        elif self._is_complete or self.is_lost or self.status >= 300:
+            self.turn.answered(is_error=self.is_lost or self.status >= 500)
 
     def release_connection(self) -> Connection | None:
         connection, self._connection = self._connection, None
@@ -166,13 +192,21 @@ class ResponseRelay:
     async def pass_on(self, first: bytes) -> None:
         """Pass the response to the client, beginning with what `send` returned. Raises OpenAiError."""
         if self.status != 200:
-            self._was_refused = True
-            target = self._target
-            raise model_server_error(self.status, first, served_name=target.served_name, name=target.name)
+            raise self._refusal(first)
         if self.context.request.is_stream:
             await self._pass_stream(first)
         else:
             await self._pass_whole(first)
+
+    def _refusal(self, data: bytes) -> OpenAiError:
+        """Return the error for what the model server said."""
+        self._was_refused = True
+        target, compiled = self._target, self.context.request.compiled
+        error = model_server_error(self.status, data, served_name=target.served_name, name=target.name)
+        if compiled is not None and self.turn is not None and error.message == GENERATION_FAILED:
+            error = not_compiled_error(compiled.param)
+            self.status = error.status
+        return error
 
     async def _pass_whole(self, data: bytes) -> None:
         self.waits_since = 0.0
@@ -184,10 +218,12 @@ class ResponseRelay:
     async def _pass_stream(self, data: bytes) -> None:
         events, writer, connection = self._events, self._writer, self._connection
         assert connection is not None
+        held = b""
         while data:
-            visible = events.push(data)
+            visible = held + events.push(data)
             self._usage = events.usage
-            if visible:
+            held = visible if self._is_undecided(visible) else b""
+            if visible and not held:
                 self.waits_since = 0.0  # a slow reader is not a silent model server
                 if not self.has_started:
                     await self._start_stream()
@@ -198,7 +234,24 @@ class ResponseRelay:
         self._is_complete = True
         if not self.has_started:
             await self._start_stream()
+        if held:
+            await writer.write(self._renamed(held))
         await writer.end()
+
+    def _is_undecided(self, begun: bytes) -> bool:
+        """Return whether a stream may still fail since its schema does not compile: the first event of a chat
+        comes before. Raises OpenAiError where it has failed."""
+        if self.has_started or self.turn is None or self.context.request.path == RESPONSES:
+            return False
+        error = _ERROR_EVENT.search(begun)
+        if error:
+            self.status = _status_in(error[1])
+            self._end_turn(is_error=True)
+            raise self._refusal(error[1])
+        if begun.count(b"\n\n") < (2 if self.context.request.path == CHAT else 1):
+            return True
+        self._end_turn(is_error=False)
+        return False
 
     async def _start_stream(self) -> None:
         self.has_started = True
@@ -267,6 +320,18 @@ class ResponseRelay:
         if self.stop_reason == ACCESS_ENDED:
             return access_ended_error()
         return replica_silent_error() if self.stop_reason == REPLICA_SILENT else replica_lost_error()
+
+
+_ERROR_EVENT = re.compile(rb'^data: (\{"error":.*\})$', re.MULTILINE)
+
+
+def _status_in(event: bytes) -> int:
+    """Return the status that an error event names; 500 where it names none."""
+    with suppress(orjson.JSONDecodeError, KeyError, TypeError):
+        code = orjson.loads(event)["error"]["code"]
+        if isinstance(code, int) and 400 <= code < 600:
+            return code
+    return 500
 
 
 def _model_field(name: str) -> bytes:

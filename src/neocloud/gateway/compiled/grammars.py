@@ -1,0 +1,54 @@
+# pyright: strict
+"""Estimate what a grammar (EBNF or Lark) costs to compile, and refuse one that cannot compile."""
+
+import re
+
+from neocloud.gateway.api.errors import bad_request
+from neocloud.gateway.compiled.expressions import Cost, expression_cost, too_costly
+
+MAX_GRAMMAR_WEIGHT = 20_000
+MAX_GRAMMAR_ALTERNATIVES = 5_000
+
+_PART = re.compile(
+    r'(?P<text>"(?:[^"\\\n]|\\.)*+")'
+    r"|(?P<expression>/(?:[^/\\\n]|\\.)++/)"
+    r"|(?P<kept>\[(?:[^\]\\]|\\.)*+\])"
+    r"|(?P<comment>(?:\#|//)[^\n]*+)"
+    r"|(?P<name>[\w-]++)"
+    r"|(?P<bounds>\{[\d,]*+\})",
+    re.DOTALL,
+)
+_EMPTY_RULE = re.compile(r"(?<![\w-])([\w-]++)\s*+::=(?:\s|#[^\n]*+)*+(?=\Z|[\w-]++\s*+::=)")
+"""A rule without a right side, before another rule or the end."""
+
+
+def add_grammar(text: str, param: str, cost: Cost) -> None:
+    """Raises OpenAiError 400 where the grammar costs too much or has a rule without content."""
+    empty = _EMPTY_RULE.search(text)
+    if empty:
+        found = f"{param} does not compile: its rule {empty[1][:64]!r} has nothing behind `::=`."
+        raise bad_request(f"{found} Write what the rule stands for.", param=param, code="invalid_value")
+    weight, alternatives = expression_cost(_as_expression(text))
+    if weight > MAX_GRAMMAR_WEIGHT:
+        raise too_costly(
+            param,
+            f"repeats too much: its names, texts and classes, each counted as often as the repetitions around"
+            f" them say, are more than {MAX_GRAMMAR_WEIGHT:,}",
+        )
+    if alternatives > MAX_GRAMMAR_ALTERNATIVES:
+        raise too_costly(param, f"has more than {MAX_GRAMMAR_ALTERNATIVES:,} alternatives")
+    cost.weight += weight
+
+
+def _as_expression(text: str) -> str:
+    """Return an expression with one character for each text and name, and the operators as they are."""
+
+    def part(match: re.Match[str]) -> str:
+        kind, found = match.lastgroup, match[0]
+        if kind == "comment":
+            return ""
+        if kind == "expression":
+            return f"({found[1:-1]})"
+        return found if kind in ("kept", "bounds") else "x"
+
+    return re.sub(r"\s+", "", _PART.sub(part, text))
