@@ -4,6 +4,7 @@ Commands for the login node are really run, on that folder; what the recipes lea
 """
 
 import asyncio
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from neocloud.services.slurm.types import (
     ClusterUnreachable,
     CommandResult,
     NewJob,
+    SubmissionUnknown,
     models_folder,
 )
 from neocloud.services.tuning.reconcile import slurm_files
@@ -48,11 +50,21 @@ class ScriptedJobs:
         self.all: list[BatchJob] = []
         self.submitted: list[NewJob] = []
         self.signalled: list[str] = []
+        self.crash: Exception | None = None
+        """What the next submission ends with after Slurm has taken the job."""
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
         self.submitted.append(job)
-        self.all.append(BatchJob(len(self.all) + 1, job.name, "PENDING", False, reason="Resources"))
+        self.adds(job.name, submission=job.submission)
+        if self.crash is not None:
+            crash, self.crash = self.crash, None
+            raise crash
         return len(self.all)
+
+    def adds(self, name: str, *, user_id: int = 0, submission: str = "") -> None:
+        number = len(self.all) + 1
+        job = BatchJob(number, name, "PENDING", False, "Resources", user_id=user_id, submission=submission)
+        self.all.append(job)
 
     async def jobs(self, cluster_id: str) -> list[BatchJob]:
         return [job for job in self.all if job.state != "forgotten"]
@@ -60,7 +72,7 @@ class ScriptedJobs:
     async def cancel(self, cluster_id: str, job_id: int) -> None:
         self.becomes(job_id, "CANCELLED")
 
-    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
         return ""
 
     async def run(
@@ -215,6 +227,54 @@ async def test_cancel_ends_the_job_and_another_project_has_no_say(tmp_path: Path
                     cloud, job.spec.model_id, training_file=job.spec.training_file,
                     **{"platform": "", "preset": "", **spec},
                 )  # fmt: skip
+
+
+async def test_a_job_of_the_same_name_by_another_user_says_nothing(
+    tmp_path: Path, jobs: ScriptedJobs
+) -> None:
+    """Its end does not end the tuning job, and it is not cancelled with it."""
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
+        job_id = await submitted_job(cloud, jobs)
+        real = jobs.all[0]
+        jobs.adds(real.name, user_id=5001, submission=real.submission)
+        jobs.becomes(2, "FAILED", exit_code=1)
+        jobs.adds(f"{job_id}.0", user_id=5001)
+        jobs.starts(cloud, job_id, 1).reach(5)
+        running = await cloud.until(job_id, "RUNNING")
+        assert running.status.step == 5 and len(jobs.submitted) == 1
+        await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
+        await until(lambda: jobs.all[0].state == "CANCELLED")
+        assert jobs.all[2].state == "PENDING"
+
+
+async def test_a_job_that_was_submitted_just_before_a_crash_is_found(
+    tmp_path: Path, jobs: ScriptedJobs
+) -> None:
+    jobs.crash = SubmissionUnknown("the login node fell silent")
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
+        job_id = await submitted_job(cloud, jobs)
+        jobs.starts(cloud, job_id, 1).reach(5)
+        await cloud.until(job_id, "RUNNING")
+        assert len(jobs.submitted) == 1 and "--dependency=singleton" in jobs.submitted[0].options
+
+
+async def test_jobs_of_an_earlier_release_are_found_if_they_are_roots(
+    tmp_path: Path, jobs: ScriptedJobs
+) -> None:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
+        job_id = await submitted_job(cloud, jobs)
+        jobs.starts(cloud, job_id, 1).reach(5)
+        await cloud.until(job_id, "RUNNING")
+        await cloud.job_call("Pause", "PauseFineTuningJobRequest", id=job_id)
+        await until(lambda: "1" in jobs.signalled)
+        earlier = {"wish": "run", "attempt": 1, "lost": 0, "lost_step": 0, "slurm_jobs": [1]}
+        jobs.becomes(1, "RUNNING", submission="")
+        jobs.adds(f"{job_id}.1", user_id=5001)
+        content = json.dumps(earlier).encode()
+        await cloud.running.store.write(lambda tx: tx.put_secret(job_id, "tuning", content))
+        await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
+        await until(lambda: jobs.all[0].state == "CANCELLED")
+        assert jobs.all[1].state == "PENDING" and len(jobs.submitted) == 1
 
 
 async def test_only_known_plain_files_come_back(tmp_path: Path) -> None:

@@ -127,6 +127,10 @@ def models_folder(home: Path, cluster_id: str) -> Path:
     return home / "models" / cluster_id
 
 
+CONTROL_PLANE_USER, CONTROL_PLANE_USER_ID = "root", 0
+"""The Linux user as whom the control plane submits jobs: root of the cluster."""
+UNKNOWN_USER_ID = -1
+
 DEFAULT_WORKING_DIRECTORY = "/home/shared"
 """Where a job runs that neither its script nor its submission gives a working directory."""
 
@@ -147,6 +151,8 @@ class NewJob:
     """Empty: what the script's #SBATCH lines say, else `DEFAULT_WORKING_DIRECTORY`."""
     file_name: str = "job"
     """Name of the script's file on the login node, without a folder."""
+    submission: str = ""
+    """The token by which a service finds the job again (`submissions.py`)."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,14 @@ class BatchJob:
     """Address of the node's pod, while the job runs."""
     started_at: datetime | None = None
     exit_code: int = 0
-    output_path: str = ""
+    user_id: int = UNKNOWN_USER_ID
+    submission: str = ""
+    """The token in its comment, which any user may copy; "" without one."""
+
+    @property
+    def is_of_control_plane(self) -> bool:
+        """Whether root of the cluster submitted it, as the control plane does."""
+        return self.user_id == CONTROL_PLANE_USER_ID
 
 
 @dataclass(frozen=True)
@@ -196,11 +209,12 @@ class BatchJobs(Protocol):
         ...
 
     async def cancel(self, cluster_id: str, job_id: int) -> None:
-        """Cancel a job; do nothing if it has ended or Slurm has forgotten it."""
+        """Cancel a job of the control plane; do nothing if it has ended, Slurm has forgotten it, or it is
+        another user's."""
         ...
 
-    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
-        """Return the last lines of a file on the shared root; "" if there is none."""
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
+        """Return the last lines that a job of the control plane printed; "" if there are none."""
         ...
 
     async def run(

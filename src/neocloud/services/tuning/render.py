@@ -131,6 +131,7 @@ def batch_job(job_id: str, attempt: int, nodes: int, shape: Preset) -> NewJob:
         "--mem=0",
         f"--constraint={MODELS_FEATURE}",
         "--requeue",
+        "--dependency=singleton",  # a repeat after a crash never writes to the same checkpoints
         "--open-mode=append",
         "--output=/home/shared/%x-%j.log",
     ]
@@ -141,6 +142,7 @@ def batch_job(job_id: str, attempt: int, nodes: int, shape: Preset) -> NewJob:
 
 
 def attempt_of(job_id: str, job: BatchJob) -> int | None:
-    """Return the attempt that a batch job belongs to; None for another job's."""
+    """Return the attempt that a batch job's name says; None for another job's. Any user may choose a name, so
+    this is for jobs of root that an earlier release submitted."""
     owner, _, number = job.name.rpartition(".")
     return int(number) if owner == job_id and number.isdigit() else None
