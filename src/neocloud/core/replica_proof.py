@@ -15,7 +15,6 @@ import secrets
 PATH = "/neocloud/proof"
 CHALLENGE_HEADER = "X-Neocloud-Challenge"
 CONTEXT = "neocloud replica proof"
-PROOF_BYTES = 64
 ANSWER_BYTES = 4096
 """Longest answer to a challenge, with its head."""
 

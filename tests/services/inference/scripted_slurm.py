@@ -23,7 +23,7 @@ class ScriptedJobs:
         self.submitted: list[NewJob] = []
         self.cancelled: list[int] = []
         self.refusal: Exception | None = None
-        self.crash: Exception | None = None
+        self.crash: BaseException | None = None
         """What the next submission ends with after Slurm has taken the job."""
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:

@@ -297,6 +297,49 @@ async def test_only_known_plain_files_come_back(tmp_path: Path) -> None:
     assert [path.name for path in (work / "result").iterdir()] == ["weights"]
 
 
+@pytest.mark.parametrize("part", ["", "job", "job/result"])
+@pytest.mark.parametrize("how", ["link", "owner"])
+async def test_nothing_is_read_from_a_folder_that_another_user_made(
+    tmp_path: Path, part: str, how: str
+) -> None:
+    """As where root of the cluster has opened /home/shared to everybody."""
+    if how == "owner" and os.geteuid():
+        pytest.skip("only root can give a folder to another user")
+    shared, real = tmp_path / "shared", tmp_path / "real"
+    (real / "job" / "result").mkdir(parents=True)
+    (real / "job" / "events.jsonl").write_text("{}")
+    (real / "job" / "result" / "weights").write_bytes(b"secret")
+    real.rename(shared)
+    if how == "owner":
+        os.chown(shared / part, 65534, 65534)
+    else:
+        (shared / part).rename(real)
+        (shared / part).symlink_to(real)
+    command, work = partial(ScriptedJobs(shared).run, ""), tmp_path / "work"
+    work.mkdir()
+    if part != "job/result":
+        await slurm_files.read_back(command, WORK_ROOT / "job", work)
+        assert not list(work.iterdir())
+    with pytest.raises(ClusterUnreachable):
+        await slurm_files.fetch_result(command, WORK_ROOT / "job", work)
+    assert not list(work.rglob("weights"))
+
+
+@pytest.mark.parametrize("which", ["above", "itself"])
+def test_the_script_writes_into_no_folder_that_a_link_leads_to(tmp_path: Path, which: str) -> None:
+    elsewhere, work = tmp_path / "elsewhere", tmp_path / "tuning" / "job"
+    elsewhere.mkdir()
+    if which == "above":
+        work.parent.symlink_to(elsewhere)
+    else:
+        work.parent.mkdir()
+        work.symlink_to(elsewhere)
+    command = ["bash", "-s", str(tmp_path / "shown"), str(work), "1"]
+    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "is a link" in done.stderr
+    assert not [path for path in elsewhere.rglob("*") if path.is_file()]
+
+
 async def test_a_large_file_comes_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_files, "CHUNK_BYTES", 4)
     (tmp_path / "there" / "result").mkdir(parents=True)

@@ -16,8 +16,8 @@ from neocloud.core.replica_proof import ANSWER_BYTES, challenge_request, is_proo
 HIGH_WATER = 256 * 1024
 """Bytes of a response that may wait for a slow reader; beyond it, reading stops."""
 CONNECT_SECONDS = 5.0
-PROOF_SECONDS = 10.0
-"""For the answer of a model server that is busy."""
+PROOF_SECONDS = 5.0
+"""For the proof of a model server, which may be busy."""
 MAX_IDLE = 256
 """Idle connections kept for one replica."""
 
@@ -147,9 +147,9 @@ class Connection(asyncio.Protocol):
         challenge, answer = new_challenge(), b""
         self.send(challenge_request(address, challenge))
         status = await self.head()
-        while (data := await self.read()) and len(answer) <= ANSWER_BYTES:
+        while status == 200 and len(answer) <= ANSWER_BYTES and (data := await self.read()):
             answer += data
-        if status != 200 or not self.may_be_reused or not is_proof(answer, key, challenge, address):
+        if not self.may_be_reused or not is_proof(answer, key, challenge, address):
             raise ReplicaFailed("it did not prove that it has the deployment's key", was_sent=False)
         self.proved_key = key
 

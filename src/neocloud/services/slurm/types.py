@@ -2,7 +2,8 @@
 interfaces for other services: batch jobs on clusters, and files for them. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -152,7 +153,7 @@ class NewJob:
     file_name: str = "job"
     """Name of the script's file on the login node, without a folder."""
     submission: str = ""
-    """The token by which a service finds the job again (`submissions.py`)."""
+    """The token by which a service finds the job again (`Submission`)."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,53 @@ class BatchJob:
     def is_of_control_plane(self) -> bool:
         """Whether root of the cluster submitted it, as the control plane does."""
         return self.user_id == CONTROL_PLANE_USER_ID
+
+
+@dataclass(frozen=True)
+class Submission:
+    """How a service finds again the job that it submitted.
+
+    The name, comment and output path of a job are free text: every user of a cluster may give a job those of
+    another. So a service stores a submission with a new token, submits the job with the token, and then
+    stores the job's number. The job is one of the user as whom the control plane submits that has the token,
+    and the number once it is stored. After a crash in between, it is found by its token; where another was
+    submitted all the same, the later job is a repeat, to be cancelled (rfd 0072).
+    """
+
+    token: str
+    """Empty for a job that an earlier release submitted."""
+    job_id: int = 0
+    """0 until it is known."""
+
+    @classmethod
+    def new(cls) -> "Submission":
+        return cls(secrets.token_urlsafe(18))
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    job: BatchJob | None
+    """None: Slurm has forgotten it, or never got it."""
+    repeats: Sequence[BatchJob] = ()
+    """Further jobs with its token that have not ended."""
+
+
+def find_submitted(submission: Submission, jobs: Iterable[BatchJob]) -> FoundJob:
+    """Return the job of a submission among the jobs of its cluster."""
+    same = [job for job in jobs if job.is_of_control_plane and job.submission == submission.token]
+    if submission.job_id:
+        job = next((each for each in same if each.id == submission.job_id), None)
+    else:
+        job = min(same, key=lambda each: each.id, default=None) if submission.token else None
+    rest = same if submission.token else []
+    return FoundJob(job, [each for each in rest if each is not job and not each.has_ended])
+
+
+def jobs_without_token(jobs: Iterable[BatchJob], belongs: Callable[[BatchJob], bool]) -> list[BatchJob]:
+    """Return the jobs of the control plane that were submitted without a token, newest last; an earlier
+    release found them by their names alone."""
+    found = [job for job in jobs if job.is_of_control_plane and not job.submission and belongs(job)]
+    return sorted(found, key=lambda job: job.id)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,10 @@ SCRIPT = r"""#!/bin/bash
 # $1 is the job's read-only folder, $2 its folder on the shared root, $3 the number of the attempt.
 set -euo pipefail
 source=$1 work=$2 attempt=$3
-mkdir -p "$work"
+for folder in "${work%/*}" "$work"; do # what another user laid there would lead the copies elsewhere
+    mkdir -p "$folder"
+    [[ ! -L $folder && -O $folder ]] || { echo "$folder is a link, or not root's" >&2; exit 1; }
+done
 for file in "$source"/*_file.jsonl; do
     name=${file##*/}
     [[ -e $work/$name ]] || { cp "$file" "$work/.$name" && mv "$work/.$name" "$work/$name"; }

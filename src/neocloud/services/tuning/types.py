@@ -14,7 +14,7 @@ from typing import Protocol
 
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
-from neocloud.services.slurm.submissions import Submission
+from neocloud.services.slurm.types import Submission
 
 StateEnum = FineTuningJobStatus.State
 

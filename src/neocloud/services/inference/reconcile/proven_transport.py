@@ -1,20 +1,26 @@
 # pyright: strict
 """HTTP to model servers that have proved, on the same connection, that they have the key."""
 
+import asyncio
+import re
 from collections.abc import Iterable
+from typing import cast
 
 import httpcore
 import httpx
 
 from neocloud.core.replica_proof import (
     ANSWER_BYTES,
-    PROOF_BYTES,
     challenge_request,
     is_proof,
     new_challenge,
 )
 
-PROOF_SECONDS = 10.0
+PROOF_SECONDS = 5.0
+
+_START = b"HTTP/1.1 200 "
+_LENGTH = re.compile(rb"\r\ncontent-length: 64\r\n", re.IGNORECASE)
+_ANSWER = re.compile(rb"HTTP/1\.1 200 .*?\r\n\r\n(?P<body>.{64})\Z", re.DOTALL)
 
 
 class ProvenTransport(httpx.AsyncBaseTransport):
@@ -43,7 +49,7 @@ class ProvenTransport(httpx.AsyncBaseTransport):
 class _ProvingBackend(httpcore.AsyncNetworkBackend):
     def __init__(self, key: str) -> None:
         self._key = key
-        self._backend = httpcore.AnyIOBackend()
+        self._backend = cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend())  # its stub is of no class
 
     async def connect_tcp(
         self,
@@ -62,14 +68,26 @@ class _ProvingBackend(httpcore.AsyncNetworkBackend):
         return stream
 
     async def _prove(self, stream: httpcore.AsyncNetworkStream, address: str) -> None:
-        challenge, answer = new_challenge(), b""
-        await stream.write(challenge_request(address, challenge), PROOF_SECONDS)
-        while len(answer.partition(b"\r\n\r\n")[2]) < PROOF_BYTES and len(answer) <= ANSWER_BYTES:
-            piece = await stream.read(ANSWER_BYTES, PROOF_SECONDS)
-            if not piece:
-                break
-            answer += piece
-        head, _, body = answer.partition(b"\r\n\r\n")
-        is_answer = head.startswith(b"HTTP/1.1 200 ")
-        if not is_answer or not is_proof(body, self._key, challenge, address):
+        challenge = new_challenge()
+        try:
+            async with asyncio.timeout(PROOF_SECONDS):
+                await stream.write(challenge_request(address, challenge))
+                body = await _body(stream)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout(f"{address} does not answer a challenge") from error
+        if not is_proof(body, self._key, challenge, address):
             raise httpcore.ConnectError(f"{address} did not prove that it has the deployment's key")
+
+
+async def _body(stream: httpcore.AsyncNetworkStream) -> bytes:
+    """Return the body of an answer that may be a proof; b"" for any other answer, of which no more is read
+    than its head."""
+    answer = b""
+    while not (found := _ANSWER.match(answer)):
+        piece = await stream.read(ANSWER_BYTES)
+        answer += piece
+        if not piece or len(answer) > ANSWER_BYTES or not answer.startswith(_START[: len(answer)]):
+            return b""
+        if b"\r\n\r\n" in answer and not _LENGTH.search(answer):
+            return b""
+    return found["body"]

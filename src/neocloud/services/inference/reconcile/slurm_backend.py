@@ -32,14 +32,17 @@ from neocloud.services.inference.reconcile.slurm_submissions import ReplicaSubmi
 from neocloud.services.inference.reconcile.staging import JobFiles
 from neocloud.services.inference.render import server_arguments, server_variables
 from neocloud.services.inference.types import DeploymentReason
-from neocloud.services.slurm.submissions import Found, Submission, find, of_earlier_release
 from neocloud.services.slurm.types import (
     MODELS_MOUNT_PATH,
     BatchJob,
     BatchJobs,
     ClusterUnreachable,
+    FoundJob,
     JobRefused,
     NewJob,
+    Submission,
+    find_submitted,
+    jobs_without_token,
     models_folder,
 )
 
@@ -182,11 +185,11 @@ class SlurmBackend:
             await self._jobs.cancel(cluster_id, repeat.id)
         return {name: ReplicaJob(name, each.job) for name, each in found.items() if each.job is not None}
 
-    async def _found(self, deployment_id: str, cluster_id: str) -> dict[str, Found]:
+    async def _found(self, deployment_id: str, cluster_id: str) -> dict[str, FoundJob]:
         jobs = await self._jobs.jobs(cluster_id)
         submissions = await self._submissions.read(deployment_id)
         if submissions is not None:
-            return {name: find(submission, jobs) for name, submission in submissions.items()}
+            return {name: find_submitted(submission, jobs) for name, submission in submissions.items()}
         return _of_earlier_release(deployment_id, jobs)
 
     async def _submit(self, scope: Scope, name: str, job: NewJob) -> None:
@@ -230,11 +233,11 @@ class SlurmBackend:
             )
 
 
-def _of_earlier_release(deployment_id: str, jobs: Sequence[BatchJob]) -> dict[str, Found]:
+def _of_earlier_release(deployment_id: str, jobs: Sequence[BatchJob]) -> dict[str, FoundJob]:
     """Return the jobs of root that are named as an earlier release named them, the newest of each replica."""
     named = {job.id: replica_job(deployment_id, job) for job in jobs}
-    own = of_earlier_release(jobs, lambda job: named[job.id] is not None)
-    return {each.replica: Found(each.job) for job in own if (each := named[job.id]) is not None}
+    own = jobs_without_token(jobs, lambda job: named[job.id] is not None)
+    return {each.replica: FoundJob(each.job) for job in own if (each := named[job.id]) is not None}
 
 
 def _is_reported(scope: Scope, each: ReplicaJob) -> bool:

@@ -1,14 +1,14 @@
 # pyright: strict
 """The submissions of a deployment's replicas on a Slurm cluster, stored beside the deployment.
 
-A token is stored before the job is submitted, and the number after: see `slurm/submissions.py`.
+A token is stored before the job is submitted, and the number after: see `Submission` in `slurm/types.py`.
 """
 
 import json
 from collections.abc import Mapping
 
 from neocloud.core.store.protocol import Store, Transaction
-from neocloud.services.slurm.submissions import Submission
+from neocloud.services.slurm.types import Submission
 
 SECRET_NAME = "slurm.jobs"
 

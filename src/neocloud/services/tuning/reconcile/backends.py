@@ -18,8 +18,16 @@ from neocloud.engines.calls import engine_call
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
-from neocloud.services.slurm.submissions import Submission, find, of_earlier_release
-from neocloud.services.slurm.types import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
+from neocloud.services.slurm.types import (
+    BatchJob,
+    BatchJobs,
+    ClusterUnreachable,
+    JobRefused,
+    Submission,
+    find_submitted,
+    jobs_without_token,
+    models_folder,
+)
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.scope import (
     Scope,
@@ -173,7 +181,7 @@ class SlurmBackend:
         submissions = scope.runtime.submissions
         if submissions is None:
             submissions = _of_earlier_release(scope, jobs)
-        found = [(attempt, each, find(each, jobs)) for attempt, each in submissions]
+        found = [(attempt, each, find_submitted(each, jobs)) for attempt, each in submissions]
         for repeat in (job for _, _, each in found for job in each.repeats):
             await cluster.jobs.cancel(cluster.id, repeat.id)
         numbered = tuple(
@@ -262,7 +270,7 @@ class SlurmBackend:
 def _of_earlier_release(scope: Scope, jobs: Sequence[BatchJob]) -> tuple[tuple[int, Submission], ...]:
     """Return the jobs of root that are named as an earlier release named them, and those whose numbers it
     stored, of which Slurm may have forgotten some."""
-    own = of_earlier_release(jobs, lambda job: attempt_of(scope.job_id, job) is not None)
+    own = jobs_without_token(jobs, lambda job: attempt_of(scope.job_id, job) is not None)
     named = [(attempt, job.id) for job in own if (attempt := attempt_of(scope.job_id, job)) is not None]
     stored = [(scope.runtime.attempt, number) for number in scope.runtime.earlier_slurm_jobs]
     return tuple((attempt, Submission("", number)) for attempt, number in sorted({*named, *stored}))
