@@ -338,6 +338,9 @@ class FakeModelServerClient:
         self._require(address)
         self.warmed.append((address, name))
 
+    def proving(self) -> "FakeModelServerClient":
+        return self
+
     def _require(self, address: str) -> None:
         if address in self.silent:
             raise ModelServerUnreachable(f"{address} does not answer")

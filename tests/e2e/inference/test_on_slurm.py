@@ -73,6 +73,60 @@ def test_an_adapter_is_loaded_into_the_job(deployment: Served, tmp_path: Path) -
     deployment.wait_for_adapters()
 
 
+LISTENER = """
+import socket, sys
+from concurrent.futures import ThreadPoolExecutor
+
+def serve(port):
+    with socket.create_server(("", port)) as server:
+        while True:
+            connection, _ = server.accept()
+            with connection, open(sys.argv[1], "ab", buffering=0) as log:
+                log.write(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
+
+with ThreadPoolExecutor() as pool:
+    list(pool.map(serve, map(int, sys.argv[2:])))
+"""
+
+
+def test_a_user_with_the_replicas_name_does_not_become_the_replica(
+    deployment: Served, bank: Cluster, local_user: str
+) -> None:
+    """H1: her job has name and comment of root's, a higher number, and a listener at the same port."""
+    replica, home = deployment.replica, f"/home/{local_user}"
+    bank.ssh(f"cat > {home}/listen.py", stdin=LISTENER)
+    port = replica.address.rpartition(":")[2]
+    real = bank.ssh(f"squeue --noheader --jobs={replica.job_id} --format='%j %k %N'").split()
+    assert len(real) == 3 and real[1].startswith("neocloud:")
+    forged = bank.ssh(
+        f"cd {home} && su {local_user} -c 'sbatch --parsable --job-name={real[0]} --comment={real[1]}"
+        f' --exclude={real[2]} --output={home}/out --wrap "python3 listen.py {home}/seen {port}"\''
+    )
+    try:
+        wait_until(lambda: bank.job_state(forged) == "RUNNING", "the forged job runs")
+        node = bank.ssh(f"squeue --noheader --jobs={forged} --format=%N")
+        address = next(each["address"] for each in bank.record["status"]["nodes"] if each["name"] == node)
+        wait_until(lambda: _answers(address, port), "its program listens")
+        for _ in range(3):
+            assert chat(deployment.gateway, NAME, deployment.token())[0] == 200
+        assert (deployment.replica.job_id, deployment.replica.address) == (replica.job_id, replica.address)
+        log = deployment.call("DeploymentService/ReadLog", {"id": deployment.deployment.metadata.id}).text
+        assert "vllm" in log.lower()
+        seen = bank.ssh(f"cat {home}/seen")
+        assert "Bearer" not in seen and "completions" not in seen
+    finally:
+        bank.ssh(f"scancel {forged}")
+        wait_until(lambda: forged not in jobs(bank), "the forged job is gone")
+
+
+def _answers(address: str, port: str) -> bool:
+    try:
+        return httpx.get(f"http://{address}:{port}/", timeout=5).is_success
+    except httpx.HTTPError:
+        return False
+
+
 def test_its_log_is_read_from_the_shared_root(deployment: Served) -> None:
     request = {"id": deployment.deployment.metadata.id, "lines": 1000}
     assert "vllm" in deployment.call("DeploymentService/ReadLog", request).text.lower()

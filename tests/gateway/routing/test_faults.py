@@ -259,3 +259,17 @@ def test_a_program_is_started_without_grpcs_fork_handlers(served: Served) -> Non
     path = f"/v1/batches/{served.client.post('/v1/batches', json=asked).json()['id']}"
     wait_until(lambda: served.client.get(path).json()["status"] == "completed", seconds=60)
     assert "fork" not in (served.gateway.home / "gateway.log").read_text()
+
+
+def test_a_replica_that_must_prove_itself_and_cannot_gets_no_request(served: Served) -> None:
+    """On a Slurm cluster, others may listen at its address."""
+    first, _ = served.engines
+    before = first.counts()["requests"]
+    served.use(first, engine_key="key-of-the-deployment", replicas_must_prove=True)
+    response = served.post()
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "no_replica")
+    assert first.counts()["requests"] == before
+    served.use(first, engine_key="", replicas_must_prove=True)
+    assert served.post().status_code == 503
+    served.use(first, engine_key="key-of-the-deployment")
+    assert served.post().status_code == 200

@@ -4,122 +4,31 @@ import contextlib
 import os
 import signal
 import subprocess
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from neocloud.messages.neocloud.inference.v1 import Deployment, Model
-from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
-from neocloud.services.inference.rules.memory import Plan
 from neocloud.services.slurm.types import (
     MODELS_MOUNT_PATH,
     BatchJob,
     ClusterUnreachable,
     JobRefused,
-    NewJob,
     models_folder,
 )
-from tests.services.inference.cloud import write_adapter, write_model
-
-DEPLOYMENT, CLUSTER, KEY = "inferencedeployment-e00one", "slurmcluster-e00lab", b"secret-of-the-engines"
-STARTED = datetime(2026, 11, 1, tzinfo=UTC)
-
-
-class ScriptedJobs:
-    """A BatchJobs whose jobs do what the test says."""
-
-    def __init__(self) -> None:
-        self.all: list[BatchJob] = []
-        self.submitted: list[NewJob] = []
-        self.cancelled: list[int] = []
-        self.refusal: Exception | None = None
-
-    async def submit(self, cluster_id: str, job: NewJob) -> int:
-        self._answer()
-        self.submitted.append(job)
-        self.all.append(BatchJob(len(self.all) + 1, job.name, "PENDING", False, reason="Resources"))
-        return len(self.all)
-
-    async def jobs(self, cluster_id: str) -> list[BatchJob]:
-        self._answer()
-        return list(self.all)
-
-    async def cancel(self, cluster_id: str, job_id: int) -> None:
-        self.cancelled.append(job_id)
-
-    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
-        return f"{lines} lines of {path}"
-
-    def becomes(self, job_id: int, state: str, **changes: Any) -> None:
-        has_ended = state not in ("PENDING", "RUNNING", "COMPLETING")
-        self.all[job_id - 1] = replace(self.all[job_id - 1], state=state, has_ended=has_ended, **changes)
-
-    def runs(self, job_id: int, address: str = "10.89.3.4") -> None:
-        self.becomes(job_id, "RUNNING", node="worker-0", address=address, started_at=STARTED)
-
-    def _answer(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-
-
-class PlainContext:
-    """As much of a Context as a backend asks."""
-
-    def __init__(self, subnet_id: str = "", *, has_cluster: bool = True) -> None:
-        spec = ClusterSpec(subnet_id=subnet_id).SerializeToString()
-        self._cluster = SimpleNamespace(name="lab", spec=spec, deleted_at=None) if has_cluster else None
-
-    async def get(self, resource_id: str) -> Any:
-        return self._cluster
-
-    async def reserve(self, namespace: str, candidates: Any) -> str:
-        assert namespace == f"inference.ports/{CLUSTER}"
-        return list(candidates)[3]
-
-
-@pytest.fixture
-def jobs() -> ScriptedJobs:
-    return ScriptedJobs()
-
-
-@pytest.fixture
-def well() -> set[str]:
-    """Addresses whose engines say that they are well."""
-    return set()
-
-
-@pytest.fixture
-def backend(jobs: ScriptedJobs, well: set[str], tmp_path: Path) -> SlurmBackend:
-    async def probe(address: str) -> bool:
-        return address in well
-
-    store: Any = SimpleNamespace(read=None)
-    scripted: Any = jobs
-    return SlurmBackend(scripted, store, ModelFolders(tmp_path / "models", (tmp_path,)), tmp_path, probe)
-
-
-@pytest.fixture
-def scope(tmp_path: Path) -> Scope:
-    deployment, model = Deployment(), Model()
-    deployment.metadata.id = DEPLOYMENT
-    deployment.spec.slurm_cluster_id = CLUSTER
-    deployment.spec.max_adapters = 2
-    resources = deployment.spec.slurm_resources
-    resources.cpus, resources.memory_gibibytes, resources.partition = 2, 4, "main"
-    model.metadata.name = "bank; rm -rf /"  # a name that no rule would let through, to see where it goes
-    model.spec.source.folder = str(write_model(tmp_path / "weights"))
-    plan = Plan(True, "enough", 2048, 16)
-    context: Any = PlainContext()
-    return Scope(context, deployment, model, plan=plan, desired=2, server_key=KEY)
+from tests.services.inference.cloud import write_adapter
+from tests.services.inference.scripted_slurm import (
+    CLUSTER,
+    DEPLOYMENT,
+    KEY,
+    STARTED,
+    PlainContext,
+    ScriptedJobs,
+)
 
 
 async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_arguments(

@@ -199,8 +199,9 @@ async def test_slurm_jobs_of_the_resources_are_listed() -> None:
     spec = contract.message("neocloud.inference.v1.DeploymentSpec")(slurm_cluster_id="slurmcluster-e00a")
     rows = [replace(owner, spec=spec.SerializeToString()), replace(owner, id="deployment-e00other")]
     on_cluster = [
-        BatchJob(7, "deployment-e00a.replica-0.x", "RUNNING", has_ended=False),
-        BatchJob(8, "deployment-e00a.replica-1.x", "COMPLETED", has_ended=True),
+        BatchJob(7, "deployment-e00a.replica-0.x", "RUNNING", has_ended=False, user_id=0),
+        BatchJob(6, "deployment-e00a.replica-0.x", "RUNNING", has_ended=False, user_id=5001),
+        BatchJob(8, "deployment-e00a.replica-1.x", "COMPLETED", has_ended=True, user_id=0),
         BatchJob(9, "deployment-e00ab.replica-0.x", "RUNNING", has_ended=False),
         BatchJob(10, "train", "RUNNING", has_ended=False),
     ]

@@ -4,6 +4,7 @@ Commands for the login node are really run, on that folder; what the recipes lea
 """
 
 import asyncio
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from neocloud.services.slurm.types import (
     ClusterUnreachable,
     CommandResult,
     NewJob,
+    SubmissionUnknown,
     models_folder,
 )
 from neocloud.services.tuning.reconcile import slurm_files
@@ -48,11 +50,21 @@ class ScriptedJobs:
         self.all: list[BatchJob] = []
         self.submitted: list[NewJob] = []
         self.signalled: list[str] = []
+        self.crash: Exception | None = None
+        """What the next submission ends with after Slurm has taken the job."""
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
         self.submitted.append(job)
-        self.all.append(BatchJob(len(self.all) + 1, job.name, "PENDING", False, reason="Resources"))
+        self.adds(job.name, submission=job.submission)
+        if self.crash is not None:
+            crash, self.crash = self.crash, None
+            raise crash
         return len(self.all)
+
+    def adds(self, name: str, *, user_id: int = 0, submission: str = "") -> None:
+        number = len(self.all) + 1
+        job = BatchJob(number, name, "PENDING", False, "Resources", user_id=user_id, submission=submission)
+        self.all.append(job)
 
     async def jobs(self, cluster_id: str) -> list[BatchJob]:
         return [job for job in self.all if job.state != "forgotten"]
@@ -60,7 +72,7 @@ class ScriptedJobs:
     async def cancel(self, cluster_id: str, job_id: int) -> None:
         self.becomes(job_id, "CANCELLED")
 
-    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
         return ""
 
     async def run(
@@ -217,6 +229,54 @@ async def test_cancel_ends_the_job_and_another_project_has_no_say(tmp_path: Path
                 )  # fmt: skip
 
 
+async def test_a_job_of_the_same_name_by_another_user_says_nothing(
+    tmp_path: Path, jobs: ScriptedJobs
+) -> None:
+    """Its end does not end the tuning job, and it is not cancelled with it."""
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
+        job_id = await submitted_job(cloud, jobs)
+        real = jobs.all[0]
+        jobs.adds(real.name, user_id=5001, submission=real.submission)
+        jobs.becomes(2, "FAILED", exit_code=1)
+        jobs.adds(f"{job_id}.0", user_id=5001)
+        jobs.starts(cloud, job_id, 1).reach(5)
+        running = await cloud.until(job_id, "RUNNING")
+        assert running.status.step == 5 and len(jobs.submitted) == 1
+        await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
+        await until(lambda: jobs.all[0].state == "CANCELLED")
+        assert jobs.all[2].state == "PENDING"
+
+
+async def test_a_job_that_was_submitted_just_before_a_crash_is_found(
+    tmp_path: Path, jobs: ScriptedJobs
+) -> None:
+    jobs.crash = SubmissionUnknown("the login node fell silent")
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
+        job_id = await submitted_job(cloud, jobs)
+        jobs.starts(cloud, job_id, 1).reach(5)
+        await cloud.until(job_id, "RUNNING")
+        assert len(jobs.submitted) == 1 and "--dependency=singleton" in jobs.submitted[0].options
+
+
+async def test_jobs_of_an_earlier_release_are_found_if_they_are_roots(
+    tmp_path: Path, jobs: ScriptedJobs
+) -> None:
+    async with fake_cloud(tmp_path, others=ServiceRegistry().add(BatchJobs, jobs)) as cloud:
+        job_id = await submitted_job(cloud, jobs)
+        jobs.starts(cloud, job_id, 1).reach(5)
+        await cloud.until(job_id, "RUNNING")
+        await cloud.job_call("Pause", "PauseFineTuningJobRequest", id=job_id)
+        await until(lambda: "1" in jobs.signalled)
+        earlier = {"wish": "run", "attempt": 1, "lost": 0, "lost_step": 0, "slurm_jobs": [1]}
+        jobs.becomes(1, "RUNNING", submission="")
+        jobs.adds(f"{job_id}.1", user_id=5001)
+        content = json.dumps(earlier).encode()
+        await cloud.running.store.write(lambda tx: tx.put_secret(job_id, "tuning", content))
+        await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
+        await until(lambda: jobs.all[0].state == "CANCELLED")
+        assert jobs.all[1].state == "PENDING" and len(jobs.submitted) == 1
+
+
 async def test_only_known_plain_files_come_back(tmp_path: Path) -> None:
     there, work = tmp_path / "there", tmp_path / "work"
     (there / "finetune" / "checkpoint-000010").mkdir(parents=True)
@@ -235,6 +295,49 @@ async def test_only_known_plain_files_come_back(tmp_path: Path) -> None:
     assert found == ["events.jsonl", "finetune", "finetune/checkpoint-000010"]
     await slurm_files.fetch_result(command, WORK_ROOT, work)
     assert [path.name for path in (work / "result").iterdir()] == ["weights"]
+
+
+@pytest.mark.parametrize("part", ["", "job", "job/result"])
+@pytest.mark.parametrize("how", ["link", "owner"])
+async def test_nothing_is_read_from_a_folder_that_another_user_made(
+    tmp_path: Path, part: str, how: str
+) -> None:
+    """As where root of the cluster has opened /home/shared to everybody."""
+    if how == "owner" and os.geteuid():
+        pytest.skip("only root can give a folder to another user")
+    shared, real = tmp_path / "shared", tmp_path / "real"
+    (real / "job" / "result").mkdir(parents=True)
+    (real / "job" / "events.jsonl").write_text("{}")
+    (real / "job" / "result" / "weights").write_bytes(b"secret")
+    real.rename(shared)
+    if how == "owner":
+        os.chown(shared / part, 65534, 65534)
+    else:
+        (shared / part).rename(real)
+        (shared / part).symlink_to(real)
+    command, work = partial(ScriptedJobs(shared).run, ""), tmp_path / "work"
+    work.mkdir()
+    if part != "job/result":
+        await slurm_files.read_back(command, WORK_ROOT / "job", work)
+        assert not list(work.iterdir())
+    with pytest.raises(ClusterUnreachable):
+        await slurm_files.fetch_result(command, WORK_ROOT / "job", work)
+    assert not list(work.rglob("weights"))
+
+
+@pytest.mark.parametrize("which", ["above", "itself"])
+def test_the_script_writes_into_no_folder_that_a_link_leads_to(tmp_path: Path, which: str) -> None:
+    elsewhere, work = tmp_path / "elsewhere", tmp_path / "tuning" / "job"
+    elsewhere.mkdir()
+    if which == "above":
+        work.parent.symlink_to(elsewhere)
+    else:
+        work.parent.mkdir()
+        work.symlink_to(elsewhere)
+    command = ["bash", "-s", str(tmp_path / "shown"), str(work), "1"]
+    done = subprocess.run(command, input=SCRIPT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "is a link" in done.stderr
+    assert not [path for path in elsewhere.rglob("*") if path.is_file()]
 
 
 async def test_a_large_file_comes_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

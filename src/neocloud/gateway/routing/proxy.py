@@ -33,7 +33,7 @@ from neocloud.gateway.routing.relay import (
     ResponseRelay,
     ResponseWriter,
 )
-from neocloud.gateway.routing.routes import LoadBalancer, Replica, RouteTable, Target
+from neocloud.gateway.routing.routes import Deployment, LoadBalancer, Replica, RouteTable, Target
 from neocloud.gateway.routing.traffic import Metrics, Traffic
 from neocloud.gateway.routing.upstream import ConnectionPool, ReplicaFailed
 from neocloud.gateway.settings import GatewaySettings
@@ -258,7 +258,9 @@ class Proxy:
                 )
             self._balancer.started(replica.address)
             try:
-                connection = await self._pool.acquire(replica.address, fresh=needs_new_connection)
+                connection = await self._pool.acquire(
+                    replica.address, fresh=needs_new_connection, proved_key=_key_to_prove(target.deployment)
+                )
                 data = _http_request(relay.context, target, replica, body)
                 return replica, await relay.send(connection, data)
             except ReplicaFailed as error:
@@ -332,6 +334,15 @@ def _no_replicas(target: Target) -> OpenAiError:
         state=deployment.state,
         start_seconds=deployment.start_seconds,
     )
+
+
+def _key_to_prove(deployment: Deployment) -> str:
+    """Return the key that its replicas must prove to have; "" where nothing else can answer for them."""
+    if not deployment.must_prove:
+        return ""
+    if not deployment.server_key:
+        raise ReplicaFailed("its deployment has no key yet", was_sent=False)
+    return deployment.server_key
 
 
 def _http_request(context: RequestContext, target: Target, replica: Replica, body: bytes) -> bytes:

@@ -68,6 +68,8 @@ class Deployment:
     """Dollars per million tokens of "input", "cached_input" and "output"; None: no price."""
     is_billed_hourly: bool = False
     """Billed by the hour; tokens cost nothing."""
+    must_prove: bool = False
+    """Others may run programs at the addresses of its replicas: each proves first that it has the key."""
     embeds: bool = False
     """Serves /v1/embeddings only; other deployments serve everything else."""
 
@@ -130,6 +132,7 @@ def _deployment(route: Route) -> Deployment:
         state=_value_name(DeploymentStatus.State, route.state),
         context_length=route.context_length,
         server_key=route.engine_key,
+        must_prove=route.replicas_must_prove,
         start_seconds=route.start_seconds,
         replicas=replicas,
         price=_price(route.price),

@@ -11,9 +11,13 @@ from contextlib import suppress
 
 import httptools
 
+from neocloud.core.replica_proof import ANSWER_BYTES, challenge_request, is_proof, new_challenge
+
 HIGH_WATER = 256 * 1024
 """Bytes of a response that may wait for a slow reader; beyond it, reading stops."""
 CONNECT_SECONDS = 5.0
+PROOF_SECONDS = 5.0
+"""For the proof of a model server, which may be busy."""
 MAX_IDLE = 256
 """Idle connections kept for one replica."""
 
@@ -36,6 +40,8 @@ class Connection(asyncio.Protocol):
         self.parser = httptools.HttpResponseParser(self)
         self.is_open = False
         self.is_reused = False
+        self.proved_key = ""
+        """The key that the model server has proved to have; "" where none was asked."""
         self._changed: asyncio.Future[None] | None = None
         self._reset()
 
@@ -135,6 +141,18 @@ class Connection(asyncio.Protocol):
                 self.transport.resume_reading()
         return data
 
+    async def prove(self, address: str, key: str) -> None:
+        """Ask the model server, before anything else is sent, to prove that it has the key. Raises
+        ReplicaFailed when it does not."""
+        challenge, answer = new_challenge(), b""
+        self.send(challenge_request(address, challenge))
+        status = await self.head()
+        while status == 200 and len(answer) <= ANSWER_BYTES and (data := await self.read()):
+            answer += data
+        if not self.may_be_reused or not is_proof(answer, key, challenge, address):
+            raise ReplicaFailed("it did not prove that it has the deployment's key", was_sent=False)
+        self.proved_key = key
+
     def abort(self) -> None:
         """Close the connection immediately, so that the model server stops computing."""
         self.is_open = False
@@ -158,11 +176,15 @@ class ConnectionPool:
     def __init__(self) -> None:
         self._idle: defaultdict[str, deque[Connection]] = defaultdict(deque)
 
-    async def acquire(self, address: str, *, fresh: bool = False) -> Connection:
+    async def acquire(self, address: str, *, fresh: bool = False, proved_key: str = "") -> Connection:
+        """Return a connection; with `proved_key`, one whose model server has proved to have that key. Raises
+        ReplicaFailed."""
         idle = self._idle[address]
         while idle and not fresh:
             connection = idle.pop()
-            if connection.is_open and not connection.transport.is_closing():
+            if connection.proved_key != proved_key:
+                connection.abort()
+            elif connection.is_open and not connection.transport.is_closing():
                 connection.is_reused = True
                 return connection
         host, _, port = address.rpartition(":")
@@ -172,7 +194,21 @@ class ConnectionPool:
                 _, connection = await opening
         except OSError as error:  # TimeoutError is one
             raise ReplicaFailed(f"no connection: {error or 'timed out'}", was_sent=False) from error
+        if proved_key:
+            await self._prove(connection, address, proved_key)
         return connection
+
+    @staticmethod
+    async def _prove(connection: Connection, address: str, key: str) -> None:
+        try:
+            async with asyncio.timeout(PROOF_SECONDS):
+                await connection.prove(address, key)
+        except (TimeoutError, ReplicaFailed) as error:
+            connection.abort()
+            raise ReplicaFailed(str(error) or "no answer to the challenge", was_sent=False) from error
+        except BaseException:
+            connection.abort()
+            raise
 
     def release(self, address: str, connection: Connection) -> None:
         idle = self._idle[address]

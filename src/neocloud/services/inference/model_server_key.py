@@ -3,8 +3,11 @@
 vLLM itself asks for its key below /v1 only: without this, whoever reaches the port could tokenize, render
 prompts, read metrics or put the engine to sleep. The source is handed to the engine beside the key, so it
 needs nothing but the standard library, and any version of the image runs it.
+
+It also proves that it has the key, to who asks with a challenge: see `core/replica_proof.py`.
 """
 
+import hashlib
 import hmac
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -14,6 +17,9 @@ MODULE = "neocloud_engine_key"
 """Under this name the engine imports this file."""
 OPEN_PATHS = frozenset(("/health", "/ping"))
 """They say whether the engine is well, and nothing else."""
+PROOF_PATH, CHALLENGE_HEADER = "/neocloud/proof", b"x-neocloud-challenge"
+CHALLENGE_BYTES = 64
+_PROOF_CONTEXT = "neocloud replica proof"
 _REFUSAL = b'{"error": {"message": "The engine asks for its key.", "type": "authentication_error"}}'
 
 Scope = MutableMapping[str, Any]
@@ -29,10 +35,13 @@ class RequireKey:
         if not key:
             raise RuntimeError("VLLM_API_KEY is not set: an engine without a key would answer anybody.")
         self._app = app
+        self._key = key.encode()
         self._expected = f"Bearer {key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope.get("path") in OPEN_PATHS or self._has_key(scope):
+        if scope["type"] == "http" and scope.get("path") == PROOF_PATH:
+            await self._prove(scope, send)
+        elif scope["type"] == "lifespan" or scope.get("path") in OPEN_PATHS or self._has_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
@@ -41,6 +50,18 @@ class RequireKey:
             headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": _REFUSAL})
+
+    async def _prove(self, scope: Scope, send: Send) -> None:
+        """Answer with a digest of the challenge and of the address at which the connection came in."""
+        given = [value for name, value in scope.get("headers", ()) if name == CHALLENGE_HEADER]
+        server = scope.get("server")
+        status, body = 400, b""
+        if len(given) == 1 and len(given[0]) == CHALLENGE_BYTES and given[0].isalnum() and server:
+            text = "\n".join((_PROOF_CONTEXT, given[0].decode("ascii"), f"{server[0]}:{server[1]}"))
+            status, body = 200, hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest().encode()
+        headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     def _has_key(self, scope: Scope) -> bool:
         given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]

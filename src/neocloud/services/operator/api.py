@@ -213,7 +213,8 @@ async def _jobs_on(
         logger.warning("Slurm jobs on %s cannot be listed: %s", cluster_id, error, exc_info=True)
         why = str(error) or f"Slurm did not answer within {LISTING_SECONDS:g} s."
         return [], f"Slurm jobs on {cluster_id} cannot be listed: {why}"
-    return [(cluster_id, job.id) for job in jobs if job.name.startswith(names) and not job.has_ended], ""
+    own = [job for job in jobs if job.is_of_control_plane and job.name.startswith(names)]
+    return [(cluster_id, job.id) for job in own if not job.has_ended], ""
 
 
 def _folders(home: Path, ids: Collection[str]) -> Iterator[Path]:

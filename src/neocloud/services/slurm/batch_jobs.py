@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.job_output import OutputRefused, Piece, read_output
 from neocloud.services.slurm.slurm_records import SlurmJob
 from neocloud.services.slurm.slurmrestd import SlurmApi
 from neocloud.services.slurm.types import (
+    CONTROL_PLANE_USER,
+    CONTROL_PLANE_USER_ID,
     DEFAULT_WORKING_DIRECTORY,
     BatchJob,
     ClusterUnreachable,
@@ -27,6 +30,9 @@ TAIL_BYTES = 256 * 1024
 """Most bytes of a file that `tail` returns, however long its lines are."""
 MAX_REPLY_BYTES = 2000
 """Length of the end of sbatch's output that is read or shown."""
+
+SUBMISSION_PREFIX = "neocloud:"
+"""The comment of a job that a service submitted starts with it; its token follows."""
 
 _SUBMIT = """
 variables=()
@@ -90,6 +96,8 @@ class ClusterJobs:
             options.append(f"--chdir={job.working_directory}")
         if job.name:
             options.append(f"--job-name={job.name}")
+        if job.submission:
+            options.append(f"--comment={SUBMISSION_PREFIX}{job.submission}")
         command = sbatch_command([*options, *job.options], job.arguments, job.file_name)
         stdin = sbatch_input(job.environment, job.script)
         try:
@@ -134,14 +142,23 @@ class ClusterJobs:
     async def cancel(self, cluster_id: str, job_id: int) -> None:
         async with self._access.ready_api(cluster_id) as slurm:
             job = await slurm.job(job_id)
-            if job is not None and not job.has_ended:
+            if job is not None and not job.has_ended and job.user_id == CONTROL_PLANE_USER_ID:
                 await slurm.cancel_job(job_id)
 
-    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
-        script = 'tail -n "$1" -- "$2" | tail -c "$3"'
-        command = ["/bin/sh", "-c", script, "tail", str(lines), path, str(TAIL_BYTES)]
-        result = await self.run(cluster_id, command)
-        return result.stdout.decode(errors="replace")
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
+        job = await self.find(cluster_id, job_id)
+        if job is None or job.user != CONTROL_PLANE_USER:
+            return ""
+        try:
+            piece = await read_output(self, cluster_id, job, -TAIL_BYTES, TAIL_BYTES)
+        except OutputRefused:
+            return ""
+        return "" if piece is None else _last_lines(piece.data, lines)
+
+    async def output(self, cluster_id: str, job: SlurmJob, offset: int, most_bytes: int) -> Piece | None:
+        """Return a piece of what a job printed, read as its user; None while there is no file. A negative
+        offset counts from the end. Raises OutputRefused, and ClusterUnreachable."""
+        return await read_output(self, cluster_id, job, offset, most_bytes)
 
     async def run(
         self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = MAX_OUTPUT_BYTES
@@ -213,8 +230,13 @@ def job_id_in(output: bytes) -> int:
     return int(found[1])
 
 
+def _last_lines(data: bytes, lines: int) -> str:
+    return "".join(data.decode(errors="replace").splitlines(keepends=True)[-max(1, lines) :])
+
+
 def _batch_job(job: SlurmJob, addresses: Mapping[str, str]) -> BatchJob:
     node = job.nodes[0] if job.nodes else ""
+    is_marked = job.comment.startswith(SUBMISSION_PREFIX)
     return BatchJob(
         id=job.id,
         name=job.name,
@@ -225,5 +247,6 @@ def _batch_job(job: SlurmJob, addresses: Mapping[str, str]) -> BatchJob:
         address="" if job.has_ended else addresses.get(node, ""),
         started_at=job.started_at,
         exit_code=job.exit_code,
-        output_path=job.output_path,
+        user_id=job.user_id,
+        submission=job.comment.removeprefix(SUBMISSION_PREFIX) if is_marked else "",
     )

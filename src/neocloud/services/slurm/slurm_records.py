@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neocloud.services.slurm.public import Reservation
+from neocloud.services.slurm.types import UNKNOWN_USER_ID
 
 Json = Mapping[str, Any]
 """An object of slurmrestd's JSON."""
@@ -90,6 +91,9 @@ class SlurmJob:
     partition: str
     is_configuring: bool = False
     """It has its nodes, and waits for those that are being powered up."""
+    user_id: int = UNKNOWN_USER_ID
+    """Unknown of a job in the accounting database, which has the name alone."""
+    comment: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -131,6 +135,8 @@ def job_of(row: Json) -> SlurmJob:
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
         is_configuring="CONFIGURING" in (row.get("job_state") or ()),
+        user_id=_user_id(row.get("user_id")),
+        comment=row.get("comment") or "",
     )
 
 
@@ -157,6 +163,15 @@ def finished_job_of(row: Json) -> SlurmJob:
 
 def _expanded_path(row: Json) -> str:
     return row.get("stdout_expanded") or row.get("standard_output") or ""
+
+
+def _user_id(value: Json | int | None) -> int:
+    """Return the number of a user; unknown for anything but a number, since 0 is root's."""
+    if isinstance(value, Mapping):
+        value = value["number"] if value.get("set") is True else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return UNKNOWN_USER_ID
+    return value
 
 
 def _node_names(nodes: object) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 interfaces for other services: batch jobs on clusters, and files for them. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -127,6 +128,10 @@ def models_folder(home: Path, cluster_id: str) -> Path:
     return home / "models" / cluster_id
 
 
+CONTROL_PLANE_USER, CONTROL_PLANE_USER_ID = "root", 0
+"""The Linux user as whom the control plane submits jobs: root of the cluster."""
+UNKNOWN_USER_ID = -1
+
 DEFAULT_WORKING_DIRECTORY = "/home/shared"
 """Where a job runs that neither its script nor its submission gives a working directory."""
 
@@ -147,6 +152,8 @@ class NewJob:
     """Empty: what the script's #SBATCH lines say, else `DEFAULT_WORKING_DIRECTORY`."""
     file_name: str = "job"
     """Name of the script's file on the login node, without a folder."""
+    submission: str = ""
+    """The token by which a service finds the job again (`Submission`)."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,61 @@ class BatchJob:
     """Address of the node's pod, while the job runs."""
     started_at: datetime | None = None
     exit_code: int = 0
-    output_path: str = ""
+    user_id: int = UNKNOWN_USER_ID
+    submission: str = ""
+    """The token in its comment, which any user may copy; "" without one."""
+
+    @property
+    def is_of_control_plane(self) -> bool:
+        """Whether root of the cluster submitted it, as the control plane does."""
+        return self.user_id == CONTROL_PLANE_USER_ID
+
+
+@dataclass(frozen=True)
+class Submission:
+    """How a service finds again the job that it submitted.
+
+    The name, comment and output path of a job are free text: every user of a cluster may give a job those of
+    another. So a service stores a submission with a new token, submits the job with the token, and then
+    stores the job's number. The job is one of the user as whom the control plane submits that has the token,
+    and the number once it is stored. After a crash in between, it is found by its token; where another was
+    submitted all the same, the later job is a repeat, to be cancelled (rfd 0072).
+    """
+
+    token: str
+    """Empty for a job that an earlier release submitted."""
+    job_id: int = 0
+    """0 until it is known."""
+
+    @classmethod
+    def new(cls) -> "Submission":
+        return cls(secrets.token_urlsafe(18))
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    job: BatchJob | None
+    """None: Slurm has forgotten it, or never got it."""
+    repeats: Sequence[BatchJob] = ()
+    """Further jobs with its token that have not ended."""
+
+
+def find_submitted(submission: Submission, jobs: Iterable[BatchJob]) -> FoundJob:
+    """Return the job of a submission among the jobs of its cluster."""
+    same = [job for job in jobs if job.is_of_control_plane and job.submission == submission.token]
+    if submission.job_id:
+        job = next((each for each in same if each.id == submission.job_id), None)
+    else:
+        job = min(same, key=lambda each: each.id, default=None) if submission.token else None
+    rest = same if submission.token else []
+    return FoundJob(job, [each for each in rest if each is not job and not each.has_ended])
+
+
+def jobs_without_token(jobs: Iterable[BatchJob], belongs: Callable[[BatchJob], bool]) -> list[BatchJob]:
+    """Return the jobs of the control plane that were submitted without a token, newest last; an earlier
+    release found them by their names alone."""
+    found = [job for job in jobs if job.is_of_control_plane and not job.submission and belongs(job)]
+    return sorted(found, key=lambda job: job.id)
 
 
 @dataclass(frozen=True)
@@ -196,11 +257,12 @@ class BatchJobs(Protocol):
         ...
 
     async def cancel(self, cluster_id: str, job_id: int) -> None:
-        """Cancel a job; do nothing if it has ended or Slurm has forgotten it."""
+        """Cancel a job of the control plane; do nothing if it has ended, Slurm has forgotten it, or it is
+        another user's."""
         ...
 
-    async def tail(self, cluster_id: str, path: str, lines: int) -> str:
-        """Return the last lines of a file on the shared root; "" if there is none."""
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
+        """Return the last lines that a job of the control plane printed; "" if there are none."""
         ...
 
     async def run(

@@ -97,7 +97,9 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
         error = FineTuningJobStatus.FromString(row.status).error.code
         if row.state == State.FAILED and error in OUTPUT_REASONS:  # it is trained already
             return _change(tx, call, row, replace(runtime, desired=Desired.RUN), State.QUEUED)
-        fresh = RuntimeState(attempt=runtime.attempt + 1, saved_step=runtime.saved_step)
+        fresh = RuntimeState(
+            attempt=runtime.attempt + 1, saved_step=runtime.saved_step, submissions=runtime.submissions
+        )
         return _change(tx, call, row, fresh, State.QUEUED)
 
     return Write(work)

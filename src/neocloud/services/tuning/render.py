@@ -96,7 +96,10 @@ SCRIPT = r"""#!/bin/bash
 # $1 is the job's read-only folder, $2 its folder on the shared root, $3 the number of the attempt.
 set -euo pipefail
 source=$1 work=$2 attempt=$3
-mkdir -p "$work"
+for folder in "${work%/*}" "$work"; do # what another user laid there would lead the copies elsewhere
+    mkdir -p "$folder"
+    [[ ! -L $folder && -O $folder ]] || { echo "$folder is a link, or not root's" >&2; exit 1; }
+done
 for file in "$source"/*_file.jsonl; do
     name=${file##*/}
     [[ -e $work/$name ]] || { cp "$file" "$work/.$name" && mv "$work/.$name" "$work/$name"; }
@@ -131,6 +134,7 @@ def batch_job(job_id: str, attempt: int, nodes: int, shape: Preset) -> NewJob:
         "--mem=0",
         f"--constraint={MODELS_FEATURE}",
         "--requeue",
+        "--dependency=singleton",  # a repeat after a crash never writes to the same checkpoints
         "--open-mode=append",
         "--output=/home/shared/%x-%j.log",
     ]
@@ -141,6 +145,7 @@ def batch_job(job_id: str, attempt: int, nodes: int, shape: Preset) -> NewJob:
 
 
 def attempt_of(job_id: str, job: BatchJob) -> int | None:
-    """Return the attempt that a batch job belongs to; None for another job's."""
+    """Return the attempt that a batch job's name says; None for another job's. Any user may choose a name, so
+    this is for jobs of root that an earlier release submitted."""
     owner, _, number = job.name.rpartition(".")
     return int(number) if owner == job_id and number.isdigit() else None

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.tuning.v1 import FineTuningJobStatus
+from neocloud.services.slurm.types import Submission
 
 StateEnum = FineTuningJobStatus.State
 
@@ -84,7 +85,7 @@ def result_file_id(job_id: str, name: str) -> str:
 
 _SECRET_NAME = "tuning"
 _DESIRED, _ATTEMPT, _LOST, _LOST_STEP, _SLURM_JOBS = "wish", "attempt", "lost", "lost_step", "slurm_jobs"
-_SAVED_STEP = "saved_step"
+_SAVED_STEP, _SUBMISSIONS = "saved_step", "submissions"
 
 
 class Desired(StrEnum):
@@ -104,10 +105,19 @@ class RuntimeState:
     """How many attempts in a row ended without an outcome and without progress."""
     lost_step: int = 0
     """The step that the last of these reached."""
-    slurm_jobs: tuple[int, ...] = ()
-    """The Slurm jobs of this attempt, in order."""
+    submissions: tuple[tuple[int, Submission], ...] | None = None
+    """The Slurm jobs that may not have ended, each with its attempt. None: nothing was submitted, or by an
+    earlier release alone."""
+    earlier_slurm_jobs: tuple[int, ...] = ()
+    """The numbers that an earlier release stored of this attempt's Slurm jobs."""
     saved_step: int = 0
     """The step of the last checkpoint that was written to a bucket."""
+
+    @property
+    def submission(self) -> Submission | None:
+        """The newest one of this attempt."""
+        found = [each for attempt, each in self.submissions or () if attempt == self.attempt]
+        return found[-1] if found else None
 
 
 def read_runtime_state(tx: Transaction, job_id: str) -> RuntimeState:
@@ -120,9 +130,16 @@ def read_runtime_state(tx: Transaction, job_id: str) -> RuntimeState:
         attempt=content[_ATTEMPT],
         lost=content[_LOST],
         lost_step=content[_LOST_STEP],
-        slurm_jobs=tuple(content[_SLURM_JOBS]),
+        submissions=_submissions(content.get(_SUBMISSIONS)),
+        earlier_slurm_jobs=tuple(content.get(_SLURM_JOBS, ())),
         saved_step=content.get(_SAVED_STEP, 0),
     )
+
+
+def _submissions(rows: list[tuple[int, str, int]] | None) -> tuple[tuple[int, Submission], ...] | None:
+    if rows is None:
+        return None
+    return tuple((attempt, Submission(token, number)) for attempt, token, number in rows)
 
 
 def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> None:
@@ -131,9 +148,11 @@ def write_runtime_state(tx: Transaction, job_id: str, state: RuntimeState) -> No
         _ATTEMPT: state.attempt,
         _LOST: state.lost,
         _LOST_STEP: state.lost_step,
-        _SLURM_JOBS: state.slurm_jobs,
+        _SLURM_JOBS: state.earlier_slurm_jobs,
         _SAVED_STEP: state.saved_step,
     }
+    if state.submissions is not None:
+        content[_SUBMISSIONS] = [[attempt, each.token, each.job_id] for attempt, each in state.submissions]
     tx.put_secret(job_id, _SECRET_NAME, json.dumps(content).encode())
 
 

@@ -74,6 +74,7 @@ def _route(tx: Transaction, deployment: Deployment, models: Mapping[str, Model],
         engine_key=key.decode() if key else "",
         start_seconds=status.start_seconds,
         task=spec.task,
+        replicas_must_prove=bool(spec.slurm_cluster_id),
     )
     _set_terms(route, spec, terms(called_name(base.metadata.name, spec)))
     _add_models(route, deployment, base, models)

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import httpx
 
+from neocloud.services.inference.reconcile.proven_transport import ProvenTransport
+
 SHORT_SECONDS = 10.0
 LONG_SECONDS = 120.0
 """Loading reads a disk; the first answer of a kind compiles."""
@@ -43,12 +45,23 @@ class ModelServerClient(Protocol):
         first answer."""
         ...
 
+    def proving(self) -> "ModelServerClient":
+        """Return a client that sends nothing, the key least of all, before the model server has proved on the
+        same connection that it has the key."""
+        ...
+
 
 class HttpModelServerClient:
     reads_files = True
 
-    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, transport: httpx.AsyncBaseTransport | None = None, *, must_prove: bool = False
+    ) -> None:
         self._transport = transport
+        self._must_prove = must_prove
+
+    def proving(self) -> "HttpModelServerClient":
+        return HttpModelServerClient(self._transport, must_prove=True)
 
     async def names(self, address: str, key: str) -> frozenset[str]:
         answer = await self._call("GET", address, key, "/v1/models", None, SHORT_SECONDS)
@@ -84,8 +97,9 @@ class HttpModelServerClient:
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"}
         try:
+            transport = ProvenTransport(key) if self._must_prove else self._transport
             async with httpx.AsyncClient(
-                timeout=seconds, transport=self._transport, trust_env=False, verify=_NO_TLS
+                timeout=seconds, transport=transport, trust_env=False, verify=_NO_TLS
             ) as client:
                 answer = await client.request(verb, f"http://{address}{path}", json=body, headers=headers)
         except httpx.HTTPError as error:

@@ -113,6 +113,10 @@ class Replicas:
     def _backend(self, scope: Scope) -> ReplicaBackend:
         return self._backends.of(scope.spec)
 
+    def _client_of(self, scope: Scope) -> ModelServerClient:
+        """Others run programs on the nodes of a cluster; a pod's address is the pod's alone."""
+        return self._client.proving() if scope.spec.slurm_cluster_id else self._client
+
     async def _record_ending(self, scope: Scope, replica: ReplicaStatus) -> None:
         backend, record = self._backend(scope), scope.record(replica.name)
         ending = explain(replica.message, await backend.log(scope.id, replica.name, LOG_LINES))
@@ -137,7 +141,9 @@ class Replicas:
         try:
             if not was_ready:
                 key = scope.server_key.decode()
-                await self._client.warm_up(replica.address, key, scope.served_name, embeds=embeds(scope.spec))
+                await self._client_of(scope).warm_up(
+                    replica.address, key, scope.served_name, embeds=embeds(scope.spec)
+                )
             await self._update_adapters(scope, replica.address, record)
         except ModelServerUnreachable:
             record.state = Replica.UNHEALTHY if was_ready else Replica.LOADING
@@ -155,7 +161,7 @@ class Replicas:
         if sorted(paths) == list(record.adapters) and record.state == Replica.READY:
             return
         key = scope.server_key.decode()
-        loaded, errors = await sync_adapters(self._client, address, key, scope.served_name, paths)
+        loaded, errors = await sync_adapters(self._client_of(scope), address, key, scope.served_name, paths)
         _set_adapters(record, loaded)
         record.message = errors
 

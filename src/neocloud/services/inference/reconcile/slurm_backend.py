@@ -1,12 +1,15 @@
 """A ReplicaBackend: replicas as batch jobs of a Slurm cluster, on the same nodes as training.
 
-Slurm is the only record of jobs: the job of a replica is found by its name. A job that Slurm requeues because
-its node was lost is the same replica at another address. A job that has ended is reported once.
+Slurm is the only record of jobs: the job of a replica is found by the number and token that were stored
+when it was submitted, never by its name. A job that Slurm requeues because its node was lost is the same
+replica at another address. A job that has ended is reported once. Other users run programs on the same
+nodes, so nothing is sent to a replica before it has proved that it has the deployment's key.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -16,6 +19,7 @@ from neocloud.core.store.protocol import Store
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.inference.public import ModelFolders, WeightsGone
+from neocloud.services.inference.reconcile.proven_transport import ProvenTransport
 from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
@@ -24,15 +28,21 @@ from neocloud.services.inference.reconcile.slurm_job import (
     port_of,
     replica_job,
 )
+from neocloud.services.inference.reconcile.slurm_submissions import ReplicaSubmissions
 from neocloud.services.inference.reconcile.staging import JobFiles
 from neocloud.services.inference.render import server_arguments, server_variables
 from neocloud.services.inference.types import DeploymentReason
 from neocloud.services.slurm.types import (
     MODELS_MOUNT_PATH,
+    BatchJob,
     BatchJobs,
     ClusterUnreachable,
+    FoundJob,
     JobRefused,
     NewJob,
+    Submission,
+    find_submitted,
+    jobs_without_token,
     models_folder,
 )
 
@@ -40,7 +50,7 @@ PROBE_SECONDS = 5.0
 _INTENDED_ENDINGS = frozenset({"CANCELLED"})
 """A user or the backend ended the job: its model server has not failed."""
 
-Probe = Callable[[str], Awaitable[bool]]
+Probe = Callable[[str, str], Awaitable[bool]]
 
 
 class SlurmBackend:
@@ -53,10 +63,11 @@ class SlurmBackend:
         probe: Probe | None = None,
         media_domains: tuple[str, ...] = (),
     ) -> None:
-        """`probe` returns whether the model server at an address is healthy."""
+        """`probe` returns whether the model server at an address has a key, and is healthy."""
         self._media_domains = media_domains
         self._jobs = jobs
         self._store = store
+        self._submissions = ReplicaSubmissions(store)
         self._folders = folders
         self._home = home
         self._probe = probe or is_healthy
@@ -90,7 +101,7 @@ class SlurmBackend:
         for name in names:
             if name not in newest or newest[name].job.has_ended:
                 async with _translated_errors(scope):
-                    await self._jobs.submit(scope.spec.slurm_cluster_id, self._new_job(scope, name, block))
+                    await self._submit(scope, name, self._new_job(scope, name, block))
 
     async def stop(self, scope: Scope, names: Sequence[str]) -> None:
         if await self._has_cluster(scope):
@@ -101,10 +112,9 @@ class SlurmBackend:
         row = await self._store.read(lambda tx: tx.get(deployment_id))
         cluster_id = DeploymentSpec.FromString(row.spec).slurm_cluster_id if row is not None else ""
         try:
-            newest = await self._newest_of(deployment_id, cluster_id)
-            if name not in newest:
-                return ""
-            return await self._jobs.tail(cluster_id, newest[name].job.output_path, lines)
+            found = await self._found(deployment_id, cluster_id)
+            job = found[name].job if name in found else None
+            return await self._jobs.tail(cluster_id, job.id, lines) if job is not None else ""
         except (ClusterUnreachable, JobRefused):
             return ""
 
@@ -130,7 +140,7 @@ class SlurmBackend:
         return ReplicaStatus(
             name=each.replica,
             is_running=is_running,
-            is_healthy=bool(address) and await self._probe(address),
+            is_healthy=bool(address) and await self._probe(address, scope.server_key.decode()),
             has_ended=job.has_ended,
             is_outdated=self._is_outdated(scope, each, block),
             address=address,
@@ -160,9 +170,38 @@ class SlurmBackend:
             return await self._newest_of(scope.id, scope.spec.slurm_cluster_id)
 
     async def _newest_of(self, deployment_id: str, cluster_id: str) -> dict[str, ReplicaJob]:
-        """Return the newest job of each replica."""
-        jobs = [replica_job(deployment_id, job) for job in await self._jobs.jobs(cluster_id)]
-        return {each.replica: each for each in jobs if each is not None}
+        """Return the job of each replica that Slurm knows. Store the numbers of those that were submitted
+        just before a crash, and cancel repeats."""
+        found = await self._found(deployment_id, cluster_id)
+        submissions = await self._submissions.read(deployment_id) or {}
+        numbered = {
+            name: replace(submissions.get(name, Submission("")), job_id=each.job.id)
+            for name, each in found.items()
+            if each.job is not None and each.job.id != submissions.get(name, Submission("")).job_id
+        }
+        if numbered:
+            await self._submissions.keep(deployment_id, numbered)
+        for repeat in (job for each in found.values() for job in each.repeats):
+            await self._jobs.cancel(cluster_id, repeat.id)
+        return {name: ReplicaJob(name, each.job) for name, each in found.items() if each.job is not None}
+
+    async def _found(self, deployment_id: str, cluster_id: str) -> dict[str, FoundJob]:
+        jobs = await self._jobs.jobs(cluster_id)
+        submissions = await self._submissions.read(deployment_id)
+        if submissions is not None:
+            return {name: find_submitted(submission, jobs) for name, submission in submissions.items()}
+        return _of_earlier_release(deployment_id, jobs)
+
+    async def _submit(self, scope: Scope, name: str, job: NewJob) -> None:
+        """Submit a job whose token is stored first. One whose number is not known yet, after a crash, has not
+        reached Slurm: its token is used again, so that it is recognized if it comes late."""
+        submission = (await self._submissions.read(scope.id) or {}).get(name)
+        if submission is None or submission.job_id:
+            submission = Submission.new()
+            await self._submissions.keep(scope.id, {name: submission})
+        job = replace(job, submission=submission.token)
+        number = await self._jobs.submit(scope.spec.slurm_cluster_id, job)
+        await self._submissions.keep(scope.id, {name: replace(submission, job_id=number)})
 
     async def _end(self, scope: Scope, jobs: Sequence[ReplicaJob]) -> None:
         """Cancel jobs. Raises RetryLater until they have ended, since their ports are not free before."""
@@ -192,6 +231,13 @@ class SlurmBackend:
                 f"Cluster {row.name} is on a subnet, whose nodes accept only SSH connections."
                 " Deploy on a cluster with a network of its own, or as pods.",
             )
+
+
+def _of_earlier_release(deployment_id: str, jobs: Sequence[BatchJob]) -> dict[str, FoundJob]:
+    """Return the jobs of root that are named as an earlier release named them, the newest of each replica."""
+    named = {job.id: replica_job(deployment_id, job) for job in jobs}
+    own = jobs_without_token(jobs, lambda job: named[job.id] is not None)
+    return {each.replica: FoundJob(each.job) for job in own if (each := named[job.id]) is not None}
 
 
 def _is_reported(scope: Scope, each: ReplicaJob) -> bool:
@@ -230,9 +276,11 @@ async def _translated_errors(scope: Scope) -> AsyncIterator[None]:
         raise Failed(DeploymentReason.JOB_REFUSED, f"Slurm refused the job: {error}.{hint}") from error
 
 
-async def is_healthy(address: str) -> bool:
+async def is_healthy(address: str, key: str) -> bool:
+    """Return whether the model server proves that it has the key, and says that it is well."""
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=PROBE_SECONDS) as client:
+        transport = ProvenTransport(key)
+        async with httpx.AsyncClient(trust_env=False, timeout=PROBE_SECONDS, transport=transport) as client:
             return (await client.get(f"http://{address}/health")).is_success
     except httpx.HTTPError:
         return False

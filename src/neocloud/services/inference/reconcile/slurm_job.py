@@ -107,7 +107,8 @@ def new_job(
 
 
 def replica_job(deployment_id: str, job: BatchJob) -> ReplicaJob | None:
-    """Return the job as a replica of this deployment; None if it is another job."""
+    """Return the job as the replica of this deployment that its name says; None if it says another. Any user
+    may choose a name, so this is for jobs of root that an earlier release submitted."""
     owner, _, rest = job.name.partition(".")
     replica = rest.partition(".")[0]
     number = replica.removeprefix(REPLICA_PREFIX)

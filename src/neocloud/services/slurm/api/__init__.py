@@ -2,8 +2,6 @@
 and cancel jobs, read their output.
 """
 
-import re
-
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
 from neocloud.messages.neocloud.slurm import v1 as messages
@@ -29,12 +27,12 @@ from neocloud.services.slurm.api import check
 from neocloud.services.slurm.api.diagnose import diagnose_job
 from neocloud.services.slurm.api.gpu_report import add_use_and_events
 from neocloud.services.slurm.batch_jobs import (
-    CHECK_LOGIN_NODE,
     ClusterJobs,
     EnvironmentRefused,
     UnexpectedReply,
     find_job,
 )
+from neocloud.services.slurm.job_output import OutputRefused
 from neocloud.services.slurm.slurm_records import SlurmJob
 from neocloud.services.slurm.types import JobRefused, NewJob
 
@@ -42,16 +40,8 @@ LOG_CHUNK_BYTES = 256 * 1024
 SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
 """What a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and the
 escapes that it has in JSON."""
-NO_SUCH_FILE = 66
-_LOG_POSITION = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18})")
-
-_READ_LOG = """
-[ -f "$1" ] || exit 66
-size=$(stat -Lc %s -- "$1"); offset=$2
-[ "$offset" -ge 0 ] || offset=$((size + offset)); [ "$offset" -ge 0 ] || offset=0
-echo "$size $offset"
-tail -c "+$((offset + 1))" -- "$1" | head -c "$3"
-"""
+READ_LOG = "slurm.jobs.readLog"
+"""What a job prints may have keys in it: `viewer`, which sees no secrets, does not have this permission."""
 
 
 async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:
@@ -123,27 +113,22 @@ async def read_log(call: Call, request: ReadJobLogRequest) -> ReadJobLogResponse
     jobs = _jobs(call)
     with api_errors(request.cluster_id):
         job = await _find(jobs, request.cluster_id, request.job_id)
-        arguments = [job.output_path, str(request.offset), str(LOG_CHUNK_BYTES)]
-        result = await jobs.run(request.cluster_id, ["/bin/sh", "-c", _READ_LOG, "log", *arguments])
-    if result.exit_code == NO_SUCH_FILE:
-        if job.has_ended:
-            raise contract.bad_state(
-                request.cluster_id,
-                f"Job {job.id} ({job.state}) left no output at {job.output_path or 'any path'}. "
-                "Files under /tmp stay on the node that wrote them; use a path on the shared root.",
-            )
-        return ReadJobLogResponse(next_offset=max(request.offset, 0))
-    header, _, data = result.stdout.partition(b"\n")
-    position = _LOG_POSITION.fullmatch(header)
-    if position is None or len(data) > LOG_CHUNK_BYTES:
+        try:
+            piece = await jobs.output(request.cluster_id, job, request.offset, LOG_CHUNK_BYTES)
+        except OutputRefused as error:
+            text = f"The output of job {job.id} at {job.output_path} is not read: {error}."
+            raise contract.bad_state(request.cluster_id, text) from error
+    if piece is not None:
+        next_offset = piece.offset + len(piece.data)
+        is_complete = job.has_ended and next_offset >= piece.size
+        return ReadJobLogResponse(data=piece.data, next_offset=next_offset, is_complete=is_complete)
+    if job.has_ended:
         raise contract.bad_state(
-            request.cluster_id, f"The login node did not read the output of job {job.id}. {CHECK_LOGIN_NODE}"
+            request.cluster_id,
+            f"Job {job.id} ({job.state}) left no output at {job.output_path or 'any path'}. "
+            "Files under /tmp stay on the node that wrote them; use a path on the shared root.",
         )
-    size, offset = int(position[1]), int(position[2])
-    next_offset = offset + len(data)
-    return ReadJobLogResponse(
-        data=data, next_offset=next_offset, is_complete=job.has_ended and next_offset >= size
-    )
+    return ReadJobLogResponse(next_offset=max(request.offset, 0))
 
 
 def _jobs(call: Call) -> ClusterJobs:
@@ -236,5 +221,5 @@ METHODS = (
         has_outside_effects=True,
         is_ending=True,
     ),
-    Method(f"{_JOBS}/ReadLog", read_log, "slurm.jobs.get", _cluster_id),
+    Method(f"{_JOBS}/ReadLog", read_log, READ_LOG, _cluster_id),
 )

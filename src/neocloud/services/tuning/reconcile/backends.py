@@ -18,7 +18,16 @@ from neocloud.engines.calls import engine_call
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
-from neocloud.services.slurm.types import BatchJob, BatchJobs, ClusterUnreachable, JobRefused, models_folder
+from neocloud.services.slurm.types import (
+    BatchJob,
+    BatchJobs,
+    ClusterUnreachable,
+    JobRefused,
+    Submission,
+    find_submitted,
+    jobs_without_token,
+    models_folder,
+)
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.scope import (
     Scope,
@@ -36,7 +45,7 @@ from neocloud.services.tuning.render import (
     render,
     work_path,
 )
-from neocloud.services.tuning.types import Reason, namespace
+from neocloud.services.tuning.types import Reason, RuntimeState, namespace
 from neocloud.services.tuning.work_folder import Stopped, Success, WorkFolder
 
 IMAGE = "jail"
@@ -116,7 +125,8 @@ class SlurmBackend:
     async def ensure(self, scope: Scope, base: Model) -> None:
         async with self._connect(scope) as cluster:
             current = await self._current(cluster, scope)
-            has_begun = current.state != "PENDING" if current else bool(scope.runtime.slurm_jobs)
+            submission = scope.runtime.submission
+            has_begun = current.state != "PENDING" if current else submission is not None
             if has_begun:
                 await self._read_back(cluster, scope)
             if isinstance(scope.outcome, Stopped):
@@ -125,7 +135,7 @@ class SlurmBackend:
                 await slurm_files.fetch_result(cluster.run, work_path(scope.job_id), scope.folder.path)
             if scope.outcome:
                 return
-            if current is None and not scope.runtime.slurm_jobs:
+            if current is None and (submission is None or not submission.job_id):
                 await self._submit(cluster, scope, base)
             await self._wait(scope, current)
 
@@ -138,7 +148,7 @@ class SlurmBackend:
                 else:  # it has nothing to save, or is just ending
                     await cluster.jobs.cancel(cluster.id, current.id)
                 raise RetryLater("its step and a checkpoint are being finished", delay_seconds=RETRY_SECONDS)
-            if scope.runtime.slurm_jobs:
+            if scope.runtime.submission is not None:
                 await self._read_back(cluster, scope)
 
     async def remove(self, scope: Scope) -> None:
@@ -165,8 +175,26 @@ class SlurmBackend:
         return current[-1] if current else None
 
     async def _jobs(self, cluster: "_Cluster", scope: Scope) -> list[tuple[int, BatchJob]]:
-        found = [(attempt_of(scope.job_id, job), job) for job in await cluster.jobs.jobs(cluster.id)]
-        return [(attempt, job) for attempt, job in found if attempt is not None]
+        """Return the jobs that this job has submitted and that Slurm knows, with their attempts. Store the
+        numbers of those that were submitted just before a crash, and cancel repeats."""
+        jobs = await cluster.jobs.jobs(cluster.id)
+        submissions = scope.runtime.submissions
+        if submissions is None:
+            submissions = _of_earlier_release(scope, jobs)
+        found = [(attempt, each, find_submitted(each, jobs)) for attempt, each in submissions]
+        for repeat in (job for _, _, each in found for job in each.repeats):
+            await cluster.jobs.cancel(cluster.id, repeat.id)
+        numbered = tuple(
+            (attempt, replace(each, job_id=seen.job.id) if seen.job is not None else each)
+            for attempt, each, seen in found
+        )
+        if numbered != (scope.runtime.submissions or ()):
+            await self._save(scope, replace(scope.runtime, submissions=numbered, earlier_slurm_jobs=()))
+        return [(attempt, seen.job) for attempt, _, seen in found if seen.job is not None]
+
+    async def _save(self, scope: Scope, runtime: RuntimeState) -> None:
+        if not await save_runtime_state(self._dependencies.store, scope, runtime):
+            raise RetryLater("the job has just been changed", delay_seconds=POLL_SECONDS)
 
     async def _end(self, cluster: "_Cluster", jobs: Sequence[BatchJob]) -> None:
         running = [job.id for job in jobs if not job.has_ended]
@@ -191,13 +219,18 @@ class SlurmBackend:
             raise RetryLater(why, delay_seconds=RETRY_SECONDS) from error
         nodes = max(1, scope.job.spec.nodes)
         job = batch_job(scope.job_id, runtime.attempt, nodes, require_shape(scope))
-        number = await cluster.jobs.submit(cluster.id, job)
-        await save_runtime_state(self._dependencies.store, scope, replace(runtime, slurm_jobs=(number,)))
+        # Stored first. After a crash the same token is used again: a job that comes late is recognized by it.
+        submission = runtime.submission or Submission.new()
+        await self._save(scope, replace(runtime, submissions=((runtime.attempt, submission),)))
+        number = await cluster.jobs.submit(cluster.id, replace(job, submission=submission.token))
+        known = ((runtime.attempt, replace(submission, job_id=number)),)
+        await save_runtime_state(self._dependencies.store, scope, replace(scope.runtime, submissions=known))
         raise RetryLater(f"job {number} was submitted", delay_seconds=RETRY_SECONDS)
 
     async def _wait(self, scope: Scope, current: BatchJob | None) -> None:
         if current is None or current.has_ended:
-            number = current.id if current else scope.runtime.slurm_jobs[-1]
+            submission = scope.runtime.submission
+            number = current.id if current else submission.job_id if submission else 0
             reason = f"{current.state}, exit code {current.exit_code}" if current else "Slurm forgot it"
             await handle_loss(self._dependencies.store, scope, f"Slurm job {number}", reason)
         elif current.state == "PENDING":
@@ -232,6 +265,15 @@ class SlurmBackend:
             raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
         except JobRefused as error:
             raise Failed(Reason.JOB_REFUSED, f"Slurm refused the job: {error}") from error
+
+
+def _of_earlier_release(scope: Scope, jobs: Sequence[BatchJob]) -> tuple[tuple[int, Submission], ...]:
+    """Return the jobs of root that are named as an earlier release named them, and those whose numbers it
+    stored, of which Slurm may have forgotten some."""
+    own = jobs_without_token(jobs, lambda job: attempt_of(scope.job_id, job) is not None)
+    named = [(attempt, job.id) for job in own if (attempt := attempt_of(scope.job_id, job)) is not None]
+    stored = [(scope.runtime.attempt, number) for number in scope.runtime.earlier_slurm_jobs]
+    return tuple((attempt, Submission("", number)) for attempt, number in sorted({*named, *stored}))
 
 
 class _Cluster:

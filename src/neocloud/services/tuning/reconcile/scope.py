@@ -106,19 +106,25 @@ async def read_scope(context: Context, dependencies: Dependencies) -> Scope:
     return Scope(context, job, runtime, folder, observation, outcome, shape)
 
 
-async def save_runtime_state(store: Store, scope: Scope, runtime: RuntimeState) -> None:
-    """Store the runtime state unless a caller has changed it since the run began."""
+async def save_runtime_state(store: Store, scope: Scope, runtime: RuntimeState) -> bool:
+    """Store the runtime state unless a caller has changed it since the run began; return whether it is
+    stored."""
 
-    def write(tx: Transaction) -> None:
-        if read_runtime_state(tx, scope.job_id) == scope.runtime:
+    def write(tx: Transaction) -> bool:
+        is_same = read_runtime_state(tx, scope.job_id) == scope.runtime
+        if is_same:
             write_runtime_state(tx, scope.job_id, runtime)
+        return is_same
 
-    await store.write(write)
+    is_stored = await store.write(write)
+    if is_stored:
+        scope.runtime = runtime
+    return is_stored
 
 
 async def start_next_attempt(store: Store, scope: Scope, runtime: RuntimeState) -> NoReturn:
     """Raise RetryLater, since the scope was read for the attempt before."""
-    following = replace(runtime, attempt=runtime.attempt + 1, slurm_jobs=())
+    following = replace(runtime, attempt=runtime.attempt + 1, earlier_slurm_jobs=())
     await save_runtime_state(store, scope, following)
     raise RetryLater(f"attempt {following.attempt} is being started", delay_seconds=POLL_SECONDS)
 

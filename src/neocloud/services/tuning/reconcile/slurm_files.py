@@ -3,8 +3,8 @@
 To the cluster: code, base model and data are staged in the folder that the cluster's workers mount read-only;
 the model's files are hard links where the file system cannot share their bytes. From the cluster: the files
 that show progress are read through the login node and written to the job's folder here, where the rest of the
-service reads them. Members of the cluster can write those files too, so only known names and plain files are
-copied.
+service reads them. Root of the cluster can write those files too, so only known names and plain files are
+copied. Nothing is read, as root, from a folder that another user made or that a link leads to.
 """
 
 import io
@@ -31,6 +31,7 @@ READ_BACK_BYTES = 64 * 1024**2
 _STDERR_BYTES = 64 * 1024
 """Most bytes of a command's stderr."""
 _READ_BACK = """
+for folder in "${1%/*}" "$1"; do [ ! -L "$folder" ] && [ -O "$folder" ] || exit 2; done
 cd "$1" || exit 2
 shift
 find . \\( -type d -o -type f -size -"$1"c \\) -print0 |
@@ -40,6 +41,10 @@ _WATCHED = re.compile(
     r"(events\.jsonl|log\.txt|outcome\.json|metrics\.csv|report\.json|finetune/metrics\.jsonl)"
 )
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]+")
+_LISTING = """
+for folder in "${1%/*}" "$1" "$1/result"; do [ ! -L "$folder" ] && [ -O "$folder" ] || exit 2; done
+exec find "$1/result" -maxdepth 1 -type f -printf '%s %f\\n'
+"""
 _RESULT = re.compile(r"(?P<size>[0-9]+) (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 _LARGE = ("./finetune/*/*", "./*_file.jsonl", "./chats*", "./merged", "./result", ".*.partial")
 
@@ -92,23 +97,24 @@ async def fetch_result(run: Run, source: PurePosixPath, work: Path) -> None:
         if folder.state("result") is not None:
             return
         with folder.staged("result") as target:
-            await _fetch_files(run, source / "result", target)
+            await _fetch_files(run, source, target)
 
 
 async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
-    listing = await run(["find", str(source), "-maxdepth", "1", "-type", "f", "-printf", r"%s %f\n"])
+    listing = await run(["/bin/sh", "-c", _LISTING, "list", str(source)])
     if listing.exit_code:
-        raise ClusterUnreachable(f"{source} cannot be listed: {listing.stderr.decode(errors='replace')}")
+        why = listing.stderr.decode(errors="replace") or "its folder is a link, or another user's"
+        raise ClusterUnreachable(f"{source}/result cannot be listed: {why}")
     for line in listing.stdout.decode(errors="replace").splitlines():
         if found := _RESULT.fullmatch(line):
             target.unlink(found["name"])
             with target.new_file(found["name"]) as file:
-                await _fetch(run, source / found["name"], file, int(found["size"]))
+                await _fetch(run, source / "result" / found["name"], file, int(found["size"]))
 
 
 async def _fetch(run: Run, source: PurePosixPath, file: BinaryIO, size: int) -> None:
     while file.tell() < size:
-        position = ["iflag=skip_bytes,count_bytes", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
+        position = ["iflag=skip_bytes,count_bytes,nofollow", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
         command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *position]
         piece = await run(command, max_output_bytes=CHUNK_BYTES + _STDERR_BYTES)
         if piece.exit_code or not piece.stdout:
