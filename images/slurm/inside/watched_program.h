@@ -1,5 +1,5 @@
-/* Runs the program of containers for a step, and never waits for it for ever: slurmstepd answers no signal before
- * its tasks run, so a program that hung would hold the node until its container ended.
+/* Runs a program of the shared root for a daemon, and never waits for it for ever. slurmstepd answers no signal
+ * before its tasks run, so that a program that hung would hold the node until its container ended.
  *
  * Both pipes are read as they fill. A program that has said nothing for QUIET_TIME is ended; an empty line is a
  * sign of life. So is one whose job is over, as Slurm's controller says: the program runs as the job's user, who may
@@ -38,7 +38,7 @@ enum { CALL_PIDFD_OPEN = 434 };
 
 struct watched {
 	void (*program)(void *of, int output, int messages); /* in the child; does not return */
-	void (*ask)(void *of, int output); /* in a child: prints jobs as "NUMBER STATE", one a line; does not return */
+	void (*ask)(void *of, int output); /* in a child: prints jobs as "NUMBER STATE", one a line; or NULL */
 	void (*hear)(const char *line);
 	void *of;
 	const char *job;       /* its number; others may be listed, too */
@@ -249,14 +249,16 @@ static int look_at_clock(struct watched *watched)
 {
 	long long now = milliseconds(), next;
 
-	if (now >= watched->next_question && watched->states < 0 && !watched->over_since)
+	if (watched->ask && now >= watched->next_question && watched->states < 0 && !watched->over_since)
 		start_asking(watched);
 	if (now >= watched->last_sign + QUIET_TIME)
 		end_watched(watched, "error: its program said nothing for too long and was ended");
 	if (watched->over_since && now >= watched->over_since + watched->time_after_job)
 		end_watched(watched, "error: the job is over, and so the program of its container was ended");
 	if (!watched->terminated) {
-		next = least(watched->next_question, watched->last_sign + QUIET_TIME);
+		next = watched->last_sign + QUIET_TIME;
+		if (watched->ask)
+			next = least(watched->next_question, next);
 		if (watched->over_since)
 			next = watched->over_since + watched->time_after_job;
 	} else {

@@ -28,6 +28,7 @@ ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), p
 DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 ANSWER_SECONDS = 60.0
 MOST_METADATA = 16 << 20
+DOCKER_ZSTD = "application/vnd.docker.image.rootfs.diff.tar.zstd"
 MOST_VARIABLES = 32 << 10
 LEAST_FREE = 1 << 30
 """Bytes of a disk that stay free, or a tenth of a smaller one."""
@@ -112,6 +113,11 @@ def _manifest(source: Source) -> tuple[str, str]:
 def _layers(source: Source, where: str, work: Path, store: Path) -> Image:
     manifest = _object(_skopeo(source, "inspect", "--raw", where), source)
     layers = [entry for entry in manifest.get("layers") or [] if isinstance(entry, dict)]
+    if any(str(entry.get("mediaType")) == DOCKER_ZSTD for entry in layers):
+        raise ContainerError(
+            f"{source.name} has layers that are compressed with zstd under Docker's type, which skopeo cannot "
+            "read; build it with --output type=image,push=true,oci-mediatypes=true,compression=zstd"
+        )
     sizes = [entry["size"] for entry in layers if isinstance(entry.get("size"), int)]
     _check_space(source, sum(sizes), store)
     configuration = _object(_skopeo(source, "inspect", "--raw", "--config", where), source)
