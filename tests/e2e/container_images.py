@@ -1,5 +1,6 @@
 """Container images made on the spot."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -114,6 +115,34 @@ def add(
     archive.addfile(entry, io.BytesIO(content))
 
 
+OCI = ("application/vnd.oci.image.{}", "layer.v1.tar", "config.v1+json", "manifest.v1+json")
+DOCKER = (
+    "application/vnd.docker.{}",
+    "image.rootfs.diff.tar",
+    "container.image.v1+json",
+    "distribution.manifest.v2+json",
+)
+"""Types: the pattern of all, and what a layer, the configuration and the manifest are called in it."""
+
+BLOCK = 1 << 17
+
+
+def zstd(content: bytes) -> bytes:
+    """Return a frame of zstd that holds the content as it is, block by block (RFC 8878)."""
+    blocks = [content[at : at + BLOCK] for at in range(0, len(content), BLOCK)] or [b""]
+    frame = b"\x28\xb5\x2f\xfd\xa0" + len(content).to_bytes(4, "little")
+    for number, block in enumerate(blocks, 1):
+        frame += (len(block) << 3 | (number == len(blocks))).to_bytes(3, "little") + block
+    return frame
+
+
+def zstd_chunked(content: bytes) -> bytes:
+    """Return what a tool for lazy pulling writes: several frames, and frames with its notes to be skipped."""
+    note = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"notes"
+    half = len(content) // 2
+    return note + zstd(content[:half]) + zstd(content[half:]) + note
+
+
 def write_layout(
     folder: Path,
     layers: Sequence[bytes],
@@ -121,30 +150,45 @@ def write_layout(
     *,
     architecture: str = "amd64",
     claimed_size: int = 0,
+    packed: Mapping[int, Callable[[bytes], bytes]] | None = None,
+    types: tuple[str, str, str, str] = OCI,
 ) -> Path:
-    """Write an image as an OCI layout; its last layer may claim a size that it does not have."""
+    """Write an image as an OCI layout.
+
+    Its last layer may claim a size that it does not have; layers may be packed, and all be of Docker's types.
+    """
+    pattern, of_layer, of_configuration, of_manifest = types
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
 
     def put(kind: str, content: bytes) -> dict[str, Any]:
         digest = hashlib.sha256(content).hexdigest()
         (blobs / digest).write_bytes(content)
-        media_type = f"application/vnd.oci.image.{kind}"
-        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
+        return {"mediaType": pattern.format(kind), "digest": f"sha256:{digest}", "size": len(content)}
 
-    described = [put("layer.v1.tar", content) for content in layers]
+    def put_layer(number: int, content: bytes) -> dict[str, Any]:
+        pack = (packed or {}).get(number)
+        if pack is None:
+            return put(of_layer, content)
+        suffix = {gzip.compress: "gzip"}.get(pack, "zstd")
+        return put(f"{of_layer}{'+' if types is OCI else '.'}{suffix}", pack(content))
+
+    described = [put_layer(number, content) for number, content in enumerate(layers)]
     configuration = {
         "architecture": architecture,
         "os": "linux",
         "config": dict(settings or {}),
-        "rootfs": {"type": "layers", "diff_ids": [entry["digest"] for entry in described]},
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [f"sha256:{hashlib.sha256(content).hexdigest()}" for content in layers],
+        },
     }
-    config = put("config.v1+json", json.dumps(configuration).encode())
+    config = put(of_configuration, json.dumps(configuration).encode())
     if claimed_size:
         described[-1]["size"] = claimed_size
     manifest = {"schemaVersion": 2, "config": config, "layers": described}
-    manifest["mediaType"] = "application/vnd.oci.image.manifest.v1+json"
-    listed = put("manifest.v1+json", json.dumps(manifest).encode())
+    manifest["mediaType"] = pattern.format(of_manifest)
+    listed = put(of_manifest, json.dumps(manifest).encode())
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [listed]}))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return folder

@@ -1,5 +1,6 @@
 """SLURM-09: images that cannot be run and images that attack, on a real cluster. Images are made here."""
 
+import json
 import shlex
 import tarfile
 from collections.abc import Iterator
@@ -7,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import Cluster
-from tests.e2e.container_images import add, busybox_layer, layer, sparse_layer, write_layout
+from tests.e2e.container_images import (
+    DOCKER,
+    add,
+    busybox_layer,
+    layer,
+    sparse_layer,
+    write_layout,
+    zstd,
+)
 from tests.e2e.registry import IMAGES, run, serving
 
 SETTINGS = {"Env": ["PATH=/bin"]}
@@ -47,6 +57,10 @@ def registry(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     write_layout(folder / "hostile", [tiny, layer(hostile)], SETTINGS)
     write_layout(folder / "hard", [tiny, layer(link_to_a_file_outside)], SETTINGS)
     (folder / "broken.tar").write_bytes(b"nothing of the kind")
+    for size in (70, 300):
+        variables = [f"V{number}={'x' * 1000}" for number in range(size)]
+        write_layout(folder / f"variables-{size}", [tiny], {"Env": ["PATH=/bin", *variables]})
+    write_layout(folder / "docker-zstd", [tiny], SETTINGS, packed={0: zstd}, types=DOCKER)
     with serving(bank, folder) as address:
         yield address
 
@@ -64,10 +78,15 @@ def test_what_cannot_be_run_says_why_in_one_line_and_fails_the_job(bank: Cluster
         f"{IMAGES}/broken.tar": "neither a squashfs file nor an archive",
         f"{registry}#changed": "cannot be imported",
         f"{registry}#garbled": "cannot be imported",
+        f"{registry}#docker-zstd": "compressed with zstd under Docker's type",
+        f"{IMAGES}/variables-70": "sets 69 KiB of variables; a container takes 32 KiB",
+        f"{registry}#variables-300": "KiB of variables; a container takes 32 KiB",
+        f"{IMAGES}/pipe": "is neither a file nor a folder",
         "--help": "is not the name of an image",
         "user@registry#image": "there is no password of user",
         "tiny.sqsh": "write ./tiny.sqsh if it is a file",
     }
+    bank.ssh(f"mkfifo {IMAGES}/pipe")
     for name, text in expected.items():
         lines = run(bank, f"--container-image={name}", code=1).splitlines()
         errors = [line for line in lines if line.startswith("slurmstepd")]
@@ -105,6 +124,77 @@ def test_a_step_that_waits_for_a_registry_ends_when_it_is_interrupted(bank: Clus
     bank.wait_until_idle(seconds=30)
     step = f"NEOCLOUD_CONTAINER_TIMEOUT=15 {stalls} & {INTERRUPT}"
     assert bank.run_job(f"{step}\nsrun --quiet echo goes on").endswith("goes on")
+
+
+def test_long_answers_and_programs_that_stop_hold_no_node(
+    bank: Cluster, registry: str, local_user: str
+) -> None:
+    """As a user without rights. Jobs of others run on the node afterwards, and beside it."""
+    bank.ssh(f"chmod -R a+rX {IMAGES}")
+    deep = f"/tmp/{'d' * 200}"
+    image = f"--nodelist=worker-0 --mem=200 --container-image={IMAGES}/tiny"
+
+    def by_user(command: str) -> str:
+        return bank.ssh(f"cd / && su {local_user} -c {shlex.quote(command)} 2>&1; true", seconds=200)
+
+    mounts = {count: ",".join(f"/etc:{deep}{number}" for number in range(count)) for count in (330, 1200)}
+    said = by_user(f"srun --quiet {image} --container-mounts={mounts[330]} sh -c 'ls -d /tmp/d* | wc -l'")
+    assert said.splitlines()[-1] == "330"  # 77 kB, more than a pipe holds
+    assert "a container takes 1000 mounts and 256 KiB" in by_user(
+        f"srun --quiet {image} --container-mounts={mounts[1200]} true"
+    )
+    # A container that somebody else saved, with variables that its file names.
+    saved = json.dumps({"variables": {f"V{number}": "x" * 1000 for number in range(80)}, "directory": "/"})
+    bank.ssh(f"mkdir {IMAGES}/evil && cat > {IMAGES}/evil/.container.json", stdin=saved)
+    bank.ssh(f"cd {IMAGES} && mksquashfs evil evil.sqsh -quiet && chmod a+r evil.sqsh")
+    assert "KiB of variables" in by_user(
+        f"srun --quiet --nodelist=worker-0 --container-image={IMAGES}/evil.sqsh true"
+    )
+    bank.wait_until_idle(seconds=30)
+
+
+STOP = """
+import os, signal, sys, time
+stopped = set()
+while time.monotonic() < float(sys.argv[2]):
+    for name in os.listdir("/proc"):
+        try:
+            said = open(f"/proc/{name}/cmdline").read() if name.isdigit() and name not in stopped else ""
+            if sys.argv[1] in said and os.stat(f"/proc/{name}").st_uid in (os.getuid(), 0):
+                os.kill(int(name), signal.SIGSTOP)
+                stopped.add(name)
+                print("stopped", flush=True)
+        except OSError:
+            pass
+"""
+"""Stops processes of this user as soon as they are there: a program's name and the end by the clock."""
+
+
+@pytest.mark.parametrize("program", ["libexec/container", "container-roots"])
+def test_what_a_user_stops_of_its_container_holds_up_nobody_else(
+    bank: Cluster, registry: str, local_user: str, program: str
+) -> None:
+    bank.ssh(f"chmod -R a+rX {IMAGES}; cat > /home/{local_user}/stop.py", stdin=STOP)
+    mounts = ",".join(
+        f"/etc:/mnt/{number}" for number in range(900)
+    )  # so that its keeper is there for a while
+    options = f"--nodelist=worker-0 --mem=100 --overlap --container-image={IMAGES}/tiny"
+    script = (
+        f"#!/bin/bash\nuntil=$(($(cut -d. -f1 /proc/uptime) + 40))\n"
+        f"python3 /home/{local_user}/stop.py {program} $until & sleep 1\n"
+        f"srun {options} --container-mounts={mounts} true; sleep 60\n"
+    )
+    submit = "sbatch --parsable --nodelist=worker-0 --mem=300 --output=/dev/null --time=5"
+    job = bank.ssh(f"cd / && su {local_user} -c '{submit}'", stdin=script)
+    wait_until(lambda: "T" in bank.in_pod("worker-0", "sh", "-c", stopped_of(program)), "it has stopped one")
+    said = run(bank, f"--nodelist=worker-0 --mem=100 --container-image={IMAGES}/tiny", "cat /etc/made-by")
+    assert said.endswith("test")
+    bank.ssh(f"scancel {job}")
+    bank.wait_until_idle(seconds=60)
+
+
+def stopped_of(program: str) -> str:
+    return f"ps -eo stat,args | grep '^T.*{program}' | cut -c1"
 
 
 def test_a_hostile_image_reaches_nothing_outside_of_it(bank: Cluster, registry: str, local_user: str) -> None:

@@ -1,5 +1,7 @@
 """SLURM-09: jobs in containers, with the options of Pyxis, on a real cluster. Images are made here."""
 
+import gzip
+import json
 import shlex
 import tarfile
 from collections.abc import Iterator
@@ -8,7 +10,15 @@ import pytest
 
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.container_images import add, busybox_layer, layer, write_docker_archive, write_layout
+from tests.e2e.container_images import (
+    add,
+    busybox_layer,
+    layer,
+    write_docker_archive,
+    write_layout,
+    zstd,
+    zstd_chunked,
+)
 from tests.e2e.registry import IMAGES, run, serving
 
 SETTINGS = {"Env": ["PATH=/bin", "GREETING=from the image"], "WorkingDir": "/work"}
@@ -25,6 +35,16 @@ def registry(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     links = layer(lambda archive: add(archive, "mnt", kind=tarfile.SYMTYPE, target="/../../etc"))
     write_layout(folder / "links", [tiny, links], SETTINGS)
     write_docker_archive(folder / "tiny.tar", tiny)
+    more = layer(lambda archive: add(archive, "etc/second", b"second\n"))
+    write_layout(folder / "zstd", [tiny, more], SETTINGS, packed={0: zstd, 1: zstd})
+    write_layout(folder / "mixed", [tiny, more], SETTINGS, packed={0: gzip.compress, 1: zstd})
+    write_layout(folder / "chunked", [tiny, more], SETTINGS, packed={0: zstd_chunked, 1: zstd})
+    nix = layer(
+        lambda archive: add(archive, "etc/passwd", kind=tarfile.SYMTYPE, target="/nix/store/x/passwd")
+    )
+    write_layout(folder / "nix", [tiny, nix], SETTINGS)
+    bare = layer(lambda archive: add(archive, ".wh.etc"))
+    write_layout(folder / "bare", [tiny, bare], SETTINGS)
     with serving(bank, folder) as address:
         yield address
 
@@ -40,6 +60,46 @@ def test_an_image_of_the_shared_root_or_a_registry_is_where_a_step_runs(bank: Cl
     said = run(bank, "--container-image=./images/tiny.tar", "sh -c 'cat /etc/made-by; pwd'")
     assert said.splitlines()[-2:] == ["test", SHARED]
     assert bank.try_ssh("ls /etc/made-by").returncode  # nothing of it is in the shared root
+
+
+def test_images_as_other_tools_write_them(bank: Cluster, registry: str) -> None:
+    """Layers of zstd alone, beside others and in chunks; a tag with a digest, which counts."""
+    for name in ("zstd", "mixed", "chunked"):
+        said = run(bank, f"--container-image={registry}#{name}:1", "cat /etc/made-by /etc/second")
+        assert said.splitlines()[-2:] == ["test", "second"], said
+    index = json.loads(bank.ssh(f"cat {IMAGES}/tiny/index.json"))
+    for name in (f"{registry}#tiny:1", f"docker://{registry}/tiny:of-another", f"{registry}#tiny"):
+        image = f"{name}@{index['manifests'][0]['digest']}"
+        assert run(bank, f"--container-image={image}", "cat /etc/made-by").endswith("test")
+
+
+@pytest.mark.parametrize("image", ["nix", "bare", "tiny"])
+def test_a_user_has_a_name_in_every_image(bank: Cluster, registry: str, local_user: str, image: str) -> None:
+    """Also where it has no /etc, or /etc/passwd is a link."""
+    bank.ssh(f"chmod -R a+rX {IMAGES}")
+    step = f"srun --quiet --container-image={IMAGES}/{image} sh -c 'id; ls -l /etc/passwd'"
+    said = bank.ssh(f"cd / && su {local_user} -c {shlex.quote(step)}")
+    number = bank.ssh(f"id -u {local_user}")
+    assert f"uid={number}({local_user}) gid={bank.ssh(f'id -g {local_user}')}({local_user})" in said
+    assert " -> " not in said
+
+
+def test_memory_that_a_container_mounts_is_the_jobs_own(bank: Cluster, registry: str) -> None:
+    """Its files count as nobody's memory, so that one job could take that of all."""
+    size = "stat -f /big | grep Total; stat -f /tmp | grep Total"
+    mounts = "--container-mounts=tmpfs:/big,tmpfs:/more"
+    fill = (
+        "for to in /big/x /more/x; do dd if=/dev/zero of=$to bs=1048576 count=4000; done 2>&1 | grep -c space"
+    )
+    write = "ls -ld /big /more | cut -c1-10; id -u; touch /big/mine"
+    options = f"--mem=500 --container-image={IMAGES}/tiny {mounts}"
+    big, tmp, *rest = run(bank, options, f"sh -c {shlex.quote(f'{size}; {fill}; {write}')}").splitlines()[-7:]
+    assert big == tmp and rest[0] == "2" and rest[1:3] == ["drwxrwxrwt"] * 2
+    # The next step finds it empty, also in a container with a name.
+    named = f"{options} --container-name=one"
+    steps = (f"srun --quiet {named} {command}" for command in ("touch /big/left", "ls /big", "true"))
+    said = bank.run_job(f"{'; '.join(steps)}; echo end")
+    assert said.splitlines()[-1] == "end" and "left" not in said
 
 
 def test_two_tasks_and_two_steps_import_an_image_once(bank: Cluster, registry: str) -> None:

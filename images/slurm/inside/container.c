@@ -8,6 +8,7 @@
 #include "jail.h"
 #include "container.h"
 #include "appear_as_root.h"
+#include "watched_program.h"
 
 #include <grp.h>
 #include <stdio.h>
@@ -21,7 +22,9 @@
 #define PROGRAM "/opt/slurm/libexec/container"
 #define PYTHON "/usr/bin/python3"
 #define MOST_WORDS 8192
-#define ANSWER_SECONDS 60 /* of container-roots, which serves one step after another */
+#define ANSWER_SECONDS 60 /* of container-roots */
+#define TIME_AFTER_JOB 60000 /* for saving a container and removing it, in milliseconds */
+#define SQUEUE "/usr/bin/squeue"
 
 static int take(int option, const char *value, int remote);
 
@@ -107,11 +110,29 @@ static int know_job(spank_t spank)
 	return 0;
 }
 
-/* In the child: with the rights of a job of this user, in the shared root. */
-static void run_program(const char *verb, char **variables, int output, int messages, int image)
+struct program {
+	const char *verb;
+	char **variables;
+	int image;
+};
+
+static void keep_three_files(int input, int output, int messages, int also)
 {
-	char *command[OPTIONS + 10] = {PYTHON, "-I", PROGRAM, (char *)verb, container.job, container.step, container.node};
-	int count = 7, i, nothing;
+	dup2(input, 0);
+	dup2(output, 1);
+	dup2(messages, 2);
+	for (int i = 3; i < 1024; i++)
+		if (i != also)
+			close(i);
+}
+
+/* In the child: with the rights of a job of this user, in the shared root. */
+static void run_program(void *of, int output, int messages)
+{
+	struct program *program = of;
+	char *command[OPTIONS + 10] = {PYTHON, "-I", PROGRAM, (char *)program->verb, container.job, container.step,
+				       container.node};
+	int count = 7, i, image = program->image, nothing;
 
 	for (i = 0; i < OPTIONS; i++)
 		if (chosen[i])
@@ -119,19 +140,14 @@ static void run_program(const char *verb, char **variables, int output, int mess
 	if (seteuid(0) || setegid(0) || enter_shared_root(job_root) || limit_capabilities(TENANT_CAPABILITIES) ||
 	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || setgroups(container.group_count, container.groups) ||
 	    setresgid(container.gid, container.gid, container.gid) ||
-	    setresuid(container.uid, container.uid, container.uid))
+	    setresuid(container.uid, container.uid, container.uid) || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0))
 		_exit(120);
 	if (chdir(container.directory) && chdir("/"))
 		_exit(121);
 	nothing = open("/dev/null", O_RDWR);
-	dup2(nothing, 0);
-	dup2(output, 1);
-	dup2(messages, 2);
 	if (image >= 0) /* above those, so that it survives */
 		image = fcntl(image, F_DUPFD, 3);
-	for (i = 3; i < 1024; i++)
-		if (i != image)
-			close(i);
+	keep_three_files(nothing, output, messages, image);
 	if (image >= 0) {
 		char place[32];
 
@@ -140,48 +156,62 @@ static void run_program(const char *verb, char **variables, int output, int mess
 		command[count++] = strdup(place);
 	}
 	command[count] = NULL;
-	execve(PYTHON, command, variables);
+	execve(PYTHON, command, program->variables);
 	_exit(122);
+}
+
+/* In a child: as slurmd's own programs ask. Of an array, whose first number this may be, each job is listed. */
+static void ask_slurm(void *of, int output)
+{
+	char job[48];
+	char *command[] = {SQUEUE, "--noheader", "--states=all", "--format=%A %T", job, NULL};
+	char *variables[] = {"PATH=/usr/bin:/bin", NULL};
+	int nothing = open("/dev/null", O_RDWR);
+
+	(void)of;
+	snprintf(job, sizeof job, "--jobs=%s", container.job);
+	keep_three_files(nothing, output, nothing, -1);
+	if (seteuid(0) || setegid(0))
+		_exit(120);
+	execve(SQUEUE, command, variables);
+	_exit(122);
+}
+
+static void hear(const char *line)
+{
+	if (!strncmp(line, "error: ", 7))
+		slurm_error("container: %s", line + 7);
+	else
+		slurm_spank_log("container: %s", line);
 }
 
 /* The program's messages become the step's, line by line; what it prints is kept, up to a size. */
 static int run(spank_t spank, const char *verb, char *output, size_t *size, int image)
 {
 	static char *nothing[] = {"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", NULL};
-	char **variables = nothing, line[2048];
-	int said[2], told[2], status;
-	size_t room = *size;
-	ssize_t length;
-	pid_t child;
-	FILE *lines;
+	struct program program = {verb, nothing, image};
+	struct watched watched = {0};
 
-	if (spank && spank_get_item(spank, S_JOB_ENV, &variables))
-		variables = nothing;
-	*size = 0;
-	if (pipe(said) || pipe(told))
-		return -1;
-	child = fork();
-	if (!child)
-		run_program(verb, variables, said[1], told[1], image);
-	close(said[1]);
-	close(told[1]);
-	/* It prints once, at its end; messages come before that. */
-	lines = fdopen(told[0], "r");
-	while (lines && fgets(line, sizeof line, lines)) {
-		line[strcspn(line, "\n")] = '\0';
-		if (!strncmp(line, "error: ", 7))
-			slurm_error("container: %s", line + 7);
-		else
-			slurm_spank_log("container: %s", line);
-	}
-	if (lines)
-		fclose(lines);
-	while (*size < room && (length = read(said[0], output + *size, room - *size)) > 0)
-		*size += length;
-	close(said[0]);
-	if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
-		return -1;
-	return WEXITSTATUS(status);
+	if (spank && spank_get_item(spank, S_JOB_ENV, &program.variables))
+		program.variables = nothing;
+	watched.program = run_program;
+	watched.ask = ask_slurm;
+	watched.hear = hear;
+	watched.of = &program;
+	watched.job = container.job;
+	watched.time_after_job = strcmp(verb, "start") ? TIME_AFTER_JOB : 0;
+	return watch(&watched, output, size);
+}
+
+/* All of it, or the time for it is over. */
+static int send_all(int socket, const void *bytes, size_t length)
+{
+	ssize_t sent;
+
+	for (const char *at = bytes; length; at += sent, length -= sent)
+		if ((sent = send(socket, at, length, MSG_NOSIGNAL)) <= 0)
+			return -1;
+	return 0;
 }
 
 static int ask_for_root(size_t length)
@@ -210,10 +240,11 @@ static int ask_for_root(size_t length)
 	strcpy(address.sun_path, CONTAINER_SOCKET);
 	container.socket = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(container.socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	setsockopt(container.socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 	i = container.variables + 2;
 	if (connect(container.socket, (struct sockaddr *)&address, sizeof address) ||
-	    send(container.socket, &header, sizeof header, MSG_NOSIGNAL) != sizeof header ||
-	    send(container.socket, container.words[i], length, MSG_NOSIGNAL) != (ssize_t)length) {
+	    send_all(container.socket, &header, sizeof header) ||
+	    send_all(container.socket, container.words[i], length)) {
 		slurm_error("container: this node cannot start containers: %m");
 		return -1;
 	}
@@ -241,8 +272,11 @@ static int split(char *text, size_t length)
 
 	if (!length || end[-1])
 		return -1;
-	for (char *at = text; at < end && container.count < MOST_WORDS; at += strlen(at) + 1)
+	for (char *at = text; at < end; at += strlen(at) + 1) {
+		if (container.count == MOST_WORDS)
+			return -1;
 		container.words[container.count++] = at;
+	}
 	container.variables = atoi(text);
 	return container.variables < 0 || container.variables > container.count - 5 ? -1 : 0;
 }

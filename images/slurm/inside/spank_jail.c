@@ -23,6 +23,9 @@ SPANK_PLUGIN(neocloud_jail, 1)
 /* Processes and threads of one user on a node: fewer than its container may have, so that slurmd can start others. */
 enum { PROCESSES = 4096, PROCESSES_PER_CPU = 256, MOST_PROCESSES = 24576 };
 
+/* Of the job: slurmstepd, which is root, would make a folder of the job's user in the folder that it names. */
+#define PMIX_FOLDER "SLURM_PMIX_TMPDIR"
+
 #define OWN_CPUS "/run/neocloud/own-cpus" /* the entrypoint writes it */
 
 char job_root[JOB_ROOT] = JAIL;
@@ -43,6 +46,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 	(void)argv;
 	if (spank_remote(spank) != 1 || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
 		return 0;
+	spank_unsetenv(spank, PMIX_FOLDER);
 	spank_get_item(spank, S_JOB_ALLOC_MEM, &mib);
 	snprintf(request, sizeof request, "job %u %llu", job, (unsigned long long)mib);
 	if (ask_to_mount(request))

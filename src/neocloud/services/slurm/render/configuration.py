@@ -92,6 +92,7 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherParams=OverMemoryKill
 JobAcctGatherFrequency=2
 SlurmdParameters=config_overrides
+ScronParameters=enable
 
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory

@@ -6,19 +6,19 @@ standard error, one a line. Containers lie in the job's own /tmp, below neocloud
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pwd
 import re
-import stat
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from files import ContainerError, locked, private_folder, remove, say
+from accounts import add_user
+from files import ContainerError, locked, private_folder, remove, say, until_end
 from image_store import Image, fetch
 from names import find
 
@@ -43,7 +43,9 @@ SYSTEM = {
     "var",
 }
 FLAGS = {"ro", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "nosuid", "nodev", "noexec"}
-MOST_PASSWD = 1 << 20
+MOST_MOUNTS = 1000
+MOST_PRINTED = 256 << 10
+MOST_SAID = 1 << 16
 
 Mount = tuple[str, str, str, str]
 """Kind, source, path in the container, flags: the words of container-roots."""
@@ -122,7 +124,13 @@ def start(chosen: argparse.Namespace) -> None:
     mode = "ro" if chosen.container_readonly else "rw"
     words = [str(len(variables)), *(f"{key}={value}" for key, value in variables.items()), directory]
     words += [mode, image.folder, str(folder), *(word for mount in mounts for word in mount)]
-    sys.stdout.buffer.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+    printed = b"".join(os.fsencode(word) + b"\0" for word in words)
+    if len(printed) > MOST_PRINTED or len(mounts) > MOST_MOUNTS:
+        raise ContainerError(
+            f"{len(mounts)} mounts and the image's variables have {len(printed) >> 10} KiB; a container "
+            f"takes {MOST_MOUNTS} mounts and {MOST_PRINTED >> 10} KiB"
+        )
+    sys.stdout.buffer.write(printed)
 
 
 def make(folder: Path, image: Image) -> None:
@@ -133,24 +141,6 @@ def make(folder: Path, image: Image) -> None:
         (folder / name).mkdir(0o755)
     add_user(Path(image.folder), folder / "upper")
     (folder / "container.json").write_text(json.dumps(asdict(image)))
-
-
-def add_user(image: Path, upper: Path) -> None:
-    """Let the container know the user's name. What the image has is read without following a link."""
-    with contextlib.suppress(OSError):
-        user = pwd.getpwuid(os.getuid())
-        etc = os.open(image / "etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            descriptor = os.open("passwd", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=etc)
-        finally:
-            os.close(etc)
-        with open(descriptor, "rb") as file:
-            known = file.read(MOST_PASSWD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-        if any(line.split(b":")[2:3] == [str(user.pw_uid).encode()] for line in known.splitlines()):
-            return
-        line = f"{user.pw_name}:x:{user.pw_uid}:{user.pw_gid}::{user.pw_dir}:/bin/sh\n"
-        (upper / "etc").mkdir(0o755)
-        (upper / "etc" / "passwd").write_bytes(known.rstrip(b"\n") + b"\n" + line.encode())
 
 
 def system_mounts(folder: Path) -> list[Mount]:
@@ -235,11 +225,19 @@ def save(chosen: argparse.Namespace) -> None:
     command += ["-Xcompression-level", "3", "-p", f".container.json f 644 0 0 cat {notes}"]
     command += ["-e", ".container.json"]
     os.fchdir(os.open(f"/proc/self/fd/{chosen.descriptor}", os.O_RDONLY | os.O_DIRECTORY))
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        temporary.unlink(missing_ok=True)
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no reason was given"]
-        raise ContainerError(f"{target} was not written: {last[0]}")
+    said = folder_of(chosen) / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            for _ in until_end(process):
+                pass
+        finally:
+            process.kill()
+            if process.wait():
+                temporary.unlink(missing_ok=True)
+    if process.returncode:
+        last = said.read_bytes()[-MOST_SAID:].decode(errors="replace").strip().splitlines()[-1:]
+        raise ContainerError(f"{target} was not written: {last[0] if last else 'no reason was given'}")
     temporary.replace(target)
     say(f"saved {target} ({target.stat().st_size / (1 << 20):.1f} MiB)")
 
@@ -247,6 +245,7 @@ def save(chosen: argparse.Namespace) -> None:
 def main(arguments: Sequence[str]) -> int:
     chosen = options(arguments)
     os.umask(0o022)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # of the job plugin; what was begun is removed
     try:
         if chosen.verb == "start":
             start(chosen)

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -11,9 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-SECONDS_BETWEEN_LOOKS = 5.0
-ENDED = {"CANCELLED", "COMPLETING", "TIMEOUT", "PREEMPTED", "DEADLINE", "NODE_FAIL", "FAILED"}
-_looked = time.monotonic()
+SECONDS_BETWEEN_SIGNS = 5.0
+_signed = time.monotonic()
 
 
 class ContainerError(Exception):
@@ -41,11 +39,38 @@ def remove(path: Path) -> None:
         return
     for folder, names, _ in os.walk(path):
         for name in names:
-            child = Path(folder, name)
-            if not child.is_symlink():
+            show_life()
+            child = os.path.join(folder, name)
+            if not os.path.islink(child):
                 with contextlib.suppress(OSError):
-                    child.chmod(0o700)
-    shutil.rmtree(path, ignore_errors=True)
+                    os.chmod(child, 0o700)
+    for folder, names, files in os.walk(path, topdown=False):
+        for name in files:
+            show_life()
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+        for name in names:
+            with contextlib.suppress(OSError):
+                _remove_empty(os.path.join(folder, name))
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
+def _remove_empty(folder: str) -> None:
+    if os.path.islink(folder):
+        os.unlink(folder)
+    else:
+        os.rmdir(folder)
+
+
+def read_small(path: Path, most: int) -> bytes:
+    """Return what a regular file holds. Raises ContainerError where it is none, or larger."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        content = file.read(most + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    if content is None or len(content) > most:
+        raise ContainerError(f"{path} is not a file of at most {most >> 20} MiB")
+    return content
 
 
 @contextlib.contextmanager
@@ -62,24 +87,26 @@ def locked(path: Path, what: str) -> Iterator[None]:
                 if not has_said and time.monotonic() > begin + 2:
                     say(f"waiting for another step that {what}")
                     has_said = True
-                stop_if_cancelled()
+                show_life()
                 time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
 
 
-def stop_if_cancelled() -> None:
-    """Raise ContainerError if the job has been cancelled. Slurm signals a step only once its tasks run."""
-    global _looked
-    job = os.environ.get("SLURM_JOB_ID", "")
-    if time.monotonic() < _looked + SECONDS_BETWEEN_LOOKS or not job.isdecimal():
-        return
-    command = ["/opt/slurm/bin/squeue", "--noheader", "--states=all", "--format=%A %T", f"--jobs={job}"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        # Of an array, whose first number this may be, squeue lists each job.
-        states = {words[1] for line in said.stdout.splitlines() if (words := line.split())[:1] == [job]}
-        if states & ENDED:
-            raise ContainerError("the job was cancelled before its container was ready")
-    _looked = time.monotonic()
+def show_life() -> None:
+    """Tell the job plugin that this goes on, since it ends a program of which it hears nothing."""
+    global _signed
+    if time.monotonic() > _signed + SECONDS_BETWEEN_SIGNS:
+        _signed = time.monotonic()
+        print(file=sys.stderr, flush=True)
+
+
+def until_end(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Yield again and again until a process ends; show life meanwhile."""
+    begin = time.monotonic()
+    while process.poll() is None:
+        show_life()
+        yield
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1 if time.monotonic() < begin + 2 else 0.5)

@@ -14,20 +14,22 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from files import ContainerError, locked, private_folder, remove, say, stop_if_cancelled
+from files import ContainerError, locked, private_folder, remove, say, show_life, until_end
+from layers import oci_layout
 from names import Source
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 ANSWER_SECONDS = 60.0
 MOST_METADATA = 16 << 20
+DOCKER_ZSTD = "application/vnd.docker.image.rootfs.diff.tar.zstd"
+MOST_VARIABLES = 32 << 10
 LEAST_FREE = 1 << 30
 """Bytes of a disk that stay free, or a tenth of a smaller one."""
 
@@ -52,7 +54,7 @@ def fetch(source: Source) -> Image:
         if not described.exists():
             begin = time.monotonic()
             say(f"importing {source.name}")
-            with _work_folder(store) as work:
+            with _work_folder(store, key) as work:
                 image = (
                     _squashfs(source, work, store)
                     if source.is_squashfs
@@ -63,7 +65,7 @@ def fetch(source: Source) -> Image:
                 work.rename(folder)
             say(f"imported {source.name} in {time.monotonic() - begin:.1f} s")
         known = json.loads(described.read_text())
-    return Image(str(folder / "rootfs"), known["variables"], known["directory"])
+    return replace(_image(source, known["variables"], known["directory"]), folder=str(folder / "rootfs"))
 
 
 def _store() -> Path:
@@ -76,8 +78,11 @@ def _store() -> Path:
 
 
 @contextlib.contextmanager
-def _work_folder(store: Path) -> Iterator[Path]:
-    work = Path(tempfile.mkdtemp(dir=store, prefix="importing-"))
+def _work_folder(store: Path, key: str) -> Iterator[Path]:
+    """Provide a folder of an import, in which no other works while the image is locked."""
+    work = store / f"importing-{key}"
+    remove(work)  # of an import that was killed
+    work.mkdir(0o700)
     try:
         yield work
     finally:
@@ -108,6 +113,11 @@ def _manifest(source: Source) -> tuple[str, str]:
 def _layers(source: Source, where: str, work: Path, store: Path) -> Image:
     manifest = _object(_skopeo(source, "inspect", "--raw", where), source)
     layers = [entry for entry in manifest.get("layers") or [] if isinstance(entry, dict)]
+    if any(str(entry.get("mediaType")) == DOCKER_ZSTD for entry in layers):
+        raise ContainerError(
+            f"{source.name} has layers that are compressed with zstd under Docker's type, which skopeo cannot "
+            "read; build it with --output type=image,push=true,oci-mediatypes=true,compression=zstd"
+        )
     sizes = [entry["size"] for entry in layers if isinstance(entry.get("size"), int)]
     _check_space(source, sum(sizes), store)
     configuration = _object(_skopeo(source, "inspect", "--raw", "--config", where), source)
@@ -116,8 +126,7 @@ def _layers(source: Source, where: str, work: Path, store: Path) -> Image:
         or configuration.get("os", "linux") != "linux"
     ):
         raise _other_architecture(source, f"{configuration.get('os')} on {configuration.get('architecture')}")
-    copy = ["copy", "--quiet", "--insecure-policy", where, f"oci:{work}/oci:image"]
-    _watched(source, ["skopeo", *copy], work, store, must_progress=True)
+    _copy(source, where, layers, work, store)
     unpack = ["umoci", "unpack", "--rootless", "--image", f"{work}/oci:image", f"{work}/bundle"]
     _watched(source, unpack, work, store)
     (work / "bundle" / "rootfs").rename(work / "rootfs")
@@ -127,7 +136,24 @@ def _layers(source: Source, where: str, work: Path, store: Path) -> Image:
     entries = [str(entry).partition("=") for entry in settings.get("Env") or []]
     variables = {name: value for name, sign, value in entries if sign and name and "\0" not in name + value}
     directory = str(settings.get("WorkingDir") or "/").replace("\0", "")
-    return Image("", variables, directory if directory.startswith("/") else "/")
+    return _image(source, variables, directory)
+
+
+def _copy(source: Source, where: str, layers: Sequence[dict[str, Any]], work: Path, store: Path) -> None:
+    """Copy an image to the OCI layout `oci` of the work folder, as umoci reads it: it knows no zstd."""
+    is_zstd = any(str(layer.get("mediaType", "")).endswith("zstd") for layer in layers)
+    target = f"dir:{work}/copied" if is_zstd else f"oci:{work}/oci:image"
+    copy = ["skopeo", "copy", "--quiet", "--insecure-policy", where, target]
+    _watched(source, copy, work, store, must_progress=True)
+    if not is_zstd:
+        return
+    try:
+        for command, decompressed in oci_layout(work / "copied", work / "oci"):
+            with decompressed.open("wb") as output:
+                _watched(source, command, work, store, output=output)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ContainerError(f"{source.name}: its description cannot be read") from error
+    remove(work / "copied")
 
 
 def _squashfs(source: Source, work: Path, store: Path) -> Image:
@@ -144,6 +170,15 @@ def _squashfs(source: Source, work: Path, store: Path) -> Image:
             saved = json.loads(file.read(MOST_METADATA))
         variables = {str(name): str(value) for name, value in saved["variables"].items() if "\0" not in value}
         directory = str(saved["directory"])
+    return _image(source, variables, directory)
+
+
+def _image(source: Source, variables: dict[str, str], directory: str) -> Image:
+    size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in variables.items())
+    if size > MOST_VARIABLES:
+        raise ContainerError(
+            f"{source.name} sets {size >> 10} KiB of variables; a container takes {MOST_VARIABLES >> 10} KiB"
+        )
     return Image("", variables, directory if directory.startswith("/") else "/")
 
 
@@ -172,18 +207,17 @@ def _watched(
     *,
     must_progress: bool = False,
     good: Sequence[int] = (0,),
+    output: IO[bytes] | int = subprocess.DEVNULL,
 ) -> None:
     """Run a command that writes below `work`; end it when the disk is nearly full or a download stalls."""
     temporary = work / "temporary"
     temporary.mkdir(exist_ok=True)
     errors = work / "errors"
     with errors.open("wb") as file:
-        process = _started(command, source, temporary, stdout=subprocess.DEVNULL, stderr=file)
+        process = _started(command, source, temporary, stdout=output, stderr=file)
         try:
             written, since, deadline = -1, time.monotonic(), _patience()
-            while process.poll() is None:
-                stop_if_cancelled()
-                time.sleep(0.1 if time.monotonic() < since + 2 else 0.5)
+            for _ in until_end(process):
                 if _free(store) < 0:
                     raise _too_large(source)
                 if must_progress and (now := _size(work)) != written:
@@ -225,7 +259,7 @@ def _skopeo(source: Source, *arguments: str) -> bytes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 printed, errors = process.communicate(timeout=1)
                 break
-            stop_if_cancelled()
+            show_life()
             if time.monotonic() > deadline:
                 raise ContainerError(f"{source.name}: its registry did not answer within {_patience():.0f} s")
     finally:
@@ -237,7 +271,12 @@ def _skopeo(source: Source, *arguments: str) -> bytes:
 
 
 def _started(
-    command: Sequence[str], source: Source, temporary: Path | None, *, stdout: int, stderr: IO[bytes] | int
+    command: Sequence[str],
+    source: Source,
+    temporary: Path | None,
+    *,
+    stdout: IO[bytes] | int,
+    stderr: IO[bytes] | int,
 ) -> subprocess.Popen[bytes]:
     variables = {**os.environ, **({"TMPDIR": str(temporary)} if temporary else {})}
     passwords = -1

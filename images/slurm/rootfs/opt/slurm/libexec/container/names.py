@@ -6,18 +6,22 @@ import hashlib
 import json
 import os
 import re
+import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from files import ContainerError
+from files import ContainerError, read_small, show_life
 
 HUB = "docker.io"
 NAME = re.compile(
     r"[a-z0-9][A-Za-z0-9._/-]*(:[0-9]+(?=/)[A-Za-z0-9._/-]*)?(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
+TAG = re.compile(r":[\w][\w.-]*$", re.ASCII)
 USER = re.compile(r"[^\s:/#]{1,256}")
 MOST_CREDENTIALS = 1 << 20
+MOST_INDEX = 16 << 20
+LONGEST_NAME = 1 << 16
 FILES = (".sqsh", ".squashfs", ".tar")
 
 
@@ -52,6 +56,8 @@ def find(text: str) -> Source:
     if image.endswith(FILES) and not has_registry and "://" not in text:
         raise ContainerError(f"{text}: write ./{text} if it is a file, docker://{text} if it is not")
     host = registry or _host(image)
+    if digest:  # it says which image, whatever the tag beside it has come to mean
+        name = TAG.sub("", name)
     return Source(text, f"docker://{name}{sign}{digest}", sign_in=_sign_in(user, host))
 
 
@@ -105,8 +111,10 @@ def _file(path: Path) -> Source:
         path = path.resolve(strict=True)
         about = path.stat()
         if path.is_dir():
-            index = (path / "index.json").read_bytes()
+            index = read_small(path / "index.json", MOST_INDEX)
             return Source(str(path), f"oci:{path}", hashlib.sha256(index).hexdigest())
+        if not stat.S_ISREG(about.st_mode):  # reading a pipe would wait for its other end
+            raise ContainerError(f"{path} is neither a file nor a folder")
         with path.open("rb") as file:
             head = file.read(512)
     except OSError as error:
@@ -116,12 +124,17 @@ def _file(path: Path) -> Source:
         return Source(str(path), str(path), key)
     if ":" in str(path):
         raise ContainerError(f"{path}: an archive must not have a colon in its path")
-    kind = "oci-archive" if _names_of_archive(path) & {"oci-layout", "./oci-layout"} else "docker-archive"
-    return Source(str(path), f"{kind}:{path}", key)
+    return Source(str(path), f"{'oci' if _is_oci_archive(path) else 'docker'}-archive:{path}", key)
 
 
-def _names_of_archive(path: Path) -> set[str]:
-    listed = subprocess.run(["tar", "--list", "--file", path], capture_output=True, text=True, check=False)
-    if listed.returncode:
+def _is_oci_archive(path: Path) -> bool:
+    command = ["tar", "--list", "--file", path]
+    is_oci = False
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as listing:
+        assert listing.stdout is not None
+        while name := listing.stdout.readline(LONGEST_NAME):
+            show_life()
+            is_oci = is_oci or name.strip() in (b"oci-layout", b"./oci-layout")
+    if listing.returncode:
         raise ContainerError(f"{path} is neither a squashfs file nor an archive of docker or OCI")
-    return set(listed.stdout.splitlines())
+    return is_oci
