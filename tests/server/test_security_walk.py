@@ -81,6 +81,8 @@ ABOUT_THE_CALLER = {
 
 ASK_BY_THEMSELVES = {
     "nebius.compute.v1.InstanceService/BatchGet",
+    "nebius.iam.v1.ProjectService/GetByName",
+    "nebius.iam.v1.ProjectService/List",
     "nebius.iam.v1.SessionManagementService/Revoke",
     "nebius.registry.v1.ArtifactService/Delete",
     "nebius.registry.v1.ArtifactService/Get",

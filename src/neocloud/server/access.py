@@ -50,9 +50,19 @@ async def require_references(
         kind = runtime.kinds.get(row.kind) if row is not None else None
         if kind is None:
             raise contract.not_found("resource", identifier)
-        await require(runtime, request, f"{kind.permission}.{kind.reference_verb}", identifier)
+        await _require_reference(runtime, request, kind, identifier)
         if kind.runs_others:
             await require_acting(runtime, request, await accounts_of(runtime, identifier))
+
+
+async def _require_reference(runtime: Runtime, request: Request, kind: Kind, identifier: str) -> None:
+    """What must not be known of is missing in the words for an id that leads nowhere, of no kind."""
+    try:
+        await require(runtime, request, f"{kind.permission}.{kind.reference_verb}", identifier)
+    except contract.ApiError as denial:
+        if denial.code is contract.Code.NOT_FOUND:
+            raise contract.not_found("resource", identifier) from None
+        raise
 
 
 async def require_acting(runtime: Runtime, request: Request, account_ids: Collection[str]) -> None:

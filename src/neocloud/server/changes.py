@@ -195,7 +195,7 @@ async def record_refusal(
     """Write the refusal once for each request. An unauthenticated caller has no tenant to log it in."""
     if request.subject is None or REFUSED in request.notes:
         return
-    now, tenant_id = runtime.now(), request.subject.tenant_id
+    now, tenant_id, error = runtime.now(), request.subject.tenant_id, error.recorded_as
 
     def record(tx: Transaction) -> None:
         rows = list(_lineage(tx, resource_id))

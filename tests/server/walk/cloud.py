@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from neocloud.messages.nebius.iam.v1 import AccessPermitSpec
 from neocloud.messages.nebius.iam.v1 import GroupMembershipSpec as MembershipSpec
 
 from neocloud.control_plane.composition import SERVICES, compose
@@ -22,7 +23,15 @@ from neocloud.server import ApiServer
 from neocloud.services import iam
 from neocloud.services.iam.access.account_keys import new_token
 from neocloud.services.iam.access.tokens import AccessClaims, find_signing_key, sign_access_token
-from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State, TokenIssuer
+from neocloud.services.iam.types import (
+    ACCESS_PERMIT,
+    CONTAINER,
+    GROUP,
+    GROUP_MEMBERSHIP,
+    SERVICE_ACCOUNT,
+    State,
+    TokenIssuer,
+)
 from tests.server.walk.asking import Table, request
 from tests.server.walk.holdings import Holdings, hold_one_of_each
 from tests.services.iam import keys
@@ -52,7 +61,8 @@ class WalkedCloud:
     victim: Holdings
     stranger: Holdings
     tokens: dict[str, str]
-    """By who has it: victim, viewer and stranger (admins but for the viewer), expired."""
+    """By who has it: victim and stranger (admins), viewer, colleague (an editor of another project of the
+    victim's tenant), expired."""
 
     @property
     def paths(self) -> list[str]:
@@ -109,12 +119,14 @@ async def walked_cloud(
         victim = await store.write(lambda tx: _hold(tx, first, "victims-own"))
         stranger = await store.write(lambda tx: _hold(tx, other, "strangers-own"))
         viewer_id = await store.write(lambda tx: _add_viewer(tx, first))
+        colleague_id = await store.write(lambda tx: _add_colleague(tx, first))
         issue = dependencies.provided.get(TokenIssuer)
         tokens = {
             who: (await issue(account_id, timedelta(minutes=10)))[0]
             for who, account_id in (
                 ("victim", first.service_account_id),
                 ("viewer", viewer_id),
+                ("colleague", colleague_id),
                 ("stranger", other.service_account_id),
             )
         }
@@ -156,26 +168,31 @@ def _operation(tx: Transaction, row: Resource, first: iam.Bootstrap) -> str:
 
 
 def _add_viewer(tx: Transaction, first: iam.Bootstrap) -> str:
-    now = datetime.now(UTC)
     group = tx.find(GROUP, first.tenant_id, "viewers")
     assert group is not None
-    account = Resource(
-        contract.new_id("serviceaccount"), SERVICE_ACCOUNT, first.project_id, "looker", now, now
-    )
-    tx.insert(account)
-    tx.insert(
-        Resource(
-            contract.new_id("groupmembership"),
-            GROUP_MEMBERSHIP,
-            group.id,
-            "",
-            now,
-            now,
-            spec=MembershipSpec(member_id=account.id).SerializeToString(),
-            owner_id=account.id,
-        )
-    )
+    return _add_account(tx, first.project_id, "looker", group)
+
+
+def _add_colleague(tx: Transaction, first: iam.Bootstrap) -> str:
+    project = _insert(tx, "project", CONTAINER, first.tenant_id, "colleagues-own")
+    group = _insert(tx, "group", GROUP, first.tenant_id, "colleagues")
+    permit = AccessPermitSpec(resource_id=project.id, role="editor").SerializeToString()
+    _insert(tx, "accesspermit", ACCESS_PERMIT, group.id, spec=permit)
+    return _add_account(tx, project.id, "colleague", group)
+
+
+def _add_account(tx: Transaction, project_id: str, name: str, group: Resource) -> str:
+    account = _insert(tx, "serviceaccount", SERVICE_ACCOUNT, project_id, name)
+    member = MembershipSpec(member_id=account.id).SerializeToString()
+    _insert(tx, "groupmembership", GROUP_MEMBERSHIP, group.id, spec=member, owner_id=account.id)
     return account.id
+
+
+def _insert(tx: Transaction, prefix: str, kind: str, parent_id: str, name: str = "", **more: Any) -> Resource:
+    now = datetime.now(UTC)
+    row = Resource(contract.new_id(prefix), kind, parent_id, name, now, now, **more)
+    tx.insert(row)
+    return row
 
 
 def _expired_token(tx: Transaction, account_id: str) -> str:

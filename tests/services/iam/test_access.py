@@ -249,3 +249,73 @@ async def test_a_project_lies_in_a_tenant_and_has_a_name_of_its_own(cloud: Cloud
     assert (await cloud.call("ProjectService/Create", nameless)).code == "invalid_argument"
     taken = {"metadata": {"parentId": cloud.bank.tenant_id, "name": "default-eu-north1"}, "spec": {}}
     assert (await cloud.call("ProjectService/Create", taken)).code == "already_exists"
+
+
+async def colleague(cloud: Cloud) -> tuple[str, str]:
+    """A project, and the token of an account of another project with one role in this one."""
+    account_id, token = await robot(cloud, "colleague")
+    metadata = {"parentId": cloud.bank.tenant_id, "name": "research"}
+    research = await cloud.made("ProjectService/Create", {"metadata": metadata, "spec": {}})
+    group_metadata = {"parentId": cloud.bank.tenant_id, "name": "quants"}
+    group_id = await cloud.made("GroupService/Create", {"metadata": group_metadata, "spec": {}})
+    permit = {"metadata": {"parentId": group_id}, "spec": {"resourceId": research, "role": "slurm.editor"}}
+    await cloud.made("AccessPermitService/Create", permit)
+    member = {"metadata": {"parentId": group_id}, "spec": {"memberId": account_id}}
+    await cloud.made("GroupMembershipService/Create", member)
+    return research, token
+
+
+async def test_a_colleague_lists_the_projects_with_a_role_of_hers_and_no_other(cloud: Cloud) -> None:
+    research, token = await colleague(cloud)
+    for api in ("nebius.iam.v1", "nebius.iam.v2"):
+        listed = await cloud.call(
+            "ProjectService/List", {"parentId": cloud.bank.tenant_id}, token=token, api=api
+        )
+        assert [each["metadata"]["id"] for each in listed.body["items"]] == [research]
+    everything = await cloud.call("ProjectService/List", {"parentId": cloud.bank.tenant_id})
+    assert len(everything.body["items"]) == 2
+
+
+async def test_a_colleague_finds_her_project_by_name_and_id_and_no_other(cloud: Cloud) -> None:
+    research, token = await colleague(cloud)
+    hidden = (await cloud.call("ProjectService/Get", {"id": cloud.bank.project_id})).body["metadata"]["name"]
+    tenant = {"parentId": cloud.bank.tenant_id}
+    found = await cloud.call("ProjectService/GetByName", {**tenant, "name": "research"}, token=token)
+    assert found.body["metadata"]["id"] == research
+    assert (await cloud.call("ProjectService/Get", {"id": research}, token=token)).status == 200
+    answers = [
+        await cloud.call("ProjectService/GetByName", {**tenant, "name": name}, token=token)
+        for name in (hidden, "no-such-project")
+    ]
+    first, second = (each.message for each in answers)
+    assert answers[0].code == answers[1].code == "not_found"
+    assert first.replace(hidden, "NAME") == second.replace("no-such-project", "NAME")
+    label = {"metadata": {"id": research, "labels": {"a": "b"}}}
+    assert (await cloud.call("ProjectService/Update", label, token=token)).code == "permission_denied"
+
+
+async def test_a_role_on_one_resource_shows_its_project(cloud: Cloud) -> None:
+    account_id, token = await robot(cloud)
+    metadata = {"parentId": cloud.bank.tenant_id, "name": "research"}
+    research = await cloud.made("ProjectService/Create", {"metadata": metadata, "spec": {}})
+    shelf = {
+        "metadata": {"parentId": research, "name": "shelf"},
+        "spec": {"sizeGibibytes": "1", "type": "NETWORK_SSD"},
+    }
+    made = await cloud.call("FilesystemService/Create", shelf, api="nebius.compute.v1")
+    group = {"metadata": {"parentId": cloud.bank.tenant_id, "name": "shelf-readers"}, "spec": {}}
+    group_id = await cloud.made("GroupService/Create", group)
+    spec = {"resourceId": made.body["resourceId"], "role": "compute.viewer"}
+    await cloud.made("AccessPermitService/Create", {"metadata": {"parentId": group_id}, "spec": spec})
+    member = {"metadata": {"parentId": group_id}, "spec": {"memberId": account_id}}
+    await cloud.made("GroupMembershipService/Create", member)
+    listed = await cloud.call("ProjectService/List", {"parentId": cloud.bank.tenant_id}, token=token)
+    assert [each["metadata"]["id"] for each in listed.body["items"]] == [research]
+    found = {"id": made.body["resourceId"]}
+    assert (
+        await cloud.call("FilesystemService/Get", found, token=token, api="nebius.compute.v1")
+    ).status == 200
+    others = await cloud.call(
+        "FilesystemService/List", {"parentId": research}, token=token, api="nebius.compute.v1"
+    )
+    assert others.code == "permission_denied" and "compute.viewer" in others.message

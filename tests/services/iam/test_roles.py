@@ -2,7 +2,8 @@
 
 import pytest
 
-from neocloud.services.iam.rules.roles import ROLES, allows
+from neocloud.control_plane.composition import SERVICES
+from neocloud.services.iam.rules.roles import ROLES, allows, permissions_of, smallest_role
 from neocloud.services.iam.types import DEFAULT_GROUPS
 
 
@@ -50,3 +51,49 @@ def test_a_role_allows_what_the_table_says(role: str, permission: str, expected:
 
 def test_the_first_groups_have_roles_that_exist() -> None:
     assert set(DEFAULT_GROUPS.values()) <= set(ROLES)
+
+
+def permissions() -> list[str]:
+    """Every permission that a served method asks for."""
+    custom = {method.permission for each in SERVICES for method in each.methods}
+    verbs = ("get", "list", "create", "update", "delete", "getSecret")
+    standard = {f"{kind.permission}.{verb}" for each in SERVICES for kind in each.kinds for verb in verbs}
+    return sorted(each for each in custom | standard if each)
+
+
+def test_a_refusal_names_the_smallest_role() -> None:
+    """It has the permission, and no role with less has it: of reading, none that may change anything."""
+    wrong = []
+    for permission in permissions():
+        named = smallest_role(permission)
+        held = permissions_of(named)
+        smaller = [each for each in ROLES if allows(each, permission) and permissions_of(each) < held]
+        may_look = any(allows(each, permission) and is_reading(each) for each in ROLES)
+        if not allows(named, permission) or smaller or (may_look and not is_reading(named)):
+            wrong.append((permission, named, smaller))
+    assert not wrong and len(permissions()) > 200
+
+
+def is_reading(role: str) -> bool:
+    return all(each.endswith((".get", ".list")) for each in permissions_of(role))
+
+
+@pytest.mark.parametrize(
+    ("permission", "role"),
+    [
+        ("iam.projects.list", "iam.viewer"),
+        ("iam.tenantUserAccounts.list", "iam.viewer"),
+        ("iam.serviceAccounts.get", "iam.viewer"),
+        ("audit.events.list", "audit.viewer"),
+        ("billing.reports.get", "billing.viewer"),
+        ("quotas.quotaAllowances.list", "quotas.viewer"),
+        ("slurm.jobs.submit", "slurm.jobs.submitter"),
+        ("compute.instances.start", "compute.instances.operator"),
+        ("inference.deployments.invoke", "inference.user"),
+        ("registry.images.pull", "container-registry.images.puller"),
+        ("iam.groups.create", "iam.admin"),
+        ("operator.hosts.update", "admin"),
+    ],
+)
+def test_the_smallest_role_of(permission: str, role: str) -> None:
+    assert smallest_role(permission) == role

@@ -65,6 +65,8 @@ class ApiError(Exception):
         self.code = code
         self.message = message
         self.details = tuple(details)
+        self.recorded_as = self
+        """What the audit log says of it: of a resource that the caller may not know of, the true reason."""
 
     def status(self, service: str = "") -> Any:
         """Return the error as a google.rpc.Status; `service` fills the details that do not name one."""
@@ -133,10 +135,11 @@ def bad_field(field: str, why: str) -> ApiError:
     return bad_request([(field, why)])
 
 
-def not_found(kind: str, identifier: str) -> ApiError:
+def not_found(kind: str, identifier: str, needs: str = "") -> ApiError:
+    """`needs` says, in a sentence, which right the caller lacks if there is such a resource."""
     is_name = kind == "resource" and identifier and not is_id(identifier)
     hint = "It is not an id; give the id of the resource." if is_name else "Check the id and the project."
-    text = f"There is no {kind} {identifier!r} here, or you may not see it. {hint}"
+    text = f"There is no {kind} {identifier!r} here, or you may not see it. {hint}{needs and f' {needs}'}"
     return _error(Code.NOT_FOUND, text, "resource_not_found", {"resource_id": identifier})
 
 

@@ -2,8 +2,9 @@
 
 Rights are cached for a second, and a refusal is never answered from the cache. So a right works as soon as it
 is given, and ends within a second after it is removed. The location of a resource in its tenant never
-changes, so it is cached without a time limit. A resource of another tenant is refused in the same words as
-one that does not exist. Resources that come with the cloud belong to no tenant: everybody may read them,
+changes, so it is cached without a time limit. A resource of another tenant, or of a project in which the
+account has no role, is refused in the same words as one that does not exist; the audit log has the true
+reason. Resources that come with the cloud belong to no tenant: everybody may read them,
 nobody may change them. Every change that lets a caller act as an account also requires all rights of that
 account (rules/grants.py).
 """
@@ -101,19 +102,42 @@ def _decide(tx: Transaction, subject: Subject, permission: str, target_id: str) 
 
 
 def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) -> contract.ApiError | None:
-    """Return why the subject may not do this on the target; None when it may."""
+    """Return why the subject may not do this on the target; None when it may.
+
+    Every account may read its tenant, and the project itself wherever it has a role."""
     path, in_scope = _lineage_ids(tx, target_id), is_in_scope(subject.scopes, permission)
     if path and path[-1] == CLOUDS_PROJECT_ID and in_scope and is_read(permission):
         return None
+    grants = subject_grants(tx, subject.id)
     if not path or path[-1] != subject.tenant_id:
-        return contract.not_found("resource", target_id)
-    if not in_scope:
+        return _unknown(subject, permission, target_id, grants)
+    denial = _denial(tx, subject, permission, target_id, path, grants)
+    if denial is not None and not _may_know_of(tx, subject, target_id, path, grants):
+        hidden = _unknown(subject, permission, target_id, grants)
+        hidden.recorded_as = denial
+        return hidden
+    return denial
+
+
+def _denial(
+    tx: Transaction,
+    subject: Subject,
+    permission: str,
+    target_id: str,
+    path: tuple[str, ...],
+    grants: frozenset[Grant],
+) -> contract.ApiError | None:
+    if not is_in_scope(subject.scopes, permission):
         return contract.permission_denied(
             permission,
             target_id,
             f'The key of this call is for another service and cannot be used for "{permission}".',
         )
-    if not is_granted(subject_grants(tx, subject.id), permission, path):
+    if permission == "iam.tenants.get" and target_id == subject.tenant_id:
+        return None
+    if permission == "iam.projects.get" and target_id in known_projects(tx, grants):
+        return None
+    if not is_granted(grants, permission, path):
         return contract.permission_denied(
             permission,
             target_id,
@@ -124,6 +148,35 @@ def refused(tx: Transaction, subject: Subject, permission: str, target_id: str) 
         mightier = mightier_than(tx, subject.id, principals_of(tx, target_id))
         return privilege_refusal(permission, mightier, target_id) if mightier else None
     return None
+
+
+def known_projects(tx: Transaction, grants: frozenset[Grant]) -> frozenset[str]:
+    """Return the projects in which these grants give a role, if only on one resource there."""
+    paths = [_lineage_ids(tx, grant.resource_id) for grant in grants]
+    return frozenset(path[-2] for path in paths if len(path) > 1)
+
+
+def _may_know_of(
+    tx: Transaction, subject: Subject, target_id: str, path: tuple[str, ...], grants: frozenset[Grant]
+) -> bool:
+    """Return whether the subject may be told that the target exists: it has some role there, or the target
+    is its own account, project or tenant, or a project in which it has a role."""
+    return (
+        any(grant.resource_id in path for grant in grants)
+        or target_id in _lineage_ids(tx, subject.id)
+        or target_id in known_projects(tx, grants)
+    )
+
+
+def _unknown(
+    subject: Subject, permission: str, target_id: str, grants: frozenset[Grant]
+) -> contract.ApiError:
+    """Return the answer about what does not exist, is another tenant's, or lies where the subject has no
+    role. It depends on the subject, the permission and the id alone, so it tells nothing about the target."""
+    needs = ""
+    if not is_granted(grants, permission, (subject.tenant_id,)):
+        needs = f'This call needs the permission "{permission}" on it, which {smallest_role(permission)} has.'
+    return contract.not_found("resource", target_id, needs)
 
 
 def subject_grants(tx: Transaction, subject_id: str) -> frozenset[Grant]:
@@ -170,7 +223,7 @@ async def require(call: Call, permission: str, target_id: str, *, record_as: str
         await authorizer.authorize(subject, permission, target_id)
     except contract.ApiError as denial:
         if record_as:
-            error = denial
+            error = denial.recorded_as
             await call.dependencies.store.write(
                 lambda tx: write_event(tx, call, record_as, subject, target_id, error=error)
             )

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from neocloud.core import contract, wire
+from neocloud.core.readers import Subject
 from neocloud.core.service import Call, Method, MethodAlias, NewOperation, Write
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.messages.nebius.common.v1 import Operation, ResourceMetadata
@@ -29,12 +30,15 @@ from neocloud.messages.nebius.iam.v2 import (
     TenantStatus,
     UpdateTenantRequest,
 )
+from neocloud.services.iam.access.authorization import known_projects, refused, subject_grants
 from neocloud.services.iam.api.keys import by_id
-from neocloud.services.iam.types import is_tenant
+from neocloud.services.iam.rules.grants import is_in_scope
+from neocloud.services.iam.types import CONTAINER, is_tenant
 
 M = TypeVar("M", bound=Message)
 PROJECTS_V1, PROJECTS = "nebius.iam.v1.ProjectService", "nebius.iam.v2.ProjectService"
 TENANTS = "nebius.iam.v2.TenantService"
+LIST_PROJECTS, GET_PROJECTS = "iam.projects.list", "iam.projects.get"
 ProjectState = ProjectStatus.ProjectState
 TenantState = TenantStatus.TenantState
 RESET_MASK_HEADER = "x-resetmask"
@@ -54,6 +58,59 @@ def tenant_message(row: Resource) -> Tenant:
     tenant.spec.SetInParent()
     tenant.status.tenant_state = TenantState.Value(ContainerState.Name(container.status.container_state))
     return tenant
+
+
+async def list_projects(call: Call, request: v1.ListProjectsRequest) -> v1.ListProjectsResponse:
+    """List the projects of the caller's tenant in which the caller has a role.
+
+    Whoever may list the projects of the tenant gets all of them."""
+    if request.filter:
+        raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
+    if not request.parent_id:
+        raise contract.bad_field("parent_id", "is required: the id of the tenant whose projects to list")
+    subject = _subject(call)
+
+    def find(tx: Transaction) -> v1.ListProjectsResponse:
+        denial = refused(tx, subject, LIST_PROJECTS, request.parent_id)
+        is_own = request.parent_id == subject.tenant_id and is_in_scope(subject.scopes, LIST_PROJECTS)
+        if denial is not None and not is_own:
+            raise denial
+        seen = None if denial is None else known_projects(tx, subject_grants(tx, subject.id))
+        projects = tx.list(CONTAINER, parent_id=request.parent_id)[0]
+        rows = [row for row in projects if seen is None or row.id in seen]
+        scope = f"{CONTAINER}:{request.parent_id}"
+        page, token = contract.page(rows, request, scope=scope, key=_age)
+        items = [wire.message(row, Container) for row in page]
+        return v1.ListProjectsResponse(items=items, next_page_token=token)
+
+    return await call.dependencies.store.read(find)
+
+
+async def get_project_by_name(call: Call, request: v1.GetProjectByNameRequest) -> Container:
+    """A project in which the caller has no role is answered like a name that no project has."""
+    subject = _subject(call)
+
+    def find(tx: Transaction) -> Container:
+        row = tx.find(CONTAINER, request.parent_id, request.name)
+        target_id = request.parent_id if row is None else row.id
+        denial = refused(tx, subject, GET_PROJECTS, target_id)
+        if denial is not None and not is_in_scope(subject.scopes, GET_PROJECTS):
+            raise denial
+        if row is None or denial is not None:
+            raise contract.not_found("project", request.name)
+        return wire.message(row, Container)
+
+    return await call.dependencies.store.read(find)
+
+
+def _age(project: Resource) -> str:
+    return f"{project.created_at.isoformat()} {project.id}"
+
+
+def _subject(call: Call) -> Subject:
+    if call.subject is None:
+        raise contract.unauthenticated("This call needs a token; sign in first.")
+    return call.subject
 
 
 async def get(call: Call, request: GetTenantRequest) -> Tenant:
@@ -133,6 +190,9 @@ def _alias(verb: str, request: type[Message], answer: Callable[[Any], Message] |
 
 
 METHODS = (
+    # Each checks the rights on the projects themselves.
+    Method(f"{PROJECTS_V1}/List", list_projects, permission=""),
+    Method(f"{PROJECTS_V1}/GetByName", get_project_by_name, permission=""),
     Method(f"{TENANTS}/Get", get, "iam.tenants.get", target=by_id),
     # Every signed-in subject, about its own.
     Method(f"{TENANTS}/GetByName", get_by_name, permission=""),
