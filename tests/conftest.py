@@ -100,7 +100,12 @@ LONG = (
     "tests/emulator/test_upgrade.py::test_an_upgrade_that_a_power_cut_ended",
     "tests/fleet/test_long_walk.py",
     "tests/images/machines/test_boot.py::test_a_full_machine",
-    "tests/services/fleet/test_kill.py::test_fifty_servers",
+    "tests/core/reconcile/test_crash.py::test_fifty_crashes",
+    "tests/objects/test_crash.py::test_killed_at_every_step[ENABLED-1]",
+    "tests/server/test_killed_server.py::test_a_killed_server_leaves_all_of_a_change_or_nothing[1]",
+    "tests/server/test_killed_server.py::test_a_killed_server_leaves_all_of_a_change_or_nothing[4]",
+    "tests/services/fleet/test_kill.py",
+    "tests/services/slurm/test_kill.py",
     "tests/objects/oci/test_more_programs.py",
     "tests/objects/s3/test_more_programs.py",
 )
