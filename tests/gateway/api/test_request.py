@@ -121,7 +121,7 @@ def test_a_body_goes_through_but_for_the_name_and_the_usage() -> None:
     }
     request = parse_request(CHAT, json.dumps(fields).encode())
     sent = json.loads(request.for_model_server("engine-name"))
-    options = {"continuous_usage_stats": False, "include_usage": True}
+    options = {"continuous_usage_stats": True, "include_usage": True}
     assert sent == {**fields, "model": "engine-name", "stream_options": options}
     assert list(sent) == list(fields)
     assert request.images == 1

@@ -60,6 +60,8 @@ class ModelRequest:
     is_stream: bool
     shows_usage: bool
     """The client requested the usage event."""
+    shows_each_usage: bool
+    """The client requested usage in each event."""
     choices: int
     prompts: int
     """Number of prompts. Each gets as many completions as there are choices."""
@@ -123,12 +125,13 @@ class ModelRequest:
         return each * self.sequences
 
     def for_model_server(self, served_name: str) -> bytes:
-        """Return the body for the model server: with its own name of the model, and usage requested."""
+        """Return the body for the model server: with its own name of the model, and usage requested in each
+        event of a stream, so that one that breaks off is billed as counted."""
         body: JsonObject = {**self.body, "model": served_name}
         if self.is_stream and self.path in (CHAT, COMPLETIONS):
             options = body.get("stream_options")
             given = options if isinstance(options, dict) else {}
-            body["stream_options"] = {**given, "include_usage": True}
+            body["stream_options"] = {**given, "include_usage": True, "continuous_usage_stats": True}
         return orjson.dumps(body)
 
 
@@ -189,6 +192,7 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
         model=model,
         is_stream=is_stream,
         shows_usage=bool(options and options.get("include_usage")),
+        shows_each_usage=bool(options and options.get("continuous_usage_stats")),
         choices=choices,
         prompts=prompts,
         max_output_tokens=_output_limit(path, body),
