@@ -79,7 +79,7 @@ def test_a_stream_ends_with_an_error(
     assert error["code"] == "right_ended"
     wait_until(lambda: engine.counts()["in_flight"] == 0, seconds=60)
     row = ledger_row(gateway.home, response.headers["x-request-id"])
-    assert row["output"] > 0 and row["is_estimated"] == 1
+    assert row["output"] > 0 and row["is_estimated"] == 0
 
 
 @pytest.mark.parametrize("end", [revoke, take_away])

@@ -137,9 +137,11 @@ def route(
     tenant: str = "tenant-a",
     project: str = "project-a",
     adapters: Mapping[str, Sequence[str]] | None = None,
+    adapter_errors: Mapping[str, str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a deployment of the model `name`. `adapters`: addresses that have loaded one, by its name."""
+    """Return a deployment of the model `name`. `adapters`: addresses that have loaded one, by its name; the
+    others could not for the reason in `adapter_errors`."""
     adapters = adapters or {}
     models = [{"name": name, "engine_name": more.pop("engine_name", name), "project_id": project}]
     models += [
@@ -152,6 +154,11 @@ def route(
             "address": address,
             "is_ready": True,
             "adapters": [adapter for adapter, places in adapters.items() if address in places],
+            "adapter_errors": {
+                adapter: error
+                for adapter, error in (adapter_errors or {}).items()
+                if address not in adapters.get(adapter, ())
+            },
         }
         for number, address in enumerate(replicas)
     ]

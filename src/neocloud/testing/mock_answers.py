@@ -80,7 +80,9 @@ class Answer:
     def count(self, tokens: int) -> None:
         self.counts.completion_tokens += tokens
 
-    def usage(self) -> dict[str, object]:
+    def usage(self, tokens: int | None = None) -> dict[str, object]:
+        """Return what was used when so many tokens were made; None: all of them."""
+        output = self.tokens if tokens is None else tokens
         cached = min(self.behaviour.cached, self.prompt_tokens)
         if self.path == "/v1/responses":
             return {
@@ -91,8 +93,8 @@ class Answer:
             }
         return {
             "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + self.tokens,
-            "completion_tokens": self.tokens,
+            "total_tokens": self.prompt_tokens + output,
+            "completion_tokens": output,
             "prompt_tokens_details": {"cached_tokens": cached} if cached else None,
         }
 
@@ -144,9 +146,15 @@ class Answer:
         said = {"delta": {"content": self.text}} if self.is_chat else text
         middle = {**head, "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": None}]}
         event = _event(middle)
-        for _ in range(self.tokens - 1):
-            yield event
-        yield _event({**middle, "choices": [{**middle["choices"][0], "finish_reason": "stop"}]})
+        last = {**middle, "choices": [{**middle["choices"][0], "finish_reason": "stop"}]}
+        if options.get("include_usage") and options.get("continuous_usage_stats"):
+            for number in range(1, self.tokens):
+                yield _event({**middle, "usage": self.usage(number)})
+            yield _event({**last, "usage": self.usage()})
+        else:
+            for _ in range(self.tokens - 1):
+                yield event
+            yield _event(last)
         if options.get("include_usage"):
             yield _event({**head, "choices": [], "usage": self.usage()})
         yield b"data: [DONE]\n\n"

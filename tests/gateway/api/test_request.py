@@ -121,7 +121,7 @@ def test_a_body_goes_through_but_for_the_name_and_the_usage() -> None:
     }
     request = parse_request(CHAT, json.dumps(fields).encode())
     sent = json.loads(request.for_model_server("engine-name"))
-    options = {"continuous_usage_stats": False, "include_usage": True}
+    options = {"continuous_usage_stats": True, "include_usage": True}
     assert sent == {**fields, "model": "engine-name", "stream_options": options}
     assert list(sent) == list(fields)
     assert request.images == 1
@@ -171,3 +171,76 @@ def test_the_prefix_is_the_start_of_the_first_messages() -> None:
     assert prefix("a", "b", "c") == prefix("a", "b", "d") != prefix("a", "c", "c")
     parts = [{"type": "text", "text": "a"}]
     assert prefix(parts, "b") == prefix(parts, "b") != prefix([{"type": "text", "text": "b"}], "b")
+
+
+PIXEL = "data:image/png;base64,AAAA"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": PIXEL}},
+        {"type": "image_url", "text": "", "image_url": {"url": PIXEL}},
+        {"type": "text", "text": "a", "image_url": PIXEL},
+        {"text": "a", "video_url": {"url": PIXEL}},
+        {"type": "input_image", "text": "x", "image_url": PIXEL},
+        {"type": "input_audio", "text": "", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "file", "text": "", "file": {"file_data": PIXEL}},
+        {"type": "something new"},
+    ],
+)
+def test_media_are_counted_whatever_lies_beside_them(part: dict[str, Any]) -> None:
+    text = {"type": "text", "text": "a"}
+    request = asked(messages=[{"role": "user", "content": [text, part]}])
+    assert request.images == 1
+    error = refused(messages=[{"role": "user", "content": [part] * 65}])
+    assert (error.code, error.param) == ("too_many_media", "messages")
+    inputs = [{"type": "function_call_output", "call_id": "1", "output": [part] * 65}]
+    assert refused(RESPONSES, input=inputs).code == "too_many_media"
+
+
+def test_two_media_in_one_part_count_twice() -> None:
+    part = {"type": "text", "text": "a", "image_url": PIXEL, "video_url": PIXEL}
+    assert asked(messages=[{"role": "user", "content": [part]}]).images == 2
+
+
+def test_functions_count_as_tools_do() -> None:
+    function = {"name": "f", "description": "x" * 30_000}
+    assert asked(functions=[function]).input_tokens > 7_500
+    assert asked(tools=[{"type": "function", "function": function}]).input_tokens > 7_500
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize("tools", [[], None])
+@pytest.mark.parametrize(
+    "choice", [{}, {"tool_choice": "auto"}, {"tool_choice": "none", "parallel_tool_calls": True}]
+)
+def test_empty_tools_are_none(path: str, tools: Any, choice: dict[str, Any]) -> None:
+    given = {"input": "hello"} if path == RESPONSES else {"messages": HELLO}
+    sent = json.loads(asked(path, **given, tools=tools, **choice).for_model_server("bank"))
+    assert sent == {**given, "model": "bank"}
+    for wrong in ("required", {"type": "function", "name": "f"}):
+        assert refused(path, **given, tools=tools, tool_choice=wrong).param == "tool_choice"
+
+
+def test_an_echo_needs_no_token() -> None:
+    request = asked(COMPLETIONS, prompt="a", echo=True, logprobs=1, max_tokens=0)
+    assert request.max_total_output_tokens(8192) == 0
+    assert json.loads(request.for_model_server("bank"))["max_tokens"] == 0
+    for fields in ({"prompt": "a"}, {"prompt": "a", "echo": False}):
+        error = refused(COMPLETIONS, max_tokens=0, **fields)
+        assert error.param == "max_tokens"
+        assert "with echo" in error.message
+    assert refused(max_tokens=0, echo=True).param == "max_tokens"
+
+
+@pytest.mark.parametrize("arguments", [None, {}, {"a": 1}, [], 7])
+def test_a_call_with_arguments_that_are_no_text_is_named(arguments: Any) -> None:
+    good = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    bad = {"id": "2", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [good, bad]}]
+    error = refused(messages=messages)
+    assert error.param == "messages[1].tool_calls[1].function.arguments"
+    assert error.param in error.message
+    assert refused(messages=[{**messages[1], "tool_calls": [good, "x"]}]).param == "messages[0].tool_calls"
+    asked(messages=[*HELLO, {"role": "assistant", "tool_calls": []}, {**messages[1], "tool_calls": [good]}])

@@ -38,15 +38,47 @@ def test_usage_is_shown_to_who_asked() -> None:
     assert stream.usage is not None
 
 
-def test_usage_in_each_event_hides_none_of_the_text() -> None:
-    """vLLM's continuous_usage_stats."""
-    events = [
-        event({"choices": [{"delta": {"content": "a"}}], "usage": {**USAGE, "completion_tokens": n}})
-        for n in (1, 2)
-    ]
+def counted(output: int, index: int = 0, prompt: int = 7, text: str = "a") -> bytes:
+    """An event of vLLM's continuous_usage_stats."""
+    usage = {**USAGE, "prompt_tokens": prompt, "completion_tokens": output}
+    return event({"id": "x", "choices": [{"index": index, "delta": {"content": text}}], "usage": usage})
+
+
+def plain(text: str = "a", index: int = 0) -> bytes:
+    return event({"id": "x", "choices": [{"index": index, "delta": {"content": text}}]})
+
+
+@pytest.mark.parametrize("text", ["a", '"usage":{', ',"usage":{"a":{}}}', "{}}{", "\\"])
+def test_usage_in_each_event_is_read_and_hidden_from_who_did_not_ask(text: str) -> None:
+    stream = EventStream(hides_usage=True, hides_each=True)
+    assert stream.push(counted(1, text=text) + counted(2, text=text)) == plain(text) * 2
+    assert (stream.usage, stream.usage_so_far) == (None, TokenUsage(7, 4, 2))
+    assert stream.push(counted(3, text=text) + LAST + DONE) == plain(text) + DONE
+    assert stream.usage == stream.usage_so_far == TokenUsage(7, 4, 3)
+
+
+def test_usage_in_each_event_is_shown_to_who_asked() -> None:
     stream = EventStream(hides_usage=True)
-    assert stream.push(b"".join(events) + LAST + DONE) == b"".join(events) + DONE
+    assert stream.push(counted(1) + counted(2) + LAST + DONE) == counted(1) + counted(2) + DONE
     assert stream.usage == TokenUsage(7, 4, 3)
+
+
+def test_choices_and_prompts_of_a_broken_stream_are_added_up() -> None:
+    """Two prompts of 7 and 9 tokens, each with two choices."""
+    stream = EventStream(hides_usage=True, hides_each=True, choices=2)
+    events = [(5, 0, 7), (6, 1, 7), (8, 2, 9), (1, 3, 9), (6, 0, 7), (2, 3, 9)]
+    stream.push(b"".join(counted(*each) for each in events))
+    assert stream.usage_so_far == TokenUsage(input=16, cached_input=8, output=6 + 6 + 8 + 2)
+
+
+@given(st.lists(st.integers(0, 400), max_size=12))
+def test_what_was_counted_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    whole = b"".join(counted(number) for number in range(1, 4))
+    places = [0, *sorted(cut for cut in cuts if cut < len(whole)), len(whole)]
+    stream = EventStream(hides_usage=True, hides_each=True)
+    pieces = [whole[start:end] for start, end in zip(places, places[1:], strict=False) if end > start]
+    assert b"".join(stream.push(piece) for piece in pieces) == plain() * 3
+    assert stream.usage_so_far == TokenUsage(7, 4, 3)
 
 
 def test_half_an_event_is_never_passed_on() -> None:

@@ -341,3 +341,15 @@ async def test_a_full_disk_makes_a_batch_wait(
             await clock.advance(30)
             await asyncio.sleep(0.002)
     assert shutil.disk_usage(tmp_path).free
+
+
+async def test_results_are_kept_as_long_as_was_asked(
+    alice: httpx.AsyncClient, running: OpenAiFiles, clock: FakeClock
+) -> None:
+    made = await make(alice, jsonl(line(1)), output_expires_after={"anchor": "created_at", "seconds": 7200})
+    found = await in_state(alice, made, "completed")
+    file = (await alice.get(f"files/{found['output_file_id']}")).json()
+    assert file["expires_at"] == file["created_at"] + 7200
+    await clock.advance(7200)
+    assert (await alice.get(f"files/{found['output_file_id']}/content")).status_code == 404
+    assert (await alice.get(f"files/{made['input_file_id']}")).status_code == 200

@@ -9,6 +9,7 @@ import pytest
 
 from neocloud.gateway.composition import OpenAiFiles
 from neocloud.gateway.openai_files.files import Draft, FileMissing, FileStore
+from neocloud.testing.waiting import FakeClock
 from tests.gateway.openai_files.conftest import client, upload
 
 
@@ -190,3 +191,46 @@ def test_the_control_plane_reads_and_adds_files(tmp_path: Path) -> None:
     assert store.path("p", "file-1").read_text().startswith("step")
     with pytest.raises(FileMissing):
         store.path("other", "file-1")
+
+
+EXPIRY = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+
+
+async def test_a_file_is_gone_when_its_time_has_come(
+    alice: httpx.AsyncClient, objects: OpenAiFiles, clock: FakeClock, tmp_path: Path
+) -> None:
+    kept = await upload(alice, b"{}")
+    made = await alice.post("files", data={"purpose": "batch", **EXPIRY}, files={"file": ("f", b"{}")})
+    file = made.json()
+    assert file["expires_at"] == file["created_at"] + 3600
+    await clock.advance(3599)
+    assert (await alice.get(f"files/{file['id']}/content")).content == b"{}"
+    await clock.advance(1)
+    for path in (f"files/{file['id']}", f"files/{file['id']}/content"):
+        assert (await alice.get(path)).status_code == 404
+    assert [each["id"] for each in (await alice.get("files")).json()["data"]] == [kept]
+    assert len(stored(objects, tmp_path)) == 2
+    await objects._buckets.delete_expired()  # pyright: ignore[reportPrivateUsage]
+    assert [path.name for path in stored(objects, tmp_path)] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"expires_after[anchor]": "now"}, "expires_after"),
+        ({"expires_after[seconds]": "3599"}, "expires_after"),
+        ({"expires_after[seconds]": "2592001"}, "expires_after"),
+        ({"expires_after[seconds]": "9" * 60}, "expires_after"),
+        ({"expires_after[seconds]": "-1"}, "expires_after"),
+        ({"expires_after[seconds]": "1e4"}, "expires_after"),
+        ({"expires_after[seconds]": None}, "expires_after"),
+        ({"expires_after[anchor]": None}, "expires_after"),
+        ({"expires_after[days]": "1"}, "expires_after[days]"),
+        ({"expires_after": "1"}, "expires_after"),
+    ],
+)
+async def test_a_wrong_time_is_refused(alice: httpx.AsyncClient, changes: dict, param: str) -> None:
+    fields = {name: value for name, value in {**EXPIRY, **changes}.items() if value is not None}
+    made = await alice.post("files", data={"purpose": "batch", **fields}, files={"file": ("f", b"{}")})
+    assert (made.status_code, made.json()["error"]["param"]) == (400, param)
+    assert (await alice.get("files")).json()["data"] == []

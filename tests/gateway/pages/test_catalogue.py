@@ -3,6 +3,7 @@
 import httpx
 from playwright.sync_api import expect
 
+from neocloud.testing.gateway import route
 from tests.gateway.pages.conftest import Open, Site, picture
 
 
@@ -71,3 +72,10 @@ def test_the_api_tells_the_same(site: Site) -> None:
         "local-experiment": ("ready", None),
         "mistral-nemo": ("cold", free),
     }
+
+
+def test_a_deployment_that_is_created_is_not_asleep(site: Site, open_page: Open) -> None:
+    site.gateway.set_routes(route("new", state="CREATING"))
+    page = open_page(site.link())
+    page.get_by_role("link", name="Models").click()
+    expect(page.get_by_role("article")).to_contain_text("Starting")

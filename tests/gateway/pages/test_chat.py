@@ -178,16 +178,71 @@ def test_what_a_model_says_is_never_markup(site: Site, open_page: Open) -> None:
     made = page.evaluate(script, said)
     assert made == (
         "<p>&lt;img src=x onerror=alert(1)&gt; <strong>bold</strong> <code>a&lt;b</code></p>"
-        '<pre tabindex="0"><code>&lt;script&gt;1&lt;/script&gt;</code></pre>'
+        '<div class="block"><button type="button" class="quiet copy" aria-label="Copy this code">'
+        'Copy</button><pre tabindex="0"><code>&lt;script&gt;1&lt;/script&gt;</code></pre></div>'
     )
+    rel = 'target="_blank" rel="noopener noreferrer nofollow"'
+    plain = "https://bank.example/a?b=1"
+    for words, shown in {
+        f"See {plain}.": f'See <a href="{plain}" {rel}>{plain}</a>.',
+        f"[my bank]({plain})": f'<a href="{plain}" {rel}>my bank</a> (bank.example)',
+        "[x](javascript:alert(1))": "[x](javascript:alert(1))",
+        "[x](data:text/html,1) file:///etc": "[x](data:text/html,1) file:///etc",
+        "https://": "https://",
+    }.items():
+        assert page.evaluate(script, words) == f"<p>{shown}</p>"
+    table = "Fees:\n| fee | EUR |\n|---|--:|\n| card | `a|b` |\n| <b> | 1 \\| 2 |\nand so on"
+    assert page.evaluate(script, table) == (
+        '<p>Fees:</p><div class="table" tabindex="0"><table><thead><tr><th>fee</th><th>EUR</th></tr></thead>'
+        "<tbody><tr><td>card</td><td><code>a|b</code></td></tr>"
+        "<tr><td>&lt;b&gt;</td><td>1 | 2</td></tr></tbody></table></div><p>and so on</p>"
+    )
+
+
+def test_code_is_copied_with_a_button(site: Site, open_page: Open) -> None:
+    page = open_page(site.link(model="local-experiment"))
+    script = """async (said) => {
+        const { prose } = await import("/chat/static/prose.js");
+        document.querySelector("main").append(...prose(said));
+    }"""
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.evaluate(script, "```sh\necho 1\necho 2\n```")
+    page.evaluate('document.getElementById("sign-in").hidden = false')
+    page.get_by_role("button", name="Copy this code").click()
+    wait_until(lambda: page.evaluate("navigator.clipboard.readText()") == "echo 1\necho 2", seconds=60)
+
+
+def test_an_example_is_asked_with_a_click(site: Site, open_page: Open) -> None:
+    page = open_page(site.link(model="local-experiment"))
+    place = column(page, "local-experiment")
+    place.get_by_role("button", name="What can you help me with?").click()
+    expect(text(place)).to_have_text(WORDS)
+    assert site.asked()["messages"] == [{"role": "user", "content": "What can you help me with?"}]
+
+
+def test_an_answer_that_never_began_was_not_interrupted(site: Site, open_page: Open) -> None:
+    site.engine.tell(fault="error")
+    page = open_page(site.link(model="local-experiment"))
+    ask(page, "Hello")
+    alert = answer(column(page, "local-experiment")).get_by_role("alert")
+    expect(alert).to_contain_text("The model could not answer.")
+    expect(alert).to_contain_text("EngineCore encountered an issue")
+
+
+def test_two_columns_are_tabs_on_a_phone(site: Site, open_page: Open) -> None:
+    page = open_page(site.link(), size=PHONE)
+    ask(page, "How do I block my card?")
+    for model in ("llama-3.1-8b", "bank-support"):
+        page.get_by_role("tab", name=model).click()
+        expect(page.get_by_role("region")).to_have_count(1)
+        expect(figure(column(page, model), "Tokens out")).to_have_text("12")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(site: Site, open_page: Open, scheme: str) -> None:
     page = open_page(site.link(), size=PHONE, scheme=scheme)
     ask(page, "How do I block my card?")
-    for model in ("llama-3.1-8b", "bank-support"):
-        expect(figure(column(page, model), "Tokens out")).to_have_text("12")
+    expect(figure(column(page, "bank-support"), "Tokens out")).to_have_text("12")
     picture(page, f"phone-two-columns-{scheme}")
     page.get_by_role("button", name="Compare").click()
     picture(page, f"phone-one-column-{scheme}")

@@ -59,7 +59,7 @@ def test_a_replica_that_dies_in_a_stream_ends_it_with_an_error(served: Served) -
     assert len(events) == 1 + 4 + 1
     assert events[-1]["error"]["code"] == "replica_lost"  # type: ignore[index]
     row = served.row(response)
-    assert (row["output"], row["outcome"], row["is_estimated"]) == (4, "replica_lost", 1)
+    assert (row["input"], row["output"], row["outcome"], row["is_estimated"]) == (2, 4, "replica_lost", 0)
 
 
 def test_the_engines_own_error_in_a_stream_is_no_success(served: Served) -> None:
@@ -69,7 +69,7 @@ def test_the_engines_own_error_in_a_stream_is_no_success(served: Served) -> None
     response = served.post(stream=True)
     assert "EngineCore died" in response.text
     row = served.row(response)
-    assert (row["outcome"], row["is_estimated"]) == ("replica_lost", 1)
+    assert (row["output"], row["outcome"], row["is_estimated"]) == (4, "replica_lost", 0)
 
 
 def test_a_request_that_kills_engines_does_not_kill_them_all(served: Served) -> None:
@@ -135,9 +135,10 @@ def test_a_client_that_leaves_stops_the_engine(served: Served, is_stream: bool) 
     wait_until(lambda: first.counts()["in_flight"] == 0, seconds=60)
     assert first.counts()["cancelled"] == before["cancelled"] + 1
     row = ledger_row(served.gateway.home, request_id)
-    assert (row["outcome"], row["is_estimated"]) == ("client_left", 1)
+    assert (row["outcome"], row["is_estimated"]) == ("client_left", int(not is_stream))
     made = first.counts()["completion_tokens"] - before["completion_tokens"]
     if is_stream:
+        assert row["input"] == 2, "the model server's count, not one of bytes"
         assert seen <= row["output"] <= made
     else:
         assert row["output"] >= seen  # what the engine may have made, which nobody saw
@@ -179,7 +180,7 @@ def test_a_client_that_does_not_read_holds_the_engine_back_and_is_left(served: S
     made = first.counts()["completion_tokens"] - before["completion_tokens"]
     assert made * 1000 < 16 * 1024 * 1024, "what nobody reads is not made and kept"
     row = ledger_row(served.gateway.home, request_id)
-    assert (row["outcome"], row["is_estimated"]) == ("client_left", 1)
+    assert (row["outcome"], row["is_estimated"]) == ("client_left", 0)
 
 
 def test_a_gateway_that_is_told_to_stop_finishes_what_it_began(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from neocloud.testing.gateway import route
 from tests.gateway.conftest import CHAT, Served
 
 
@@ -125,6 +126,19 @@ def test_an_adapter_is_asked_where_it_is_loaded(served: Served) -> None:
         response = served.post(model="tuned", messages=[{"role": "user", "content": str(number)}])
         assert response.json()["model"] == "tuned"
     assert second.counts()["adapters"]["tuned"] == before + 6
+
+
+def test_an_adapter_that_no_engine_could_load_is_refused_with_the_reason(served: Served) -> None:
+    first, second = (engine.address for engine in served.engines)
+    errors = {"tuned": "unsupported LoRA weight"}
+    given = {"replicas": [first, second], "engine_name": "mock", "adapter_errors": errors}
+    served.gateway.set_routes(route("bank", adapters={"tuned": []}, **given))
+    answer = served.post(model="tuned")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+    assert "unsupported LoRA weight" in answer.json()["error"]["message"]
+    assert served.post().status_code == 200, "the base is served"
+    served.gateway.set_routes(route("bank", adapters={"tuned": [second]}, **given))
+    assert served.post(model="tuned").status_code == 200, "one replica has it"
 
 
 def test_the_engines_words_are_told_in_openais_shape(served: Served) -> None:

@@ -117,6 +117,7 @@ async def test_an_adapter_that_an_engine_refuses_is_told_and_the_rest_is_served(
     await add_adapter(cloud, "support", base_id)
     seen = await cloud.when(deployment_id, lambda each: adapters(each) == ["support"])
     assert "broken was not loaded: no such file" in seen.status.replicas[0].message
+    assert dict(seen.status.replicas[0].adapter_errors) == {"broken": "no such file"}
 
 
 def adapters(deployment: Any) -> list[str]:

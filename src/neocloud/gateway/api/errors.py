@@ -153,6 +153,15 @@ def access_ended_error() -> OpenAiError:
     )
 
 
+def adapter_not_loaded_error(name: str, reason: str) -> OpenAiError:
+    return bad_request(
+        f"The adapter {name!r} is not served: the model server could not load it: {reason.rstrip('.')}."
+        " Correct its files, then delete and add it again.",
+        param="model",
+        code="model_not_loaded",
+    )
+
+
 def no_replicas_error(name: str, *, deployment_id: str, state: str, start_seconds: int) -> OpenAiError:
     if state in STOPPED_STATES:
         return unavailable(

@@ -71,7 +71,9 @@ def _status(target: Target) -> str:
     replicas = deployment.replicas
     if any(not target.is_adapter or target.served_name in replica.adapters for replica in replicas):
         return "ready"
-    return "stopped" if deployment.state in STOPPED_STATES else "cold"
+    if deployment.state in STOPPED_STATES:
+        return "stopped"
+    return "starting" if deployment.state == "CREATING" else "cold"
 
 
 def _pricing(target: Target) -> dict[str, str] | None:

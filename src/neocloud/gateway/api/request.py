@@ -5,6 +5,7 @@ Other fields that `fields` allows pass to the model server unchanged. All work i
 body, which is limited before it is read.
 """
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class ModelRequest:
     is_stream: bool
     shows_usage: bool
     """The client requested the usage event."""
+    shows_each_usage: bool
+    """The client requested usage in each event."""
     choices: int
     prompts: int
     """Number of prompts. Each gets as many completions as there are choices."""
@@ -122,12 +125,13 @@ class ModelRequest:
         return each * self.sequences
 
     def for_model_server(self, served_name: str) -> bytes:
-        """Return the body for the model server: with its own name of the model, and usage requested."""
+        """Return the body for the model server: with its own name of the model, and usage requested in each
+        event of a stream, so that one that breaks off is billed as counted."""
         body: JsonObject = {**self.body, "model": served_name}
         if self.is_stream and self.path in (CHAT, COMPLETIONS):
             options = body.get("stream_options")
             given = options if isinstance(options, dict) else {}
-            body["stream_options"] = {**given, "include_usage": True}
+            body["stream_options"] = {**given, "include_usage": True, "continuous_usage_stats": True}
         return orjson.dumps(body)
 
 
@@ -161,6 +165,7 @@ def parse_request(path: str, raw: bytes, media_domains: Set[str] = frozenset()) 
 def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozenset()) -> ModelRequest:
     """Check a body that `parse_json` returned. Raises OpenAiError 400."""
     check_fields(path, body)
+    _drop_empty_tools(path, body)
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise bad_request(
@@ -187,6 +192,7 @@ def read_request(path: str, body: JsonObject, media_domains: Set[str] = frozense
         model=model,
         is_stream=is_stream,
         shows_usage=bool(options and options.get("include_usage")),
+        shows_each_usage=bool(options and options.get("continuous_usage_stats")),
         choices=choices,
         prompts=prompts,
         max_output_tokens=_output_limit(path, body),
@@ -218,7 +224,21 @@ def _prompts(path: str, body: Mapping[str, Json]) -> int:
     return count
 
 
+def _drop_empty_tools(path: str, body: JsonObject) -> None:
+    """Treat `tools` that are empty or null as absent, with what only says how to use them."""
+    if path not in (CHAT, RESPONSES) or body.get("tools") not in (None, []):
+        return
+    body.pop("tools", None)
+    if body.get("tool_choice") not in (None, "auto", "none") and not body.get("functions"):
+        raise bad_request("tool_choice needs tools, and the request has none.", param="tool_choice")
+    if not body.get("functions"):
+        body.pop("tool_choice", None)
+        body.pop("parallel_tool_calls", None)
+
+
 def _output_limit(path: str, body: Mapping[str, Json]) -> int | None:
+    if path == COMPLETIONS and body.get("echo") and body.get("max_tokens") == 0:
+        return 0  # only the log-probabilities of the prompt
     limits = [_whole(body, name, None) for name in OUTPUT_FIELDS[path]]
     return next((limit for limit in limits if limit is not None), None)
 
@@ -238,7 +258,8 @@ def _whole(body: Mapping[str, Json], name: str, most: int | None) -> int | None:
         raise _wrong_type(name, "an integer")
     if value < 1 or (most is not None and value > most):
         allowed = "at least 1" if most is None else f"between 1 and {most}"
-        raise bad_request(f"{name} must be {allowed}, not {value}.", param=name, code="invalid_value")
+        hint = " /v1/completions takes 0 with echo." if name == "max_tokens" and value == 0 else ""
+        raise bad_request(f"{name} must be {allowed}, not {value}.{hint}", param=name, code="invalid_value")
     return value
 
 
@@ -262,9 +283,10 @@ def _measure(path: str, body: Mapping[str, Json], media_domains: Set[str]) -> tu
     if images > MAX_MEDIA:
         found = f"{name} has {images} images, sounds and videos; the limit is {MAX_MEDIA} per request."
         raise bad_request(found, param=name, code="too_many_media")
-    extra = body.get("tools")
-    if isinstance(extra, list):
-        size += len(orjson.dumps(extra))
+    for field_name in ("tools", "functions"):
+        extra = body.get(field_name)
+        if isinstance(extra, list):
+            size += len(orjson.dumps(extra))
     instructions = body.get("instructions")
     if path == RESPONSES and isinstance(instructions, str):
         size += _length(instructions)
@@ -291,10 +313,12 @@ def _measure_items(items: list[Json], name: str, media_domains: Set[str]) -> tup
                 check_media(item, name, media_domains)
             calls = item.get("tool_calls")
             if isinstance(calls, list):
+                _check_calls(calls, f"messages[{position}].tool_calls")
                 size += len(orjson.dumps(calls))
             output = item.get("output")
             if name == "input" and output is not None:  # of a tool, in /v1/responses
                 size += _length(output) if isinstance(output, str) else len(orjson.dumps(output))
+                images += _measure_parts(output)[1] if isinstance(output, list) else 0
         elif name == "messages":
             raise bad_request(
                 f"messages[{position}] must be an object with a role.", param="messages", code="invalid_type"
@@ -312,15 +336,30 @@ def _measure_items(items: list[Json], name: str, media_domains: Set[str]) -> tup
     return size, images
 
 
+def _check_calls(calls: list[Json], name: str) -> None:
+    """Raise OpenAiError 400 that names a call whose arguments are no text, as the model server cannot."""
+    for number, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and not isinstance(function.get("arguments", ""), str):
+            place = f"{name}[{number}].function.arguments"
+            raise bad_request(f"{place} must be a string that holds JSON.", param=place, code="invalid_type")
+        if not isinstance(call, dict):
+            raise bad_request(f"{name}[{number}] must be an object.", param=name, code="invalid_type")
+
+
+_MEDIA_TYPE = re.compile("image|audio|video|file")
+
+
 def _measure_parts(parts: list[Json]) -> tuple[int, int]:
     size = images = 0
     for part in parts:
         if isinstance(part, dict):
             text = part.get("text")
-            if isinstance(text, str):
-                size += _length(text)
-            else:
-                images += 1
+            is_text = isinstance(text, str)
+            size += _length(text) if isinstance(text, str) else 0
+            urls = sum(key.endswith("_url") for key in part)
+            is_media = not is_text or bool(_MEDIA_TYPE.search(str(part.get("type"))))
+            images += max(urls, int(is_media))
     return size, images
 
 

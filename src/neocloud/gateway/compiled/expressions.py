@@ -2,7 +2,7 @@
 """Estimate what a regular expression costs to compile, and refuse what costs too much.
 
 The estimate is a sum over the characters and classes of the expression: each counts as often as the
-repetitions of the groups around it say. It follows no engine in particular: where engines differ, it counts more.
+repetitions of the groups around it say. Where engines differ, it counts more.
 """
 
 import re

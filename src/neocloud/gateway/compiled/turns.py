@@ -2,9 +2,9 @@
 """Whose turn it is to have something compiled: few at a time for a deployment, one for a caller.
 
 A request waits for a turn where its deployment has not answered one with the same schemas yet. The turn ends
-with the first bytes of the answer, or after the time that compiling may take by estimate: whoever leaves
-early keeps it until then, since model servers go on compiling. A caller whose schemas end in errors of the
-model server waits before the next turn, longer each time.
+with the first bytes of the answer, or after the time that compiling may take by estimate: a caller who
+leaves early keeps it until then, since model servers go on compiling. A caller whose schemas end in errors of
+the model server waits before the next turn, longer each time.
 """
 
 import asyncio
@@ -214,7 +214,7 @@ class CompilationTurns:
         self._admit(deployment)
 
     def _admit(self, deployment: _Deployment) -> None:
-        """Give free turns to those who wait: batches last, and first whoever had none for longest."""
+        """Give free turns to those who wait: batches last, and first to callers that had none for longest."""
         for place in [place for place in deployment.waiting if place.digest in deployment.known]:
             deployment.waiting.remove(place)
             place.admitted.set()

@@ -47,6 +47,10 @@ class RequestStart:
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _MARK = b'"usage"'
+_HAS_CHOICE = b'"choices":[{'
+_ONE_EACH = re.compile(rb',"usage":\{(?:[^{}]|\{[^{}]*\})*\}(?=[,}])')
+"""Usage in an event with a choice, with the comma before it, as model servers write it."""
+MAX_INDEX = 1 << 20
 _END = b"\n\n"
 _DECODER = json.JSONDecoder()
 MAX_EVENT_BYTES = 64 * 1024 * 1024
@@ -57,19 +61,59 @@ class EventTooLong(Exception):
 
 
 class EventStream:
-    """Splits a stream into complete events: `push` bytes and pass on what it returns."""
+    """Splits a stream into complete events: `push` bytes and pass on what it returns.
 
-    __slots__ = ("_hides_usage", "_rest", "_rest_size", "events", "is_done", "usage")
+    Model servers count in each event what its choice has so far; a prompt has so many `choices`.
+    """
 
-    def __init__(self, *, hides_usage: bool) -> None:
+    __slots__ = (
+        "_choices",
+        "_counts",
+        "_hides_each",
+        "_hides_usage",
+        "_last",
+        "_rest",
+        "_rest_size",
+        "_total",
+        "events",
+        "is_done",
+    )
+
+    def __init__(self, *, hides_usage: bool, hides_each: bool = False, choices: int = 1) -> None:
         self._hides_usage = hides_usage
+        self._hides_each = hides_each
+        self._choices = choices
         self._rest: list[bytes] = []
         self._rest_size = 0
-        self.usage: TokenUsage | None = None
+        self._total: TokenUsage | None = None
+        self._counts: dict[int, TokenUsage] = {}
+        """The last usage of each choice."""
+        self._last = b""
+        """An event whose usage was not read yet."""
         self.events = 0
         """Events passed on so far. A model server sends one for a token or a few."""
         self.is_done = False
         """The stream has ended with its final event."""
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """What the whole stream used; None before its end."""
+        return self._total
+
+    @property
+    def usage_so_far(self) -> TokenUsage | None:
+        """What was counted up to the last event; None where the model server counts at the end only."""
+        if self._total is not None:
+            return self._total
+        self._read_last()
+        if not self._counts:
+            return None
+        prompts = {index // self._choices: usage for index, usage in self._counts.items()}
+        return TokenUsage(
+            input=sum(usage.input for usage in prompts.values()),
+            cached_input=sum(usage.cached_input for usage in prompts.values()),
+            output=sum(usage.output for usage in self._counts.values()),
+        )
 
     def push(self, data: bytes) -> bytes:
         if self._rest:
@@ -95,35 +139,62 @@ class EventStream:
             raise EventTooLong(f"an event of more than {MAX_EVENT_BYTES} bytes")
 
     def _look_into(self, data: bytes) -> bytes:
-        """Parse the events with usage: mostly one, the last."""
+        """Read usage from events, and hide it where the client did not ask for it."""
         kept: list[bytes] = []
         done = 0
         for match in _USAGE.finditer(data):
             place = match.start()
             if place < done:
-                continue  # in an event that was parsed
+                continue  # in an event that was read
             before = data.rfind(_END, done, place)
             start = done if before < 0 else before + 2
             end = data.index(_END, place) + 2
             kept.append(data[done:start])
-            event = data[start:end]
-            if not self._is_usage(event):
-                kept.append(event)
+            kept.append(self._shown(data[start:end]))
             done = end
         kept.append(data[done:])
         return b"".join(kept)
 
-    def _is_usage(self, event: bytes) -> bool:
-        """Read usage from an event; return True where it has nothing else and is hidden."""
-        start = event.find(b"data:")
-        try:
-            content = orjson.loads(event[start + 5 :])
-        except orjson.JSONDecodeError:
-            return False
+    def _shown(self, event: bytes) -> bytes:
+        """Return what the client sees of an event with usage."""
+        if _HAS_CHOICE in event and _ONE_EACH.search(event):
+            if self._choices > 1 or self._counts:
+                self._read_last()
+            self._last = event
+            return _ONE_EACH.sub(b"", event, count=1) if self._hides_each else event
+        content = _content(event)
         found = usage_in(content)
-        if found is not None:
-            self.usage = found
-        return self._hides_usage and content.get("choices") == []
+        if found is None:
+            return event
+        is_final = not isinstance(content, dict) or content.get("choices") in (None, [])
+        if not is_final:
+            self._read(content)
+            return event
+        self._total = found
+        is_alone = isinstance(content, dict) and content.get("choices") == []
+        return b"" if self._hides_usage and is_alone else event
+
+    def _read_last(self) -> None:
+        if self._last:
+            event, self._last = self._last, b""
+            self._read(_content(event))
+
+    def _read(self, content: Json) -> None:
+        """Note the usage of an event by its choice."""
+        found = usage_in(content)
+        choices = content.get("choices") if isinstance(content, dict) else None
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        index = choice.get("index", 0) if isinstance(choice, dict) else 0
+        if found is not None and isinstance(index, int) and 0 <= index < MAX_INDEX:
+            self._counts[index] = found
+
+
+def _content(event: bytes) -> Json:
+    start = event.find(b"data:")
+    try:
+        return orjson.loads(event[start + 5 :])
+    except orjson.JSONDecodeError:
+        return None
 
 
 def usage_in(content: Json) -> TokenUsage | None:

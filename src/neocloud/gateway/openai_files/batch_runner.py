@@ -272,12 +272,17 @@ class BatchRunner:
         bucket = self._buckets.bucket_of(batch.project_id, OUTPUT)
         if bucket is not None:
             try:
-                return await self._buckets.add(batch.project_id, path, OUTPUT, name, file_id, bucket)
+                return await self._buckets.add(
+                    *(batch.project_id, path, OUTPUT, name, file_id, bucket), batch.output_expires_seconds
+                )
             except BucketError as error:
                 if self._may_pass(error, batch):
                     raise
                 await asyncio.to_thread(self._rows.change, batch.id, _noting(error, name))
-        return await asyncio.to_thread(self._files.add, batch.project_id, path, OUTPUT, name, file_id)
+        return await asyncio.to_thread(
+            self._files.add,
+            *(batch.project_id, path, OUTPUT, name, file_id, batch.output_expires_seconds),
+        )
 
     def _end_access(self, batch: Batch) -> None:
         """End the batch like a cancelled one, with the results so far."""

@@ -50,6 +50,8 @@ class Batch:
     output_file_id: str = ""
     error_file_id: str = ""
     errors: list[Mapping[str, object]] = field(default_factory=list[Mapping[str, object]])
+    output_expires_seconds: int = 0
+    """How long the files of results are kept; 0: until they are deleted."""
 
     @property
     def is_open(self) -> bool:

@@ -23,6 +23,7 @@ from neocloud.gateway.openai_files.files_api import disk_error
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
     CallerAuthenticator,
+    expiry,
     list_response,
     metadata,
     read_page,
@@ -34,7 +35,7 @@ from neocloud.gateway.openai_files.quota import StorageQuota
 from neocloud.gateway.settings import FileSettings
 
 PERMISSION = "inference.batches"
-KNOWN = {"input_file_id", "endpoint", "completion_window", "metadata"}
+KNOWN = {"input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after"}
 
 
 class BatchesApi:
@@ -138,6 +139,7 @@ class BatchesApi:
             expires_at=now + self._settings.batch_window_seconds,
             caller=stored_caller(request.caller),
             metadata=metadata(body),
+            output_expires_seconds=expiry(body.get("output_expires_after"), "output_expires_after"),
         )
 
     def _now(self) -> int:

@@ -102,12 +102,21 @@ class BucketFiles:
         return await self._put(_in(bucket, draft.described(name, purpose)), draft.path)
 
     async def add(
-        self, project_id: str, path: Path, purpose: str, name: str, file_id: str, bucket: ProjectFileBucket
+        self,
+        project_id: str,
+        path: Path,
+        purpose: str,
+        name: str,
+        file_id: str,
+        bucket: ProjectFileBucket,
+        expires_seconds: int = 0,
     ) -> str:
         """Copy a local file to a bucket. Does nothing where `file_id` exists. Raises BucketError."""
         if not await asyncio.to_thread(self._store.find, file_id):
             size, digest = await asyncio.to_thread(_described, path)
-            file = StoredFile(file_id, project_id, name, purpose, size, digest, self._store.now())
+            now = self._store.now()
+            expires_at = now + expires_seconds if expires_seconds else 0
+            file = StoredFile(file_id, project_id, name, purpose, size, digest, now, expires_at=expires_at)
             await self._put(_in(bucket, file), path)
         return file_id
 
@@ -171,7 +180,18 @@ class BucketFiles:
     async def settle_periodically(self) -> None:
         while True:
             await self.settle()
+            await self.delete_expired()
             await asyncio.sleep(SETTLE_SECONDS)
+
+    async def delete_expired(self) -> None:
+        """Delete the files whose time has come. Those whose bucket does not answer are tried again later."""
+        for file in await asyncio.to_thread(self._store.expired):
+            try:
+                if file.bucket_id:
+                    await self.delete(file)
+                await asyncio.to_thread(self._store.delete, file)
+            except (BucketError, OSError) as error:
+                logger.warning("The expired file %s could not be deleted: %s", file.id, error)
 
     async def _ask(
         self,

@@ -44,6 +44,10 @@ CREATE TABLE unsettled_objects (
     PRIMARY KEY (id, bucket_id)
 );
 """,
+    """
+ALTER TABLE files ADD COLUMN expires_at INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX expiring_files ON files (expires_at) WHERE expires_at > 0;
+""",
 )
 """`unsettled_objects` has the files without a row whose object may have been written."""
 

@@ -50,6 +50,8 @@ class StoredFile:
     """Its name."""
     etag: str = ""
     """The ETag that the object got when it was written."""
+    expires_at: int = 0
+    """From then on it does not exist, and it is deleted soon after; 0: it stays."""
 
     @property
     def key(self) -> str:
@@ -78,11 +80,20 @@ class FileStore:
         """
         return Draft(self, self._folder(project_id), project_id, file_id or new_file_id(), quota)
 
-    def add(self, project_id: str, path: Path, purpose: str, name: str, file_id: str = "") -> str:
+    def add(
+        self,
+        project_id: str,
+        path: Path,
+        purpose: str,
+        name: str,
+        file_id: str = "",
+        expires_seconds: int = 0,
+    ) -> str:
         """Copy a file and return its id. Does nothing where `file_id` exists already."""
         if file_id and self.find(file_id):
             return file_id
         with self.draft(project_id, file_id) as draft, path.open("rb") as source:
+            draft.expires_seconds = expires_seconds
             while chunk := source.read(COPY_BYTES):
                 draft.write(chunk)
             return draft.keep(name, purpose).id
@@ -102,13 +113,14 @@ class FileStore:
 
     def find(self, file_id: str) -> StoredFile | None:
         with self.database.reading() as rows:
-            row = rows.execute(f"SELECT {COLUMNS} FROM files WHERE id = ?", (file_id,)).fetchone()  # nosec B608
+            query = f"SELECT {COLUMNS} FROM files WHERE id = ? AND {_EXISTS}"  # nosec B608
+            row = rows.execute(query, (file_id, self.now())).fetchone()
         return _file(row) if row else None
 
     def page(self, project_id: str, page: Page, purpose: str = "") -> tuple[list[StoredFile], bool]:
         """Return one page, and whether more follow."""
         direction, beyond = ("DESC", "<") if page.newest_first else ("ASC", ">")
-        where, values = "project_id = ?", [project_id]
+        where, values = f"project_id = ? AND {_EXISTS}", list[str | int]((project_id, self.now()))
         if purpose:
             where, values = f"{where} AND purpose = ?", [*values, purpose]
         with self.database.reading() as rows:
@@ -122,6 +134,12 @@ class FileStore:
             query = f"SELECT {COLUMNS} FROM files WHERE {where} ORDER BY number {direction} LIMIT ?"  # nosec B608
             files = [_file(row) for row in rows.execute(query, [*values, page.limit + 1])]
         return files[: page.limit], len(files) > page.limit
+
+    def expired(self) -> list[StoredFile]:
+        """Return the files whose time has come, which nobody can read any more."""
+        query = f"SELECT {COLUMNS} FROM files WHERE expires_at > 0 AND expires_at <= ? LIMIT 1000"  # nosec B608
+        with self.database.reading() as rows:
+            return [_file(row) for row in rows.execute(query, (self.now(),))]
 
     def delete(self, file: StoredFile) -> bool:
         """Return False where it was deleted already. Open readers can read to the end."""
@@ -152,7 +170,7 @@ class FileStore:
         """Insert a row; `partial` becomes the bytes of a file that is in no bucket."""
         with self.database.transaction() as rows:
             rows.execute(
-                f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # nosec B608
+                f"INSERT INTO files ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # nosec B608
                 astuple(file),
             )
             rows.execute(_SETTLED, (file.id, file.bucket_id))
@@ -200,6 +218,8 @@ class Draft:
         self._file: BinaryIO | None = None
         self._sha256 = hashlib.sha256()
         self.bytes = 0
+        self.expires_seconds = 0
+        """How long the file is kept; 0: until it is deleted."""
 
     def __enter__(self) -> Self:
         if self._quota:
@@ -250,14 +270,17 @@ class Draft:
 
     def described(self, name: str, purpose: str) -> StoredFile:
         """Return what was written so far as a file, without keeping it."""
+        now = self._store.now()
         return StoredFile(
             *(self._id, self._project_id, name, purpose),
-            *(self.bytes, self._sha256.hexdigest(), self._store.now()),
+            *(self.bytes, self._sha256.hexdigest(), now),
+            expires_at=now + self.expires_seconds if self.expires_seconds else 0,
         )
 
 
 _SETTLED = "DELETE FROM unsettled_objects WHERE id = ? AND bucket_id = ?"
-COLUMNS = "id, project_id, name, purpose, bytes, sha256, created_at, bucket_id, bucket, etag"
+COLUMNS = "id, project_id, name, purpose, bytes, sha256, created_at, bucket_id, bucket, etag, expires_at"
+_EXISTS = "(expires_at = 0 OR expires_at > ?)"
 
 
 def _file(row: sqlite3.Row) -> StoredFile:

@@ -20,6 +20,7 @@ from neocloud.gateway.openai_files.files import PURPOSES, UPLOAD_PURPOSES, Draft
 from neocloud.gateway.openai_files.handlers import (
     ApiRequest,
     CallerAuthenticator,
+    expiry,
     list_response,
     read_page,
     route,
@@ -174,6 +175,8 @@ def disk_error(error: OSError) -> OpenAiError:
 
 
 PERMISSION = "inference.files"
+_EXPIRY = ("anchor", "seconds")
+"""The parts of `expires_after`, which OpenAI's clients send as fields of their own."""
 
 
 class FilesApi:
@@ -209,7 +212,8 @@ class FilesApi:
                 draft = self._store.draft(project_id, quota=self._quota)
                 await asyncio.to_thread(stack.enter_context, draft)
                 form = await receive_upload(request.http.stream(), boundary, draft, most)
-                kept = await self._keep(draft, form.file_name or "file", _purpose(form.fields), project_id)
+                purpose, draft.expires_seconds = _fields(form.fields)
+                kept = await self._keep(draft, form.file_name or "file", purpose, project_id)
             except OSError as error:
                 raise disk_error(error) from error
         return file_as_openai(kept)
@@ -272,16 +276,21 @@ class FilesApi:
         return file
 
 
-def _purpose(fields: dict[str, str]) -> str:
+def _fields(fields: dict[str, str]) -> tuple[str, int]:
+    """Return the purpose, and for how many seconds to keep the file (0: until it is deleted)."""
     purpose = fields.get("purpose", "")
     if purpose not in UPLOAD_PURPOSES:
         raise bad_request(
             f"Invalid purpose {purpose!r}. Use one of {', '.join(UPLOAD_PURPOSES)}.", param="purpose"
         )
-    unknown = next((name for name in fields if name != "purpose"), None)
+    given = {name: fields[f"expires_after[{name}]"] for name in _EXPIRY if f"expires_after[{name}]" in fields}
+    known = {"purpose", *(f"expires_after[{name}]" for name in _EXPIRY)}
+    unknown = next((name for name in fields if name not in known), None)
     if unknown is not None:
         raise bad_request(f"Unknown field {unknown!r}. Remove it.", param=unknown, code="unknown_parameter")
-    return purpose
+    seconds = given.get("seconds", "")
+    number = int(seconds[:12]) if seconds.isascii() and seconds.isdigit() else None
+    return purpose, expiry({**given, "seconds": number} if given else None, "expires_after")
 
 
 def _file_not_found(file_id: str) -> OpenAiError:
@@ -301,7 +310,7 @@ def file_as_openai(file: StoredFile) -> dict[str, object]:
         "object": "file",
         "bytes": file.bytes,
         "created_at": file.created_at,
-        "expires_at": None,
+        "expires_at": file.expires_at or None,
         "filename": file.name,
         "purpose": file.purpose,
         "status": "processed",

@@ -178,6 +178,25 @@ def text(body: Mapping[str, Json], name: str, *, required: bool = False) -> str:
     return value
 
 
+LEAST_EXPIRY_SECONDS, MOST_EXPIRY_SECONDS = 3600, 30 * 24 * 3600
+"""The limits of OpenAI."""
+
+
+def expiry(given: Json, name: str) -> int:
+    """Return the seconds of {"anchor": "created_at", "seconds": N}; 0 where it is missing."""
+    if given is None:
+        return 0
+    if not isinstance(given, dict) or not given.keys() <= {"anchor", "seconds"}:
+        raise bad_request(f'{name} must be {{"anchor": "created_at", "seconds": N}}.', param=name)
+    if given.get("anchor") != "created_at":
+        raise bad_request(f'{name}.anchor must be "created_at".', param=name)
+    seconds = given.get("seconds")
+    if isinstance(seconds, int) and LEAST_EXPIRY_SECONDS <= seconds <= MOST_EXPIRY_SECONDS:
+        return seconds
+    limits = f"{LEAST_EXPIRY_SECONDS} to {MOST_EXPIRY_SECONDS}"
+    raise bad_request(f"{name}.seconds must be a whole number from {limits}.", param=name)
+
+
 def metadata(body: Mapping[str, Json]) -> dict[str, str]:
     """Return metadata: at most 16 pairs, keys of 64 and values of 512 characters, as in OpenAI's API."""
     given = body.get("metadata") or {}

@@ -15,6 +15,7 @@ from neocloud.gateway.api.errors import (
     STOPPED_STATES,
     OpenAiError,
     access_ended_error,
+    adapter_not_loaded_error,
     model_not_found,
     no_replicas_error,
     replica_lost_error,
@@ -87,6 +88,8 @@ class Proxy:
             target = await self._wait_until_ready(target, relay)
             deployment = target.deployment
             context.request.require_length(deployment.context_length)
+            if target.load_error:
+                raise adapter_not_loaded_error(target.name, target.load_error)
             await self._take_turn(relay, deployment.id)
             record = await self._recorder.open(_request_start(context, target))
             self._traffic.started(deployment.id)

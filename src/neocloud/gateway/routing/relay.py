@@ -110,7 +110,11 @@ class ResponseRelay:
         self._size = 0
         """Bytes of a response that was not streamed."""
         self._usage: TokenUsage | None = None
-        self._events = EventStream(hides_usage=not context.request.shows_usage)
+        self._events = EventStream(
+            hides_usage=not context.request.shows_usage,
+            hides_each=not context.request.shows_each_usage,
+            choices=context.request.choices,
+        )
         self._target: Target
         self._record: RequestRecord
         self._model_fields: tuple[bytes, bytes] | None = None
@@ -286,10 +290,10 @@ class ResponseRelay:
             return None, outcome if is_left else "refused"
         if not self.has_started and not self._is_complete and not is_left:
             return None, "replica_lost"  # the client received nothing
-        return self._estimated_usage(), outcome
+        return self._events.usage_so_far or self._estimated_usage(), outcome
 
     def _estimated_usage(self) -> TokenUsage:
-        """Estimate the usage of a response without a usage event.
+        """Estimate the usage of a response of which the model server counted nothing.
 
         In a stream each event is a token, after a few that name the speaker. A response without streaming is
         received at its end only: the tokens that may have been generated until the client left are charged,

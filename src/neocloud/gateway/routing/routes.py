@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
@@ -36,6 +36,8 @@ class Replica:
     address: str
     adapters: frozenset[str]
     """The names by which the model server knows its loaded adapters."""
+    adapter_errors: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why it could not load others, by the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,14 @@ class Target:
     created_at: int
     is_adapter: bool
     deployment: "Deployment"
+
+    @property
+    def load_error(self) -> str:
+        """Why no replica has loaded this adapter; "" where one has, or is still to try."""
+        replicas = self.deployment.replicas
+        errors = [replica.adapter_errors.get(self.served_name, "") for replica in replicas]
+        is_loaded = any(self.served_name in replica.adapters for replica in replicas)
+        return errors[0] if self.is_adapter and not is_loaded and errors and all(errors) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class RouteTable:
 
 def _deployment(route: Route) -> Deployment:
     replicas = tuple(
-        Replica(replica.name, replica.address, frozenset(replica.adapters))
+        Replica(replica.name, replica.address, frozenset(replica.adapters), dict(replica.adapter_errors))
         for replica in route.replicas
         if replica.is_ready and replica.address
     )

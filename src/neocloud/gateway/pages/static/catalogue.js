@@ -1,7 +1,7 @@
 // Models that may be called: which stand beside each other at first, and the cards.
 import { button, make } from "./dom.js";
 
-export const STATES = { ready: "Ready", cold: "Asleep", stopped: "Stopped" };
+export const STATES = { ready: "Ready", cold: "Asleep", starting: "Starting", stopped: "Stopped" };
 
 // The names for one or two columns. What was asked for goes first; else a fine-tuned model beside its base.
 export function firstNames(models, asked, compare) {

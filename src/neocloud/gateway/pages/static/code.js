@@ -9,7 +9,7 @@ export function snippet(language, request, { baseUrl, project }) {
 function curl(request, baseUrl, project) {
   const forProject = project ? `  -H "OpenAI-Project: ${project}" \\\n` : "";
   return `curl -sS ${baseUrl}/chat/completions \\
-  -H "Authorization: Bearer \${OPENAI_API_KEY:-$NEBIUS_API_KEY}" \\
+  -H "Authorization: Bearer $OPENAI_API_KEY" \\
   -H "Content-Type: application/json" \\
 ${forProject}  --data-binary @- <<'JSON'
 ${JSON.stringify(request, null, 2)}
@@ -25,7 +25,7 @@ from openai import OpenAI
 
 client = OpenAI(
     base_url=${literal(baseUrl)},
-    api_key=os.environ.get("OPENAI_API_KEY") or os.environ["NEBIUS_API_KEY"],
+    api_key=os.environ["OPENAI_API_KEY"],
 ${forProject})
 answer = client.chat.completions.create(
 ${fields(request, (name, value) => `    ${name}=${literal(value, "    ")},`)}
@@ -40,7 +40,7 @@ function javascript(request, baseUrl, project) {
 
 const client = new OpenAI({
   baseURL: ${JSON.stringify(baseUrl)},
-  apiKey: process.env.OPENAI_API_KEY ?? process.env.NEBIUS_API_KEY,
+  apiKey: process.env.OPENAI_API_KEY,
 ${forProject}});
 const answer = await client.chat.completions.create(${JSON.stringify(request, null, 2)});
 console.log(answer.choices[0].message.content);

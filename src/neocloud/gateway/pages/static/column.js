@@ -1,11 +1,12 @@
 // One model with its parameters and its side of the conversation.
 import { Answer } from "./answer.js";
 import { chip } from "./catalogue.js";
-import { make } from "./dom.js";
+import { button, make } from "./dom.js";
 import { Parameters } from "./parameters.js";
 import { TurnView } from "./turn.js";
 
 const NEAR_END = 80;
+const EXAMPLES = ["What can you help me with?", "Explain what a token is, in two sentences.", "Write a haiku about a bank."];
 let made = 0;
 
 export class Column {
@@ -13,7 +14,7 @@ export class Column {
   #models = [];
   #toDraw = new Set(); // turns
 
-  // page: changed(), edit(turn), signedOut(), refresh(), project(), for all columns
+  // page: changed(), edit(turn), example(words), signedOut(), refresh(), project(), for all columns
   constructor(models, name, page) {
     this.page = page;
     const id = `model-${(made += 1)}`;
@@ -95,7 +96,10 @@ export class Column {
   show(turns) {
     if (!turns.length) {
       this.#views.clear();
-      this.thread.replaceChildren(make("p", { class: "nothing", textContent: "Ask something below." }));
+      const examples = EXAMPLES.map((words) => button(words, () => this.page.example(words)));
+      this.thread.replaceChildren(
+        make("div", { class: "nothing" }, "Ask something below.", make("div", { class: "examples" }, ...examples)),
+      );
       return;
     }
     const gone = [...this.#views.keys()].filter((turn) => !turns.includes(turn));

@@ -2,13 +2,14 @@
 import { firstNames, pairOf } from "./catalogue.js";
 import { CodeDialog } from "./code_dialog.js";
 import { Column } from "./column.js";
-import { byId, say } from "./dom.js";
+import { button, byId, say } from "./dom.js";
 
 export class Playground {
   #models = [];
   #turns = []; // {prompt, answers: by column}
   #columns = [];
   #wasRunning = false;
+  #shown = null; // the column that a narrow page shows
 
   // account: project(), signedOut(), refresh() the models
   constructor(account) {
@@ -49,6 +50,7 @@ export class Playground {
     const column = new Column(this.#models, name, {
       changed: () => this.#changed(),
       edit: (turn) => this.#edit(turn),
+      example: (words) => this.#example(words),
       signedOut: () => this.account.signedOut(),
       refresh: () => this.account.refresh(),
       project: () => this.account.project(),
@@ -93,6 +95,28 @@ export class Playground {
     this.#changed();
   }
 
+  #example(words) {
+    this.prompt.value = words;
+    this.#send();
+  }
+
+  // On a narrow page, tabs choose which of two columns is seen.
+  #showTabs() {
+    if (!this.#columns.includes(this.#shown)) this.#shown = this.#columns.at(-1) ?? null;
+    const tabs = byId("column-tabs");
+    tabs.hidden = this.#columns.length < 2;
+    const names = this.#columns.map((column) => column.model?.id ?? "");
+    while (tabs.children.length > names.length) tabs.lastChild.remove();
+    for (const [place, name] of names.entries()) {
+      const choose = () => { this.#shown = this.#columns[place]; this.#showTabs(); };
+      if (!tabs.children[place]) tabs.append(button("", choose, { role: "tab" }));
+      const tab = tabs.children[place];
+      if (tab.textContent !== name) tab.textContent = name;
+      tab.setAttribute("aria-selected", String(this.#columns[place] === this.#shown));
+    }
+    for (const column of this.#columns) column.element.toggleAttribute("data-shown", column === this.#shown);
+  }
+
   #stop() {
     for (const answer of this.#answers()) answer.stop();
     this.focus();
@@ -134,6 +158,7 @@ export class Playground {
     if (hadFocus === byId("stop") && !isRunning) this.focus();
     byId("compare").setAttribute("aria-pressed", String(this.#columns.length > 1));
     byId("columns").dataset.count = this.#columns.length;
+    this.#showTabs();
     if (this.#wasRunning && !isRunning) say("The response is complete.");
     this.#wasRunning = isRunning;
   }

@@ -64,7 +64,7 @@ function notices(answer) {
   }
   if (answer.state === "stopped") return [make("p", { class: "small", textContent: "Stopped." })];
   if (answer.state === "failed") {
-    return [make("div", { class: "notice problem", role: "alert" }, make("strong", { textContent: headline(answer.error) }), make("span", { textContent: answer.error.message }))];
+    return [make("div", { class: "notice problem", role: "alert" }, make("strong", { textContent: headline(answer.error, answer.pieces > 0) }), make("span", { textContent: answer.error.message }))];
   }
   if (answer.cutShort) return [make("p", { class: "small", textContent: "Stopped at the max tokens limit." })];
   return [];

@@ -1,6 +1,7 @@
 // A headline for each error. The message of the gateway is shown below it.
 
-export function headline(error) {
+// hasBegun: part of the response came before.
+export function headline(error, hasBegun = false) {
   const { status, code, retryAfter } = error;
   if (status === 0) return "The gateway is not reachable.";
   if (status === 401) return "You are signed out.";
@@ -12,5 +13,6 @@ export function headline(error) {
   if (status === 403) return "You do not have access to this model.";
   if (status === 404) return "This model no longer exists.";
   if (status === 503) return "The model is not ready.";
+  if (!hasBegun && code !== "connection_lost") return "The model could not answer.";
   return "The response was interrupted.";
 }

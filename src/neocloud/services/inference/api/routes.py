@@ -84,6 +84,7 @@ def _route(tx: Transaction, deployment: Deployment, models: Mapping[str, Model],
             address=replica.address,
             is_ready=replica.state == Replica.READY and bool(replica.address),
             adapters=replica.adapters,
+            adapter_errors=replica.adapter_errors,
         )
     return route
 

@@ -113,23 +113,23 @@ class HttpModelServerClient:
 
 async def sync_adapters(
     client: ModelServerClient, address: str, key: str, model_name: str, paths: Mapping[str, str]
-) -> tuple[list[str], str]:
+) -> tuple[list[str], dict[str, str]]:
     """Load and unload adapters until one model server has those of `paths` (name to path).
 
-    Return the names that are loaded then, and the errors ("" where there were none).
+    Return the names that are loaded then, and why others are not, by name.
     """
     current = await client.names(address, key) - {model_name}
     for name in sorted(current - paths.keys()):
         await client.unload(address, key, name)
-    loaded, errors = sorted(current & paths.keys()), []
+    loaded, errors = sorted(current & paths.keys()), dict[str, str]()
     for name in sorted(paths.keys() - current):
         try:
             await client.load(address, key, name, paths[name])
             await client.warm_up(address, key, name)
             loaded.append(name)
         except ModelServerRefused as error:
-            errors.append(f"{name} was not loaded: {error}")
-    return sorted(loaded), "; ".join(errors)
+            errors[name] = str(error)
+    return sorted(loaded), errors
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -10,6 +10,7 @@ from neocloud.core.untrusted_trees import content_digest
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 from neocloud.services.inference.public import Location, weights_digest
 from neocloud.services.inference.reconcile.weights import (
+    DTYPES,
     BadWeights,
     Tensor,
     Weights,
@@ -26,7 +27,8 @@ from neocloud.services.inference.rules.memory import LARGEST_RANK
 from neocloud.services.inference.types import ADAPTER_WEIGHTS
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
-_INPUT_IS_HIDDEN = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"})
+_PEFT_PREFIX = "base_model.model."
+_SIDES = ("A", "B")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ def read_adapter(folder: Folder, base: Weights) -> Adapter:
             )
     if config.get("bias", "none") != "none":
         raise BadWeights('the adapter also holds biases; train with bias="none", or merge it')
+    patterns = [name for name in ("rank_pattern", "alpha_pattern") if config.get(name)]
+    if patterns:
+        raise BadWeights(
+            f"adapter_config.json has {patterns[0]}, and the model server has one rank and one alpha for all"
+            " modules; train without it, or merge the adapter"
+        )
     rank = config.get("r")
     if not isinstance(rank, int) or not 1 <= rank <= LARGEST_RANK:
         raise BadWeights(
@@ -82,49 +90,123 @@ def read_adapter(folder: Folder, base: Weights) -> Adapter:
 
 
 def _checked_modules(tensors: tuple[Tensor, ...], rank: int, base: Weights) -> tuple[str, ...]:
-    """Return the modules that it changes. Raises BadWeights unless its base has them, in its size."""
-    found: set[str] = set()
+    """Return the modules that it changes. Raises BadWeights unless its base has each one at the same path, in
+    its size, and both of its matrices are there."""
+    paths = BasePaths(base)
+    found: dict[str, set[str]] = {}
     for tensor in tensors:
-        before, mark, _ = tensor.name.partition(".lora_")
-        if not mark:
+        path, side = _path_and_side(tensor)
+        module = path.rpartition(".")[2]
+        _check_module(path, module, tensor, base)
+        weight = paths.find(path)
+        if weight is None:
             raise BadWeights(
-                f"{tensor.name} is not part of a LoRA adapter; merge the adapter, or train without it"
+                f"{tensor.name} changes {path}, which its base does not have"
+                f" ({paths.example(module)}): it was trained on another model, or its tensors were renamed"
             )
-        module = before.rpartition(".")[2]
-        found.add(module)
-        layer = _LAYER.search(tensor.name)
-        if layer and int(layer[1]) >= base.architecture.layers:
-            raise BadWeights(
-                f"it changes layer {layer[1]} and its base has {base.architecture.layers}: it was trained on"
-                " another model"
-            )
-        if tensor.name.endswith("lora_A.weight"):
-            _check_shape(tensor, module, rank, base)
-    check_modules(frozenset(found))
-    unknown = sorted(found - base.module_names)
-    if unknown or not found:
+        if side in found.setdefault(path, set()):
+            raise BadWeights(f"it holds lora_{side} of {path} twice; save it again")
+        found[path].add(side)
+        _check_shape(tensor, side, rank, weight)
+    if not found:
         raise BadWeights(
-            f"it changes {', '.join(unknown) or 'nothing'}, which its base does not have: it was"
-            " trained on another model"
+            "it changes nothing, which no adapter of its base does: it was trained on another model"
         )
-    outside = sorted(found - base.adaptable_modules)
-    if outside:
-        raise BadWeights(
-            f"it changes {', '.join(outside)}, which the model server does not serve beside its base: merge"
-            " the adapter into the weights and add a whole model"
-        )
-    return tuple(sorted(found))
+    half = next((path for path, sides in found.items() if len(sides) < len(_SIDES)), None)
+    if half is not None:
+        missing = next(side for side in _SIDES if side not in found[half])
+        raise BadWeights(f"it lacks lora_{missing} of {half}; copy it again, or save it again")
+    return tuple(sorted({path.rpartition(".")[2] for path in found}))
 
 
-def _check_shape(tensor: Tensor, module: str, rank: int, base: Weights) -> None:
-    hidden = base.architecture.hidden_size
-    if tensor.shape[0] != rank:
-        raise BadWeights(f"{tensor.name} has rank {tensor.shape[0]} where adapter_config.json says {rank}")
-    if module in _INPUT_IS_HIDDEN and tensor.shape[1] != hidden:
+def _path_and_side(tensor: Tensor) -> tuple[str, str]:
+    """Return the path of the module in the base, and "A" or "B". Raises BadWeights for any other name."""
+    path, mark, end = tensor.name.removeprefix(_PEFT_PREFIX).partition(".lora_")
+    if not mark:
         raise BadWeights(
-            f"{tensor.name} is for a width of {tensor.shape[1]} and its base has {hidden}: it was trained on"
+            f"{tensor.name} is not part of a LoRA adapter; merge the adapter, or train without it"
+        )
+    side, _, kind = end.partition(".")
+    if kind == "weight" and side in _SIDES:
+        return path, side
+    named = kind.removesuffix(".weight")
+    if side in _SIDES and kind.endswith(".weight"):
+        raise BadWeights(
+            f"{tensor.name} has the name of an adapter in it ({named}), which the model server does not load;"
+            " save it with save_pretrained, which leaves that out"
+        )
+    raise BadWeights(
+        f"{tensor.name} is not lora_A.weight or lora_B.weight of a module, which is all that the model server"
+        " applies; merge the adapter into the weights and add a whole model"
+    )
+
+
+def _check_module(path: str, module: str, tensor: Tensor, base: Weights) -> None:
+    """Raise BadWeights where the base has no such module or layer, or the model server does not adapt it."""
+    check_modules((module,))
+    layer = _LAYER.search(f".{path}.")
+    if layer and int(layer[1]) >= base.architecture.layers:
+        raise BadWeights(
+            f"it changes layer {layer[1]} and its base has {base.architecture.layers}: it was trained on"
             " another model"
         )
+    if module not in base.module_names:
+        raise BadWeights(
+            f"it changes {module}, which its base does not have: it was trained on another model"
+            f" (the first tensor of it is {tensor.name})"
+        )
+    if module not in base.adaptable_modules:
+        raise BadWeights(
+            f"it changes {module}, which the model server does not serve beside its base: merge"
+            " the adapter into the weights and add a whole model"
+        )
+
+
+def _check_shape(tensor: Tensor, side: str, rank: int, weight: Tensor) -> None:
+    """Raise BadWeights unless its sizes are the rank and that side of the base's matrix."""
+    if len(tensor.shape) != len(_SIDES):
+        raise BadWeights(f"{tensor.name} is no matrix: its shape is {list(tensor.shape)}")
+    own_rank, width = tensor.shape if side == "A" else reversed(tensor.shape)
+    if own_rank != rank:
+        raise BadWeights(f"{tensor.name} has rank {own_rank} where adapter_config.json says {rank}")
+    if len(weight.shape) != len(_SIDES) or weight.dtype not in DTYPES:
+        return  # packed: its shape is not that of the matrix
+    size = weight.shape[1] if side == "A" else weight.shape[0]
+    if width != size:
+        raise BadWeights(
+            f"{tensor.name} is for a width of {width} and its base has {size}: it was trained on"
+            " another model"
+        )
+
+
+class BasePaths:
+    """The modules of a base by their paths."""
+
+    def __init__(self, base: Weights) -> None:
+        matrices = [tensor for tensor in base.tensors if tensor.name.count(".")]
+        self._has_parts = any("language_model" in tensor.name.split(".") for tensor in matrices)
+        self._is_bare = any(tensor.name.startswith("layers.") for tensor in matrices)
+        self._weights: dict[str, Tensor] = {}
+        for tensor in matrices:
+            path = self._normal(tensor.name.rpartition(".")[0])
+            if path not in self._weights or tensor.name.endswith(".weight"):
+                self._weights[path] = tensor
+
+    def find(self, path: str) -> Tensor | None:
+        """Return the matrix of a module, or another tensor of it where it is packed."""
+        return self._weights.get(self._normal(path))
+
+    def example(self, module: str) -> str:
+        """Say where the base has such a module."""
+        path = next((path for path in self._weights if path.rpartition(".")[2] == module), "")
+        return f"it has {path}"
+
+    def _normal(self, path: str) -> str:
+        """Return a path without the parts around a language model, which libraries nest in either order or
+        leave out where weights were saved without their head."""
+        if not self._has_parts:
+            return path.removeprefix("model.") if self._is_bare else path
+        return ".".join(part for part in path.split(".") if part not in ("model", "language_model"))
 
 
 class ModelReader(Protocol):

@@ -6,7 +6,7 @@ replaced while the others answer.
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -27,6 +27,8 @@ LOG_LINES = 60
 LONGEST_WAIT_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 5
 LONGEST_PAUSE_SECONDS = 300
+LONGEST_ERROR = 500
+"""Characters of a model server's reason that are kept."""
 GIVE_UP_AFTER = 3
 """After this many failed starts in a row the deployment is in ERROR. Its replicas are still retried."""
 
@@ -162,8 +164,8 @@ class Replicas:
             return
         key = scope.server_key.decode()
         loaded, errors = await sync_adapters(self._client_of(scope), address, key, scope.served_name, paths)
-        _set_adapters(record, loaded)
-        record.message = errors
+        _set_adapters(record, loaded, errors)
+        record.message = "; ".join(f"{name} was not loaded: {error}" for name, error in errors.items())
 
 
 def _is_due(scope: Scope, name: str) -> bool:
@@ -205,9 +207,12 @@ def _describe(record: Replica, replica: ReplicaStatus, *, is_new: bool) -> None:
     record.message = replica.message or record.message
 
 
-def _set_adapters(record: Replica, names: Sequence[str]) -> None:
+def _set_adapters(record: Replica, names: Sequence[str], errors: Mapping[str, str] | None = None) -> None:
     del record.adapters[:]
     record.adapters.extend(names)
+    record.adapter_errors.clear()
+    for name, error in (errors or {}).items():
+        record.adapter_errors[name] = error[:LONGEST_ERROR]
 
 
 def _next_try(record: Replica) -> datetime:
