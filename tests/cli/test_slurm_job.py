@@ -87,12 +87,12 @@ def test_submit_as_json_gives_the_number_to_programs(signed_in: Neo, bank: FakeS
 
 
 def test_wait_tells_every_state_and_ends_with_the_job(signed_in: Neo, bank: FakeServer, script: Path) -> None:
-    states = iter([job("PENDING", reason="Resources"), job("RUNNING", nodes=["worker-0"]), job("COMPLETED")])
+    states = iter([job("PENDING", reason="Licenses"), job("RUNNING", nodes=["worker-0"]), job("COMPLETED")])
     bank.serve(f"{JOBS}/Get", lambda request: next(states))
     ran = signed_in("slurm", "job", "submit", "bank", str(script), "--wait")
     assert ran.code == 0
     assert [line.split(" after")[0] for line in ran.err.splitlines()] == [
-        "Job 7: PENDING (Resources)",
+        "Job 7: PENDING (Licenses: waits for licenses)",
         "Job 7: RUNNING on worker-0",
         "Job 7: COMPLETED",
     ]
@@ -128,6 +128,7 @@ def test_list_shows_state_time_and_nodes(signed_in: Neo, bank: FakeServer) -> No
 
 def test_logs_prints_what_is_there_and_stops(signed_in: Neo, bank: FakeServer) -> None:
     bank.serve(f"{JOBS}/ReadLog", read_log(b"hello\xffworld", ends_after=100))
+    bank.serve(f"{JOBS}/Get", job("RUNNING"))
     ran = signed_in("slurm", "job", "logs", "bank", "7")
     assert ran.code == 0
     assert ran.out == "hello\ufffdworld"
@@ -163,6 +164,7 @@ def test_an_unknown_job_is_not_found(signed_in: Neo, bank: FakeServer) -> None:
 
 def test_logs_of_a_job_that_has_printed_nothing_say_so(signed_in: Neo, bank: FakeServer) -> None:
     bank.serve(f"{JOBS}/ReadLog", read_log(b"", ends_after=100))
+    bank.serve(f"{JOBS}/Get", job("RUNNING"))
     ran = signed_in("slurm", "job", "logs", "bank", "7")
     assert (ran.code, ran.out) == (0, "") and "Job 7 has printed nothing yet." in ran.err
 
@@ -188,6 +190,7 @@ def test_logs_and_get_take_the_newest_job_unless_one_is_named(signed_in: Neo, ba
     assert (ran.code, ran.out) == (0, "worker-0\n")
     assert "Job 12 (hello)" in ran.err
     assert bank.asked(f"{JOBS}/ReadLog")[0].job_id == 12
+    bank.serve(f"{JOBS}/Get", newest)
     shown = signed_in("slurm", "job", "get", "bank", "-o", "json")
     assert json.loads(shown.out)["id"] == "12"
 

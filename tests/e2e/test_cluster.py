@@ -15,10 +15,9 @@ from tests.e2e.cluster import Cluster, user_key
 SERVICE = "neocloud.slurm.v1.ClusterService"
 
 
-def test_neo_creates_a_cluster_and_says_how_long_it_took_and_why_so_short(bank: Cluster) -> None:
+def test_neo_creates_a_cluster_and_says_how_long_it_took(bank: Cluster) -> None:
     """SLURM-01, SLURM-12."""
     assert "Cluster bank is READY after" in bank.creation.stdout
-    assert "20 to 30 minutes" in bank.creation.stdout
     assert bank.state == "READY"
     assert bank.node_states() == {"worker-0": "idle", "worker-1": "idle"}
 

@@ -9,6 +9,7 @@ import pytest
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import NEO
 from tests.e2e.cluster import SHARED, Cluster
+from tests.e2e.conftest import ROOT
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -148,6 +149,17 @@ def test_a_heterogeneous_job_has_both_its_parts_at_once(bank: Cluster) -> None:
     )
     output = bank.run_job(body, seconds=180.0).splitlines()
     assert sorted(output) == ["first 1", "parts 2", "second 1"]
+
+
+def test_the_shipped_heterogeneous_job_runs_each_part_on_its_own_nodes(bank: Cluster) -> None:
+    """ERR-18: parts are separated by `hetjob`, and each command runs on the nodes of its part."""
+    bank.wait_until_idle()
+    script = ROOT / "recipes" / "heterogeneous.sbatch"
+    said = bank.cloud.neo("slurm", "job", "submit", "bank", str(script), "--follow").stdout.splitlines()
+    lines = sorted(line for line in said if "task" in line)
+    assert [line.rpartition(" on ")[0] for line in lines] == ["part 0: task 0 of 1", "part 1: task 0 of 1"]
+    assert {line.rpartition(" on ")[2] for line in lines} <= {"worker-0", "worker-1"}
+    assert sorted(line for line in said if "GPU" in line) == ["part 0: no GPU", "part 1: no GPU"]
 
 
 def test_a_job_gets_the_cpus_it_asks_for_and_one_that_asks_too_much_is_refused(bank: Cluster) -> None:

@@ -114,13 +114,13 @@ class StepsView:
     """A live list of the named steps that a reconciler reports."""
 
     def __init__(self, title: str, *, is_change: bool = False) -> None:
-        """`is_change`: the resource exists, so only steps that have something to do are shown."""
+        """`is_change`: only steps that have something to do, so that they were seen under way, are shown."""
         self.title = title
         self.is_change = is_change
         self.started = time.monotonic()
         self.steps: Sequence[ReportedStep] = ()
         self.worked: set[str] = set()
-        """Names of the steps that were seen before they were done."""
+        """Names of the steps that were seen under way."""
         self.done_after: dict[str, float] = {}
         self.spinner = Spinner("dots")
         self.screen = console(sys.stderr)
@@ -141,7 +141,7 @@ class StepsView:
 
     def update(self, steps: Sequence[ReportedStep]) -> None:
         """Show the current steps; each has `name`, `outcome` and `message`."""
-        self.worked |= {step.name for step in steps if step.outcome != "ok"}
+        self.worked |= {step.name for step in steps if step.outcome not in ("ok", "pending")}
         self.steps = [step for step in steps if step.name in self.worked or not self.is_change]
         for step in self.steps:
             if step.outcome == "ok" and step.name not in self.done_after:

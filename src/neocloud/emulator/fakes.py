@@ -206,7 +206,10 @@ class FakeSlurmApi:
     async def cancel_job(self, job_id: int) -> None:
         raise SlurmUnreachable("a fake Slurm runs no jobs")
 
-    async def start_job_now(self, job_id: int) -> None:
+    async def start_job_in(self, job_id: int, seconds: int) -> None:
+        raise SlurmUnreachable("a fake Slurm runs no jobs")
+
+    async def hold_job(self, job_id: int, why: str) -> None:
         raise SlurmUnreachable("a fake Slurm runs no jobs")
 
     async def statistics(self) -> Mapping[str, int]:

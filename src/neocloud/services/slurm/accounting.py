@@ -14,6 +14,7 @@ from typing import cast
 from neocloud.services.slurm.slurm_records import Json, moment_of, number_of
 
 MOST_STEPS = 200
+MOST_REQUEUES = 10
 MIB = 1024**2
 _SPAN = "[0-9]{1,12}(?:-[0-9]{1,12})?"
 _NODES = re.compile(rf"([A-Za-z0-9._-]{{1,64}}?)(?:\[({_SPAN}(?:,{_SPAN})*)\])?(?:,|\Z)")
@@ -51,6 +52,24 @@ def runs_of(rows: Iterable[Json]) -> list[JobRun]:
     """Return the runs of a job, oldest first; those that got no nodes are left out."""
     found = [_run(row) for row in rows]
     return sorted((run for run in found if run.started_at), key=lambda run: run.started_at or _NEVER)
+
+
+_ENDINGS = {
+    "NODE_FAIL": "its node died ({nodes})",
+    "PREEMPTED": "a job of higher priority took its nodes ({nodes})",
+    "REQUEUED": "it was requeued by a command, on {nodes}",
+    "BOOT_FAIL": "its node did not start ({nodes})",
+}
+
+
+def requeues(runs: Iterable[JobRun], restarts: int) -> list[str]:
+    """Return what ended each run of a job but the last, oldest first, as far as accounting has it."""
+    ended = [run for run in runs if run.finished_at]
+    return [
+        f"{run.finished_at:%Y-%m-%d %H:%M:%S} UTC: "
+        + _ENDINGS.get(run.state, f"its run ended {run.state} ({{nodes}})").format(nodes=run.nodes)
+        for run in ended[:restarts][-MOST_REQUEUES:]
+    ]
 
 
 _NEVER = datetime.max.replace(tzinfo=UTC)

@@ -14,6 +14,8 @@ from neocloud.services.slurm.types import UNKNOWN_USER_ID
 Json = Mapping[str, Any]
 """An object of slurmrestd's JSON."""
 
+HELD_PREFIX = "neocloud: held: "
+"""The admin comment of a job that the cloud has held starts with it; the reason follows."""
 _ACTIVE_STATES = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
 )
@@ -94,10 +96,28 @@ class SlurmJob:
     user_id: int = UNKNOWN_USER_ID
     """Unknown of a job in the accounting database, which has the name alone."""
     comment: str = ""
+    admin_comment: str = ""
+    """Only administrators of Slurm can write it."""
+    array_job_id: int = 0
+    """The number of the array that it is a task of; 0 for other jobs."""
+    array_tasks: str = ""
+    """The number of its task; of tasks that wait together, a list such as "3-9%2"."""
+    exit_signal: int = 0
 
     @property
     def has_ended(self) -> bool:
         return self.state not in _ACTIVE_STATES
+
+    @property
+    def is_held(self) -> bool:
+        return self.reason.startswith("JobHeld")
+
+    @property
+    def reason_text(self) -> str:
+        """Why it waits or failed: Slurm's word, or the sentence with which the cloud has held it."""
+        if self.is_held and self.admin_comment.startswith(HELD_PREFIX):
+            return f"{self.reason}: {self.admin_comment.removeprefix(HELD_PREFIX)}"
+        return "" if self.reason == "None" else self.reason
 
 
 def node_of(row: Json) -> SlurmNode:
@@ -137,6 +157,10 @@ def job_of(row: Json) -> SlurmJob:
         is_configuring="CONFIGURING" in (row.get("job_state") or ()),
         user_id=_user_id(row.get("user_id")),
         comment=row.get("comment") or "",
+        admin_comment=row.get("admin_comment") or "",
+        array_job_id=number_of(row.get("array_job_id")),
+        array_tasks=_tasks(row.get("array_task_id"), row.get("array_task_string")),
+        exit_signal=_signal(row),
     )
 
 
@@ -158,7 +182,22 @@ def finished_job_of(row: Json) -> SlurmJob:
         output_path=row.get("stdout_expanded") or row.get("stdout") or "",
         restarts=int(row.get("restart_cnt") or 0),
         partition=row.get("partition") or "",
+        array_job_id=number_of((row.get("array") or {}).get("job_id")),
+        array_tasks=_tasks((row.get("array") or {}).get("task_id"), (row.get("array") or {}).get("task")),
+        exit_signal=_signal(row),
     )
+
+
+def _tasks(number: object, several: object) -> str:
+    """Return the number of a task, which may be 0, else Slurm's list of tasks."""
+    if isinstance(number, Mapping) and number.get("set"):
+        return str(number_of(number))
+    return str(several or "")
+
+
+def _signal(row: Json) -> int:
+    signal = (row.get("exit_code") or {}).get("signal") or {}
+    return number_of(signal.get("id"))
 
 
 def _expanded_path(row: Json) -> str:

@@ -89,8 +89,12 @@ class SlurmApi(Protocol):
 
     async def cancel_job(self, job_id: int) -> None: ...
 
-    async def start_job_now(self, job_id: int) -> None:
-        """Set a pending job's begin time to the next seconds."""
+    async def start_job_in(self, job_id: int, seconds: int) -> None:
+        """Set a pending job's begin time to so many seconds from now, and `START_SECONDS`."""
+        ...
+
+    async def hold_job(self, job_id: int, why: str) -> None:
+        """Keep a pending job from starting until an administrator releases it; `why` is its admin comment."""
         ...
 
     async def statistics(self) -> Mapping[str, int]:
@@ -174,9 +178,13 @@ class SlurmRest:
     async def cancel_job(self, job_id: int) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
 
-    async def start_job_now(self, job_id: int) -> None:
-        begin = {"set": True, "infinite": False, "number": int(time.time()) + START_SECONDS}
+    async def start_job_in(self, job_id: int, seconds: int) -> None:
+        begin = {"set": True, "infinite": False, "number": int(time.time()) + START_SECONDS + seconds}
         await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
+
+    async def hold_job(self, job_id: int, why: str) -> None:
+        path = f"/slurm/{API_VERSION}/job/{job_id}"
+        await self._call("POST", path, {"hold": True, "admin_comment": why})
 
     async def statistics(self) -> Mapping[str, int]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")

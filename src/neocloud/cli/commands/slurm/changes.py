@@ -9,7 +9,7 @@ import typer
 
 from neocloud.cli.commands.slurm.topology import BlockOption, BlockSizeOption, PlaceOption, topology_of
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
-from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show
+from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, show
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -29,12 +29,6 @@ from neocloud.core import contract
 if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.slurm.v1 import Cluster, NodeSet
-
-WHY_SECONDS = (
-    "(The published figure for this task elsewhere is 20 to 30 minutes. Here it takes\n"
-    "seconds because the machine and its drivers already exist.)"
-)
-
 
 NameArgument = Annotated[
     str, typer.Argument(help="Name of the cluster: lower-case letters, digits and hyphens.")
@@ -161,11 +155,10 @@ def create(
     )
     number = counted(workers, "worker")
     shown = number if min_workers is None else f"{min_workers} to {number}"
-    view = watch_operation(cloud, operation, f"Cluster {name}: {shown} {preset} on {platform}")
+    title = f"Cluster {name}: {shown} {preset} on {platform}"
+    view = watch_operation(cloud, operation, title, is_change=True)
     cluster = cloud.client.call(f"{CLUSTERS}/Get", {"id": operation.resource_id})
-    if not keys:
-        say("Nobody can sign in with ssh: no key was given and ~/.ssh contains none.")
-    report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.\n{WHY_SECONDS}")
+    report_ready(cluster, output, f"Cluster {name} is READY after {duration(view.elapsed)}.")
 
 
 def _first_possible(
@@ -225,7 +218,19 @@ def report_ready(cluster: "Cluster", output: Format, text: str) -> None:
         return
     name = quote(cluster.metadata.name)
     echo(text)
-    echo(f"Sign in: neo slurm cluster ssh {name}   Submit: neo slurm job submit {name} SCRIPT")
+    login = cluster.spec.login
+    can_sign_in = login.ssh_public_keys or cluster.spec.users or cluster.spec.group_ids
+    hints = [f"Sign in: neo slurm cluster ssh {name}"] if can_sign_in else []
+    if any(part.count for part in cluster.spec.node_sets):
+        hints.append(f"Submit: neo slurm job submit {name} SCRIPT")
+    else:
+        hints.append(f"It has no worker, so no job runs yet: neo slurm cluster scale {name} --workers 1")
+    if not can_sign_in:
+        hints.append(
+            "Nobody can sign in with ssh: no key was given and ~/.ssh contains none."
+            f" Make one with ssh-keygen, then: neo slurm user add {name} NAME --ssh-key FILE"
+        )
+    echo("   ".join(hints[:2]) if can_sign_in and len(hints) == 2 else "\n".join(hints))
 
 
 RESET_BY_SCALE = [

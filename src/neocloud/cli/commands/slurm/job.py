@@ -2,14 +2,30 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neocloud.cli.commands.slurm.job_lookup import (
+    JOBS,
+    JobArgument,
+    NewestJobArgument,
+    find_job,
+    find_jobs,
+    known_job,
+    label,
+)
+from neocloud.cli.commands.slurm.job_text import (
+    ACTIVE,
+    counts_by_state,
+    elapsed,
+    ending,
+    moment,
+    reason_sentence,
+)
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
@@ -27,14 +43,7 @@ from neocloud.core import contract
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Job
 
-JOBS = "neocloud.slurm.v1.JobService"
-ACTIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
 POLL_SECONDS = 0.5
-
-JobArgument = Annotated[int, typer.Argument(help="Number of the job.", min=1)]
-NewestJobArgument = Annotated[
-    int | None, typer.Argument(help="Number of the job. Default: the newest one.", min=1, show_default=False)
-]
 
 app = command_group(
     """Batch jobs of a cluster, without ssh.
@@ -70,6 +79,9 @@ def submit(
     ] = None,
     dependency: Annotated[str, typer.Option(help="Dependency in Slurm's form, for example afterok:12.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job ends; fail if it fails.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print its output until it ends; fail if it fails.")
+    ] = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -79,6 +91,7 @@ def submit(
 
       neo slurm job submit lab train.sbatch
       neo slurm job submit lab train.sbatch --wait -- --epochs 3
+      neo slurm job submit lab train.sbatch --follow
       neo slurm job submit lab evaluate.sbatch --dependency afterok:12
     """
     cloud = connect_to_project(context, project)
@@ -94,8 +107,8 @@ def submit(
     }
     job_id = cloud.client.call(f"{JOBS}/Submit", request).job_id
     if output is Format.TABLE:
-        echo(f"Submitted job {job_id}")
-    job = _wait(cloud, request["cluster_id"], cluster, job_id) if wait else None
+        (say if follow else echo)(f"Submitted job {job_id}")
+    job = _ended(cloud, request["cluster_id"], cluster, job_id, follow=follow) if wait or follow else None
     if output is not Format.TABLE:
         show(output, {"job_id": job_id} if job is None else contract.to_document(job), fields_table(()))
     if job is not None and job.state != "COMPLETED":
@@ -126,7 +139,10 @@ def list_jobs(
     listed = cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id, "active_only": active})
     jobs = [job for job in listed if not active or job.state in ACTIVE]  # an earlier release lists all
     rows = (
-        (job.id, job.name, job.user, job.state, _elapsed(job), ",".join(job.nodes) or job.reason, _exit(job))
+        (
+            *(label(job), job.name, job.user, job.state, elapsed(job)),
+            *(",".join(job.nodes) or job.reason, ending(job)),
+        )
         for job in jobs
     )
     show(
@@ -146,7 +162,7 @@ def list_jobs(
 def get(
     context: typer.Context,
     cluster: ClusterArgument,
-    job_id: NewestJobArgument = None,
+    job: NewestJobArgument = "",
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -158,34 +174,54 @@ def get(
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
-    if job_id:
-        with known_job(cluster, job_id):
-            job = _get(cloud, cluster_id, job_id)
-    else:
-        job = newest_job(cloud, cluster_id, cluster)
+    jobs = find_jobs(cloud, cluster_id, cluster, job)
+    if len(jobs) > 1:
+        _show_array(jobs, output)
+        return
+    found = jobs[0] if job else _get(cloud, cluster_id, jobs[0].id)
+    running: Sequence[Job] = ()
+    if found.state == "PENDING" and output is Format.TABLE:
+        active = cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id, "active_only": True})
+        running = [each for each in active if each.state == "RUNNING"]
     rows = [
-        ("Id", job.id),
-        ("Name", job.name),
-        ("User", job.user),
-        ("State", job.state),
-        ("Reason", job.reason),
-        ("Nodes", ", ".join(job.nodes)),
-        ("Submitted", _time(job, "submitted_at")),
-        ("Started", _time(job, "started_at")),
-        ("Finished", _time(job, "finished_at")),
-        ("Time", _elapsed(job)),
-        ("Exit code", _exit(job)),
-        ("Restarts", job.restarts),
-        ("Output", job.output_path),
+        ("Id", label(found)),
+        ("Name", found.name),
+        ("User", found.user),
+        ("State", found.state),
+        ("Reason", reason_sentence(found, running)),
+        ("Nodes", ", ".join(found.nodes)),
+        ("Submitted", moment(found, "submitted_at")),
+        ("Expected start", moment(found, "expected_start_at")),
+        ("Started", moment(found, "started_at")),
+        ("Finished", moment(found, "finished_at")),
+        ("Time", elapsed(found)),
+        ("Exit code", ending(found)),
+        ("Restarts", found.restarts),
+        *(("Requeued", each) for each in found.requeues),
+        ("Output", found.output_path),
     ]
-    show(output, contract.to_document(job), fields_table(rows))
+    show(output, contract.to_document(found), fields_table(rows))
+
+
+def _show_array(jobs: Sequence["Job"], output: Format) -> None:
+    number = jobs[0].array_job_id
+    rows = [
+        (label(job), job.state, elapsed(job), ",".join(job.nodes) or job.reason, ending(job)) for job in jobs
+    ]
+    if output is Format.TABLE:
+        say(f"Job {number} ({jobs[0].name}) is an array: {counts_by_state(jobs)}.")
+    show(
+        output,
+        {"array_job_id": number, "tasks": [contract.to_document(job) for job in jobs]},
+        table(["ID", "STATE", "TIME", "NODES OR REASON", "EXIT"], rows, right=["ID", "TIME", "EXIT"]),
+    )
 
 
 @app.command()
 def logs(
     context: typer.Context,
     cluster: ClusterArgument,
-    job_id: NewestJobArgument = None,
+    job: NewestJobArgument = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
     project: ProjectOption = "",
 ) -> None:
@@ -198,10 +234,14 @@ def logs(
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
-    if job_id is None:
-        newest = newest_job(cloud, cluster_id, cluster)
-        say(f"Job {newest.id} ({newest.name}):")
-        job_id = newest.id
+    jobs = find_jobs(cloud, cluster_id, cluster, job)
+    for each in jobs:
+        if not job or len(jobs) > 1:
+            say(f"Job {label(each)} ({each.name}):")
+        _print_log(cloud, cluster_id, cluster, each.id, follow=follow)
+
+
+def _print_log(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int, *, follow: bool) -> None:
     state = _StateLine(cloud, cluster_id, job_id)
     offset = 0
     while True:
@@ -221,19 +261,34 @@ def logs(
 
 @app.command()
 def cancel(
-    context: typer.Context, cluster: ClusterArgument, job_id: JobArgument, project: ProjectOption = ""
+    context: typer.Context, cluster: ClusterArgument, job: JobArgument, project: ProjectOption = ""
 ) -> None:
-    """Cancel a waiting or running job.
+    """Cancel a waiting or running job, an array, or a task of one.
 
-    Example:
+    Examples:
 
       neo slurm job cancel lab 7
+      neo slurm job cancel lab 8_0
     """
     cloud = connect_to_project(context, project)
-    request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, "job_id": job_id}
-    with known_job(cluster, job_id):
-        cloud.client.call(f"{JOBS}/Cancel", request)
-    echo(f"Job {job_id} is cancelled.")
+    cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+    number = int(job) if job.isdigit() else _task_alone(cloud, cluster_id, cluster, job)
+    with known_job(cluster, job):
+        cloud.client.call(f"{JOBS}/Cancel", {"cluster_id": cluster_id, "job_id": number})
+    echo(f"Job {job} is cancelled.")
+
+
+def _task_alone(cloud: ProjectClient, cluster_id: str, cluster: str, reference: str) -> int:
+    """Return the number of a task that has one of its own."""
+    task = find_job(cloud, cluster_id, cluster, reference)
+    if not task.array_tasks.isdigit():
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Task {reference} waits together with others: {label(task)}",
+            f"Cancel all: neo slurm job cancel {quote(cluster)} {task.array_job_id};"
+            f" or this one, on the login node: scancel {reference}",
+        )
+    return task.id
 
 
 class _StateLine:
@@ -247,7 +302,7 @@ class _StateLine:
 
     def show(self) -> "Job":
         job = _get(self.cloud, self.cluster_id, self.job_id)
-        text = f"{job.state} ({job.reason})" if job.state == "PENDING" and job.reason else job.state
+        text = f"{job.state} ({reason_sentence(job)})" if job.state == "PENDING" and job.reason else job.state
         if text != self.said:
             nodes = f" on {','.join(job.nodes)}" if job.nodes else ""
             say(f"Job {job.id}: {text}{nodes} after {duration(self.clock() - self.started)}")
@@ -255,11 +310,21 @@ class _StateLine:
         return job
 
 
-def _wait(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int) -> "Job":
+def _ended(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int, *, follow: bool) -> "Job":
+    """Return the job once it has ended, of an array the task that failed first; with `follow`, its output is
+    printed until then."""
     line = _StateLine(cloud, cluster_id, job_id)
     try:
-        while (job := line.show()).state in ACTIVE:
+        job = line.show()
+        is_array = job.array_job_id == job_id
+        if follow and is_array:
+            say(f"Job {job_id} is an array. Its output: neo slurm job logs {quote(cluster)} {job_id}_0")
+        elif follow:
+            _print_log(cloud, cluster_id, cluster, job_id, follow=True)
+        while job.state in ACTIVE:
             time.sleep(POLL_SECONDS)
+            job = line.show()
+        return _array_ended(cloud, cluster_id, cluster, job_id) if is_array else job
     except KeyboardInterrupt:
         known_as = quote(cluster)
         say(
@@ -267,37 +332,18 @@ def _wait(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int) -> "
             f" cancel it: neo slurm job cancel {known_as} {job_id}"
         )
         raise
-    return job
 
 
-@contextmanager
-def known_job(cluster: str, job_id: int) -> Iterator[None]:
-    """Say of a job that the cluster does not know where its jobs are listed."""
-    try:
-        yield
-    except ClientError as error:
-        if error.code != "NOT_FOUND":
-            raise
-        raise ClientError(
-            "NOT_FOUND",
-            f"Cluster {cluster} has no job {job_id}",
-            f"`neo slurm job list {quote(cluster)}` lists its jobs",
-        ) from error
+def _array_ended(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int) -> "Job":
+    while True:
+        tasks = find_jobs(cloud, cluster_id, cluster, str(job_id))
+        if not any(task.state in ACTIVE for task in tasks):
+            return next((task for task in tasks if task.state != "COMPLETED"), tasks[0])
+        time.sleep(POLL_SECONDS)
 
 
 def _get(cloud: ProjectClient, cluster_id: str, job_id: int) -> "Job":
     return cloud.client.call(f"{JOBS}/Get", {"cluster_id": cluster_id, "job_id": job_id})
-
-
-def newest_job(cloud: ProjectClient, cluster_id: str, cluster: str) -> "Job":
-    jobs = list(cloud.client.list_all(f"{JOBS}/List", {"cluster_id": cluster_id}))
-    if not jobs:
-        raise ClientError(
-            "NOT_FOUND",
-            f"Cluster {cluster} has run no jobs",
-            f"Submit one: neo slurm job submit {quote(cluster)} SCRIPT",
-        )
-    return max(jobs, key=lambda job: job.id)
 
 
 def _read_script(script: Path) -> str:
@@ -318,19 +364,3 @@ def _variable(item: str) -> tuple[str, str]:
     if not equals or not name:
         raise ClientError("INVALID_ARGUMENT", f"{item!r} is not NAME=VALUE", "For example --env EPOCHS=3")
     return name, value
-
-
-def _time(job: "Job", field: str) -> str:
-    return f"{contract.to_datetime(getattr(job, field)):%Y-%m-%d %H:%M:%S} UTC" if job.HasField(field) else ""
-
-
-def _elapsed(job: "Job") -> str:
-    if not job.HasField("started_at"):
-        return ""
-    started = contract.to_datetime(job.started_at).timestamp()
-    ended = contract.to_datetime(job.finished_at).timestamp() if job.HasField("finished_at") else time.time()
-    return duration(max(0.0, ended - started))
-
-
-def _exit(job: "Job") -> str:
-    return "" if job.state in ACTIVE else str(job.exit_code)

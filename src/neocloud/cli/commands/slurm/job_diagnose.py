@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.slurm.job import JOBS, JobArgument, known_job
+from neocloud.cli.commands.slurm.job_lookup import JOBS, JobArgument, find_job, known_job
 from neocloud.cli.commands.slurm.job_report import app
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.resources.lookup import CLUSTERS, ClusterArgument, ProjectOption, connect_to_project
@@ -25,7 +25,7 @@ __all__ = ["app", "diagnose"]
 def diagnose(
     context: typer.Context,
     cluster: ClusterArgument,
-    job_id: JobArgument,
+    job: JobArgument,
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Print the stack of each rank, innermost function first.")
     ] = False,
@@ -44,8 +44,10 @@ def diagnose(
       neo slurm job diagnose lab 7 --stacks
     """
     cloud = connect_to_project(context, project)
-    request = {"cluster_id": cloud.find(CLUSTERS, cluster).metadata.id, "job_id": job_id}
-    with known_job(cluster, job_id):
+    cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
+    number = int(job) if job.isdigit() else find_job(cloud, cluster_id, cluster, job).id
+    request = {"cluster_id": cluster_id, "job_id": number}
+    with known_job(cluster, job):
         found: JobDiagnosis = cloud.client.call(f"{JOBS}/Diagnose", request)
     headers = ["RANK", "NODE", "STEP", "STEP TIME", "OWN TIME", "Z", "WAITS IN", "AT"]
     right = ["RANK", "STEP", "STEP TIME", "OWN TIME", "Z"]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from neocloud.cli.commands.slurm.job import JOBS, NewestJobArgument, app, known_job, newest_job
+from neocloud.cli.commands.slurm.job import app
+from neocloud.cli.commands.slurm.job_lookup import JOBS, NewestJobArgument, find_job, known_job
 from neocloud.cli.output import (
     Format,
     OutputOption,
@@ -35,7 +36,7 @@ __all__ = ["app", "report"]
 def report(
     context: typer.Context,
     cluster: ClusterArgument,
-    job_id: NewestJobArgument = None,
+    job: NewestJobArgument = "",
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -53,7 +54,7 @@ def report(
     """
     cloud = connect_to_project(context, project)
     cluster_id = cloud.find(CLUSTERS, cluster).metadata.id
-    number = job_id or newest_job(cloud, cluster_id, cluster).id
+    number = int(job) if job.isdigit() else find_job(cloud, cluster_id, cluster, job).id
     with known_job(cluster, number):
         found: JobReport = cloud.client.call(f"{JOBS}/Report", {"cluster_id": cluster_id, "job_id": number})
     show(output, contract.to_document(found), fields_table(_rows(found)))

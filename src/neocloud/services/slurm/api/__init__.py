@@ -8,6 +8,7 @@ from neocloud.messages.neocloud.slurm import v1 as messages
 from neocloud.messages.neocloud.slurm.v1 import (
     CancelJobRequest,
     CancelJobResponse,
+    ClusterSpec,
     DiagnoseJobRequest,
     GetJobRequest,
     Job,
@@ -22,7 +23,7 @@ from neocloud.messages.neocloud.slurm.v1 import (
     SubmitJobResponse,
 )
 from neocloud.services.slurm.access import SlurmAccess, api_errors
-from neocloud.services.slurm.accounting import JobRun, runs_of
+from neocloud.services.slurm.accounting import JobRun, requeues, runs_of
 from neocloud.services.slurm.api import check
 from neocloud.services.slurm.api.diagnose import diagnose_job
 from neocloud.services.slurm.api.gpu_report import add_use_and_events
@@ -33,6 +34,7 @@ from neocloud.services.slurm.batch_jobs import (
     find_job,
 )
 from neocloud.services.slurm.job_output import OutputRefused
+from neocloud.services.slurm.refused_jobs import explained
 from neocloud.services.slurm.slurm_records import SlurmJob
 from neocloud.services.slurm.types import JobRefused, NewJob
 
@@ -62,12 +64,21 @@ async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:
         except UnexpectedReply as error:
             raise contract.bad_state(request.cluster_id, str(error)) from error
         except JobRefused as error:
-            raise contract.bad_field("script", str(error)) from error
+            cluster = await SlurmAccess.of(call.dependencies).ready_cluster(request.cluster_id)
+            spec = ClusterSpec.FromString(cluster.spec)
+            raise contract.bad_field(
+                "script", explained(str(error), job.script, cluster.name, spec)
+            ) from error
 
 
 async def get(call: Call, request: GetJobRequest) -> Job:
     with api_errors(request.cluster_id):
-        return _message(await _find(_jobs(call), request.cluster_id, request.job_id))
+        async with SlurmAccess.of(call.dependencies).ready_api(request.cluster_id) as slurm:
+            job = _existing(await find_job(slurm, request.job_id), request.job_id)
+            rows = await slurm.accounting_rows(request.job_id) if job.restarts else ()
+    found = _message(job)
+    found.requeues.extend(requeues(runs_of(rows), job.restarts))
+    return found
 
 
 async def report(call: Call, request: ReportJobRequest) -> JobReport:
@@ -146,20 +157,25 @@ def _existing(job: SlurmJob | None, job_id: int) -> SlurmJob:
 
 
 def _message(job: SlurmJob) -> Job:
+    is_waiting = job.state == "PENDING"
     return Job(
         id=job.id,
         name=job.name,
         user=job.user,
         state=job.state,
-        reason="" if job.reason == "None" else job.reason,
+        reason=job.reason_text,
         nodes=job.nodes,
         submitted_at=job.submitted_at,
-        started_at=job.started_at,
+        started_at=None if is_waiting else job.started_at,
+        expected_start_at=job.started_at if is_waiting else None,
         finished_at=job.finished_at if job.has_ended else None,
         exit_code=job.exit_code,
         output_path=job.output_path,
         restarts=job.restarts,
         partition=job.partition,
+        array_job_id=job.array_job_id,
+        array_tasks=job.array_tasks,
+        exit_signal=job.exit_signal,
     )
 
 

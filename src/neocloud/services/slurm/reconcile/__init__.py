@@ -33,6 +33,7 @@ from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_p
 from neocloud.services.slurm.reconcile.members import find_users
 from neocloud.services.slurm.reconcile.node_pools import keep_pools
 from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
+from neocloud.services.slurm.reconcile.requeued_jobs import restart_requeued_jobs
 from neocloud.services.slurm.reconcile.scope import (
     Scope,
     cluster_view,
@@ -273,7 +274,7 @@ class ClusterReconciler:
             lost = nodes.lost_under_jobs(scope, jobs)
             if lost:
                 await nodes.report_lost(slurm, scope, lost)
-            if await nodes.restart_requeued_jobs(slurm, jobs, scope.context.now) or lost:
+            if await restart_requeued_jobs(slurm, jobs, scope.context.now) or lost:
                 scope.is_recovering = True
 
     async def _stop_pods(self, scope: Scope) -> None:

@@ -98,8 +98,6 @@ RETIRED_REASON = REASON_PREFIX + "retired: the node set was made smaller"
 DUPLICATE_JOB_REASON = "Duplicate jobid"
 """slurmctld drains a node with it that refuses a job because it runs it already: a controller that was killed
 before it had saved the start of a job starts the job again. Nothing in Slurm resumes the node."""
-REQUEUE_DELAY = timedelta(seconds=20)
-"""Slurm holds a requeued job back for cred_expire seconds; a later begin time was set by the user."""
 SETTLED_AFTER = timedelta(minutes=5)
 """Long after the last job of a lost node or controller has been requeued and started."""
 RETIRE_POLL_SECONDS = 1.0
@@ -251,25 +249,3 @@ def lost_under_jobs(scope: Scope, jobs: Iterable[SlurmJob]) -> dict[str, str]:
             if job.started_at < pod.started_at.replace(microsecond=0):
                 lost[name] = f"its pod was restarted under job {job.id}"
     return lost
-
-
-async def restart_requeued_jobs(slurm: SlurmApi, jobs: Iterable[SlurmJob], now: datetime) -> bool:
-    """Let jobs of lost nodes start immediately; True while one is still being requeued.
-
-    Wait until slurmctld has delivered its messages: the end of the lost run would otherwise reach the
-    returned node late and end the new run. Slurm's own delay exists for that.
-    """
-    jobs = list(jobs)
-    held_back = [job for job in jobs if _is_held_back(job, now)]
-    if held_back and await slurm.messages_under_way():
-        return True
-    for job in held_back:
-        await slurm.start_job_now(job.id)
-    return any(job.state in {"COMPLETING", "REQUEUED"} for job in jobs)
-
-
-def _is_held_back(job: SlurmJob, now: datetime) -> bool:
-    """Whether the job was requeued after it lost its node and may not start for a few seconds."""
-    if job.state != "PENDING" or not job.restarts or job.eligible_at is None:
-        return False
-    return now < job.eligible_at <= now + REQUEUE_DELAY
