@@ -99,9 +99,6 @@ async def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.UNSETTLED_SECONDS", 0.1)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.RETRY_SECONDS", 0.2)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.ROUND_SECONDS", 0.0)
-    monkeypatch.setattr(
-        "neocloud.services.fleet.types.HOST_LIMITS", replace(HOST_LIMITS, trusted=frozenset({"gpu_lost"}))
-    )
     hosts = FakeHosts(tmp_path / "agents")
     world = FakeWorld()
     slurm = FakeSlurm(world)
@@ -214,7 +211,7 @@ async def test_what_is_in_shadow_what_hangs_and_what_cannot_be_read_drains_nothi
     cloud: HostedCloud,
 ) -> None:
     await cloud.watched_host()
-    cloud.hosts.said = (*GOOD, ("memory_errors_uncorrected", Status.FAIL, "7"))
+    cloud.hosts.said = (*GOOD, ("memory_errors_corrected", Status.FAIL, "7"))
     cloud.hosts.age_s = 3600.0
     node = await cloud.host_when(lambda node: "its agent says nothing" in node.held)
     assert "has checked nothing for 3600 s" in node.held and node.phase == "in_service" and not node.advice
@@ -333,7 +330,7 @@ def test_only_what_was_said_after_a_whole_round_ends_the_drain_of_a_fault() -> N
             e.Verdict(at, "a", "v2", "gpu_lost", status, *values),
             e.Verdict(at, "a", "v3", "node agent", agent, *values),
         ]
-        shadow = lambda check: "shadow" if check == "node agent" else ""  # noqa: E731
+        shadow = lambda check, status: "shadow" if check == "node agent" else ""  # noqa: E731
         return verification_ended(state, found, shadow, at)
 
     assert said(50.0) is said(200.0, Status.UNKNOWN) is said(200.0, agent=Status.UNKNOWN) is None

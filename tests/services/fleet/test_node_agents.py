@@ -373,7 +373,7 @@ async def test_checks_in_shadow_neither_pass_nor_fail_a_verification(pod: Pod) -
         sources = [source(pod) for _ in answers]
         events = verification(
             *(sources, "c", WORKER, state, answers, 7.0),
-            shadow=lambda check: shadow if check == "mount_missing" else "",
+            shadow=lambda check, status: shadow if check == "mount_missing" else "",
         )
         return [each.passed for each in events if isinstance(each, e.VerificationEnded)]
 

@@ -94,7 +94,7 @@ def new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Ite
             continue
         known = replace(verdict, boot=verdict.boot or state.boot)
         key, answer = (known.node, known.check), (known.status, known.boot)
-        is_due = key in unused and not draft.breakers.in_shadow(known.check)
+        is_due = key in unused and not draft.breakers.in_shadow(known.check, known.status)
         if answers.get(key) != answer or is_due:
             answers[key] = answer
             unused.discard(key)
