@@ -24,7 +24,7 @@ from neocloud.services.fleet.public import Host, HostNodes
 from neocloud.services.fleet.reconcile.hosts import new_host_events, verification_ended
 from neocloud.services.fleet.reconcile.maintenance import host_drain_events, names_on
 from neocloud.services.fleet.render import drained_host, host_advice
-from neocloud.services.fleet.types import HOST_LIMITS, HOST_POOL_ID_PREFIX
+from neocloud.services.fleet.types import HOST_POOL_ID_PREFIX
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.public import Worker
 from tests import control_plane
