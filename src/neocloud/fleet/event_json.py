@@ -35,6 +35,7 @@ ADDED: Mapping[tuple[str, str], object] = {
     ("Judged", "by"): "",
     ("DrainRequested", "is_dead"): False,
     ("Verdict", "devices"): "",
+    ("Moved", "why"): "",
 }
 """Values of fields that events of older releases lack, by event and field."""
 

@@ -225,6 +225,8 @@ class Moved(Event):
 
     to: Phase
     by: str
+    why: str = ""
+    """What the operator wrote."""
 
 
 @dataclass(frozen=True, slots=True)

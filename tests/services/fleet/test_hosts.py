@@ -16,6 +16,7 @@ from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Phase, Status
+from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.parts import Part
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool
@@ -346,6 +347,14 @@ def test_machines_that_may_start_elsewhere_stay_and_the_operator_reads_why() -> 
     assert "2 of 3 machines" in advice and "there is no other host that takes new work" in advice
     assert "machines" not in host_advice(state, {False: 1}, open_hosts=0)
     assert host_advice(known(e.Registered(0.0, "a", "", "")).fleet.nodes["a"], {True: 2}, open_hosts=1) == ""
+
+
+@pytest.mark.parametrize("phase", [Phase.DEBUG, Phase.RMA_OUT, Phase.RMA_RETURNED, Phase.RETIRED])
+def test_a_host_with_people_starts_nothing_new_also_when_its_drain_was_released(phase: Phase) -> None:
+    state = NodeState("a", phase=phase, since=5.0)
+    drained = drained_host(state)
+    assert drained is not None and drained.reason == f"it is in {phase.value}" and drained.since.seconds == 5
+    assert drained_host(replace(state, phase=Phase.IN_SERVICE)) is None
 
 
 def test_workers_follow_their_own_host_alone() -> None:
