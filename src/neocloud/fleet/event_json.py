@@ -36,6 +36,7 @@ ADDED: Mapping[tuple[str, str], object] = {
     ("DrainRequested", "is_dead"): False,
     ("Verdict", "devices"): "",
     ("Moved", "why"): "",
+    ("Booted", "ended"): "",
 }
 """Values of fields that events of older releases lack, by event and field."""
 

@@ -82,6 +82,8 @@ class Booted(Event):
     """An operating system started; what was known of the boot before it proves nothing now."""
 
     boot: str
+    ended: str = ""
+    """How what ran before ended; "" where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

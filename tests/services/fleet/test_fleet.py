@@ -13,6 +13,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.services import iam
 from neocloud.services.slurm.public import NODE_POOL
+from neocloud.services.slurm.worker_nodes import exit_words
 from neocloud.testing.waiting import until
 from tests.control_plane import sign_in
 from tests.services.iam import keys
@@ -117,6 +118,10 @@ async def test_a_dead_worker_is_drained_replaced_verified_and_becomes_the_spare(
     node = (await cloud.settled(in_service=2, ready_spare=1))[broken]
     incident = node.last_incident
     assert incident.spare == spare
+    assert incident.reason == (
+        "it started again without being asked to: its pod was ended by signal 9 (SIGKILL); the kernel sends "
+        "it where memory is short"
+    )
     times = ("detected", "decided", "reserved", "attached", "ready", "repaired")
     order = [getattr(incident, f"{name}_at").ToNanoseconds() for name in times]
     assert all(order) and order[:5] == sorted(order[:5]) and order[5] >= order[1]
@@ -335,3 +340,20 @@ async def test_a_node_that_is_not_there_is_not_found(cloud: WatchedCloud) -> Non
     await cloud.watched(2, 0)
     for node in ("slurmcluster-e00none/worker-0", f"{cloud.cluster_id}/worker-9", "worker-0", "/", "a/b/c"):
         assert (await cloud.refusal(f"{NODES}/Get", id=node)).code is Code.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, ""),
+        (0, "its pod ended with exit code 0"),
+        (3, "its pod ended with exit code 3"),
+        (128, "its pod ended with exit code 128"),
+        (143, "its pod was ended by signal 15 (SIGTERM)"),
+        (137, "its pod was ended by signal 9 (SIGKILL); the kernel sends it where memory is short"),
+        (128 + 33, "its pod was ended by signal 33 (unknown)"),
+        (255, "its pod ended with exit code 255"),
+    ],
+)
+def test_how_a_pod_ended_is_said_in_words(code: int | None, words: str) -> None:
+    assert exit_words(code) == words

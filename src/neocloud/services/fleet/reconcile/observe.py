@@ -110,7 +110,7 @@ def _start(worker: Worker, state: NodeState | None, now: float) -> Iterator[Even
         rack = above[-1] if above else ""
         yield e.Registered(now, worker.name, rack, leaf, Phase.DRAINED)
     if state is None or state.boot != worker.boot:
-        yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot)
+        yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot, worker.ended)
 
 
 def _foreign(worker: Worker, state: NodeState, now: float, is_host_maintained: bool) -> Iterator[Event]:
