@@ -37,3 +37,15 @@ def test_a_release_says_what_follows_for_a_host_and_for_a_worker(signed_in: Neo,
     assert "once it is verified" in signed_in("fleet", "release", "bank/worker-0").err
     told = signed_in("fleet", "release", "gpu-1").err
     assert "gpu-1 is released" in told and "verified" not in told, "it takes new work at once"
+
+
+def test_a_node_is_moved_by_hand_and_its_events_say_who_and_why(signed_in: Neo, cloud: FakeServer) -> None:
+    serve_nodes(cloud, node("worker-0", "triage"))
+    cloud.serve(f"{NODES}/Move", contract.from_dict(contract.method(f"{NODES}/Move").output, {}))
+    ran = signed_in("fleet", "node", "move", "bank/worker-0", "rma_out", "case 4711")
+    assert ran.code == 0 and "is in rma_out" in ran.err
+    assert signed_in("fleet", "node", "move", "bank/worker-0", "rma_out").code == 2, "why is required"
+    moved = {"type": "Moved", "at": 1795855891.0, "to": "rma_out", "by": "operator:useraccount-x"}
+    serve_events(cloud, {**moved, "why": "case 4711"})
+    (_, told) = signed_in("fleet", "node", "events", "bank/worker-0").out.splitlines()
+    assert "to=rma_out, by=operator:useraccount-x, why=case 4711" in told

@@ -1,6 +1,7 @@
 """`neo ps`, `ls`, `ssh NAME`, `slurm node list`, and completion of names."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -47,6 +48,63 @@ def test_ps_shows_what_runs_and_ls_the_rest_too(signed_in: Neo, served: FakeServ
     assert [row.split()[0] for row in rows] == ["lab", "web"]
     assert [row.split()[0] for row in signed_in("ls").out.splitlines()[1:]] == ["lab", "web", "web-boot"]
     assert json.loads(signed_in("ps", "-o", "json").out)[1]["kind"] == "instance"
+
+
+def worker(name: str, state: str = "IDLE+DYNAMIC_NORM", **more: Any) -> dict[str, Any]:
+    return {"name": name, "slurm_state": state, **more}
+
+
+NOW = datetime.now(UTC)
+REPAIRED = {"restarts": "1", "started_at": f"{NOW - timedelta(seconds=130):%Y-%m-%dT%H:%M:%SZ}"}
+LONG_AGO = {"restarts": "1", "started_at": f"{NOW - timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"}
+KILLED = "neocloud: boot:x it started again without being asked to: its pod was ended by signal 9 (SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "said"),
+    [
+        ([worker("worker-0"), worker("worker-1", "MIXED")], "READY", ""),
+        (
+            [worker("worker-0", "DOWN+DRAIN", reason=KILLED), worker("worker-1")],
+            "DEGRADED (1 of 2 workers)",
+            "lab: worker-0 takes no jobs: DOWN+DRAIN, " + KILLED,
+        ),
+        ([worker("worker-0", "IDLE+NOT_RESPONDING")], "DEGRADED (0 of 1 workers)", "worker-0 takes no jobs"),
+        ([worker("worker-0", **REPAIRED)], "READY (1 of 1 workers; worker-0 repaired 2 min", ""),
+        ([worker("worker-0", **LONG_AGO)], "READY", ""),
+        ([worker("worker-0"), worker("worker-1", "IDLE+DRAIN", reason="neocloud: spare")], "READY", ""),
+        ([worker("worker-0", "IDLE+CLOUD+POWERED_DOWN")], "READY", ""),
+    ],
+)
+def test_ps_shows_what_is_degraded_and_what_was_repaired(
+    signed_in: Neo, cloud: FakeServer, nodes: list[dict[str, Any]], state: str, said: str
+) -> None:
+    serve_clusters(cloud, cluster("lab", nodes=nodes))
+    ran = signed_in("ps")
+    row = " ".join(ran.out.splitlines()[1].split())
+    assert row.startswith(f"lab Slurm cluster {state}"), row
+    assert said in ran.err and ("takes no jobs" in ran.err) is bool(said)
+    if state == "READY":
+        assert "(" not in row
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        ("main ended with code 3.", "FAILED (exit code 3)"),
+        ("main ended with code 137.", "FAILED (signal 9)"),
+        ("It ran for longer than spec.timeout allows, and was ended.", "FAILED"),
+    ],
+)
+def test_ps_says_how_the_program_of_a_job_ended(
+    signed_in: Neo, cloud: FakeServer, message: str, state: str
+) -> None:
+    path = "nebius.ai.v1.JobService/List"
+    job = {"metadata": {"id": "aijob-e00a", "name": "train"}}
+    job["status"] = {"state": "FAILED", "state_details": {"code": "Exited", "message": message}}
+    cloud.serve(path, contract.from_dict(contract.method(path).output, {"items": [job]}))
+    row = " ".join(signed_in("ps").out.splitlines()[1].split())
+    assert row.startswith(f"train job {state}"), row
 
 
 def test_ps_of_an_empty_project_says_so(signed_in: Neo, cloud: FakeServer) -> None:

@@ -339,3 +339,49 @@ def test_a_breaker_that_stays_for_years_does_not_grow_with_each_drain() -> None:
     canaries = list(found.trips["check", "c"].canaries)
     assert {node for node, _ in canaries} == {f"n{number}" for number in range(5)} and len(canaries) < 20
     assert canaries[-1] == ("n4", 999 * 3600.0)
+
+
+FACTS = replace(ROOMY, trusted=frozenset(), facts=frozenset({"gpu_lost"}))
+
+
+def test_a_check_that_states_a_fact_drains_at_its_first_verdict_and_others_stay_in_shadow() -> None:
+    site = Site(FACTS)
+    site.fail(1, check="gpu_lost")
+    site.fail(2, check="thermal_margin")
+    assert drains(site.decide()) == ["n1"]
+
+
+def test_no_answer_is_no_fact() -> None:
+    """It stays in shadow, also when it lasts, and a passing answer before or after it changes nothing."""
+    site = Site(FACTS)
+    site.fail(1, check="gpu_lost", status=Status.UNKNOWN)
+    assert not drains(site.decide()) and not drains(site.decide(HOUR))
+    assert site.fleet.nodes["n1"].phase is Phase.IN_SERVICE
+    site.fail(1, check="gpu_lost")
+    assert drains(site.decide(1.0)) == ["n1"]
+
+
+def test_a_fact_keeps_to_the_breakers_and_to_its_record() -> None:
+    site = Site(replace(FACTS, cluster_out=0.05))
+    site.fail(1, 9, 17, check="gpu_lost")
+    assert len(drains(site.decide())) == 2, "2 of 40 may be out"
+    wrong = Site(replace(FACTS, judged_minimum=5))
+    for number in range(5):
+        wrong.fail(20 + number, check="gpu_lost")
+        verdict = f"v{20 + number}-{wrong.now}"
+        wrong.add(e.Judged(wrong.now + number, f"n{20 + number}", "gpu_lost", verdict, False, "operator:x"))
+    wrong.fail(1, check="gpu_lost")
+    assert "n1" not in drains(wrong.decide(1.0)), "wrong in 5 of 5 cases: it is in shadow"
+
+
+def test_an_unknown_answer_after_a_fact_does_not_bring_the_node_back() -> None:
+    site = Site(replace(FACTS, cluster_out=0.05))
+    site.fail(9, 17, check="gpu_lost")
+    site.decide()
+    site.fail(1, check="gpu_lost")
+    assert not drains(site.decide(1.0)), "the breaker is open"
+    site.fail(1, check="gpu_lost", status=Status.UNKNOWN)
+    site.decide(1.0)
+    assert site.fleet.nodes["n1"].phase is Phase.SUSPECT and not site.fleet.nodes["n1"].is_schedulable(
+        site.now
+    )

@@ -218,6 +218,17 @@ def test_each_piece_of_evidence_has_the_age_of_what_it_rests_on() -> None:
     assert {row.criterion.id for row in scorecard(found) if row.evidence} == set(found), "ids of criteria"
 
 
+def test_tenants_on_one_host_without_virtual_machines_between_them_underperform() -> None:
+    """CMX-03: certificates, isolated networks, and virtual machines where hosts are shared are gates."""
+    gates = {each.id for each in CRITERIA if each.tier is Tier.ALL}
+    assert {"SEC-1", "SEC-3", "SEC-4"} <= gates
+    for gate in ("SEC_1", "SEC_3", "SEC_4"):
+        found = rating(_rows(**{gate: Score.FAIL}))
+        assert found.is_underperforming and found.reached is None, gate
+    assert not rating(_rows(SEC_3=Score.NOT_RUN)).is_underperforming, "nobody tried it"
+    assert rating(_rows(SEC_3=Score.NOT_RUN)).reached is None
+
+
 def _rows(**scores: Score) -> list[Row]:
     """Rows that pass, but for criteria named here, with "_" for "-"."""
     found = {each.id: [Evidence("cloud", Score.PASS, "seen")] for each in CRITERIA}

@@ -38,6 +38,10 @@ class Rules(Generic[M]):
     Annotations of the contract (required, immutable, ranges, patterns) are checked before and elsewhere.
     """
 
+    is_demand_of_status = False
+    """Whether `quota_demand` looks at the status, too: a resource that has ended takes less, and takes it all
+    again with a request of its caller alone."""
+
     def defaults(self, resource: M) -> None:
         """Fill in NON_EMPTY_DEFAULT fields of a new or changed resource, in place. A kind without a
         reconciler sets its status here too; what it sets is stored."""
@@ -48,8 +52,8 @@ class Rules(Generic[M]):
 
     def quota_demand(self, resource: M) -> Mapping[str, int]:
         """What the resource takes of which quota while it exists: {"compute.disk.count": 1}. In the units of
-        the quota (bytes, not GiB), and of spec and labels alone: a status that changes by itself is no
-        demand. Names and limits: services/quotas/quotas.yaml."""
+        the quota (bytes, not GiB), and of spec and labels alone but for kinds with `is_demand_of_status`.
+        Names and limits: services/quotas/quotas.yaml."""
         return {}
 
     def request_violations(self, request: Any) -> Iterable[Violation]:

@@ -110,6 +110,9 @@ class ObservedPod:
     message: str = ""
     node: str = ""
     """The host that it is on; "" of an engine that has one host."""
+    last_exit: int | None = None
+    """The code with which a program of it ended last, 128 and its number for a signal; None where that is not
+    known, as after a start of the control plane."""
 
 
 @dataclass(frozen=True)

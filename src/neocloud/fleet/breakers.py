@@ -65,9 +65,9 @@ class Breakers:
         """Return how often a check was right, here and on nodes of others."""
         return self.records.get(check, Judgements()).precision + self.elsewhere.get(check, Precision())
 
-    def in_shadow(self, check: str) -> str:
-        """Return why a check may not drain nodes yet, or "" for one that may."""
-        return shadow(check, self.precision(check), self.limits)
+    def in_shadow(self, check: str, status: Status = Status.FAIL) -> str:
+        """Return why an answer of a check may not drain nodes yet, or "" for one that may."""
+        return shadow(check, self.precision(check), self.limits, status)
 
     def refusal(self, key: Key, now: float) -> str:
         """Return why a breaker refuses, or "" when it is closed or has room for a canary."""
@@ -208,12 +208,12 @@ class Breakers:
             self._trip(key, event.at)
 
 
-def shadow(check: str, record: Precision, limits: Limits) -> str:
-    """Return why a check with this record may not drain nodes, or "" for one that may."""
+def shadow(check: str, record: Precision, limits: Limits, status: Status = Status.FAIL) -> str:
+    """Return why an answer of a check with this record may not drain nodes, or "" for one that may."""
     if record.judged >= limits.judged_minimum:
         if record.confirmed < limits.precision_minimum * record.judged:
             return f"shadow: {check} was right in {record.confirmed} of {record.judged} cases"
         return ""
-    if check in limits.trusted:
+    if check in limits.trusted or (check in limits.facts and status is not Status.UNKNOWN):
         return ""
     return f"shadow: {check} has {record.judged} judged cases, {limits.judged_minimum} are needed"

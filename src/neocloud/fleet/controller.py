@@ -111,7 +111,7 @@ class Fleet:
         if (
             isinstance(event, e.Verdict)
             and event.status is not Status.PASS
-            and self.breakers.in_shadow(event.check)
+            and self.breakers.in_shadow(event.check, event.status)
         ):
             return note(before, event)
         return advance(before, event)
@@ -204,7 +204,7 @@ class _Planning:
         age = self.now - fault.at
         if fault.status is Status.UNKNOWN and age < self.limits.unknown_grace:
             return f"{fault.check} gives no answer for {age:.0f} s"
-        if shadow := self.fleet.breakers.in_shadow(fault.check):
+        if shadow := self.fleet.breakers.in_shadow(fault.check, fault.status):
             return shadow
         if fault.scope is Scope.NODE:
             return ""

@@ -35,6 +35,8 @@ ADDED: Mapping[tuple[str, str], object] = {
     ("Judged", "by"): "",
     ("DrainRequested", "is_dead"): False,
     ("Verdict", "devices"): "",
+    ("Moved", "why"): "",
+    ("Booted", "ended"): "",
 }
 """Values of fields that events of older releases lack, by event and field."""
 

@@ -82,6 +82,8 @@ class Booted(Event):
     """An operating system started; what was known of the boot before it proves nothing now."""
 
     boot: str
+    ended: str = ""
+    """How what ran before ended; "" where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class Moved(Event):
 
     to: Phase
     by: str
+    why: str = ""
+    """What the operator wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,8 @@ def code_version(*more: Path) -> str:
     """Return what changes with each change of the code that folds, its own files and those given. Another
     version may come to another state from the same events."""
     found = hashlib.sha256()
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), *more):
+    folder = Path(__file__).parent
+    for path in (*sorted(folder.glob("*.py")), folder / "judging.json", *more):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 

@@ -153,7 +153,7 @@ def _begun(event: e.DrainRequested, before: NodeState) -> Incident:
         reason = f"{fault.check}: {fault.sample} ({wanted}, said {fault.source})"
         return Incident(event.evidence, reason, fault.at, event.at, check=fault.check)
     if event.evidence.startswith(BOOT_EVIDENCE):
-        reason = "it started again without being asked to"
+        reason = "it started again without being asked to" + (f": {before.ended}" if before.ended else "")
         return Incident(event.evidence, reason, min(before.booted_at, event.at), event.at)
     if event.evidence.startswith(TICKET_EVIDENCE):
         return Incident(event.evidence, "a replacement was asked for", event.at, event.at)

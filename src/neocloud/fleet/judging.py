@@ -54,6 +54,8 @@ class Judging:
     again_after_s: float
     """How long no test judges a check again on the same node: who can make it fail, can do so often."""
     shadow: Mapping[str, float]
+    facts: tuple[str, ...]
+    """Checks whose failure states a fact, and acts before they have a record."""
 
     def test_of(self, check: str) -> IndependentTest | None:
         return next((each for each in self.tests if check in each.of), None)
@@ -62,6 +64,7 @@ class Judging:
         """Return the limits with the rules of the shadow."""
         return replace(
             limits,
+            facts=frozenset(self.facts),
             judged_minimum=int(self.shadow["judged_minimum"]),
             precision_minimum=self.shadow["precision_minimum"],
             judged_kept=int(self.shadow["judged_kept"]),
@@ -91,7 +94,14 @@ def parse(text: str) -> Judging:
     if itself := [test.check for test in tests if test.check in test.of]:
         raise ValueError(f"{FILE}: {itself[0]} would judge itself")
     shadow = {name: float(value) for name, value in document["shadow"].items() if name != "why"}
-    return Judging(str(document["version"]), tests, people, float(document["again_after_s"]), shadow)
+    return Judging(
+        str(document["version"]),
+        tests,
+        people,
+        float(document["again_after_s"]),
+        shadow,
+        tuple(document["facts"]["of"]),
+    )
 
 
 def wanted_tests(

@@ -73,6 +73,8 @@ class NodeState:
     since: float = -math.inf
     boot: str = ""
     booted_at: float = -math.inf
+    ended: str = ""
+    """How the boot before ended; "" where that is not known."""
     certificate: Certificate | None = None
     faults: tuple[e.Verdict, ...] = ()
     """The verdicts that speak against the node, one for each check."""
@@ -261,7 +263,7 @@ def _unready(state: NodeState, at: float) -> NodeState:
 def _booted(state: NodeState, event: e.Booted) -> NodeState:
     if event.at <= state.booted_at or event.boot == state.boot:
         return state
-    state = replace(state, boot=event.boot, booted_at=event.at, certificate=None)
+    state = replace(state, boot=event.boot, booted_at=event.at, ended=event.ended, certificate=None)
     if state.phase is Phase.IN_SERVICE:
         return _enter(state, Phase.SUSPECT, event.at)
     return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state

@@ -87,5 +87,8 @@ class Limits:
     """Of them of one node: many verdicts on one bad node say little of the check."""
     judged_per_tenant: int = 5
     """Judgements by tests on the nodes of one tenant that count for the nodes of others."""
+    facts: frozenset[str] = frozenset()
+    """Checks whose failure states a fact, such as a GPU that is gone: it acts before they have a record, no
+    answer does not. Those with a bad record are in shadow even so."""
     trusted: frozenset[str] = frozenset()
     """Checks that act before they have a record; those with a bad record are in shadow even so."""

@@ -103,12 +103,12 @@ class Repairs:
             case e.DrainReleased() if window := evidence_of(event.owner):
                 yield Repair(at, node, Kind.MAINTENANCE, window, "it is over")
             case e.Moved() if event.to in (Phase.RETIRED, Phase.RMA_OUT):
-                yield Repair(at, node, Kind.LEAVES, ticket, f"moved to {event.to.value}")
+                yield Repair(at, node, Kind.LEAVES, ticket, _moved(event))
             case e.Moved() if event.to is Phase.TRIAGE and not ticket:
                 self._tickets[node] = f"triage:{at:.0f}"
                 yield Repair(at, node, Kind.OPENED, self._tickets[node], "handed over to the operators")
             case e.Moved() if ticket:
-                yield Repair(at, node, Kind.UPDATED, ticket, f"moved to {event.to.value}")
+                yield Repair(at, node, Kind.UPDATED, ticket, _moved(event))
             case e.StepStarted() if ticket and event.action is not Action.NONE:
                 yield Repair(at, node, Kind.UPDATED, ticket, f"step: {event.action.value}")
             case e.VerificationEnded() if ticket:
@@ -158,6 +158,10 @@ class Repairs:
     def _forget(self, node: str, ticket: str) -> None:
         """What begins again under the same name, such as the drain of a host, may be about another part."""
         self._serials.pop((node, ticket), None)
+
+
+def _moved(event: e.Moved) -> str:
+    return f"moved to {event.to.value}" + (f": {event.why}" if event.why else "")
 
 
 def _moment(made: Repair) -> datetime:

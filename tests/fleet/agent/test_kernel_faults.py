@@ -70,7 +70,7 @@ def test_a_log_that_is_flooded_is_bounded() -> None:
 
 
 def test_words_for_a_fault_in_a_form_that_is_not_known_are_no_good_news() -> None:
-    """The driver of a later release may say it otherwise: unknown, and shown; a name of a process is neither."""
+    """The driver of a later release may say it otherwise: it is unknown. A process's name says nothing."""
     strange = "nvidia 0000:18:00.0: Xid 79 since 3 s"
     said = answers(strange, "Xid[42]: segfault at 0 ip 0 sp 0 error 4 in a[1+1]")
     (found,) = (each for check, each in said.items() if check.startswith("xid."))

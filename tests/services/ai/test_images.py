@@ -15,7 +15,9 @@ import pytest_asyncio
 from neocloud.core.clock import SystemClock
 from neocloud.engines.images import PULLED, ImageTooLarge
 from neocloud.services import iam
+from neocloud.services.ai.rules import CAPACITY
 from neocloud.services.iam.access.tokens import token_issuer
+from neocloud.testing.waiting import until
 from tests.control_plane import sign_in
 from tests.objects.oci.client import CONFIG, LAYER, MANIFEST, descriptor
 from tests.services.ai.registry import RegistryCloud, registry_cloud
@@ -125,10 +127,14 @@ async def test_a_name_that_cannot_be_read_is_refused_with_words(cloud: RegistryC
 
 
 async def test_a_push_mends_what_was_missing(cloud: RegistryCloud) -> None:
+    machine = "compute.instance.non-gpu.vcpu"
+    before = await usage(cloud, machine)
     job = await cloud.job(":late")
     assert (await cloud.details(job, "ERROR"))[0] == "ImageMissing"
+    assert await usage(cloud, machine) == before + 1, "a push starts it without a request"
     await cloud.push_image("late")
     await cloud.until(job, "COMPLETED")
+    assert await usage(cloud, machine) == before
 
 
 async def test_what_cannot_be_run_ends_with_words_and_a_retry_where_it_helps(cloud: RegistryCloud) -> None:
@@ -187,3 +193,52 @@ async def test_slow_pulls_hold_up_no_other_tenant_and_are_given_up(cloud: Regist
     for each in slow[1:]:
         await cloud.until(each, "COMPLETED")
     assert cloud.engine.world.images == {}
+
+
+async def test_a_job_whose_image_can_never_run_holds_nothing_of_the_machine(cloud: RegistryCloud) -> None:
+    """It has ended: neither the machine nor the quota of its project counts it until somebody restarts it."""
+    await cloud.push_image("unusable", config={})
+    machine = "compute.instance.non-gpu.vcpu"
+    before = await usage(cloud, machine)
+    jobs = [await cloud.job(":unusable") for _ in range(3)]
+    for job in jobs:
+        assert (await cloud.details(job, "ERROR"))[0] == "ImageUnusable"
+    rows = await cloud.running.store.read(lambda tx: {kind: tx.list(kind)[0] for kind in CAPACITY[0].kinds})
+    assert not {holder for holder, _ in CAPACITY[0].demands(rows)} & set(jobs)
+    await eventually_used(cloud, machine, before)
+    await cloud.push_image("unusable")
+    await cloud.call(f"{JOBS}/Restart", id=jobs[0])
+    await cloud.until(jobs[0], "COMPLETED")
+    await eventually_used(cloud, machine, before)
+
+
+async def test_jobs_of_a_project_keep_to_its_quota_of_processors(cloud: RegistryCloud) -> None:
+    machine = "compute.instance.non-gpu.vcpu"
+    await cloud.push_image("v1")
+    used = await usage(cloud, machine)
+    spec, parent = {"limit": used + 1, "region": "eu-north1"}, {"parent_id": cloud.project_id}
+    made = await cloud.call(
+        "nebius.quotas.v1.QuotaAllowanceService/Create", metadata={**parent, "name": machine}, spec=spec
+    )
+    runs = await cloud.job(":v1", container_command=DAEMON)
+    assert machine in await refusal(cloud.job(":v1"))
+    await cloud.call(f"{JOBS}/Cancel", id=runs)
+    await cloud.until(runs, "CANCELLED")
+    ended = await cloud.job(":v1")
+    await cloud.until(ended, "COMPLETED")
+    holds = await cloud.job(":v1", container_command=DAEMON)
+    assert machine in await refusal(cloud.call(f"{JOBS}/Restart", id=ended)), "a restart takes it again"
+    await cloud.call(f"{JOBS}/Cancel", id=holds)
+    await cloud.until(holds, "CANCELLED")
+    await cloud.call("nebius.quotas.v1.QuotaAllowanceService/Delete", id=made.resource_id)
+
+
+async def usage(cloud: RegistryCloud, quota: str) -> int:
+    return (await cloud.running.store.read(lambda tx: tx.counters(cloud.project_id))).get(quota, 0)
+
+
+async def eventually_used(cloud: RegistryCloud, quota: str, wanted: int) -> None:
+    async def is_so() -> bool:
+        return await usage(cloud, quota) == wanted
+
+    await until(is_so)

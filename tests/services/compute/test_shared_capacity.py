@@ -1,6 +1,6 @@
 """Machines and the workers of Slurm clusters share one machine: CMP-01, SLURM-02."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -119,5 +119,15 @@ def test_a_refusal_names_the_holders_of_ones_own_project() -> None:
 
 def test_a_refusal_does_not_name_what_other_projects_run() -> None:
     message = refusal("project-e00other")
-    assert "In use: other projects (0.5 cores, 8 GiB)." in message
+    assert "In use: other projects." in message
     assert "cluster b" not in message
+    assert "0.25 cores, 4 GiB of memory are not all free" in message
+    assert not {"0.5", "8", "12"} & set(message.replace(",", " ").split()), "nor how much they have together"
+
+
+def test_a_refusal_that_ones_own_project_explains_names_it_also_beside_others() -> None:
+    other = replace(cluster(1), parent_id="project-e00other")
+    with pytest.raises(ApiError) as caught:
+        check_capacity(reader([machine(), other]), metadata(ME), [(GIB_4, 2)], [])
+    assert "8 GiB are available" in caught.value.message and "In use: instance a" in caught.value.message
+    assert "3 x 4" not in caught.value.message

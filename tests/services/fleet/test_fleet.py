@@ -13,6 +13,7 @@ from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.services import iam
 from neocloud.services.slurm.public import NODE_POOL
+from neocloud.services.slurm.worker_nodes import exit_words
 from neocloud.testing.waiting import until
 from tests.control_plane import sign_in
 from tests.services.iam import keys
@@ -117,6 +118,10 @@ async def test_a_dead_worker_is_drained_replaced_verified_and_becomes_the_spare(
     node = (await cloud.settled(in_service=2, ready_spare=1))[broken]
     incident = node.last_incident
     assert incident.spare == spare
+    assert incident.reason == (
+        "it started again without being asked to: its pod was ended by signal 9 (SIGKILL); the kernel sends "
+        "it where memory is short"
+    )
     times = ("detected", "decided", "reserved", "attached", "ready", "repaired")
     order = [getattr(incident, f"{name}_at").ToNanoseconds() for name in times]
     assert all(order) and order[:5] == sorted(order[:5]) and order[5] >= order[1]
@@ -188,6 +193,49 @@ async def test_an_operator_drains_and_alone_releases(cloud: WatchedCloud) -> Non
     await cloud.phase_of("worker-0", "in_service")
     refused = await cloud.refusal(f"{NODES}/Release", id=node_id)
     assert "Nobody has drained it" in refused.message
+
+
+async def test_an_operator_moves_a_node_through_debug_and_rma_and_its_history_says_who_and_why(
+    cloud: WatchedCloud,
+) -> None:
+    """OBS-09: no phase that people move nodes to is out of reach, and none leads into service by itself."""
+    await cloud.watched(2, 0)
+    node_id = f"{cloud.cluster_id}/worker-0"
+
+    async def move(phase: str, reason: str = "case 4711") -> str:
+        return (await cloud.call(f"{NODES}/Move", id=node_id, phase=phase, reason=reason)).phase
+
+    refused = await cloud.refusal(f"{NODES}/Move", id=node_id, phase="debug", reason="x")
+    assert "is in_service. Drain it first" in refused.message
+    await cloud.call(f"{NODES}/Drain", id=node_id, reason="it is slow")
+    await cloud.phase_of("worker-0", "drained")
+    for wrong in ("in_service", "ready_spare", "nowhere"):
+        refused = await cloud.refusal(f"{NODES}/Move", id=node_id, phase=wrong, reason="x")
+        assert refused.code is Code.INVALID_ARGUMENT and "rma_out" in refused.message
+    refused = await cloud.refusal(f"{NODES}/Move", id=node_id, phase="debug", reason="x")
+    assert "From there it can be moved to maintenance, quarantined_rack, retired, triage" in refused.message
+    assert (
+        "printable" in (await cloud.refusal(f"{NODES}/Move", id=node_id, phase="triage", reason="\n")).message
+    )
+    for phase in ("triage", "debug", "rma_out", "rma_returned"):
+        assert await move(phase, f"to {phase}\ncase 4711") == phase
+        assert "DRAIN" in cloud.states("worker-0"), "no job starts there"
+    told = of_type(await cloud.events("worker-0"), "Moved")
+    assert [(each["to"], each["why"]) for each in told] == [
+        (phase, f"to {phase} case 4711") for phase in ("triage", "debug", "rma_out", "rma_returned")
+    ]
+    assert all(each["by"].startswith("operator:") for each in told)
+    await cloud.call(f"{NODES}/Release", id=node_id)
+    await cloud.call(f"{NODES}/Release", id=node_id)
+    await cloud.phase_of("worker-0", "in_service")
+    await until(lambda: "DRAIN" not in cloud.states("worker-0"))
+    await cloud.call(f"{NODES}/Drain", id=node_id, reason="it is sold")
+    await cloud.phase_of("worker-0", "drained")
+    assert await move("retired", "sold") == "retired"
+    refused = await cloud.refusal(f"{NODES}/Move", id=node_id, phase="triage", reason="x")
+    assert "out of the fleet for good" in refused.message
+    await cloud.call(f"{NODES}/Release", id=node_id)
+    assert (await cloud.nodes())["worker-0"].phase == "retired" and "DRAIN" in cloud.states("worker-0")
 
 
 async def test_while_slurm_does_not_answer_nothing_is_done_and_the_node_says_so(cloud: WatchedCloud) -> None:
@@ -292,3 +340,20 @@ async def test_a_node_that_is_not_there_is_not_found(cloud: WatchedCloud) -> Non
     await cloud.watched(2, 0)
     for node in ("slurmcluster-e00none/worker-0", f"{cloud.cluster_id}/worker-9", "worker-0", "/", "a/b/c"):
         assert (await cloud.refusal(f"{NODES}/Get", id=node)).code is Code.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, ""),
+        (0, "its pod ended with exit code 0"),
+        (3, "its pod ended with exit code 3"),
+        (128, "its pod ended with exit code 128"),
+        (143, "its pod was ended by signal 15 (SIGTERM)"),
+        (137, "its pod was ended by signal 9 (SIGKILL); the kernel sends it where memory is short"),
+        (128 + 33, "its pod was ended by signal 33 (unknown)"),
+        (255, "its pod ended with exit code 255"),
+    ],
+)
+def test_how_a_pod_ended_is_said_in_words(code: int | None, words: str) -> None:
+    assert exit_words(code) == words

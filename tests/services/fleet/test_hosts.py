@@ -16,6 +16,7 @@ from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Phase, Status
+from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.parts import Part
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool
@@ -24,7 +25,7 @@ from neocloud.services.fleet.public import Host, HostNodes
 from neocloud.services.fleet.reconcile.hosts import new_host_events, verification_ended
 from neocloud.services.fleet.reconcile.maintenance import host_drain_events, names_on
 from neocloud.services.fleet.render import drained_host, host_advice
-from neocloud.services.fleet.types import HOST_LIMITS, HOST_POOL_ID_PREFIX
+from neocloud.services.fleet.types import HOST_POOL_ID_PREFIX
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.public import Worker
 from tests import control_plane
@@ -99,9 +100,6 @@ async def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.UNSETTLED_SECONDS", 0.1)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.RETRY_SECONDS", 0.2)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.hosts.ROUND_SECONDS", 0.0)
-    monkeypatch.setattr(
-        "neocloud.services.fleet.types.HOST_LIMITS", replace(HOST_LIMITS, trusted=frozenset({"gpu_lost"}))
-    )
     hosts = FakeHosts(tmp_path / "agents")
     world = FakeWorld()
     slurm = FakeSlurm(world)
@@ -214,7 +212,7 @@ async def test_what_is_in_shadow_what_hangs_and_what_cannot_be_read_drains_nothi
     cloud: HostedCloud,
 ) -> None:
     await cloud.watched_host()
-    cloud.hosts.said = (*GOOD, ("memory_errors_uncorrected", Status.FAIL, "7"))
+    cloud.hosts.said = (*GOOD, ("memory_errors_corrected", Status.FAIL, "7"))
     cloud.hosts.age_s = 3600.0
     node = await cloud.host_when(lambda node: "its agent says nothing" in node.held)
     assert "has checked nothing for 3600 s" in node.held and node.phase == "in_service" and not node.advice
@@ -333,7 +331,7 @@ def test_only_what_was_said_after_a_whole_round_ends_the_drain_of_a_fault() -> N
             e.Verdict(at, "a", "v2", "gpu_lost", status, *values),
             e.Verdict(at, "a", "v3", "node agent", agent, *values),
         ]
-        shadow = lambda check: "shadow" if check == "node agent" else ""  # noqa: E731
+        shadow = lambda check, status: "shadow" if check == "node agent" else ""  # noqa: E731
         return verification_ended(state, found, shadow, at)
 
     assert said(50.0) is said(200.0, Status.UNKNOWN) is said(200.0, agent=Status.UNKNOWN) is None
@@ -349,6 +347,14 @@ def test_machines_that_may_start_elsewhere_stay_and_the_operator_reads_why() -> 
     assert "2 of 3 machines" in advice and "there is no other host that takes new work" in advice
     assert "machines" not in host_advice(state, {False: 1}, open_hosts=0)
     assert host_advice(known(e.Registered(0.0, "a", "", "")).fleet.nodes["a"], {True: 2}, open_hosts=1) == ""
+
+
+@pytest.mark.parametrize("phase", [Phase.DEBUG, Phase.RMA_OUT, Phase.RMA_RETURNED, Phase.RETIRED])
+def test_a_host_with_people_starts_nothing_new_also_when_its_drain_was_released(phase: Phase) -> None:
+    state = NodeState("a", phase=phase, since=5.0)
+    drained = drained_host(state)
+    assert drained is not None and drained.reason == f"it is in {phase.value}" and drained.since.seconds == 5
+    assert drained_host(replace(state, phase=Phase.IN_SERVICE)) is None
 
 
 def test_workers_follow_their_own_host_alone() -> None:

@@ -25,12 +25,12 @@ from neocloud.fleet.events import Phase, Status, Verdict
 from neocloud.fleet.gpu_use import GpuUse
 from neocloud.fleet.lifecycle import Attempt, NodeState
 from neocloud.fleet.parts import Part, Reader
-from neocloud.services.fleet.node_agents import AGENT, OF_PODS, NodeAgents
+from neocloud.services.fleet.node_agents import AGENT, OF_PODS, START_SECONDS, NodeAgents
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.act import verification
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check
-from neocloud.services.slurm.public import Worker, WorkersUnreachable
+from neocloud.services.slurm.public import AgentMissing, Worker, WorkersUnreachable
 from neocloud.testing.waiting import until
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -51,6 +51,8 @@ class Pod:
     folder: Path
     now: float = 1000.0
     is_installed: bool = True
+    missing: bool = False
+    """Whether it cannot be put there."""
     asked: list[tuple[int, str]] = field(default_factory=list)
     trusted: Sequence[str] = ()
     known: str = ""
@@ -92,6 +94,8 @@ class Pod:
         inventory: str,
         seconds: float,
     ) -> bytes:
+        if self.missing:
+            raise AgentMissing("its agent is not there yet")
         if not self.is_installed:
             raise WorkersUnreachable("its agent does not run: no such file")
         self.asked.append((after, of))
@@ -227,6 +231,27 @@ async def test_no_agent_is_unknown_and_one_is_put_there(pod: Pod) -> None:
     assert of(found, AGENT) == [Status.UNKNOWN] and "does not run" in found[-1].sample
     pod.writes(verdict("mount_missing", Status.PASS))
     assert of(await look(agents), AGENT) == [Status.PASS]
+
+
+async def test_an_agent_that_is_being_put_there_is_a_finding_only_when_that_lasts(pod: Pod) -> None:
+    """A worker that has just started is well: its history begins without what could not be there yet."""
+    pod.missing, agents = True, source(pod)
+    now = agents.clock.now().timestamp()
+
+    async def asked(seconds: float) -> list[Verdict]:
+        await agents.verdicts("c", [WORKER], now + seconds)
+        await until(lambda: all(each.running is None for each in agents._agents.values()), seconds=5)
+        return list(await agents.verdicts("c", [WORKER], now + seconds))
+
+    assert not await asked(0.0) and not await asked(START_SECONDS - 1.0)
+    assert of(await asked(START_SECONDS + 1.0), AGENT) == [Status.UNKNOWN]
+    pod.missing = False
+    pod.restart()
+    assert "has not checked yet" in (await asked(START_SECONDS + 300.0))[-1].sample
+    pod.writes(verdict("mount_missing", Status.PASS))
+    assert of(await asked(START_SECONDS + 600.0), AGENT) == [Status.PASS]
+    pod.missing = True
+    assert of(await asked(START_SECONDS + 900.0), AGENT) == [Status.UNKNOWN], "it has been there"
 
 
 async def test_an_agent_that_somebody_stopped_is_unknown(pod: Pod) -> None:
@@ -373,7 +398,7 @@ async def test_checks_in_shadow_neither_pass_nor_fail_a_verification(pod: Pod) -
         sources = [source(pod) for _ in answers]
         events = verification(
             *(sources, "c", WORKER, state, answers, 7.0),
-            shadow=lambda check: shadow if check == "mount_missing" else "",
+            shadow=lambda check, status: shadow if check == "mount_missing" else "",
         )
         return [each.passed for each in events if isinstance(each, e.VerificationEnded)]
 

@@ -20,7 +20,7 @@ def samples(kind: Kind) -> list:
     """Resources of a kind in their shapes: each platform and preset, each type of storage."""
     resource = contract.message(kind.message)()
     resource.metadata.parent_id = "project-e00a"
-    shapes = {"nebius.compute.v1.Instance": "resources", "nebius.ai.v1.Endpoint": ""}
+    shapes = {"nebius.compute.v1.Instance": "resources", "nebius.ai.v1.Endpoint": "", "nebius.ai.v1.Job": ""}
     if kind.message in shapes:
         field, found = shapes[kind.message], []
         for platform in platforms().values():

@@ -43,6 +43,7 @@ Examples:
   neo fleet node certificates
   neo fleet node drain bank/worker-0 "swap the cable"
   neo fleet node release bank/worker-0
+  neo fleet node move bank/worker-0 debug "runs the maker's diagnosis"
   neo fleet node inventory bank/worker-0 --changes
   neo fleet node update bank/worker-0 --label team=vision
 """
@@ -179,6 +180,31 @@ def release(context: typer.Context, node: NodeArgument) -> None:
         client.call(f"{SERVICE}/Release", {"id": found.id})
     what = "is released" if is_host(found) else "returns to service once it is verified"
     say(f"{name_of(found)} {what}. See: neo fleet node get {name_of(found)}")
+
+
+@app.command()
+def move(
+    context: typer.Context,
+    node: NodeArgument,
+    phase: Annotated[str, typer.Argument(help="Phase: triage, debug, rma_out, rma_returned, retired.")],
+    reason: Annotated[str, typer.Argument(help="Why; it is kept with your name in the node's events.")],
+) -> None:
+    """Move a node that is out of service by hand: to debug, to its maker and back, or out of the fleet.
+
+    A node that is drained or in triage can be moved. No move leads into service: release it from triage or
+    rma_returned, and it is verified. What is retired does not come back under this name.
+
+    Examples:
+
+      neo fleet node move bank/worker-0 debug "runs the maker's diagnosis"
+      neo fleet node move gpu-host-1 rma_out "case 4711"
+      neo fleet node move gpu-host-1 rma_returned "new board"
+      neo fleet node move bank/worker-0 retired "sold"
+    """
+    with connect(profile_of(context)) as client:
+        found = find(client, node)
+        client.call(f"{SERVICE}/Move", {"id": found.id, "phase": phase, "reason": reason})
+    say(f"{name_of(found)} is in {phase}. See: neo fleet node events {name_of(found)}")
 
 
 def _held_by(node: "Node") -> str:

@@ -12,6 +12,7 @@ from neocloud.cli.commands import instance
 from neocloud.cli.commands.slurm import login
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
+from neocloud.cli.resources.condition import in_words
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     DEPLOYMENTS,
@@ -147,14 +148,19 @@ def _show(
     listed, refused = list_in(cloud, kinds)
     found = [(kind, item) for kind, service in kinds for item in listed.get(service, ())]
     now = datetime.now(UTC)
+    conditions = [in_words(_state(item), item, now) for _, item in found]
     rows = [
-        (item.metadata.name, kind, _state(item), _age(item, now), item.metadata.id) for kind, item in found
+        (item.metadata.name, kind, state, _age(item, now), item.metadata.id)
+        for (kind, item), (state, _) in zip(found, conditions, strict=True)
     ]
     data: list[JsonObject] = [{"kind": kind, **contract.to_document(item)} for kind, item in found]
     if refused:
         say(refusal_note(refused))
         empty = "There is nothing of the other kinds."
     show(output, data, table(["NAME", "KIND", "STATE", "AGE", "ID"], rows, right=["AGE"]), empty=empty)
+    if output is Format.TABLE:
+        for line in (line for _, lines in conditions for line in lines):
+            say(line)
 
 
 def _state(item: Any) -> str:

@@ -300,6 +300,7 @@ def observed_pod(pod: FakePod, answers: Callable[[FakePod, FakeContainer], bool]
         restart_count=sum(container.restart_count for container in pod.containers),
         started_at=min(starts) if starts else None,
         message="; ".join(f"{c.name} ended with code {c.exit_code}" for c in ended),
+        last_exit=next((c.exit_code for c in pod.containers if c.restart_count), None),
     )
 
 

@@ -179,6 +179,7 @@ def observed_pod(
     ip: str | None,
     ready: bool,
     restart_count: int,
+    last_exit: int | None = None,
 ) -> ObservedPod:
     """Return the state of a pod. `ready` is the prober's result; an incomplete pod is never ready."""
     rows = [row for row in rows if container_name(row) != SANDBOX]
@@ -195,6 +196,7 @@ def observed_pod(
         restart_count=restart_count,
         started_at=min(starts) if starts else None,
         message=message,
+        last_exit=last_exit,
     )
 
 

@@ -374,6 +374,7 @@ class PodmanEngine:
     async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
         await self._prepare()
         async for event in watch(self._libpod, self.layout, since):
+            self._observer.note(event)
             if event.kind is EventKind.POD_REMOVED:
                 try:
                     await self._components.pods.note_removal(event.pod)

@@ -60,6 +60,18 @@ class Observer:
         self._prober = prober
         self._runs: dict[str, dict[str, _Run]] = {}
         """By namespace and container id: inspected once for each run of a container."""
+        self._exits: OrderedDict[Reference, int] = OrderedDict()
+        """The code that a container of each pod ended with last."""
+
+    def note(self, event: EngineEvent) -> None:
+        """Take in an event: Podman forgets the exit code of a container that it starts again."""
+        if event.kind is EventKind.POD_REMOVED:
+            self._exits.pop(event.pod, None)
+        elif event.kind is EventKind.POD_DIED and event.exit_code is not None:
+            self._exits[event.pod] = event.exit_code
+            self._exits.move_to_end(event.pod)
+            if len(self._exits) > _REMEMBERED:
+                self._exits.popitem(last=False)
 
     async def observe(self, namespace: str) -> Observation:
         rows = await self._components.pods.rows(namespace)
@@ -117,6 +129,7 @@ class Observer:
             ip=ip,
             ready=self._prober.is_ready(reference, starts),
             restart_count=sum(run.restart_count for run in inspected.values()),
+            last_exit=self._exits.get(reference),
         )
 
     def _others(self, namespace: str) -> list[Reference]:

@@ -15,11 +15,21 @@ from neocloud.messages.nebius.ai.v1 import (
     CreateJobRequest,
     Endpoint,
     EndpointSpec,
+    EndpointStatus,
     Job,
     JobSpec,
+    JobStatus,
 )
 from neocloud.messages.nebius.vpc.v1 import SubnetSpec
-from neocloud.services.ai.types import ENDPOINT, JOB, KnownImages, ReadWrite, Workload, WorkloadSpec
+from neocloud.services.ai.types import (
+    ENDPOINT,
+    JOB,
+    KnownImages,
+    ReadWrite,
+    Workload,
+    WorkloadSpec,
+    is_at_rest,
+)
 from neocloud.services.compute.public import (
     Demand,
     check_capacity,
@@ -42,7 +52,6 @@ MOST_FILE_BYTES = 1024 * 1024
 FILE_REQUEST_BYTES = MOST_FILE_BYTES * 3 // 2
 """What a request with files may hold beyond others: in JSON they are Base64, a third longer."""
 _SYSTEM = (PurePosixPath("/proc"), PurePosixPath("/sys"), PurePosixPath("/dev"))
-_AT_REST = frozenset({"STOPPED", "COMPLETED", "FAILED", "CANCELLED"})
 _NO_CREDENTIALS = "images of this cloud's registries are pulled with your own rights; leave it out"
 _NO_VAULT = "there is no MysteryBox here; give the value itself"
 _NOT_OFFERED = {
@@ -90,17 +99,12 @@ class WorkloadRules(Rules[WorkloadT]):
 class EndpointRules(WorkloadRules[Endpoint]):
     def quota_demand(self, resource: Endpoint) -> Mapping[str, int]:
         """Count it as a machine of its shape, whether it runs or not."""
-        shape = preset(resource.spec.platform, resource.spec.preset)
-        if shape.gpus:
-            return {"ai.endpoint.count": 1, f"compute.instance.gpu.{shape.gpu_type or 'any'}": shape.gpus}
-        return {
-            "ai.endpoint.count": 1,
-            "compute.instance.non-gpu.vcpu": shape.vcpu,
-            "compute.instance.non-gpu.memory": shape.memory_gib * GIB,
-        }
+        return {"ai.endpoint.count": 1, **_shape_demand(resource.spec)}
 
 
 class JobRules(WorkloadRules[Job]):
+    is_demand_of_status = True
+
     def violations(self, new: Job, old: Job | None, reader: ResourceReader) -> Iterable[Violation]:
         spec = new.spec
         if not 0 <= spec.restart_attempts <= MOST_ATTEMPTS:
@@ -110,8 +114,20 @@ class JobRules(WorkloadRules[Job]):
         yield from super().violations(new, old, reader)
 
     def quota_demand(self, resource: Job) -> Mapping[str, int]:
-        """Count the job alone: once ended it needs only its row, and demand may not depend on the state."""
-        return {"ai.job.count": 1}
+        """Count it as a machine of its shape until it has ended; then it needs only its row."""
+        status = resource.status
+        has_ended = is_at_rest(JobStatus.State.Name(status.state), status.state_details.code)
+        return {"ai.job.count": 1, **({} if has_ended else _shape_demand(resource.spec))}
+
+
+def _shape_demand(spec: WorkloadSpec) -> Mapping[str, int]:
+    shape = preset(spec.platform, spec.preset)
+    if shape.gpus:
+        return {f"compute.instance.gpu.{shape.gpu_type or 'any'}": shape.gpus}
+    return {
+        "compute.instance.non-gpu.vcpu": shape.vcpu,
+        "compute.instance.non-gpu.memory": shape.memory_gib * GIB,
+    }
 
 
 def demands(spec: WorkloadSpec) -> list[Demand]:
@@ -131,9 +147,11 @@ def _sizes(spec: WorkloadSpec) -> Iterable[Violation]:
 
 
 def _held(rows: Rows) -> Iterable[tuple[str, Demand]]:
-    for kind, spec_class in ((ENDPOINT, EndpointSpec), (JOB, JobSpec)):
+    """An ended job, a stopped endpoint, and what needs a new start to run at all hold nothing."""
+    messages = ((ENDPOINT, EndpointSpec, EndpointStatus), (JOB, JobSpec, JobStatus))
+    for kind, spec_class, status_class in messages:
         for row in rows[kind]:
-            if row.state not in _AT_REST:
+            if not is_at_rest(row.state, status_class.FromString(row.status).state_details.code):
                 spec = spec_class.FromString(row.spec)
                 yield row.id, (preset(spec.platform, spec.preset), 1)
 

@@ -83,6 +83,18 @@ class Reason(StrEnum):
     RESTARTED = "StartedAnew"
 
 
+FOR_GOOD = frozenset({Reason.IMAGE_UNUSABLE, Reason.IMAGE_TOO_LARGE})
+"""Why a workload is in ERROR until somebody starts it again: it holds nothing of the machine."""
+
+
+def is_at_rest(state: str, reason: str) -> bool:
+    """Return whether a workload in this state, whose details have this code, runs again on request alone."""
+    return state in _AT_REST or (state == JobState.ERROR and reason in FOR_GOOD)
+
+
+_AT_REST = frozenset({EndpointState.STOPPED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+
 def namespace(resource_id: str) -> str:
     return resource_id
 

@@ -228,6 +228,9 @@ def check_fits(
         return
     wanted = list(demanded)
     lacking = shortages(Inventory.of(capabilities), [*wanted, *(demand for _, demand in held)])
+    known = [demand for holder_id, demand in held if (names or {}).get(holder_id)]
+    if lacking and len(known) < len(held):
+        lacking = shortages(Inventory.of(capabilities), [*wanted, *known]) or [_needs(wanted)]
     if lacking:
         shapes = _shapes(wanted)
         in_use = f" In use: {_in_use(held, names or {})}." if held else ""
@@ -240,6 +243,14 @@ def check_fits(
         )
 
 
+def _needs(wanted: Sequence[Demand]) -> str:
+    """Return what is wanted, where what is free depends on projects that the caller may not know."""
+    memory_gib = sum(shape.memory_gib * count for shape, count in wanted)
+    gpus = sum(shape.gpus * count for shape, count in wanted)
+    more = f", {gpus} GPUs" if gpus else ""
+    return f"{_number(_cores(wanted))} cores, {memory_gib} GiB of memory{more} are not all free"
+
+
 def _in_use(held: Sequence[Held], names: Mapping[str, str]) -> str:
     """Return each holder with its cores and memory; those that the caller may not know as one."""
     by_holder: dict[str, list[Demand]] = {}
@@ -248,7 +259,7 @@ def _in_use(held: Sequence[Held], names: Mapping[str, str]) -> str:
     known = [f"{name} ({_amount(demands)})" for name, demands in sorted(by_holder.items()) if name]
     shown = known[:MOST_HOLDERS]
     shown += [f"{len(known) - len(shown)} more"] if len(known) > len(shown) else []
-    shown += [f"other projects ({_amount(by_holder[''])})"] if "" in by_holder else []
+    shown += ["other projects"] if "" in by_holder else []  # what each has is no business of the others
     return ", ".join(shown)
 
 

@@ -1,7 +1,7 @@
 """NodeService: health of nodes, for operators of the cloud alone.
 
-Reading computes a node from its events. Drain and Release append an event of the caller, in the transaction
-of the call; the reconciler of the pool acts on it.
+Reading computes a node from its events. Drain, Release and Move append an event of the caller, in
+the transaction of the call; the reconciler of the pool acts on it.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Phase
 from neocloud.fleet.incidents import Incident
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.lifecycle import BY_HAND, NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX, Outage
 from neocloud.messages.nebius.compute.v1 import InstanceRecoveryPolicy, InstanceSpec
 from neocloud.messages.neocloud.fleet.v1 import (
@@ -28,6 +28,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListNodeEventsResponse,
     ListNodesRequest,
     ListNodesResponse,
+    MoveNodeRequest,
     Node,
     NodeEvent,
     NodePool,
@@ -51,6 +52,8 @@ from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL
 
 PERMISSION = "fleet.nodes"
+PHASES_BY_HAND = frozenset().union(*BY_HAND.values())
+"""Phases that people move nodes to."""
 SERVICE_NAME = "neocloud.fleet.v1.NodeService"
 MOST_EVENTS = 500
 
@@ -123,11 +126,33 @@ async def release(call: Call, request: ReleaseNodeRequest) -> Write[Node]:
     owner = operator_name(call)
     if any(hold.owner == owner for hold in state.holds):
         return _append(call, pool, log, state, lambda now: e.DrainReleased(now, state.node, owner))
-    if state.phase is Phase.TRIAGE:
+    if state.phase in (Phase.TRIAGE, Phase.RMA_RETURNED):
         return _append(call, pool, log, state, lambda now: e.Moved(now, state.node, Phase.BURN_IN, owner))
     others = ", ".join(hold.owner for hold in state.holds)
     why = f"It is drained by {others}, who alone can release it." if others else "Nobody has drained it."
     raise contract.bad_state(request.id, f"{request.id} is not drained by you. {why}")
+
+
+async def move(call: Call, request: MoveNodeRequest) -> Write[Node]:
+    pool, log, state = await find_node(call, request.id, "update")
+    reason, owner = plain(request.reason), operator_name(call)
+    if not reason:
+        raise contract.bad_field("reason", "has no printable text; write why the node is moved")
+    if request.phase not in PHASES_BY_HAND:
+        names = ", ".join(sorted(PHASES_BY_HAND))
+        raise contract.bad_field("phase", f"is none that people move nodes to: {names}")
+    to = Phase(request.phase)
+    possible = sorted(BY_HAND.get(state.phase, frozenset()))
+    if to not in possible:
+        ways = f"From there it can be moved to {', '.join(possible)}." if possible else _no_way(state)
+        raise contract.bad_state(request.id, f"{request.id} is {state.phase.value}. {ways}")
+    return _append(call, pool, log, state, lambda now: e.Moved(now, state.node, to, owner, reason))
+
+
+def _no_way(state: NodeState) -> str:
+    if state.phase is Phase.RETIRED:
+        return "It is out of the fleet for good."
+    return "Drain it first, and wait until no job runs on it: neo fleet node drain."
 
 
 def _append(
@@ -264,4 +289,5 @@ METHODS = (
     Method(f"{SERVICE_NAME}/ListEvents", list_events, f"{PERMISSION}.get"),
     Method(f"{SERVICE_NAME}/Drain", drain, f"{PERMISSION}.update", is_change=True),
     Method(f"{SERVICE_NAME}/Release", release, f"{PERMISSION}.update", is_change=True),
+    Method(f"{SERVICE_NAME}/Move", move, f"{PERMISSION}.update", is_change=True),
 )

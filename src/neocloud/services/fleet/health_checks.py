@@ -132,7 +132,7 @@ def _node(call: Call, pool: Pool, history: CheckHistory, log: PoolLog, runs: Poo
                 sample=said.sample,
                 threshold=said.threshold,
                 source=said.source,
-                shadow=log.fleet.breakers.in_shadow(said.check),
+                shadow=log.fleet.breakers.in_shadow(said.check, said.status),
             )
         result.at.FromDatetime(_moment(at))
     return found
@@ -141,7 +141,7 @@ def _node(call: Call, pool: Pool, history: CheckHistory, log: PoolLog, runs: Poo
 async def list_records(call: Call, request: ListCheckRecordsRequest) -> ListCheckRecordsResponse:
     logs = [await fold_of(call, pool) for pool in await pools_of(call, "", "list")]
     names = {*judging().by_people, *(name for test in judging().tests for name in test.of)}
-    names |= {check for log in logs for check in log.fleet.breakers.records}
+    names |= LIMITS.facts | {check for log in logs for check in log.fleet.breakers.records}
     found = [_record(name, [log.fleet.breakers for log in logs]) for name in sorted(names)]
     scope = f"{SERVICE_NAME}/records"
     items, token = contract.page(found, request, scope=scope, key=lambda record: record.check)
@@ -163,7 +163,7 @@ def _record(check: str, pools: Sequence[Breakers]) -> CheckRecord:
         pools=len(pools),
         active_pools=len(pools) - len(refusals),
         lacking=max(refusals, default=""),
-        is_trusted=check in LIMITS.trusted,
+        is_trusted=check in LIMITS.trusted or check in LIMITS.facts,
         judged_by=test.check if test else "",
         judged_by_reason=test.why if test else judging().by_people.get(check, ""),
     )

@@ -30,7 +30,7 @@ from neocloud.fleet.parts import LONGEST, MOST_PARTS, Part, Reader
 from neocloud.services.fleet.public import HostNodes, HostsUnreachable
 from neocloud.services.fleet.sources import verdict_id
 from neocloud.services.fleet.types import Check, plain
-from neocloud.services.slurm.public import WorkerAgents, WorkersUnreachable
+from neocloud.services.slurm.public import AgentMissing, WorkerAgents, WorkersUnreachable
 
 AGENT = "node agent"
 """The check that an agent answers."""
@@ -43,6 +43,8 @@ ASK_AGAIN = 3.0
 ASK_SECONDS = 10.0
 OLDEST_SECONDS = 60.0
 """What an agent says is older when it hangs, or somebody stopped it."""
+START_SECONDS = 30.0
+"""How long an agent may take to be put there and to check for the first time before that is a finding."""
 OLDEST_USE_SECONDS = 120.0
 """Of the use of GPUs: twice the time between two readings, and between two questions."""
 ASKED_AT_ONCE = 8
@@ -106,6 +108,10 @@ class _Agent:
     is_simulated: bool = False
     """Whether a part of `gpus` is."""
     problem: str = ""
+    since: float = 0.0
+    """When it was first wanted."""
+    is_starting: bool = False
+    """Whether it is being put there, or has not checked yet."""
     has_answer: bool = False
     has_more: bool = False
     is_requested: bool = False
@@ -143,7 +149,8 @@ class NodeAgents:
             if agent.is_due(now):
                 agent.is_requested = False
                 agent.running = asyncio.create_task(self._ask(cluster_id, worker.name, agent))
-            if agent.has_answer:
+            agent.since = agent.since or now
+            if agent.has_answer and not (agent.is_starting and now < agent.since + START_SECONDS):
                 agent.given = agent.n
                 found += [*agent.changes, *agent.now, _of_agent(worker.name, agent)]
         return found
@@ -202,6 +209,7 @@ class NodeAgents:
             )
             said = carry.decode(data, host=name, at=self.clock.now().timestamp())
         except WorkersUnreachable as error:
+            agent.is_starting = isinstance(error, AgentMissing)
             await self._install(cluster_id, name)
             return plain(str(error))
         except DocumentError as error:
@@ -216,6 +224,7 @@ class NodeAgents:
         if said.inventory is not None:
             agent.inventory_id = said.inventory_id
             agent.inventory = self._inventory(name, said.inventory, agent.began)
+        agent.is_starting = said.last is None
         if said.last is None:
             return "its agent has not checked yet"
         agent.now = self._verdicts(said.last, agent.boot)

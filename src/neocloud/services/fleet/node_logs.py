@@ -99,7 +99,7 @@ class PoolLog:
     def _take_verdict(self, event: e.Verdict) -> None:
         key = (event.node, event.check)
         self.answers[key] = (event.status, event.boot)
-        in_shadow = bool(self.fleet.breakers.in_shadow(event.check))
+        in_shadow = bool(self.fleet.breakers.in_shadow(event.check, event.status))
         if in_shadow and event.status is not Status.PASS:
             self.unused.add(key)
         else:

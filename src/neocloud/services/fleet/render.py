@@ -7,7 +7,7 @@ from typing import Any
 from neocloud.fleet import events
 from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import Fleet
-from neocloud.fleet.events import OURS
+from neocloud.fleet.events import OURS, Phase
 from neocloud.fleet.incidents import BOOT_EVIDENCE, Incident
 from neocloud.fleet.lifecycle import Certificate, NodeState
 from neocloud.fleet.outages import MAINTENANCE_PREFIX, Outage
@@ -15,6 +15,8 @@ from neocloud.fleet.parts import Key
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost, Node, Verdict
 from neocloud.services.fleet.types import CLUSTER_OWNER, plain
 
+WITH_PEOPLE = frozenset({Phase.DEBUG, Phase.RMA_OUT, Phase.RMA_RETURNED, Phase.RETIRED})
+"""Phases in which a host starts nothing new, whoever drained it."""
 Holders = Mapping[Key, Sequence[str]]
 
 
@@ -119,6 +121,10 @@ def drained_host(state: NodeState) -> DrainedHost | None:
         for each in state.holds
         if each.owner != CLUSTER_OWNER and not each.evidence.startswith(BOOT_EVIDENCE)
     ]
+    if not holds and state.phase in WITH_PEOPLE:
+        found = DrainedHost(host=state.node, reason=f"it is in {state.phase.value}")
+        set_time(found.since, state.since)
+        return found
     if not holds:
         return None
     words = [f"a fault: {each.check}" if each.owner == OURS else each.evidence for each in holds]

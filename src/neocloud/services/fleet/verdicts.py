@@ -65,7 +65,7 @@ def _message(pool: Pool, log: PoolLog, failing: Failing) -> FailingVerdict:
         cluster_name=pool.cluster_name,
         node=verdict.node,
         verdict=verdict_message(verdict),
-        shadow=log.fleet.breakers.in_shadow(verdict.check),
+        shadow=log.fleet.breakers.in_shadow(verdict.check, verdict.status),
         was_in_shadow=failing.was_in_shadow,
         judged_by=test.check if test else "",
         judged_by_reason=test.why if test else rules.by_people.get(verdict.check, ""),

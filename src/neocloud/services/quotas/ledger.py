@@ -63,7 +63,10 @@ class Ledger:
                 tx.count(scope.id, HISTORY, -(entries * HISTORY_ENTRY_BYTES + size))
 
     def _changed(self, tx: Transaction, old: Resource, new: Resource) -> None:
-        is_wanted = (old.spec, dict(old.labels)) != (new.spec, dict(new.labels))
+        rules = self._rules.get(new.kind)
+        is_wanted = (old.spec, dict(old.labels)) != (new.spec, dict(new.labels)) or (
+            rules is not None and rules.is_demand_of_status and old.status != new.status
+        )
         change = Counter(self._demand(new) if is_wanted else {})
         change.subtract(self._demand(old) if is_wanted else {})
         change[HISTORY] = history_bytes(new)

@@ -44,6 +44,8 @@ class Worker:
     """Platform and preset, such as "gpu-h100-sxm/8gpu-128vcpu-1600gb"."""
     host: str = ""
     """The host that its pod is on; "" of an engine that has one host."""
+    ended: str = ""
+    """How the run of its pod before this one ended; "" where that is not known."""
 
     @property
     def boot(self) -> str:
@@ -87,6 +89,10 @@ class ReservationRefused(Exception):
 
 class WorkersUnreachable(Exception):
     """The engine, Slurm or the worker did not answer, so nothing is known; the message says what."""
+
+
+class AgentMissing(WorkersUnreachable):
+    """The agent is not in the worker's pod, where it is put after each start."""
 
 
 class WorkerNodes(Protocol):

@@ -11,7 +11,7 @@ from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, EngineError, ExecResult, Reference
 from neocloud.fleet.agent.carry import MOST_BYTES
 from neocloud.services.slurm.api.findings import last_line
-from neocloud.services.slurm.public import WorkersUnreachable
+from neocloud.services.slurm.public import AgentMissing, WorkersUnreachable
 from neocloud.services.slurm.types import namespace
 
 FOLDER = "/run/neocloud/agent"
@@ -74,5 +74,7 @@ class PodAgents:
             raise WorkersUnreachable(f"its agent was not asked: {error}") from error
         if result.exit_code:
             why = last_line(result.stderr, result.exit_code)
+            if "can't open file" in why and "agent.pyz" in why:
+                raise AgentMissing("its agent is not there yet: it is put there after a start of the pod")
             raise WorkersUnreachable(f"its agent does not run: {why}")
         return result

@@ -2,6 +2,7 @@
 and measured."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -219,7 +220,20 @@ def _worker(
         is_busy=node.is_busy,
         job=job,
         host=pod.node if pod is not None else "",
+        ended=exit_words(pod.last_exit) if pod is not None else "",
     )
+
+
+def exit_words(code: int | None) -> str:
+    """Return what an exit code says of how a pod ended; a signal is 128 and its number."""
+    if code is None:
+        return ""
+    if not 128 < code < 128 + signal.NSIG:
+        return f"its pod ended with exit code {code}"
+    number = code - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+    why = "; the kernel sends it where memory is short" if number == signal.SIGKILL else ""
+    return f"its pod was ended by signal {number} ({name}){why}"
 
 
 def _jobs_by_node(jobs: Sequence[SlurmJob]) -> dict[str, int]:

@@ -140,6 +140,7 @@ class ProcessConformance:
         assert event.exit_code not in (0, None)
         pod = await space.until("one", lambda pod: pod.ready and pod.restart_count > 0)
         assert pod.restart_count == 1
+        assert pod.last_exit == event.exit_code, "how it ended is known while it runs again"
 
     async def test_pod_that_never_restarts_stays_ended(self, space: Space) -> None:
         manifests = [

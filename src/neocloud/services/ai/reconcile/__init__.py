@@ -20,7 +20,7 @@ from neocloud.services.ai.reconcile.scope import (
     set_details,
 )
 from neocloud.services.ai.reconcile.workload import EndpointReconciler, WorkloadReconciler
-from neocloud.services.ai.types import ENDED, JOB, JobState, JobStateEnum, Reason
+from neocloud.services.ai.types import ENDED, FOR_GOOD, JOB, JobState, JobStateEnum, Reason
 
 _OVER = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
@@ -34,7 +34,10 @@ class JobReconciler(WorkloadReconciler):
         if not scope.should_run:
             return scope
         pod = scope.current_pod
-        if pod is not None and pod.phase in _OVER and _was_stopped(scope):
+        details = JobStatus.FromString(context.resource.status).state_details
+        if scope.pod is None and scope.state == JobState.ERROR and details.code in FOR_GOOD:
+            await self._store_outcome(scope, JobState.ERROR, details.code, details.message)
+        elif pod is not None and pod.phase in _OVER and _was_stopped(scope):
             await self._stop(scope)  # it ended with the cloud: this attempt runs again
         elif pod is not None and pod.phase in _OVER:
             await self._store_end(scope, pod)

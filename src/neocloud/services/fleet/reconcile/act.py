@@ -88,7 +88,7 @@ def verification(
     answers: Sequence[Sequence[Verdict]],
     now: float,
     *,
-    shadow: Callable[[str], str] = lambda _: "",
+    shadow: Callable[[str, Status], str] = lambda check, status: "",
 ) -> list[Event]:
     """Judge the last answers that the sources gave since the verification began, one list of answers for each
     source; ask those that gave none. No answer is no pass: the verification waits until its deadline. Checks
@@ -104,7 +104,7 @@ def verification(
         if not found or any(each.status is Status.UNKNOWN for each in found):
             source.request(cluster_id, worker.name)
     last = {each.check: each for found in fresh for each in found}
-    every = [each for each in last.values() if not shadow(each.check)]
+    every = [each for each in last.values() if not shadow(each.check, each.status)]
     if any(each.status is Status.FAIL for each in every):
         return [e.VerificationEnded(now, state.node, running.number, passed=False)]
     if not all(fresh) or any(each.status is not Status.PASS for each in every):

@@ -211,7 +211,7 @@ def _moves(state: NodeState, now: float) -> Iterator[Event]:
 
 
 def verification_ended(
-    state: NodeState, verdicts: Sequence[Verdict], shadow: Callable[[str], str], now: float
+    state: NodeState, verdicts: Sequence[Verdict], shadow: Callable[[str, Status], str], now: float
 ) -> Event | None:
     """Return how a verification ended by what the agent has said since it began; None while it waits."""
     running = state.running
@@ -227,7 +227,7 @@ def verification_ended(
     agent = fresh.pop(AGENT, None)
     if agent is None or agent.status is not Status.PASS or not fresh:
         return None
-    every = [each for each in fresh.values() if not shadow(each.check)]
+    every = [each for each in fresh.values() if not shadow(each.check, each.status)]
     if any(each.status is Status.UNKNOWN for each in every):
         return None
     passed = all(each.status is Status.PASS for each in every)

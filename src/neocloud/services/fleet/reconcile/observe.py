@@ -94,7 +94,7 @@ def new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Ite
             continue
         known = replace(verdict, boot=verdict.boot or state.boot)
         key, answer = (known.node, known.check), (known.status, known.boot)
-        is_due = key in unused and not draft.breakers.in_shadow(known.check)
+        is_due = key in unused and not draft.breakers.in_shadow(known.check, known.status)
         if answers.get(key) != answer or is_due:
             answers[key] = answer
             unused.discard(key)
@@ -110,7 +110,7 @@ def _start(worker: Worker, state: NodeState | None, now: float) -> Iterator[Even
         rack = above[-1] if above else ""
         yield e.Registered(now, worker.name, rack, leaf, Phase.DRAINED)
     if state is None or state.boot != worker.boot:
-        yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot)
+        yield e.Booted(max(now, worker.started_at.timestamp()), worker.name, worker.boot, worker.ended)
 
 
 def _foreign(worker: Worker, state: NodeState, now: float, is_host_maintained: bool) -> Iterator[Event]:
