@@ -59,7 +59,8 @@ def environment_of(bank: Cluster, *options: str) -> dict[str, str]:
     wait_until(
         lambda: "done" in by_user(bank, "cat out || true").splitlines(), f"job {said} has run", seconds=60
     )
-    return dict(line.partition("=")[::2] for line in by_user(bank, "cat out").splitlines()[:-1])
+    entries = [line.partition("=") for line in by_user(bank, "cat out").splitlines()[:-1]]
+    return {name: value for name, _, value in entries}
 
 
 @pytest.mark.parametrize(
