@@ -170,7 +170,7 @@ def write_layout(
         pack = (packed or {}).get(number)
         if pack is None:
             return put(of_layer, content)
-        suffix = {gzip.compress: "gzip"}.get(pack, "zstd")
+        suffix = "gzip" if pack is gzip.compress else "zstd"
         return put(f"{of_layer}{'+' if types is OCI else '.'}{suffix}", pack(content))
 
     described = [put_layer(number, content) for number, content in enumerate(layers)]

@@ -79,7 +79,7 @@ def test_what_cannot_be_run_says_why_in_one_line_and_fails_the_job(bank: Cluster
         f"{registry}#changed": "cannot be imported",
         f"{registry}#garbled": "cannot be imported",
         f"{registry}#docker-zstd": "compressed with zstd under Docker's type",
-        f"{IMAGES}/variables-70": "sets 69 KiB of variables; a container takes 32 KiB",
+        f"{IMAGES}/variables-70": "sets 68 KiB of variables; a container takes 32 KiB",
         f"{registry}#variables-300": "KiB of variables; a container takes 32 KiB",
         f"{IMAGES}/pipe": "is neither a file nor a folder",
         "--help": "is not the name of an image",
@@ -137,11 +137,14 @@ def test_long_answers_and_programs_that_stop_hold_no_node(
     def by_user(command: str) -> str:
         return bank.ssh(f"cd / && su {local_user} -c {shlex.quote(command)} 2>&1; true", seconds=200)
 
-    mounts = {count: ",".join(f"/etc:{deep}{number}" for number in range(count)) for count in (330, 1200)}
-    said = by_user(f"srun --quiet {image} --container-mounts={mounts[330]} sh -c 'ls -d /tmp/d* | wc -l'")
+    long, many = (
+        ",".join(f"/etc:{path}{number}" for number in range(count))
+        for path, count in ((deep, 330), ("/m", 1200))
+    )
+    said = by_user(f"srun --quiet {image} --container-mounts={long} sh -c 'ls -d /tmp/d* | wc -l'")
     assert said.splitlines()[-1] == "330"  # 77 kB, more than a pipe holds
     assert "a container takes 1000 mounts and 256 KiB" in by_user(
-        f"srun --quiet {image} --container-mounts={mounts[1200]} true"
+        f"srun --quiet {image} --container-mounts={many} true"
     )
     # A container that somebody else saved, with variables that its file names.
     saved = json.dumps({"variables": {f"V{number}": "x" * 1000 for number in range(80)}, "directory": "/"})

@@ -86,15 +86,16 @@ def test_a_user_has_a_name_in_every_image(bank: Cluster, registry: str, local_us
 
 def test_memory_that_a_container_mounts_is_the_jobs_own(bank: Cluster, registry: str) -> None:
     """Its files count as nobody's memory, so that one job could take that of all."""
-    size = "stat -f /big | grep Total; stat -f /tmp | grep Total"
+    size = "stat -f -c %b /big; stat -f -c %b /tmp"
     mounts = "--container-mounts=tmpfs:/big,tmpfs:/more"
     fill = (
         "for to in /big/x /more/x; do dd if=/dev/zero of=$to bs=1048576 count=4000; done 2>&1 | grep -c space"
     )
     write = "ls -ld /big /more | cut -c1-10; id -u; touch /big/mine"
     options = f"--mem=500 --container-image={IMAGES}/tiny {mounts}"
-    big, tmp, *rest = run(bank, options, f"sh -c {shlex.quote(f'{size}; {fill}; {write}')}").splitlines()[-7:]
-    assert big == tmp and rest[0] == "2" and rest[1:3] == ["drwxrwxrwt"] * 2
+    said = run(bank, options, f"sh -c {shlex.quote(f'{size}; {fill}; {write}')}")
+    big, tmp, full, *modes = said.splitlines()[-6:-1]
+    assert big == tmp and full == "2" and modes == ["drwxrwxrwt"] * 2
     # The next step finds it empty, also in a container with a name.
     named = f"{options} --container-name=one"
     steps = (f"srun --quiet {named} {command}" for command in ("touch /big/left", "ls /big", "true"))

@@ -59,7 +59,8 @@ def environment_of(bank: Cluster, *options: str) -> dict[str, str]:
     wait_until(
         lambda: "done" in by_user(bank, "cat out || true").splitlines(), f"job {said} has run", seconds=60
     )
-    return dict(line.partition("=")[::2] for line in by_user(bank, "cat out").splitlines()[:-1])
+    entries = [line.partition("=") for line in by_user(bank, "cat out").splitlines()[:-1]]
+    return {name: value for name, _, value in entries}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_what_scrontab_has_runs_by_the_clock_with_the_users_environment(bank: Cl
 def test_mpi_makes_no_folder_where_a_job_says(bank: Cluster) -> None:
     """slurmstepd, which is root, would make it for the job's user in anybody's folder."""
     bank.ssh("mkdir -p /home/shared/of-root && chmod 755 /home/shared/of-root")
-    step = "srun --mpi=pmix --mem=50 sh -c 'ls of-root; env | grep -c SLURM_PMIX_TMPDIR'; true"
+    step = "srun --mpi=pmix --mem=50 sh -c 'ls of-root; env | grep -c SLURM_PMIX_TMPDIR || true'"
     there = "export SLURM_PMIX_TMPDIR=/home/shared/of-root; cd /home/shared"
     assert by_user(bank, f"{there}; {step}").split() == ["0"]
     batch = f"sbatch --wait --quiet --mem=50 --output=/home/{USER}/o --wrap {shlex.quote(step)}"

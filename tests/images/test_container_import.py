@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -23,18 +23,16 @@ MODULES = ("accounts", "files", "image_store", "layers", "names")
 DIGEST = "sha256:" + "a1" * 32
 
 
+Load = Callable[[str], ModuleType]
+"""What imports a module of the program by its name."""
+
+
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator["Load"]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     monkeypatch.syspath_prepend(str(PROGRAM))
     yield importlib.import_module
     for module in MODULES:
         sys.modules.pop(module, None)
-
-
-class Load:
-    """What imports a module of the program by its name."""
-
-    def __call__(self, name: str) -> ModuleType: ...
 
 
 @pytest.mark.parametrize(

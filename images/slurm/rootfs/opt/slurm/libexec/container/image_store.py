@@ -115,8 +115,8 @@ def _layers(source: Source, where: str, work: Path, store: Path) -> Image:
     layers = [entry for entry in manifest.get("layers") or [] if isinstance(entry, dict)]
     if any(str(entry.get("mediaType")) == DOCKER_ZSTD for entry in layers):
         raise ContainerError(
-            f"{source.name} has layers that are compressed with zstd under Docker's type, which skopeo cannot "
-            "read; build it with --output type=image,push=true,oci-mediatypes=true,compression=zstd"
+            f"{source.name} has layers that are compressed with zstd under Docker's type; skopeo cannot "
+            "read them; build it with --output type=image,push=true,oci-mediatypes=true,compression=zstd"
         )
     sizes = [entry["size"] for entry in layers if isinstance(entry.get("size"), int)]
     _check_space(source, sum(sizes), store)
