@@ -45,4 +45,4 @@ class ImagePull:
 
 def pulled_name(owner: str, digest: str) -> str:
     """Return the local name of the image that has this digest. Owners do not share images."""
-    return f"{PULLED}{owner}:{digest.removeprefix('sha256:')}"
+    return f"{PULLED}{owner}:{digest.rpartition(':')[2]}"

@@ -160,5 +160,9 @@ class ReferenceMissing(ObjectStoreError):
         self.digests = tuple(digests)
 
 
+class ReferenceDiffers(ObjectStoreError):
+    """A manifest gives a blob or manifest another size than it has."""
+
+
 class ContentInUse(ObjectStoreError):
     """A manifest names the blob or manifest that is to be deleted."""

@@ -1,7 +1,7 @@
 # pyright: strict
 """What registries of container images hold. Nothing here knows HTTP or SQL.
 
-A digest is text: "sha256:" and 64 hexadecimal digits.
+A digest is text: "sha256:" or "sha512:", and hexadecimal digits.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,12 @@ class NewManifest:
     """The digest of the manifest that this one is about; it need not exist."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     blobs: tuple[str, ...] = ()
-    """The digests of the config and the layers, which have to be there."""
+    """The digests of what a manifest names and is no manifest, such as config and layers: they have to be
+    there."""
     manifests: tuple[str, ...] = ()
     """The manifests that an index names; they have to exist."""
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How large each of them is, by its digest, as the manifest says."""
     image_bytes: int = 0
     """The manifest with all that it names, as it says itself."""
 

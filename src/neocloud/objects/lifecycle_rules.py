@@ -53,13 +53,16 @@ class LifecycleRule:
 
 @dataclass(frozen=True)
 class ImageRules:
-    """Which images of a registry go by themselves."""
+    """Which images of a registry go by themselves, and which it takes."""
 
     keep_last: int = 0
     """So many of the images with a tag that were pushed last stay in each repository; 0: all."""
     untagged_days: int = 0
     """An image goes when nothing has used it for so long: no tag, no index; 0: never."""
+    allows_sparse: bool = False
+    """Manifests may name blobs and manifests that are not there."""
 
     @property
     def is_any(self) -> bool:
+        """Return whether images go by themselves."""
         return bool(self.keep_last or self.untagged_days)

@@ -84,10 +84,15 @@ def _registry(bucket: GatewayBucket) -> DesiredBucket:
         created_at=contract.to_datetime(bucket.created_at),
         state=_state(bucket),
         kind=BucketKind.REGISTRY,
-        image_rules=ImageRules(bucket.image_rules.keep_last, bucket.image_rules.untagged_days),
+        image_rules=_image_rules(bucket),
         title=bucket.name,
         document=bucket.SerializeToString(deterministic=True),
     )
+
+
+def _image_rules(bucket: GatewayBucket) -> ImageRules:
+    found = bucket.image_rules
+    return ImageRules(found.keep_last, found.untagged_days, found.allows_sparse)
 
 
 def _state(bucket: GatewayBucket) -> BucketState:

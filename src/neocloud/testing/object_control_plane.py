@@ -259,7 +259,9 @@ class FakeControlPlane:
         self._buckets[bucket.id] = bucket
         await self._applied(bucket)
 
-    async def make_registry(self, project_id: str = "project-a") -> GatewayBucket:
+    async def make_registry(
+        self, project_id: str = "project-a", *, allows_sparse: bool = False
+    ) -> GatewayBucket:
         """Return a new registry, once it is served."""
         self._number += 1
         registry = GatewayBucket(
@@ -270,6 +272,7 @@ class FakeControlPlane:
             mode=SERVE,
             is_registry=True,
         )
+        registry.image_rules.allows_sparse = allows_sparse
         registry.created_at.FromDatetime(datetime(2026, 1, 1, tzinfo=UTC))
         self._buckets[registry.id] = registry
         await self._applied(registry)

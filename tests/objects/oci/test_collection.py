@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+from neocloud.core import digests
 from neocloud.objects.errors import BlobUnknown, ManifestUnknown, NoSuchUpload, QuotaExceeded
 from neocloud.objects.image_types import NewManifest
+from neocloud.objects.lifecycle_rules import ImageRules
 from neocloud.objects.operations.images import UNUSED_KEPT
 from neocloud.objects.store import ObjectStore
 from neocloud.objects.types import Bucket, BucketKind
 from neocloud.objects.usage import UsageReader
 from neocloud.objects.workers import STALE_UPLOAD, tidy_registries
 from neocloud.testing.waiting import FakeClock, until
-from tests.objects.oci.client import MANIFEST, digest_of
+from tests.objects.oci.client import INDEX, MANIFEST, digest_of
 from tests.objects.stores import KIB, check_sums, files, make_bucket, opened, read
 
 pytestmark = pytest.mark.usefixtures("metadata")
@@ -32,15 +34,22 @@ async def make_registry(store: ObjectStore, name: str = "e00team", **changes: An
     return await make_bucket(store, f"v2/{name}", kind=BucketKind.REGISTRY, title="team", **changes)
 
 
-async def upload(store: ObjectStore, registry: Bucket, content: bytes, repository: str = APP) -> str:
+async def upload(
+    store: ObjectStore,
+    registry: Bucket,
+    content: bytes,
+    repository: str = APP,
+    algorithm: str = digests.DEFAULT,
+) -> str:
     """Upload a blob in two chunks, and return its digest."""
     upload_id = await store.begin_blob(registry.id, repository)
     for number, chunk in enumerate((content[: len(content) // 2], content[len(content) // 2 :]), 1):
         async with await store.open_chunk(registry.id, len(chunk)) as writer:
             await writer.write(chunk)
             await writer.commit_part(repository, upload_id, number)
-    await store.finish_blob(registry.id, repository, upload_id, digest_of(content))
-    return digest_of(content)
+    digest = digests.digest_of(content, algorithm)
+    await store.finish_blob(registry.id, repository, upload_id, digest)
+    return digest
 
 
 async def push(
@@ -49,7 +58,7 @@ async def push(
     """Push a manifest that names these blobs, and return its digest."""
     body = text.encode()
     new = NewManifest(digest_of(body), MANIFEST, len(body), blobs=blobs)
-    return (await store.put_manifest(registry.id, repository, new, body, tag)).digest
+    return (await store.put_manifest(registry.id, repository, new, body, [tag] if tag else [])).digest
 
 
 async def has(store: ObjectStore, registry: Bucket, digest: str, repository: str = APP) -> bool:
@@ -104,6 +113,41 @@ async def test_what_a_deleted_manifest_named_goes_an_hour_later(tmp_path: Path, 
         await tidy_registries(store, clock)
         assert not await has(store, registry, digest)
         assert await store.is_empty(registry.id)
+    check_sums(tmp_path)
+
+
+async def test_blobs_of_sha512_and_of_indexes_are_kept_and_go_alike(tmp_path: Path, clock: FakeClock) -> None:
+    async with opened(tmp_path, clock) as store:
+        registry = await make_registry(store)
+        used, unused = [await upload(store, registry, each, algorithm="sha512") for each in (b"one", b"two")]
+        same = await upload(store, registry, b"one")
+        body = b"an index of blobs"
+        new = NewManifest(digests.digest_of(body, "sha512"), INDEX, len(body), blobs=(used,))
+        cache = await store.put_manifest(registry.id, APP, new, body, ["cache"])
+        await clock.advance(UNUSED_KEPT.total_seconds() + 1)
+        await tidy_registries(store, clock)
+        assert await has(store, registry, used)
+        assert not await has(store, registry, unused) and not await has(store, registry, same)
+        await store.delete_manifest(registry.id, APP, cache.digest)
+        await clock.advance(UNUSED_KEPT.total_seconds() + 1)
+        await tidy_registries(store, clock)
+        assert not await has(store, registry, used) and await store.is_empty(registry.id)
+    check_sums(tmp_path)
+
+
+async def test_blobs_that_come_after_their_manifest_are_kept(tmp_path: Path, clock: FakeClock) -> None:
+    async with opened(tmp_path, clock) as store:
+        registry = await make_registry(store, image_rules=ImageRules(allows_sparse=True))
+        layer = digest_of(b"layer")
+        image = await push(store, registry, "image", layer, tag="v1")
+        assert await upload(store, registry, b"layer") == layer
+        await clock.advance(UNUSED_KEPT.total_seconds() + 1)
+        await tidy_registries(store, clock)
+        assert await has(store, registry, layer)
+        await store.delete_manifest(registry.id, APP, image)
+        await clock.advance(UNUSED_KEPT.total_seconds() + 1)
+        await tidy_registries(store, clock)
+        assert not await has(store, registry, layer)
     check_sums(tmp_path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.core import digests
 from neocloud.objects.errors import ManifestUnknown
 from neocloud.objects.image_types import NewManifest
 from neocloud.objects.lifecycle_rules import ImageRules
@@ -43,7 +44,7 @@ async def put(
     body = text.encode()
     kind = INDEX if names else MANIFEST
     new = NewManifest(digest_of(body), kind, len(body), manifests=names, subject=about)
-    return (await store.put_manifest(registry.id, repository, new, body, tag)).digest
+    return (await store.put_manifest(registry.id, repository, new, body, [tag] if tag else [])).digest
 
 
 def is_there(store: ObjectStore, registry: Bucket, reference: str, repository: str = APP) -> bool:
@@ -146,6 +147,24 @@ async def test_an_image_goes_with_all_that_belongs_to_it_alone(tmp_path: Path, c
         assert all(is_there(store, registry, each) for each in (shared, new, kept_by_tag))
         removed = store.removed_images(registry.id)
         assert removed is not None and (removed.total, removed.last[0].tags) == (1, ("v1",))
+    check_sums(tmp_path)
+
+
+async def test_tags_about_an_image_of_sha512_belong_to_it(tmp_path: Path, clock: FakeClock) -> None:
+    """Such a tag has the first 64 digits of the digest: it could not have all of them."""
+    async with opened(tmp_path, clock) as store:
+        registry = await make_registry(store, image_rules=ImageRules(keep_last=1))
+        images: list[str] = []
+        for number in range(2):
+            body = f"image {number}".encode()
+            new = NewManifest(digests.digest_of(body, "sha512"), MANIFEST, len(body))
+            images.append((await store.put_manifest(registry.id, APP, new, body, [f"v{number}"])).digest)
+            await put(store, registry, f"about {number}", f"{images[-1].replace(':', '-')[:71]}.sig")
+            await clock.advance(60)
+        await tidy_registries(store, clock)
+        assert [is_there(store, registry, each) for each in images] == [False, True]
+        tags = store.tags(registry.id, APP, "", 10).tags
+        assert tags == (f"{images[1].replace(':', '-')[:71]}.sig", "v1")
     check_sums(tmp_path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neocloud.core import digests
 from neocloud.core.upstream_registries import Upstream, upstream_of
 from neocloud.objects.errors import BlobUnknown
 from neocloud.objects.oci import mirror, upstreams
@@ -129,6 +130,30 @@ def test_what_was_pulled_once_stays_while_the_registry_is_away(
     assert {path.rpartition("/")[2] for path in elsewhere.asked} == {"v1", "image"}, "blobs are there"
     tags = mirrored.call("GET", f"{NAME}/{there}", "tags/list").json()["tags"]
     assert tags == ["image", "v1"]
+
+
+def test_what_is_named_by_sha512_is_brought_in(mirrored: Registry, elsewhere: Elsewhere, there: str) -> None:
+    def described(content: bytes) -> dict[str, Any]:
+        named = digests.digest_of(content, "sha512")
+        elsewhere.answers[f"/v2/{there}/blobs/{named}"] = (200, {}, content)
+        return {"mediaType": "application/octet-stream", "digest": named, "size": len(content)}
+
+    body = json.dumps(
+        {"schemaVersion": 2, "config": described(CONFIG), "layers": [described(LAYER)]}
+    ).encode()
+    digest = digests.digest_of(body, "sha512")
+    place = f"/v2/{there}/manifests/{digest}"
+    elsewhere.answers[place] = (200, {"Content-Type": MANIFEST}, body)
+    here = f"{NAME}/{there}"
+    assert mirrored.call("GET", here, f"manifests/{digest}").content == body
+    for content in (CONFIG, LAYER):
+        named = digests.digest_of(content, "sha512")
+        assert mirrored.call("GET", here, f"blobs/{named}").content == content
+    elsewhere.answers.clear()
+    found = mirrored.call("GET", here, f"manifests/{digest}")
+    assert (found.content, found.headers["Docker-Content-Digest"]) == (body, digest)
+    elsewhere.answers[f"/v2/{there}/blobs/{digest}"] = (200, {}, b"another")
+    assert code_of(mirrored.call("GET", here, f"blobs/{digest}")) == (502, "UNAVAILABLE")
 
 
 def test_a_tag_that_moves_is_followed_and_no_old_image_takes_it_back(

@@ -142,11 +142,6 @@ def test_what_is_fixed_or_not_served(s3: Served, bucket: str) -> None:
     client = s3.client()
     assert client.get_bucket_acl(Bucket=bucket)["Grants"][0]["Permission"] == "FULL_CONTROL"
     client.put_bucket_acl(Bucket=bucket, ACL="private")
-    assert error_of(client.put_bucket_acl, Bucket=bucket, ACL="public-read") == (501, "NotImplemented")
-    assert error_of(client.put_object, Bucket=bucket, Key="k", Body=b"", ACL="public-read") == (
-        501,
-        "NotImplemented",
-    )
     assert error_of(client.get_bucket_policy, Bucket=bucket) == (404, "NoSuchBucketPolicy")
     assert error_of(client.put_bucket_policy, Bucket=bucket, Policy="{}") == (501, "NotImplemented")
     rules = client.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]["Rules"]

@@ -103,16 +103,8 @@ def test_whose_bucket_it_is_cannot_be_guessed(s3: Served, bucket: str) -> None:
     assert answers[0] == answers[1] and answers[0][0] == "AccessDenied"
 
 
-def test_ownership_and_acls_other_than_those_there_are(s3: Served, bucket: str) -> None:
+def test_acls_other_than_those_there_are(s3: Served, bucket: str) -> None:
     client = s3.client()
-
-    def controls(ownership: str) -> dict[str, Any]:
-        return {"Bucket": bucket, "OwnershipControls": {"Rules": [{"ObjectOwnership": ownership}]}}
-
-    client.put_bucket_ownership_controls(**controls("BucketOwnerEnforced"))
-    assert error_of(client.put_bucket_ownership_controls, **controls("ObjectWriter"))[0] == 501
-    assert error_of(client.create_bucket, Bucket="other-owner", ObjectOwnership="ObjectWriter")[0] == 501
-    assert put_with(s3, bucket, {"x-amz-acl": "public-read"}) == (501, "NotImplemented")
     assert put_with(s3, bucket, {"x-amz-acl": "everybody"}) == (400, "InvalidArgument")
     grant = client.get_bucket_acl(Bucket=bucket)["Grants"][0]["Grantee"]
     assert grant["ID"] == grant["DisplayName"] == s3.owner.project_id

@@ -109,9 +109,9 @@ def test_a_rule_by_last_access_is_applied_and_goes_through_xml(s3: Served, bucke
     (applied,) = s3.store.bucket(bucket).lifecycle
     assert applied.transition == Transition(StoreClass.INTELLIGENT, days_since_last_access=5)
     rules = s3.control_plane.named(bucket).spec.lifecycle_configuration.rules
-    text = write_lifecycle(rules)
+    text = write_lifecycle(rules, ())
     assert b"<DaysSinceLastAccess>5<" in text
-    (read,) = read_lifecycle(parse(text, "LifecycleConfiguration"))
+    (read,), _ = read_lifecycle(parse(text, "LifecycleConfiguration"))
     assert read.transition == rules[0].transition
     both = text.replace(b"<DaysSince", b"<Days>1</Days><DaysSince")
     with pytest.raises(MalformedXml):

@@ -123,9 +123,9 @@ def test_a_key_of_the_client_encrypts(s3: Served, bucket: str) -> None:
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({"x-amz-acl": "public-read"}, (501, "NotImplemented")),
+        ({"x-amz-acl": "public-read"}, (400, "AccessControlListNotSupported")),
         ({"X-Amz-Acl": "none-of-them"}, (400, "InvalidArgument")),
-        ({"x-amz-grant-read": "id=everybody"}, (501, "NotImplemented")),
+        ({"x-amz-grant-read": "id=everybody"}, (400, "AccessControlListNotSupported")),
         ({"x-amz-server-side-encryption": "aws:kms"}, (501, "NotImplemented")),
         ({"x-amz-server-side-encryption-aws-kms-key-id": "k"}, (400, "InvalidArgument")),
         ({"x-amz-storage-class": "GLACIER"}, (400, "InvalidStorageClass")),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from neocloud.cli.resources.lookup import ProjectClient, id_of
 from neocloud.client.errors import ClientError
+from neocloud.core import digests
 
 REGISTRIES = "nebius.registry.v1.RegistryService"
 ID_PREFIX = "registry-"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REST = re.compile(
-    rf"({_PART}(?:/{_PART})*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?:@(sha256:[0-9a-f]{{64}}))?"
+    rf"({_PART}(?:/{_PART})*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?:@({digests.PATTERN}))?"
 )
 _HUB_ID = re.compile(r"[^/:@]+(/[^/:@]+)?")
 

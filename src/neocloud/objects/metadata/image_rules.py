@@ -3,7 +3,8 @@
 
 In use is what has a tag, what an index names, and what a manifest with a tag of its own is about. A manifest
 about another one (a signature, a list of packages) belongs to it: it is not counted, stays as long as that
-one, and goes with it. So do the manifests that clients tag "sha256-<digest>" because they know no referrers.
+one, and goes with it. So do the manifests that clients tag "sha256-<digest>" because they know no referrers;
+of a digest of SHA-512 such a tag has the first 64 digits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,10 @@ MAX_REMOVED_AT_ONCE = 5000
 """Manifests that go in one transaction. What belongs to an image beyond that stays, and is untagged."""
 _MAX_SHOWN = 20
 _MAX_SHOWN_TAGS = 3
+_FALLBACK = len("sha256-") + 64
+"""Of such a tag, the part that names a digest."""
 _OWN_TAG = (
-    "NOT (substr(tag.name, 1, 7) = 'sha256-' AND length(tag.name) >= 71"
+    "NOT (substr(tag.name, 1, 7) IN ('sha256-', 'sha512-') AND length(tag.name) >= 71"
     " AND ltrim(substr(tag.name, 8, 64), '0123456789abcdef') = '')"
 )
 _HAS_TAG = f"EXISTS (SELECT 1 FROM tag WHERE tag.manifest = m.number AND {_OWN_TAG})"  # nosec B608
@@ -31,11 +34,16 @@ _IS_ABOUT_TAGGED = (
     "EXISTS (SELECT 1 FROM manifest AS r JOIN tag ON tag.manifest = r.number"  # nosec B608
     f" WHERE r.repository = m.repository AND r.subject = m.digest AND {_OWN_TAG})"
 )
+_IS_NAMED = (
+    "s.digest >= substr(tag.name, 1, 6) || ':' || substr(tag.name, 8, 64)"
+    " AND s.digest <= substr(tag.name, 1, 6) || ':' || substr(tag.name, 8, 64) || 'g'"
+)
+"""The digest of `s` is the one that a fallback tag stands for. No hexadecimal digit is as large as "g"."""
 _BELONGS = (
     "(EXISTS (SELECT 1 FROM manifest AS s"
     " WHERE s.bucket = m.bucket AND s.digest = m.subject AND s.repository = m.repository)"
     " OR EXISTS (SELECT 1 FROM tag JOIN manifest AS s ON s.bucket = m.bucket"
-    " AND s.digest = 'sha256:' || substr(tag.name, 8, 64) AND s.repository = m.repository"
+    f" AND s.repository = m.repository AND {_IS_NAMED}"
     " WHERE tag.manifest = m.number AND s.number <> m.number))"
 )
 _IS_UNTAGGED = (
@@ -128,7 +136,7 @@ def _parts(connection: Connection, row: ManifestRow) -> Iterator[int]:
 
 def _fallback_tags(digest: str) -> tuple[str, str]:
     """Return where the tags begin that mean "about this digest", and where they end."""
-    first = digest.replace(":", "-")
+    first = digest.replace(":", "-")[:_FALLBACK]
     return first, f"{first}/"  # in no tag, and after "." and "-"
 
 

@@ -2,13 +2,14 @@
 """Manifests and tags of a repository, within a transaction."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
-from neocloud.objects.errors import ContentInUse, ManifestUnknown, ReferenceMissing
+from neocloud.objects.errors import ContentInUse, ManifestUnknown, ReferenceDiffers, ReferenceMissing
 from neocloud.objects.image_types import Manifest, ManifestPage, NewManifest, TagPage
-from neocloud.objects.metadata import repositories, rows
+from neocloud.objects.metadata import repositories, rows, versions
 from neocloud.objects.metadata.connection import Connection
 from neocloud.objects.metadata.contents import NewContent
 from neocloud.objects.metadata.transaction import BucketRow, Transaction
@@ -84,21 +85,28 @@ def find(connection: Connection, bucket: int, repository: int | None, reference:
 
 
 def put(
-    tx: Transaction, bucket: BucketRow, repository: str, new: NewManifest, content: NewContent, tag: str
+    tx: Transaction,
+    bucket: BucketRow,
+    repository: str,
+    new: NewManifest,
+    content: NewContent,
+    tags: Sequence[str],
 ) -> ManifestRow:
-    """Store a manifest, and let a tag name it ("": none). Raises ReferenceMissing."""
+    """Store a manifest, and let tags name it. Raises ReferenceMissing, ReferenceDiffers."""
     number = repositories.ensure(tx, bucket.number, repository)
     known = select(
         tx.connection, "bucket = ? AND digest = ? AND repository = ?", bucket.number, new.digest, number
     )
-    _check_references(tx, bucket.number, number, new)
+    if not bucket.bucket.image_rules.allows_sparse:
+        _check_references(tx, bucket.number, number, new)
+    _check_sizes(tx, bucket.number, new)
     repositories.put_content(tx, bucket, new.digest, content)
     if known:
         row = known[0]
         tx.connection.execute("UPDATE manifest SET updated_ms = ? WHERE number = ?", (tx.now_ms, row.number))
     else:
         row = _insert(tx, bucket, number, repository, new)
-    if tag:
+    for tag in tags:
         _release_tagged(tx, number, tag)
         tx.connection.execute(
             "INSERT INTO tag VALUES (?, ?, ?)"
@@ -118,10 +126,11 @@ def _release_tagged(tx: Transaction, repository: int | None, tag: str) -> None:
 
 
 def _insert(tx: Transaction, bucket: BucketRow, repository: int, name: str, new: NewManifest) -> ManifestRow:
+    parents = repositories.named_by(tx.connection, repository, new.digest, 1)
     values = (
         *(artifact_id(bucket.bucket.id, name, new.digest), bucket.number, repository, new.digest),
         *(new.media_type, new.artifact_type, new.subject, new.size, new.image_bytes),
-        *(orjson.dumps(new.annotations), 0, tx.now_ms, tx.now_ms, 0),
+        *(orjson.dumps(new.annotations), parents, tx.now_ms, tx.now_ms, 0),
     )
     marks = ", ".join("?" * len(values))
     tx.connection.execute(f"INSERT INTO manifest ({_NEW_COLUMNS}) VALUES ({marks})", values)  # nosec B608
@@ -158,6 +167,16 @@ def _check_references(tx: Transaction, bucket: int, repository: int, new: NewMan
             " them first.",
             missing[:_SHOWN_MISSING],
         )
+
+
+def _check_sizes(tx: Transaction, bucket: int, new: NewManifest) -> None:
+    """Blobs and manifests are objects whose keys are their digests."""
+    for digest in (*new.blobs, *new.manifests):
+        found, said = versions.latest(tx.connection, bucket, digest.encode()), new.sizes.get(digest)
+        if found is not None and said is not None and found.size != said:
+            raise ReferenceDiffers(
+                f"The manifest says that {digest} has {said:,} bytes; the repository has {found.size:,}."
+            )
 
 
 def remove(tx: Transaction, row: ManifestRow) -> None:

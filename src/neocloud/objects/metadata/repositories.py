@@ -57,13 +57,24 @@ def has_content(connection: Connection, bucket: int, digest: str) -> bool:
 
 
 def link(tx: Transaction, bucket: int, repository: int, digest: str) -> None:
-    """Let a repository have a blob whose content is there, from now on or still."""
+    """Let a repository have a blob whose content is there, from now on or still. Manifests may have named it
+    before."""
     tx.connection.execute(
-        "INSERT INTO repository_blob VALUES (?, ?, ?, 0, ?)"
+        "INSERT INTO repository_blob VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (bucket, digest, repository) DO UPDATE SET used_ms = excluded.used_ms"
         " WHERE repository_blob.used_ms < excluded.used_ms",
-        (bucket, digest, repository, tx.now_ms),
+        (bucket, digest, repository, named_by(tx.connection, repository, digest, 0), tx.now_ms),
     )
+
+
+def named_by(connection: Connection, repository: int, digest: str, is_manifest: int) -> int:
+    """Return how many manifests of a repository name a blob (0) or a manifest (1)."""
+    found = connection.execute(
+        "SELECT count(*) FROM manifest_reference AS named JOIN manifest ON manifest.number = named.manifest"
+        " WHERE named.digest = ? AND named.is_manifest = ? AND manifest.repository = ?",
+        (digest, is_manifest, repository),
+    )
+    return int(found.fetchone()[0])
 
 
 def refer(tx: Transaction, bucket: int, repository: int, digests: Iterable[str], step: int) -> None:

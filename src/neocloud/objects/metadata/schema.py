@@ -290,4 +290,9 @@ CREATE TABLE object_event (
 )
 """
 """Audit events of requests that the control plane does not have yet."""
-MIGRATIONS = (FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES, LAST_ACCESS, OBJECT_EVENTS)
+REFERENCES = "CREATE INDEX manifest_reference_digest ON manifest_reference (digest)"
+"""Who names a digest: what a registry gets after a manifest that names it counts as used."""
+MIGRATIONS = (
+    *(FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES, LAST_ACCESS, OBJECT_EVENTS),
+    REFERENCES,
+)

@@ -1,15 +1,14 @@
 # pyright: strict
 """Manifests and indexes as clients write them: hostile JSON of at most 4 MiB."""
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
 
+from neocloud.core import digests
 from neocloud.objects.image_types import MAX_MANIFEST_BYTES, NewManifest
 from neocloud.objects.oci.errors import RegistryError
-from neocloud.objects.oci.paths import is_digest
 
 MAX_NAMED = 4096
 """Blobs or manifests that one manifest may name."""
@@ -26,8 +25,8 @@ _ELSEWHERE = ("nondistributable", "foreign")
 """Words in the media types of layers that a registry need not have."""
 
 
-def read_manifest(body: bytes, content_type: str) -> NewManifest:
-    """Raises RegistryError."""
+def read_manifest(body: bytes, content_type: str, algorithm: str = digests.DEFAULT) -> NewManifest:
+    """`algorithm` is that of its digest. Raises RegistryError."""
     if len(body) > MAX_MANIFEST_BYTES:
         raise too_large()
     try:
@@ -40,21 +39,26 @@ def read_manifest(body: bytes, content_type: str) -> NewManifest:
     media_type = _media_type(found, content_type)
     is_index = media_type in INDEXES
     described = list(_descriptors(found, "manifests" if is_index else "layers"))
-    blobs = [each for each in described if not is_index and not _is_elsewhere(each)]
+    named = [each for each in described if is_index and each["mediaType"] in ACCEPTED]
+    blobs = [
+        each
+        for each in described
+        if not (is_index and each["mediaType"] in ACCEPTED) and not _is_elsewhere(each)
+    ]
     config = None if is_index else _descriptor(found.get("config"), "config")
     if config is not None:
         blobs.append(config)
     subject = found.get("subject")
-    named = tuple(str(each["digest"]) for each in described) if is_index else ()
     return NewManifest(
-        digest=f"sha256:{hashlib.sha256(body).hexdigest()}",
+        digest=digests.digest_of(body, algorithm),
         media_type=media_type,
         size=len(body),
         artifact_type=_text(found, "artifactType") or (_text(config, "mediaType") if config else ""),
         subject=None if subject is None else str(_descriptor(subject, "subject")["digest"]),
         annotations=_annotations(found),
         blobs=tuple(str(each["digest"]) for each in blobs),
-        manifests=named,
+        manifests=tuple(str(each["digest"]) for each in named),
+        sizes=_sizes([*blobs, *named]),
         image_bytes=min(_MAX_SIZE, len(body) + sum(int(each["size"]) for each in blobs)),
     )
 
@@ -72,6 +76,14 @@ def _media_type(document: Mapping[str, Any], content_type: str) -> str:
     return str(media_type)
 
 
+def _sizes(described: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for each in described:
+        if found.setdefault(each["digest"], each["size"]) != each["size"]:
+            raise _invalid(f"gives {each['digest']} two sizes")
+    return found
+
+
 def _descriptors(document: Mapping[str, Any], field: str) -> Iterator[Mapping[str, Any]]:
     named = document.get(field, [])
     if not isinstance(named, list):
@@ -87,8 +99,8 @@ def _descriptor(value: Any, field: str) -> Mapping[str, Any]:
     found: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     size = found.get("size")
     is_sized = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= _MAX_SIZE
-    if not (is_digest(found.get("digest")) and is_sized and isinstance(found.get("mediaType"), str)):
-        raise _invalid(f"has no descriptor in {field}: mediaType, a digest of sha256, and size")
+    if not (digests.is_digest(found.get("digest")) and is_sized and isinstance(found.get("mediaType"), str)):
+        raise _invalid(f"has no descriptor in {field}: mediaType, a digest of sha256 or sha512, and size")
     return found
 
 

@@ -53,6 +53,7 @@ _CODES: tuple[tuple[type[Exception], int, str], ...] = (
     (store.NoSuchKey, 404, "BLOB_UNKNOWN"),
     (store.NoSuchUpload, 404, "BLOB_UPLOAD_UNKNOWN"),
     (store.ContentHashMismatch, 400, "DIGEST_INVALID"),
+    (store.ReferenceDiffers, 400, "MANIFEST_INVALID"),
     (store.ContentInUse, 405, "UNSUPPORTED"),
     (store.IncompleteBody, 400, "SIZE_INVALID"),
     (store.TooLarge, 413, "SIZE_INVALID"),

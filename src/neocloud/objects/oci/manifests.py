@@ -1,13 +1,17 @@
 # pyright: strict
 """HEAD, GET, PUT and DELETE of manifests, by digest and by tag."""
 
+from neocloud.core import digests
 from neocloud.objects.image_types import MAX_MANIFEST_BYTES, Manifest, NewManifest
 from neocloud.objects.oci.access import mirrored
 from neocloud.objects.oci.documents import read_manifest, too_large
 from neocloud.objects.oci.errors import RegistryError
 from neocloud.objects.oci.exchange import Exchange
 from neocloud.objects.oci.mirror import Passed
+from neocloud.objects.oci.paths import checked_tag
 from neocloud.objects.s3.exchange import Response
+
+MAX_TAGS_AT_ONCE = 50
 
 
 async def head_manifest(exchange: Exchange) -> Response:
@@ -28,19 +32,31 @@ async def get_manifest(exchange: Exchange) -> Response:
 async def put_manifest(exchange: Exchange) -> Response:
     reference = exchange.path.manifest
     body = await _read(exchange)
-    new = read_manifest(body, exchange.request.header("content-type"))
     is_tag = ":" not in reference
+    algorithm = digests.DEFAULT if is_tag else digests.algorithm_of(reference)
+    new = read_manifest(body, exchange.request.header("content-type"), algorithm)
     if not is_tag and reference != new.digest:
         raise RegistryError(400, "DIGEST_INVALID", "The manifest has another digest than the path says.")
-    tag = reference if is_tag else ""
-    await exchange.store.put_manifest(exchange.registry.id, exchange.repository, new, body, tag)
+    more = _more_tags(exchange)
+    tags = [reference, *more] if is_tag else more
+    await exchange.store.put_manifest(exchange.registry.id, exchange.repository, new, body, tags)
     headers = {
         "Location": exchange.location(f"manifests/{new.digest}"),
         "Docker-Content-Digest": new.digest,
     }
+    if more:
+        headers["OCI-Tag"] = ", ".join(more)
     if new.subject is not None:
         headers["OCI-Subject"] = new.subject
     return Response(201, headers, is_counted=True)
+
+
+def _more_tags(exchange: Exchange) -> list[str]:
+    """Return the tags of the query, which the manifest gets, too. Raises RegistryError."""
+    given = [value for name, value in exchange.request.query if name == "tag"]
+    if len(given) > MAX_TAGS_AT_ONCE:
+        raise RegistryError(414, "UNSUPPORTED", f"One request sets {MAX_TAGS_AT_ONCE} tags at most.")
+    return list(dict.fromkeys(checked_tag(each) for each in given))
 
 
 async def delete_manifest(exchange: Exchange) -> Response:

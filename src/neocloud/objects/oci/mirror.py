@@ -11,13 +11,13 @@ references.
 """
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from neocloud.core import digests
 from neocloud.core.clock import Clock
 from neocloud.core.upstream_registries import Upstream
 from neocloud.objects.errors import BlobUnknown, ContentHashMismatch, ManifestUnknown, ReferenceMissing
@@ -104,7 +104,8 @@ class Mirrors:
             if is_known:
                 return None
             raise _answered(error) from error
-        new = read_manifest(body, media_type)
+        algorithm = digests.DEFAULT if is_tag else digests.algorithm_of(reference)
+        new = read_manifest(body, media_type, algorithm)
         if not is_tag and new.digest != reference:
             raise _another("manifest")
         if is_tag:
@@ -136,7 +137,7 @@ class Mirrors:
     async def _receive(self, place: Place, digest: str, chunks: AsyncIterator[bytes]) -> None:
         store, where = self._store, (place.registry_id, place.repository)
         upload_id = await store.begin_blob(*where)
-        running, total, number, pending = hashlib.sha256(), 0, 0, b""
+        running, total, number, pending = digests.running(digests.algorithm_of(digest)), 0, 0, b""
         try:
             is_over = False
             while not is_over and number < MAX_PART_NUMBER:
@@ -170,7 +171,7 @@ class Mirrors:
                 self._passed[other] = replace(each, tag="")  # the tag has moved on
         new = replace(found.new, manifests=())
         try:
-            await self._store.put_manifest(*key[:2], new, found.body, found.tag)
+            await self._store.put_manifest(*key[:2], new, found.body, [found.tag] if found.tag else [])
         except ReferenceMissing:
             kept = self._passed.get(key)
             self._passed[key] = found if found.tag or kept is None else kept

@@ -5,13 +5,13 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from neocloud.core import digests
 from neocloud.objects.oci.errors import RegistryError
 
 MAX_NAME = 255
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})+")
 _TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}")
-_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _ANY_DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[a-zA-Z0-9=_-]+")
 _UPLOAD = re.compile(r"[0-9a-f]{32}")
 
@@ -50,9 +50,7 @@ class Path:
     @property
     def tag(self) -> str:
         """Raises RegistryError."""
-        if not _TAG.fullmatch(self.reference):
-            raise RegistryError(400, "TAG_INVALID", "A tag has up to 128 letters, digits, '_', '.' and '-'.")
-        return self.reference
+        return checked_tag(self.reference)
 
     @property
     def manifest(self) -> str:
@@ -99,14 +97,18 @@ def checked_name(name: str) -> str:
     return name
 
 
+def checked_tag(tag: str) -> str:
+    """Raises RegistryError."""
+    if not _TAG.fullmatch(tag):
+        raise RegistryError(400, "TAG_INVALID", "A tag has up to 128 letters, digits, '_', '.' and '-'.")
+    return tag
+
+
 def checked_digest(digest: str) -> str:
     """Raises RegistryError."""
-    if _SHA256.fullmatch(digest):
+    if digests.is_digest(digest):
         return digest
-    is_other = _ANY_DIGEST.fullmatch(digest) and not digest.startswith("sha256:")
-    why = "of another algorithm than sha256, which is not served here" if is_other else "malformed"
+    is_other = _ANY_DIGEST.fullmatch(digest) and digests.algorithm_of(digest) not in digests.ALGORITHMS
+    taken = " and ".join(digests.ALGORITHMS)
+    why = f"of another algorithm than {taken}, which is not served here" if is_other else "malformed"
     raise RegistryError(400, "DIGEST_INVALID", f"The digest is {why}.")
-
-
-def is_digest(digest: object) -> bool:
-    return isinstance(digest, str) and _SHA256.fullmatch(digest) is not None

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from neocloud.core import digests
 from neocloud.objects.errors import ContentHashMismatch
 from neocloud.objects.image_types import BlobUpload
 from neocloud.objects.oci import paths
@@ -28,7 +29,12 @@ async def begin(exchange: Exchange) -> Response:
     digest = exchange.request.get("digest")
     if digest is not None:
         paths.checked_digest(digest)
+    algorithm = exchange.request.get("digest-algorithm") or digests.DEFAULT
+    if algorithm not in digests.ALGORITHMS:
+        taken = ", ".join(digests.ALGORITHMS)
+        raise RegistryError(400, "DIGEST_INVALID", f"digest-algorithm is one of {taken}.")
     upload_id = await exchange.store.begin_blob(exchange.registry.id, exchange.repository)
+    exchange.store.received.begin(upload_id, algorithm)
     if digest is None:
         return _accepted(exchange, BlobUpload(upload_id, 0, 0))
     return await _finish(exchange, upload_id, digest, is_only=True)
@@ -82,7 +88,7 @@ async def _finish(exchange: Exchange, upload_id: str, digest: str, *, is_only: b
     store, registry_id, repository = exchange.store, exchange.registry.id, exchange.repository
     try:
         if not exchange.body.is_read:
-            await _receive(exchange, upload_id)
+            await _receive(exchange, upload_id, digests.algorithm_of(digest))
         await store.finish_blob(registry_id, repository, upload_id, digest)
     except BaseException as error:
         if is_only or isinstance(error, ContentHashMismatch):
@@ -104,24 +110,27 @@ async def _alone(exchange: Exchange) -> AsyncGenerator[None]:
         underway.discard(found.id)
 
 
-async def _receive(exchange: Exchange, upload_id: str) -> BlobUpload:
-    """Add the body to an upload, and return its new state."""
+async def _receive(exchange: Exchange, upload_id: str, algorithm: str = "") -> BlobUpload:
+    """Add the body to an upload, and return its new state. `algorithm` is that of the digest, where it is
+    known; what was received before is hashed again at the end where it was hashed by another."""
     found = exchange.store.blob_upload(exchange.registry.id, exchange.repository, upload_id)
     left = _declared(exchange, found)
     pieces = _Pieces(exchange.body.raw())
     while left != 0 and not await pieces.is_over():
         if found.chunks >= MAX_PART_NUMBER:
             raise RegistryError(400, "BLOB_UPLOAD_INVALID", _TOO_MANY)
-        size = await _receive_chunk(exchange, found, pieces, left)
+        size = await _receive_chunk(exchange, found, pieces, left, algorithm)
         left = None if left is None else left - size
         found = BlobUpload(found.id, found.size + size, found.chunks + 1)
     return found
 
 
-async def _receive_chunk(exchange: Exchange, found: BlobUpload, pieces: "_Pieces", left: int | None) -> int:
+async def _receive_chunk(
+    exchange: Exchange, found: BlobUpload, pieces: "_Pieces", left: int | None, algorithm: str
+) -> int:
     store = exchange.store
     length = None if left is None else min(left, CHUNK_BYTES)
-    running: Any = store.received.get(found.id, found.size)
+    running: Any = store.received.get(found.id, found.size, algorithm)
     size = 0
     async with await store.open_chunk(exchange.registry.id, length) as writer:
         while size < CHUNK_BYTES and (piece := await pieces.take(CHUNK_BYTES - size)):

@@ -5,11 +5,11 @@ An upload is a multipart upload whose key is the repository, so it can be found 
 and what has been received counts for the quota and the bill. It survives a restart.
 """
 
-import hashlib
 from collections import OrderedDict
 from datetime import datetime
 from typing import Any
 
+from neocloud.core import digests
 from neocloud.objects.bodies.engine import Engine
 from neocloud.objects.bodies.reader import Reader
 from neocloud.objects.bodies.writer import Writer
@@ -33,19 +33,25 @@ _ABORTED_AT_ONCE = 100
 
 
 class Received:
-    """The SHA-256 of what uploads have received, so that finishing one reads nothing again."""
+    """The hash of what uploads have received, so that finishing one reads nothing again."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         self.underway: set[str] = set()
         """Uploads that a request is adding to."""
 
-    def get(self, upload_id: str, size: int) -> Any:
-        """Return a copy of the hash of the first `size` bytes; None where it is not known."""
-        if size == 0:
-            return hashlib.sha256()
+    def begin(self, upload_id: str, algorithm: str) -> None:
+        """Note the algorithm by which a client will name an upload."""
+        if algorithm != digests.DEFAULT:
+            self.set(upload_id, 0, digests.running(algorithm))
+
+    def get(self, upload_id: str, size: int, algorithm: str = "") -> Any:
+        """Return a copy of the hash of the first `size` bytes, by an algorithm ("": whichever is known); None
+        where it is not known."""
         known = self._known.get(upload_id)
-        return known[1].copy() if known is not None and known[0] == size else None
+        if known is not None and known[0] == size and algorithm in ("", known[1].name):
+            return known[1].copy()
+        return digests.running(algorithm or digests.DEFAULT) if size == 0 else None
 
     def set(self, upload_id: str, size: int, running: Any) -> None:
         self._known[upload_id] = (size, running)
@@ -91,8 +97,11 @@ class BlobUploadOperations(Operations):
         if len(parts) > MAX_PART_NUMBER:
             raise TooLarge(f"A blob is received in {MAX_PART_NUMBER:,} chunks at most.")
         size = sum(part.size for part in parts)
-        running = self.received.get(upload_id, size) or await self._hash(bucket, upload, parts)
-        if f"sha256:{running.hexdigest()}" != digest:
+        algorithm = digests.algorithm_of(digest)
+        running = self.received.get(upload_id, size, algorithm)
+        if running is None:
+            running = await self._hash(bucket, upload, parts, algorithm)
+        if digests.written(running) != digest:
             raise ContentHashMismatch("What was received has another digest.")
         seen = [part.content for part in parts]
 
@@ -145,9 +154,10 @@ class BlobUploadOperations(Operations):
         upload = uploads.find(reading, bucket, repository.encode(), upload_id)
         return bucket, upload, uploads.parts(reading, upload, 0, MAX_PART_NUMBER + 1)
 
-    async def _hash(self, bucket: BucketRow, upload: UploadRow, parts: list[PartRow]) -> Any:
-        """Return the hash of an upload that began before the last restart."""
-        running = hashlib.sha256()
+    async def _hash(self, bucket: BucketRow, upload: UploadRow, parts: list[PartRow], algorithm: str) -> Any:
+        """Return the hash of an upload that began before the last restart, or was hashed by another
+        algorithm."""
+        running = digests.running(algorithm)
         for part in parts:
             spans = contents.spans(self._engine.database.reading, part.content, 0, part.size)
             version = _as_version(upload, part)

@@ -81,15 +81,15 @@ class ImageOperations(Operations):
         await self._engine.database.write(work)
 
     async def put_manifest(
-        self, bucket_id: str, repository: str, new: NewManifest, body: bytes, tag: str = ""
+        self, bucket_id: str, repository: str, new: NewManifest, body: bytes, tags: Sequence[str] = ()
     ) -> Manifest:
-        """Store a manifest byte for byte, and let a tag name it. The caller has checked its digest.
-        Raises ReferenceMissing, QuotaExceeded."""
+        """Store a manifest byte for byte, and let tags name it. The caller has checked its digest.
+        Raises ReferenceMissing, ReferenceDiffers, QuotaExceeded."""
 
         def work(tx: Transaction, content: NewContent) -> Manifest:
             bucket = tx.bucket(bucket_id)
             tx.count(bucket.number, RequestClass.MODIFY)
-            return manifests.put(tx, bucket, repository, new, content, tag).manifest(repository)
+            return manifests.put(tx, bucket, repository, new, content, tags).manifest(repository)
 
         async with await self._open_body(bucket_id, len(body)) as writer:
             await writer.write(body)

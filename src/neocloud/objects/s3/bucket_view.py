@@ -48,6 +48,13 @@ def view(bucket: Bucket) -> BucketView:
     return _parsed(bucket.document)
 
 
+def is_open(bucket: Bucket) -> bool:
+    """Return whether rules for anybody count for everybody: no public access block restricts them to callers
+    of the bucket's tenant."""
+    blocked = bucket.front.public_access
+    return blocked is None or not blocked.restricts
+
+
 @lru_cache(maxsize=1000)
 def _parsed(document: bytes) -> BucketView:
     """`document` is a GatewayBucket as the control plane sent it; empty: none was sent, nobody is let in."""

@@ -4,10 +4,11 @@
 from neocloud.messages.nebius.storage.v1 import BucketSpec, VersioningPolicy
 from neocloud.objects import xml_elements
 from neocloud.objects.access import RefusalCode, Refused
+from neocloud.objects.s3.access_settings import check_ownership
 from neocloud.objects.s3.bucket_view import view
 from neocloud.objects.s3.errors import S3Error, denied, not_served
 from neocloud.objects.s3.exchange import XML, Exchange, Handler, Response, xml
-from neocloud.objects.s3.headers import check_acl
+from neocloud.objects.s3.headers import check_new_acl
 from neocloud.objects.s3.operations import BUCKET_CREATE
 from neocloud.objects.s3.writes import read_xml
 from neocloud.objects.s3.xml_out import Markup, document, element
@@ -19,7 +20,7 @@ async def create_bucket(exchange: Exchange) -> Response:
         raise denied()
     if BUCKET_CREATE not in await front.door.permissions(caller, caller.project_id):
         raise denied()
-    check_acl(request)
+    check_new_acl(request)
     check_ownership(request.header("x-amz-object-ownership"))
     has_lock = request.header("x-amz-bucket-object-lock-enabled").lower() == "true"
     body = await exchange.body.document()
@@ -72,20 +73,6 @@ async def get_location(exchange: Exchange) -> Response:
     return xml(document("LocationConstraint", exchange.front.settings.region))
 
 
-def check_ownership(given: str) -> None:
-    """Raises S3Error for another ownership than the one there is: the project owns all objects."""
-    if given not in ("", "BucketOwnerEnforced"):
-        raise not_served("An object ownership other than BucketOwnerEnforced")
-
-
-async def put_ownership_controls(exchange: Exchange) -> Response:
-    rules = (await read_xml(exchange, "OwnershipControls")).all("Rule")
-    if len(rules) != 1:
-        raise xml_elements.malformed("OwnershipControls needs one Rule.")
-    check_ownership(rules[0].require("ObjectOwnership"))
-    return Response(200)
-
-
 async def put_encryption(exchange: Exchange) -> Response:
     """Take what is true anyway: everything is encrypted with AES-256, by keys of the store."""
     rules = (await read_xml(exchange, "ServerSideEncryptionConfiguration")).all("Rule")
@@ -108,10 +95,6 @@ async def get_policy_status(exchange: Exchange) -> Response:
 
 async def get_policy(exchange: Exchange) -> Response:
     raise S3Error("NoSuchBucketPolicy", "The bucket has no AWS policy. Its own is in the storage API.")
-
-
-async def put_policy(exchange: Exchange) -> Response:
-    raise not_served("A policy of AWS. Give roles on paths by the bucket policy of the storage API; this")
 
 
 async def delete_policy(exchange: Exchange) -> Response:
@@ -142,14 +125,10 @@ _ENABLED = VersioningPolicy.Value("ENABLED")
 _SSE = element("ApplyServerSideEncryptionByDefault", element("SSEAlgorithm", "AES256"))
 FIXED: dict[str, Handler] = {
     "GetBucketEncryption": fixed("ServerSideEncryptionConfiguration", element("Rule", _SSE)),
-    "GetBucketOwnershipControls": fixed(
-        "OwnershipControls", element("Rule", element("ObjectOwnership", "BucketOwnerEnforced"))
-    ),
     "GetBucketNotification": fixed("NotificationConfiguration"),
     "GetBucketLogging": fixed("BucketLoggingStatus"),
     "GetBucketAccelerate": fixed("AccelerateConfiguration"),
     "GetBucketRequestPayment": fixed("RequestPaymentConfiguration", element("Payer", "BucketOwner")),
     "GetBucketWebsite": absent("NoSuchWebsiteConfiguration"),
     "GetBucketReplication": absent("ReplicationConfigurationNotFoundError"),
-    "GetBucketPublicAccessBlock": absent("NoSuchPublicAccessBlockConfiguration"),
 }

@@ -20,7 +20,7 @@ from neocloud.objects.access import (
 )
 from neocloud.objects.s3 import signature
 from neocloud.objects.s3.body import Body
-from neocloud.objects.s3.bucket_view import view
+from neocloud.objects.s3.bucket_view import is_open, view
 from neocloud.objects.s3.errors import S3Error, denied
 from neocloud.objects.s3.operations import (
     BUCKET_GET,
@@ -160,8 +160,10 @@ class Door:
         """Return whether a role or the policy of the bucket allows this. Raises S3Error."""
         if caller.limit is not None and not _is_within(caller.limit, bucket, permission, path):
             return False
-        for rule in view(bucket).rules:
-            concerned = not rule.group_id or rule.group_id in caller.group_ids
+        seen = view(bucket)
+        is_anybody = is_open(bucket) or (not caller.is_anonymous and caller.tenant_id == seen.tenant_id)
+        for rule in seen.rules:
+            concerned = rule.group_id in caller.group_ids if rule.group_id else is_anybody
             if concerned and rule.allows(permission, path, scope):
                 return True
         return not caller.is_anonymous and permission in await self._roles(caller, bucket.id)

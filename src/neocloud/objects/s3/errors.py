@@ -9,6 +9,7 @@ from neocloud.objects.s3.xml_out import document, element
 from neocloud.objects.types import ObjectVersion
 
 STATUS = {
+    "AccessControlListNotSupported": 400,
     "AccessDenied": 403,
     "AccessForbidden": 403,
     "AuthorizationHeaderMalformed": 400,
@@ -26,6 +27,7 @@ STATUS = {
     "InternalError": 500,
     "InvalidAccessKeyId": 403,
     "InvalidArgument": 400,
+    "InvalidBucketAclWithObjectOwnership": 400,
     "InvalidBucketName": 400,
     "InvalidBucketState": 409,
     "InvalidChunkSizeError": 400,
@@ -43,6 +45,7 @@ STATUS = {
     "InvalidURI": 400,
     "KeyTooLongError": 400,
     "MalformedPOSTRequest": 400,
+    "MalformedPolicy": 400,
     "MalformedTrailerError": 400,
     "MalformedXML": 400,
     "MaxPostPreDataLengthExceededError": 400,
@@ -65,6 +68,7 @@ STATUS = {
     "NotModified": 304,
     "ObjectLockConfigurationNotFoundError": 404,
     "OperationAborted": 409,
+    "OwnershipControlsNotFoundError": 404,
     "PreconditionFailed": 412,
     "QuotaExceeded": 403,
     "ReplicationConfigurationNotFoundError": 404,
@@ -112,6 +116,13 @@ def invalid(message: str, *, name: str = "", value: str = "") -> S3Error:
 
 def denied(message: str = "Access denied.") -> S3Error:
     return S3Error("AccessDenied", message)
+
+
+def no_acls() -> S3Error:
+    return S3Error(
+        "AccessControlListNotSupported",
+        "The bucket does not allow ACLs. Give roles on paths by the bucket policy of the storage API.",
+    )
 
 
 def not_served(what: str) -> S3Error:

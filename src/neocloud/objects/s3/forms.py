@@ -216,6 +216,7 @@ def _attributes(exchange: Exchange, given: Mapping[str, str]) -> Attributes:
     request = exchange.request
     if acl is not None:
         request = replace(request, headers={**request.headers, "x-amz-acl": acl})
+    fields.check_acl(request, exchange.served)
     attributes = fields.attributes(request)
     if "tagging" in given:
         tags = read_tags(parse(given["tagging"].encode(), "Tagging"), fields.MAX_TAGS)

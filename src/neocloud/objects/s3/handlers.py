@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 
 from neocloud.objects.s3 import (
+    access_settings,
     bucket_config,
     buckets,
     forms,
@@ -27,13 +28,18 @@ HANDLERS: Mapping[str, Handler] = {
     "GetBucketLocation": buckets.get_location,
     "GetBucketPolicyStatus": buckets.get_policy_status,
     "GetBucketPolicy": buckets.get_policy,
-    "PutBucketPolicy": buckets.put_policy,
+    "PutBucketPolicy": access_settings.put_policy,
     "DeleteBucketPolicy": buckets.delete_policy,
     "GetBucketObjectLock": object_lock.get_object_lock,
     "PutBucketObjectLock": object_lock.put_object_lock,
     "PutBucketEncryption": buckets.put_encryption,
     "DeleteBucketEncryption": buckets.delete_encryption,
-    "PutBucketOwnershipControls": buckets.put_ownership_controls,
+    "GetBucketOwnershipControls": access_settings.get_ownership_controls,
+    "PutBucketOwnershipControls": access_settings.put_ownership_controls,
+    "DeleteBucketOwnershipControls": access_settings.delete_ownership_controls,
+    "GetBucketPublicAccessBlock": access_settings.get_public_access_block,
+    "PutBucketPublicAccessBlock": access_settings.put_public_access_block,
+    "DeleteBucketPublicAccessBlock": access_settings.delete_public_access_block,
     "GetBucketAcl": object_settings.get_bucket_acl,
     "PutBucketAcl": object_settings.put_acl,
     **buckets.FIXED,

@@ -12,7 +12,7 @@ from email.utils import format_datetime, parsedate_to_datetime
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from neocloud.objects.s3.errors import S3Error, denied, invalid, not_served
+from neocloud.objects.s3.errors import S3Error, denied, invalid, no_acls, not_served
 from neocloud.objects.s3.request import S3Request
 from neocloud.objects.storage_class import SELECTABLE, StorageClass
 from neocloud.objects.types import (
@@ -49,7 +49,8 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _COPY_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CANNED = ("private", "bucket-owner-full-control", "bucket-owner-read")
-_PUBLIC = ("public-read", "public-read-write", "authenticated-read", "aws-exec-read", "log-delivery-write")
+_OPEN = ("public-read", "public-read-write", "authenticated-read")
+_PUBLIC = (*_OPEN, "aws-exec-read", "log-delivery-write")
 _READ_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
 _KEY_PARTS = ("algorithm", "key", "key-md5")
 SSE, _KMS_KEY = "x-amz-server-side-encryption", "x-amz-server-side-encryption-aws-kms-key-id"
@@ -58,7 +59,6 @@ _SSE_C = "x-amz-server-side-encryption-customer"
 
 def attributes(request: S3Request) -> Attributes:
     """Return what the client says of an object. Raises S3Error."""
-    check_acl(request)
     check_encryption(request)
     kept = {name: request.headers[name] for name in KEPT if request.header(name)}
     if "content-encoding" in kept:
@@ -152,13 +152,39 @@ def _legal_hold(text: str) -> bool:
     return text == "ON"
 
 
-def check_acl(request: S3Request) -> None:
-    """Raises S3Error for access control lists other than those that say what is true anyway."""
+def check_acl(request: S3Request, bucket: Bucket) -> None:
+    """Raises S3Error for access control lists other than those that say what is true anyway: the owner of the
+    bucket has full control."""
+    given, blocked = _canned(request), bucket.front.public_access
+    if given in _OPEN and blocked is not None and blocked.blocks_acls:
+        raise denied("The public access block of the bucket forbids public ACLs.")
+    if (given and given not in _CANNED) or not _are_own(request, bucket.project_id):
+        raise no_acls()
+
+
+def check_new_acl(request: S3Request) -> None:
+    """Raises S3Error for an ACL other than private of a bucket that is to be made."""
+    if _canned(request) not in ("", *_CANNED) or not _are_own(request, ""):
+        raise S3Error(
+            "InvalidBucketAclWithObjectOwnership",
+            "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting.",
+        )
+
+
+def _canned(request: S3Request) -> str:
+    """Raises S3Error."""
     given = request.header("x-amz-acl")
     if given not in ("", *_CANNED, *_PUBLIC):
         raise invalid("x-amz-acl is no canned ACL.", name="x-amz-acl", value=given)
-    if (given and given not in _CANNED) or any(name.startswith("x-amz-grant-") for name in request.headers):
-        raise not_served("An ACL other than private")
+    return given
+
+
+def _are_own(request: S3Request, owner: str) -> bool:
+    """Return whether the grants in headers, if there are any, give full control to the owner alone."""
+    given = {name: value for name, value in request.headers.items() if name.startswith("x-amz-grant-")}
+    full = given.pop("x-amz-grant-full-control", "")
+    whom = [each.strip().replace('"', "") for each in full.split(",") if each.strip()]
+    return not given and all(owner and each == f"id={owner}" for each in whom)
 
 
 def check_owner(expected: str, bucket: Bucket) -> None:

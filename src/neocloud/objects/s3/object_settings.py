@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from neocloud.objects.last_access import AccessMethod
 from neocloud.objects.s3 import headers as fields
 from neocloud.objects.s3 import version_headers
-from neocloud.objects.s3.bucket_view import view
-from neocloud.objects.s3.errors import S3Error, not_served
+from neocloud.objects.s3.bucket_view import is_open, view
+from neocloud.objects.s3.errors import S3Error, no_acls
 from neocloud.objects.s3.exchange import Exchange, Response, xml
 from neocloud.objects.s3.lists import owner
 from neocloud.objects.s3.operations import GET, LIST, Scope
@@ -106,13 +106,13 @@ async def get_acl(exchange: Exchange) -> Response:
     """Answer what is true: the project owns the object, and anybody may read it where a rule says so."""
     version = await _version(exchange)
     bucket = exchange.served
-    is_public = view(bucket).allows_anybody(GET, exchange.key, Scope.KEY)
+    is_public = is_open(bucket) and view(bucket).allows_anybody(GET, exchange.key, Scope.KEY)
     return xml(acl(bucket.project_id, is_public=is_public), version_headers.version_id(version))
 
 
 async def get_bucket_acl(exchange: Exchange) -> Response:
     bucket = exchange.served
-    is_public = view(bucket).allows_anybody(LIST, "", Scope.PREFIX)
+    is_public = is_open(bucket) and view(bucket).allows_anybody(LIST, "", Scope.PREFIX)
     return xml(acl(bucket.project_id, is_public=is_public))
 
 
@@ -135,7 +135,7 @@ def _grant(kind: str, who: Markup, permission: str) -> Markup:
 async def put_acl(exchange: Exchange) -> Response:
     if exchange.key:
         await _version(exchange)
-    fields.check_acl(exchange.request)
+    fields.check_acl(exchange.request, exchange.served)
     if not exchange.request.header("x-amz-acl"):
         _check_own(await read_xml(exchange, "AccessControlPolicy"), exchange.served.project_id)
     return Response(200)
@@ -150,4 +150,4 @@ def _check_own(root: Element, project_id: str) -> None:
         grantee = grant.find("Grantee")
         is_owner = grantee is not None and grantee.get("ID") == project_id
         if not is_owner or grant.get("Permission") != "FULL_CONTROL":
-            raise not_served("An ACL other than private")
+            raise no_acls()

@@ -52,6 +52,7 @@ async def put_object(exchange: Exchange) -> Response:
 
 async def checked_attributes(exchange: Exchange) -> Attributes:
     """Return what the headers say of an object. Raises S3Error where the caller may not protect it."""
+    fields.check_acl(exchange.request, exchange.served)
     attributes = fields.attributes(exchange.request)
     if attributes.retention is not None or attributes.has_legal_hold:
         await exchange.require(operations.UPDATE, exchange.key)

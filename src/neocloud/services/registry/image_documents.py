@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from neocloud.core import digests
 from neocloud.engines.images import ImageSettings
 from neocloud.services.registry.public import CannotPull, PullProblem
 
@@ -25,7 +26,6 @@ _LAYERS = (
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
     "application/vnd.docker.image.rootfs.diff.tar",
 )
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,63})?")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 Document = Mapping[str, Any]
@@ -133,8 +133,8 @@ def descriptors(document: Document, field: str) -> Sequence[Document]:
     for each in found:
         described = mapping(each) or {}
         digest, size = described.get("digest"), described.get("size")
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise unusable("its manifest names something by what is no SHA-256 digest")
+        if not digests.is_digest(digest):
+            raise unusable("its manifest names something by what is no digest of SHA-256 or SHA-512")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise unusable("its manifest gives something no size")
     return cast("list[Document]", found)

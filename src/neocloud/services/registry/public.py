@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import BinaryIO, Protocol
 
+from neocloud.core import digests
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
 from neocloud.engines.images import ImageSettings
@@ -16,7 +17,7 @@ from neocloud.messages.nebius.common.v1 import ResourceMetadata
 MAX_NAME = 255
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
-    rf"({_PART})/({_PART}(?:/{_PART})*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?:@(sha256:[0-9a-f]{{64}}))?"
+    rf"({_PART})/({_PART}(?:/{_PART})*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?:@({digests.PATTERN}))?"
 )
 
 

@@ -5,7 +5,6 @@ What it reads is hostile: documents are bounded, digests are compared, and no re
 """
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 import httpx
 
+from neocloud.core import digests
 from neocloud.services.iam.types import TemporaryKey
 from neocloud.services.registry.image_documents import IMAGES, INDEXES, read_document
 from neocloud.services.registry.public import ArtifactFile, CannotPull, ImageName, PullProblem
@@ -79,15 +79,15 @@ class RepositoryClient:
         path = f"/v2/{self.allowed.path}/manifests/{reference}"
         headers = {**self._headers, "Accept": ", ".join((*IMAGES, *INDEXES))}
         answered, content = await self._get(path, MOST_MANIFEST_BYTES, headers=headers)
-        digest = _digest_of(content)
-        if ":" in reference and digest != reference:
+        digest = reference if ":" in reference else answered.get("docker-content-digest", "")
+        if not _has(content, digest):
             raise self._unusable("its manifest is damaged")
         return digest, answered.get("content-type", ""), content
 
     async def blob(self, digest: str) -> bytes:
         path = f"/v2/{self.allowed.path}/blobs/{digest}"
         _, content = await self._get(path, MOST_CONFIG_BYTES, headers=self._headers)
-        if _digest_of(content) != digest:
+        if not _has(content, digest):
             raise self._unusable("its configuration is damaged")
         return content
 
@@ -101,7 +101,7 @@ class RepositoryClient:
 
     def _download(self, file: ArtifactFile, target: BinaryIO, is_given_up: threading.Event) -> None:
         url = f"http://{self.endpoint}/v2/{self.allowed.path}/blobs/{file.digest}"
-        found, size, has_begun = hashlib.sha256(), 0, False
+        found, size, has_begun = digests.running(digests.algorithm_of(file.digest)), 0, False
         try:
             with (
                 httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, follow_redirects=False) as http,
@@ -120,7 +120,7 @@ class RepositoryClient:
             if has_begun:
                 raise Damaged(f"was cut off ({type(error).__name__})") from error
             raise self._unanswered(error) from error
-        if size != file.size_bytes or f"sha256:{found.hexdigest()}" != file.digest:
+        if size != file.size_bytes or digests.written(found) != file.digest:
             raise Damaged("has other bytes than its digest says")
 
     def _unanswered(self, error: Exception) -> CannotPull:
@@ -167,5 +167,5 @@ class RepositoryClient:
         return CannotPull(PullProblem.UNANSWERED, f"The registry answered with status {status}.")
 
 
-def _digest_of(content: bytes) -> str:
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+def _has(content: bytes, digest: str) -> bool:
+    return digests.is_digest(digest) and digests.digest_of(content, digests.algorithm_of(digest)) == digest

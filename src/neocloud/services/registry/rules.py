@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.messages.nebius.registry.v1 import Registry
-from neocloud.services.registry.types import MAX_RULE, RULE_LABELS, rule_of
+from neocloud.services.registry.types import ALLOWED, MAX_RULE, RULE_LABELS, SPARSE_LABEL, rule_of
 
 MAX_DESCRIPTION = 1024
 
@@ -24,3 +24,8 @@ class RegistryRules(Rules[Registry]):
                     f"metadata.labels[{label}]",
                     f"is a rule of the registry: give a number from 1 to {MAX_RULE:,}, or leave it out",
                 )
+        if new.metadata.labels.get(SPARSE_LABEL, ALLOWED) != ALLOWED:
+            yield Violation(
+                f"metadata.labels[{SPARSE_LABEL}]",
+                f"is a rule of the registry: write {ALLOWED!r}, or leave it out",
+            )

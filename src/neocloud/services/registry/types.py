@@ -30,6 +30,8 @@ _NOTED = "noted-removals"
 KEEP_LAST, UNTAGGED_DAYS = "keep-last", "untagged-days"
 """The labels that are rules: which images the gateway removes by itself."""
 RULE_LABELS = (KEEP_LAST, UNTAGGED_DAYS)
+SPARSE_LABEL, ALLOWED = "sparse-manifests", "allowed"
+"""The label with which manifests may name what the registry does not have."""
 MAX_RULE = 10_000
 _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 Mode = GatewayBucket.Mode
@@ -128,6 +130,7 @@ def gateway_bucket(tx: Transaction, row: Resource) -> GatewayBucket:
     )
     found.image_rules.keep_last = rule_of(row.labels, KEEP_LAST) or 0
     found.image_rules.untagged_days = rule_of(row.labels, UNTAGGED_DAYS) or 0
+    found.image_rules.allows_sparse = row.labels.get(SPARSE_LABEL) == ALLOWED
     for each in read_removals(tx, row.id):
         found.removed_artifacts.add(id=each.artifact_id, requested_at=contract.timestamp(each.requested_at))
     return found
