@@ -51,8 +51,6 @@ def check_conversation(messages: Any, where: str, remarks: Remarks | None = None
         _message(message, f"{where}: message {number}", remarks) for number, message in enumerate(messages, 1)
     ]
     _check_order([message["role"] for message in checked], where)
-    if checked[-1]["role"] == "user":
-        remarks["conversations end with a user's message, which nothing answers"] += 1
     if not any(is_learnt(message) for message in checked):
         raise NotToLearnError(f"{where}: all answers are marked as not to be learnt")
     return checked
@@ -86,8 +84,9 @@ def _check_order(roles: list[str], where: str) -> None:
         raise BadRecordError(
             f"{where}: roles must be an optional system, then user and assistant in turn; found {found}"
         )
-    if "assistant" not in turns:
-        raise BadRecordError(f"{where}: no assistant message, so there is nothing to learn")
+    if roles[-1] != "assistant":
+        text = "the last message must have the role assistant: it is what the model learns"
+        raise BadRecordError(f"{where}: {text}")
 
 
 def _message(message: Any, where: str, remarks: Remarks) -> Message:

@@ -86,7 +86,7 @@ class ChatEncoder:
         return ids, labels
 
     def prompt(self, messages: Conversation, *, thinking: bool = False) -> str:
-        """Return the text that the next assistant message follows; with `thinking`, one that reasons first."""
+        """Return the text that the next assistant message follows; with `thinking`, it reasons first."""
         shapes = tuple(take_apart(message)[0] for message in messages)
         frame = self._template.frame(shapes, ask=True, thinking=thinking)
         return _joined(self._around(messages, frame, [False] * len(messages)))
@@ -102,15 +102,15 @@ class ChatEncoder:
         cut = [at for at, (shape, slot) in places if shape.between and slot.after_reasoning is None]
         if cut and cut[-1] == len(messages) - 1:
             raise RecipeError(
-                "the chat template cuts the reasoning (<think>) out of the last answer, so it cannot be learnt;"
-                " remove it from the data, or use another model"
+                "the chat template cuts the reasoning (<think>) out of the last answer, so it cannot be"
+                " learnt; remove it from the data, or use another model"
             )
         first = cut[-1] + 1 if cut else 0  # an answer without its reasoning is no example of how to answer
         learnt = [at >= first and is_learnt(message) for at, message in enumerate(messages)]
         return list(self._around(messages, frame, learnt))
 
     def _around(self, messages: Conversation, frame: Frame, learnt: list[bool]) -> Iterator[Piece]:
-        """Yield the messages with the template around them. The token that ends an answer is learnt with it."""
+        """Yield the messages with the template around them. A learnt answer has its end token."""
         parts = [take_apart(message) for message in messages]
         follows_learnt = False
         for at, ((_, reasoning, words), slot) in enumerate(zip(parts, frame.slots, strict=True)):

@@ -69,9 +69,9 @@ class BadRecords:
 
 
 def numbered_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a Unicode text file with their numbers; a line in another encoding is a bad record."""
+    """Yield the lines of a Unicode text file with their numbers; other lines are bad records."""
     for number, line in enumerate(text_lines(path), start=1):
-        if wrong := not_text(line, path.name):
+        if wrong := not_text(line):
             bad.add(BadRecordError(f"{path}: line {number}: {wrong}"))
         else:
             yield number, line
@@ -85,9 +85,8 @@ def json_lines(path: Path, bad: BadRecords) -> Iterator[tuple[int, Any]]:
         try:
             yield number, parse_json(line)
         except ValueError as error:
-            bad.add(
-                BadRecordError(f"{path}: line {number}: broken JSON ({str(error).replace(' line 1', '')})")
-            )
+            wrong = str(error).replace(" at line 1 ", " at ")
+            bad.add(BadRecordError(f"{path}: line {number}: broken JSON ({wrong})"))
 
 
 def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conversation]:
@@ -99,9 +98,7 @@ def read_conversations(path: Path, bad: BadRecords | None = None) -> list[Conver
         others = [name for name, value in columns.items() if name != "messages" and not is_empty(value)]
         where = f"{path}: line {number}"
         if others:
-            text = (
-                f"{where}: has {others[0]!r:.80} beside 'messages'; convert the file with dataset_convert.py"
-            )
+            text = f"{where}: has {others[0]!r:.80} beside 'messages'; convert it with dataset_convert.py"
             bad.add(BadRecordError(text))
         elif checked := bad.check(columns.get("messages"), f"{where}: 'messages'"):
             conversations.append(checked)

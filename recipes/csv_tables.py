@@ -89,7 +89,7 @@ def _records(path: Path, separator: str, skipped: int) -> Iterator[Record]:
             return
         except csv.Error as broken:
             error = BadRecordError(f"{path}: line {line}: broken CSV ({_said(broken)})")
-        wrong = next((wrong for field in fields if (wrong := not_text(field, path.name))), "")
+        wrong = next((wrong for field in fields if (wrong := not_text(field))), "")
         if wrong:
             error = BadRecordError(f"{path}: line {line}: {wrong}")
         if error or any(field.strip() for field in fields):

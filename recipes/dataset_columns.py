@@ -60,7 +60,7 @@ class Columns:
         return self.chosen[purpose]
 
     def check_unused(self, row: dict[str, Any], where: str) -> None:
-        """Raise RecipeError for a row with content that would be lost, BadRecordError where it cannot be used."""
+        """Raise RecipeError for content that would be lost, BadRecordError for what cannot be learnt."""
         for column in self.unused:
             if is_empty(row.get(column)):
                 continue
@@ -92,7 +92,7 @@ def choose_columns(available: list[str], named: dict[str, str | None], ignored: 
     for option, column in [*named.items(), *(("ignore", column) for column in ignored)]:
         if column is not None and column not in available:
             raise RecipeError(
-                f"no column {column!r} (asked for by --{option}-column); the columns are: {_listed(available)}"
+                f"no column {column!r}, which --{option}-column names; the columns are: {_listed(available)}"
             )
     free = [column for column in available if column not in ignored]
     marks = [column for column in free if column.lower() in MARK_COLUMNS and column not in named.values()]
@@ -152,4 +152,4 @@ def _guess(purpose: str, free: list[str], chosen: dict[str, str | None]) -> str 
 
 
 def _listed(columns: list[str]) -> str:
-    return ", ".join(columns)
+    return ", ".join(columns) or "none"

@@ -51,7 +51,7 @@ def check(args: argparse.Namespace) -> int:
     prefix = f"{args.input}: "
     document = {
         "conversations": found.conversations,
-        "errors": [error.removeprefix(prefix) for error in errors],
+        "errors": [error.replace(prefix, "") for error in errors],
         "error_count": max(bad.count, len(errors)),
         "notes": [] if errors else found.remarks,
     }
@@ -80,7 +80,7 @@ def convert(args: argparse.Namespace, bad: BadRecords, output: Path | None) -> R
             report.conversations += 1
             report.answers += sum(map(is_learnt, messages))
             yield messages
-        if not report.conversations:
+        if not report.conversations and (output or not bad.count):
             first = (
                 f", the first: {bad.examples[0]}" if bad.examples else "; all are marked as not to be learnt"
             )

@@ -126,20 +126,19 @@ def _sequence(row: dict[str, Any], columns: Columns, where: str, otherwise: int)
 
 def _messages(row: dict[str, Any], columns: Columns, where: str) -> Any:
     """Return the messages of a row, not yet checked; without weight where the row is marked so."""
-    if columns["messages"] is not None:
-        messages = _listed(row.get(columns["messages"]))
+    if (whole := columns["messages"]) is not None:
+        messages = _listed(row.get(whole))
     else:
         messages = _turns(row, str(columns["user"]), "user", where)
-        if columns["input"] is not None and (more := _text(row, columns["input"], where).strip()):
-            if len(messages) != 1 or not isinstance(messages[0]["content"], str):
-                raise BadRecordError(f"{where}: column {columns['input']!r} cannot follow a list of messages")
+        if (column := columns["input"]) is not None and (more := _text(row, column, where).strip()):
+            if len(messages) != 1 or not isinstance(messages[0].get("content"), str):
+                raise BadRecordError(f"{where}: column {column!r} cannot follow a list of messages")
             messages[0]["content"] = f"{messages[0]['content'].strip()}\n\n{more}".strip()
         messages = [_unlearnt(message) for message in messages]  # answers in a prompt are context
         messages += _turns(row, str(columns["assistant"]), "assistant", where)
     marks = [is_marked_to_learn(row.get(name), f"{where}: column {name!r}") for name in columns.marks]
-    return (
-        [_unlearnt(each) for each in messages] if False in marks and isinstance(messages, list) else messages
-    )
+    is_unlearnt = False in marks and isinstance(messages, list)
+    return [_unlearnt(each) for each in messages] if is_unlearnt else messages
 
 
 def _unlearnt(message: Any) -> Any:
@@ -173,7 +172,8 @@ def _turns(row: dict[str, Any], column: str, role: str, where: str) -> list[Mess
 
 
 def _system(row: dict[str, Any], columns: Columns, where: str) -> str:
-    return _text(row, columns["system"], where).strip() if columns["system"] is not None else ""
+    column = columns["system"]
+    return _text(row, column, where).strip() if column is not None else ""
 
 
 def _with_system(messages: Any, system: str, where: str) -> Any:

@@ -19,7 +19,8 @@ from recipe_errors import RecipeError
 from text_files import Broken, find_broken, not_text, parse_json, text_lines
 
 FORMATS = {
-    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl",
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv",
+    ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 
 Row = tuple[str, dict[str, Any]]
@@ -58,7 +59,9 @@ def open_table(path: Path, file_format: str | None, skip_bad: bool) -> Table:
     if bad.count and not skip_bad:
         raise RecipeError(bad.examples[0], BadRecords().advice)
     if not count:
-        found = f"all {bad.count} records are bad" if bad.count else "there is no row in the file"
+        found = "there is no row in the file"
+        if bad.count:
+            found = f"all {bad.count} records are bad, the first: {bad.examples[0]}"
         raise RecipeError(f"{path}: {found}; nothing to convert")
     return Table(path, list(columns), reader)
 
@@ -100,7 +103,7 @@ def _jsonl(path: Path, bad: BadRecords) -> Iterator[Row]:
 def _json(path: Path, bad: BadRecords) -> Iterator[Row]:
     lines = list(text_lines(path))
     for number, line in enumerate(lines, start=1):  # a JSON document with a broken line is broken as a whole
-        if wrong := not_text(line, path.name):
+        if wrong := not_text(line):
             raise RecipeError(f"{path}: line {number}: {wrong}")
     broken: list[Broken] = []
     try:

@@ -36,17 +36,17 @@ def text_lines(path: Path, newline: str = "\n") -> Iterator[str]:
             ) from error
 
 
-def not_text(text: str, name: str) -> str:
+def not_text(text: str) -> str:
     """Return what is wrong with text of a file, "" for nothing."""
     if "\0" in text:
-        return f"holds a zero byte; convert the file with `iconv -f UTF-16LE -t UTF-8 {name}` if it is UTF-16"
+        return "holds a zero byte; convert the file with `iconv -f UTF-16LE -t UTF-8` if it is UTF-16"
     try:
         text.encode()
     except UnicodeEncodeError as error:
         position = len(text[: error.start].encode("utf-8", "surrogateescape")) + 1
         return (
-            f"not UTF-8 (byte 0x{ord(text[error.start]) & 0xFF:02x} at position {position}); save it as UTF-8,"
-            f" with `iconv -f WINDOWS-1252 -t UTF-8 {name}` if it is of Windows or Latin-1"
+            f"not UTF-8 (byte 0x{ord(text[error.start]) & 0xFF:02x} at position {position}); save it as"
+            f" UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8` if it is of Windows or Latin-1"
         )
     return ""
 

@@ -21,6 +21,7 @@ JOBS = "neocloud.tuning.v1.FineTuningJobService"
 JOB_ID = "finetuningjob-e00one"
 OTHER_PROJECT = "project-e00other"
 NEW = "bank-support"
+EXCHANGE = {"prompt": "Hi", "completion": "Hello"}
 BASE_MODELS = {"bank": "", "bank-old": "inferencemodel-e00bank"}
 """The base model, and an adapter on it."""
 
@@ -145,7 +146,7 @@ Tuned = Callable[..., Ran]
 def tuned(signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path) -> Tuned:
     """Run `neo tune DATA --base bank` with more options."""
     data = tmp_path / "chats.jsonl"
-    data.write_text("{}\n")
+    data.write_text(json.dumps(EXCHANGE) + "\n")
 
     def call(*options: str, base: str = "bank") -> Ran:
         return signed_in("tune", str(data), "--base", base, "--question", "Who?", *options)
@@ -158,7 +159,7 @@ def test_an_object_of_a_bucket_is_named_and_not_uploaded(
 ) -> None:
     """A validation file that is here is uploaded."""
     data = tmp_path / "held-out.jsonl"
-    data.write_text("{}\n")
+    data.write_text(json.dumps(EXCHANGE) + "\n")
     ran = signed_in("tune", "s3://data-sets/chats.jsonl", "--base", "bank", "--validation", str(data))
     assert ran.code == 0, ran.err
     [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
@@ -280,3 +281,29 @@ def test_serving_needs_the_end_of_the_job(tuned: Tuned, cloud_with_jobs: Cloud) 
     ran = tuned("--serve", "--no-follow")
     assert ran.code == 2 and "leave out --no-follow" in ran.err
     assert not cloud_with_jobs.has_trained
+
+
+BAD_DATA = [
+    ("a.jsonl", json.dumps(EXCHANGE | {"completion": ["Rome"]}), "Line 1: column 'completion' holds a value"),
+    ("a.jsonl", json.dumps({"text": "Hi"}), "Name them `prompt` and `completion`"),
+    ("a.json", json.dumps([EXCHANGE | {"context": "Once."}]), "Row 1: column 'context' holds something"),
+    ("a.json", json.dumps([EXCHANGE | {"completion": "\ud83d"}]), "half of a surrogate pair"),
+    ("a.csv", "prompt,completion\nHi,\n", "Line 2: message 2 (assistant) has no content"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), BAD_DATA)
+def test_bad_data_are_refused_before_they_are_uploaded(
+    signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path, name: str, content: str, says: str
+) -> None:
+    """With row and column, and without options that `neo tune` has not."""
+    (tmp_path / name).write_text(content)
+    ran = signed_in("tune", str(tmp_path / name), "--base", "bank")
+    assert ran.code != 0 and says in ran.err and not cloud_with_jobs.has_trained
+    assert "--skip-bad" not in ran.err and "-column" not in ran.err and "Traceback" not in ran.err
+
+
+def test_what_is_not_used_of_the_data_is_said(signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt;completion;topic\nHi;Hello;greeting\n")
+    ran = signed_in("tune", str(tmp_path / "a.csv"), "--base", "bank")
+    assert ran.code == 0 and "a.csv: columns not used: 'topic'" in ran.err

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,7 +152,8 @@ async def test_two_files_are_checked_at_a_time(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(validation.asyncio, "create_subprocess_exec", running.start)
     large = tmp_path / "large"
     large.write_bytes(b"{}\n" * 200_000)
-    checks = [asyncio.create_task(validation.validate_file("training", large)) for _ in range(18)]
+    check = partial(validation.validate_file, "batch", large, endpoint="", max_lines=1, max_line_bytes=1)
+    checks = [asyncio.create_task(check()) for _ in range(18)]
     await until(lambda: validation._SLOTS.waiting >= 16)
     with pytest.raises(Exception) as refused:
         validation.require_validation_slot()
@@ -164,6 +166,6 @@ async def test_two_files_are_checked_at_a_time(tmp_path: Path, monkeypatch: pyte
 
 async def test_a_checker_has_limits(tmp_path: Path) -> None:
     large = tmp_path / "large"
-    large.write_bytes(b'{"text": "a"}\n' * 30_000)
+    large.write_bytes(b'{"prompt": "a", "completion": "b"}\n' * 30_000)
     result = await validation.validate_file("training", large)
-    assert result.lines == 30_000 and validation.LIMITS
+    assert result.lines == 30_000 and not result.errors

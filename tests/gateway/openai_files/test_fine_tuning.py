@@ -103,7 +103,7 @@ async def test_a_bad_line_is_named_before_a_job_is_made(alice: httpx.AsyncClient
         "invalid_training_file",
         "training_file",
     )
-    assert "Line 2: the last message must have the role assistant" in error["message"]
+    assert "Line 2: column 'messages': the last message must have the role assistant" in error["message"]
     assert jobs.jobs == {}
 
 

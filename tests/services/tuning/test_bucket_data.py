@@ -87,6 +87,31 @@ async def test_a_job_trains_on_an_object(cloud: Cloud) -> None:
     assert b"NCTK" not in kept and "NCTK" not in repr(cloud.pod(job_id).manifest)
 
 
+BAD_LINES = [
+    ({"messages": [*CHAT["messages"], CHAT["messages"][0]]}, "the last message must have the role assistant"),
+    ({"messages": [CHAT["messages"][0], CHAT["messages"][1] | {"weight": 0.5}]}, "'weight' is 0.5"),
+    ({**CHAT, "tools": [{"type": "function"}]}, "column 'tools' is not empty"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), BAD_LINES)
+@pytest.mark.parametrize("param", ["training_file", "validation_file"])
+async def test_bad_data_end_a_job_before_it_has_a_pod(
+    cloud: Cloud, line: dict[str, Any], says: str, param: str
+) -> None:
+    await cloud.put(cloud.owner, "data-sets", "bad.jsonl", DATA + json.dumps(line).encode())
+    url = "s3://data-sets/bad.jsonl"
+    urls = {"training_file": URL, param: url}
+    bucket = await cloud.until(await create_job(cloud, cloud.model_id, **urls), "FAILED")
+    uploaded = cloud.upload(DATA.decode() + json.dumps(line))
+    file = await cloud.until(await create_job(cloud, cloud.model_id, **urls | {param: uploaded}), "FAILED")
+    for job in (bucket, file):
+        assert (job.status.error.code, job.status.error.param) == (f"invalid_{param}", param)
+        assert "Line 41: " in job.status.error.message and says in job.status.error.message
+        assert "--" not in job.status.error.message and not cloud.world.pods
+        assert not (cloud.recipes(job.metadata.id).folder / f"{param}.jsonl").exists()
+
+
 async def test_who_may_tune_but_not_read_the_bucket_is_refused(cloud: Cloud) -> None:
     account = await tuner(cloud)
     code, message = await code_of(cloud.tune_as(account))

@@ -1,27 +1,29 @@
 # pyright: strict
-"""Validate the lines of batch and training files: small files in a thread, large ones in a process of their
-own.
+"""Validate batch and training files: batches here, large ones in a process of their own; data to train on
+with the reader of the jobs.
 
-`python -m neocloud.gateway.openai_files.validation batch PATH '{"endpoint": ...}'` prints the result as JSON.
+`python -m neocloud.gateway.openai_files.validation PATH '{"endpoint": ...}'` prints the result as JSON.
 The process writes nothing and reads nothing but the file.
 """
 
 import asyncio
 import json
-import os
-import resource
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from neocloud.core.contract.json_codec import Json, JsonObject
+from neocloud.core.training_data import CheckFailed, as_sentence, check_training_data, limit_this_process
 from neocloud.gateway.api.errors import OpenAiError
 from neocloud.gateway.api.fields import InvalidJson, parse_json
 
 MAX_ERRORS = 100
+Kind = Literal["batch", "training"]
+_LINE = re.compile(r"line (\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -156,128 +158,42 @@ def _check_request(line: JsonObject, number: int, endpoint: str, result: Validat
         )
 
 
-ROLES = ("system", "user", "assistant")
-MAX_LINE_BYTES = 64 << 20
-MAX_LINES = 5_000_000
-KINDS = {"messages": ("messages",), "prompt": ("prompt", "completion"), "text": ("text",)}
-
-
-def validate_training_file(path: Path) -> ValidationResult:
-    """Validate training data. Properties are the format, the number of duplicates, and lengths in
-    characters.
-
-    A line is a conversation (`messages`), a `prompt` with its `completion`, or `text`; all lines have one
-    format. Conversations must be what the reader of the recipes accepts; a test runs both on the same
-    files.
-    """
-    result = ValidationResult(properties={"kind": ""})
-    lengths: list[int] = []
-    digests: set[bytes] = set()
-    for number, line in read_json_objects(path, result, MAX_LINE_BYTES):
-        if result.lines > MAX_LINES:
-            result.add(number, "too_many_lines", f"The file has more than {MAX_LINES} lines. Split it.")
-            break
+async def validate_training_file(path: Path) -> ValidationResult:
+    """Validate training data with the reader that jobs use."""
+    with path.open("rb") as file:
         try:
-            content = _line_texts(line, result)
-        except ValueError as error:
-            result.add(number, "invalid_training_line", f"Line {number}: {error}")
-            continue
-        lengths.append(sum(map(len, content)))
-        digests.add(blake2b("\0".join(content).encode("utf-8", "surrogatepass"), digest_size=12).digest())
-    if not lengths and not result.errors:
-        result.add(1, "empty_file", "The file has no lines to train on.")
-    result.properties.update(duplicates=len(lengths) - len(digests), characters=_spread(lengths))
+            found = await check_training_data(file)
+        except CheckFailed as error:
+            raise ValidationCrashed(str(error)) from error
+    result = ValidationResult(lines=found.conversations, total_errors=found.error_count)
+    for error in found.errors:
+        line = _LINE.match(error)
+        number = int(line[1]) if line else 0
+        result.errors.append(ValidationError(number, "invalid_training_line", as_sentence(error)))
     return result
 
 
-def _line_texts(line: JsonObject, result: ValidationResult) -> list[str]:
-    """Return the texts of a line. Raises ValueError that says what is wrong."""
-    kind = next((kind for kind in KINDS if kind in line), "")
-    if not kind:
-        raise ValueError("has none of `messages`, `prompt` with `completion`, or `text`")
-    result.properties["kind"] = result.properties["kind"] or kind
-    if result.properties["kind"] != kind:
-        raise ValueError(
-            f"has `{kind}`, but earlier lines have `{result.properties['kind']}`;"
-            " all lines must have one format"
-        )
-    if kind == "messages":
-        return conversation(line["messages"])
-    found: list[str] = []
-    for name in KINDS[kind]:
-        value = line.get(name)
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"`{name}` must be a non-empty string")
-        found.append(value)
-    return found
-
-
-def conversation(messages: Json) -> list[str]:
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("`messages` must be a list with at least one message")
-    roles: list[str] = []
-    contents: list[str] = []
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message, dict):
-            raise ValueError(f"message {number} is not an object")
-        role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
-            raise ValueError(f"message {number} has role {role!r}, known roles are {', '.join(ROLES)}")
-        if not isinstance(content, str) or not content.strip():
-            raise ValueError(f"message {number} ({role}) has no content")
-        roles.append(role)
-        contents.append(content)
-    turns = roles[1:] if roles[0] == "system" else roles
-    if turns != [("user", "assistant")[number % 2] for number in range(len(turns))]:
-        found = ", ".join(roles[:20])
-        raise ValueError(
-            f"roles must be an optional system, then alternating user and assistant; found {found}"
-        )
-    if not turns or turns[-1] != "assistant":
-        raise ValueError("the last message must have the role assistant: it is what the model learns")
-    return contents
-
-
-def _spread(lengths: list[int]) -> dict[str, int]:
-    if not lengths:
-        return {}
-    ordered = sorted(lengths)
-    at = {"min": 0, "p50": len(ordered) // 2, "p95": len(ordered) * 95 // 100, "max": len(ordered) - 1}
-    return {**{name: ordered[index] for name, index in at.items()}, "sum": sum(ordered)}
-
-
-VALIDATORS: dict[str, Callable[..., ValidationResult]] = {
-    "batch": validate_batch_file,
-    "training": validate_training_file,
-}
 SMALL_BYTES = 256 << 10
 MAX_PROCESSES = 2
 MAX_WAITING = 16
 """Validations that callers wait for, besides those that run."""
 AGAIN_SECONDS = 10
-MEMORY_BYTES = 2 << 30
-CPU_SECONDS = 1800
-"""Five gigabytes of lines take about three minutes."""
-LIMITS = {
-    resource.RLIMIT_AS: MEMORY_BYTES,
-    resource.RLIMIT_CPU: CPU_SECONDS,
-    resource.RLIMIT_FSIZE: 0,
-    resource.RLIMIT_NOFILE: 32,
-    resource.RLIMIT_CORE: 0,
-}
-"""Resource limits of a validation process, which reads one file and writes to a pipe."""
 
 
 class ValidationCrashed(Exception):
     """The validation process failed, which says nothing about the file."""
 
 
-async def validate_file(kind: str, path: Path, **options: str | int) -> ValidationResult:
+async def validate_file(kind: Kind, path: Path, **options: str | int) -> ValidationResult:
     """Raises ValidationCrashed, or OSError where the file is gone."""
-    if (await asyncio.to_thread(path.stat)).st_size <= SMALL_BYTES:
-        return await asyncio.to_thread(VALIDATORS[kind], path, **options)
+    is_small = (await asyncio.to_thread(path.stat)).st_size <= SMALL_BYTES
+    if kind == "training":
+        async with _SMALL_SLOTS if is_small else _SLOTS:
+            return await validate_training_file(path)
+    if is_small:
+        return await asyncio.to_thread(validate_batch_file, path, **options)  # type: ignore[arg-type]
     async with _SLOTS:
-        return await _validate_in_process(kind, path, options)
+        return await _validate_in_process(path, options)
 
 
 def require_validation_slot() -> None:
@@ -311,10 +227,11 @@ class _Slots:
 
 
 _SLOTS = _Slots(MAX_PROCESSES)
+_SMALL_SLOTS = _Slots(MAX_PROCESSES)
 
 
-async def _validate_in_process(kind: str, path: Path, options: Mapping[str, str | int]) -> ValidationResult:
-    command = [sys.executable, "-m", __name__, kind, str(path), json.dumps(options)]
+async def _validate_in_process(path: Path, options: Mapping[str, str | int]) -> ValidationResult:
+    command = [sys.executable, "-m", __name__, str(path), json.dumps(options)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
@@ -330,13 +247,10 @@ async def _validate_in_process(kind: str, path: Path, options: Mapping[str, str 
     return ValidationResult.from_json(output)
 
 
-def main(arguments: list[str]) -> None:
-    os.nice(10)  # requests go first
-    for limited, most in LIMITS.items():
-        resource.setrlimit(limited, (most, most))
-    kind, path, options = arguments
-    sys.stdout.write(VALIDATORS[kind](Path(path), **json.loads(options)).to_json())
+def main(path: str, options: str) -> None:
+    limit_this_process()
+    sys.stdout.write(validate_batch_file(Path(path), **json.loads(options)).to_json())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

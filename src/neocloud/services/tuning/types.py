@@ -47,6 +47,8 @@ class Reason(StrEnum):
     FILE_FORBIDDEN = "file_forbidden"
     FILE_TOO_LARGE = "file_too_large"
     FILE_DAMAGED = "file_damaged"
+    INVALID_TRAINING_FILE = "invalid_training_file"
+    INVALID_VALIDATION_FILE = "invalid_validation_file"
     MODEL_GONE = "model_gone"
     CLUSTER_UNUSABLE = "cluster_unusable"
     JOB_REFUSED = "job_refused"
@@ -58,6 +60,10 @@ class Reason(StrEnum):
     OUTPUT_FULL = "output_full"
 
 
+INVALID_FILE = {
+    "training_file": Reason.INVALID_TRAINING_FILE,
+    "validation_file": Reason.INVALID_VALIDATION_FILE,
+}
 OUTPUT_REASONS = frozenset({Reason.OUTPUT_MISSING, Reason.OUTPUT_FORBIDDEN, Reason.OUTPUT_FULL})
 """The new model exists, and only its copy in a bucket is missing."""
 

@@ -1,4 +1,5 @@
-"""Upload of the user's conversations to the gateway, converted to JSONL where needed."""
+"""Upload of the user's conversations to the gateway: read and checked here first, with the reader that the
+jobs use, and converted to JSONL where needed."""
 
 import json
 import subprocess
@@ -10,18 +11,20 @@ from pathlib import Path
 
 import httpx
 
-import neocloud
+from neocloud.cli.output import say
 from neocloud.client.errors import ClientError
 from neocloud.client.gateway import Gateway
-
-_PACKAGE = Path(neocloud.__file__).parent
+from neocloud.core.training_data import as_sentence, recipes_folder
 
 
 @contextmanager
 def as_jsonl(data: Path) -> Iterator[Path]:
-    """Yield the data as a JSONL file. JSONL is used unchanged, so that line numbers in errors match."""
+    """Yield the data as a JSONL file, and tell how they are read. JSONL is used unchanged, so that line
+    numbers in errors match. Raises ClientError that names row and column of what cannot be learnt."""
     if not data.is_file():
         raise ClientError("INVALID_ARGUMENT", f"There is no file {data}", "Check the path")
+    for note in _checked(data):
+        say(f"{data.name}: {note}")
     if data.suffix.lower() == ".jsonl":
         yield data
         return
@@ -69,29 +72,43 @@ def _first_user_message(path: Path) -> str:
     return next((message["content"] for message in messages if message["role"] == "user"), "")
 
 
+def _checked(data: Path) -> list[str]:
+    """Return what is used of the data, and what is not."""
+    report = json.loads(_read(data, "--check"))
+    if report["errors"]:
+        more = f" ({report['error_count']} errors in total.)" if report["error_count"] > 1 else ""
+        raise _bad_data(data, as_sentence(report["errors"][0]) + more)
+    return report["notes"]
+
+
 def _convert(data: Path, target: Path) -> None:
-    """Convert with the recipe that the jobs use, so that both read the same."""
-    script = _recipe("dataset_convert.py")
+    _read(data, "--output", str(target))
+
+
+def _read(data: Path, *options: str) -> str:
+    """Run the recipe that the jobs use, so that both read the same. Return what it printed."""
     done = subprocess.run(
-        [sys.executable, str(script), str(data), "--output", str(target)],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, str(_script()), str(data), *options], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        reported = done.stderr.strip().splitlines() or ["no reason was given"]
-        raise ClientError(
-            "INVALID_ARGUMENT",
-            f"{data} cannot be converted to conversations: {reported[-1]}",
-            f"Convert it by hand: python3 {script} {data} --help",
-        )
+        lines = [line for line in done.stderr.splitlines() if ": hint: " not in line]
+        raise _bad_data(data, lines[-1] if lines else "no reason was given")
+    return done.stdout
 
 
-def _recipe(name: str) -> Path:
-    for folder in (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes"):
-        if (folder / name).is_file():
-            return folder / name
-    raise ClientError("INTERNAL", f"The recipe {name} is missing", "Reinstall the package")
+def _bad_data(data: Path, reason: str) -> ClientError:
+    return ClientError(
+        "INVALID_ARGUMENT",
+        f"{data} cannot be used: {reason}",
+        f"Correct it, or convert it by hand to JSONL, with options: python3 {_script()} {data} --help",
+    )
+
+
+def _script() -> Path:
+    try:
+        return recipes_folder() / "dataset_convert.py"
+    except FileNotFoundError as error:
+        raise ClientError("INTERNAL", str(error), "Reinstall the package") from error
 
 
 def _message(answer: httpx.Response) -> str:

@@ -19,6 +19,7 @@ from neocloud.services.compute.public import Preset
 from neocloud.services.tuning.rules import shape_of
 from neocloud.services.tuning.rules.memory import nodes_of
 from neocloud.services.tuning.types import (
+    INVALID_FILE,
     WORKING,
     Desired,
     Reason,
@@ -220,7 +221,9 @@ def _set_results(status: FineTuningJobStatus, scope: Scope, outcome: Success) ->
 
 def _set_error(status: FineTuningJobStatus, scope: Scope, result: ReconcileResult) -> None:
     if result.error:
-        status.error.code, status.error.message = result.error.reason, str(result.error)
+        reason = result.error.reason
+        status.error.code, status.error.message = reason, str(result.error)
+        status.error.param = next((name for name, each in INVALID_FILE.items() if each == reason), "")
     elif isinstance(scope.outcome, Failure):
         status.error.code = scope.outcome.code
         status.error.message = scope.outcome.message

@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import neocloud
 from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
+from neocloud.core.training_data import recipes_folder
 from neocloud.core.untrusted_files import UnsafePath
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
@@ -30,19 +30,15 @@ from neocloud.services.tuning.types import Reason, model_name
 LEAST_CONTEXT = 128
 SAMPLES = 16
 """How many answers of both models the report has."""
-_PACKAGE = Path(neocloud.__file__).parent
 
 
 @cache
 def code_folder() -> Path:
-    """Return the folder of the recipes: inside an installed package, or beside `src` in a checkout."""
-    for candidate in (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes"):
-        if (candidate / "tuning_job.py").is_file():
-            return candidate
-    raise Failed(
-        "RecipesMissing",
-        f"No recipes in {_PACKAGE} or beside it. Install the package again, or run from a checkout.",
-    )
+    """Return the folder of the recipes. Raises Failed."""
+    try:
+        return recipes_folder()
+    except FileNotFoundError as error:
+        raise Failed("RecipesMissing", str(error)) from error
 
 
 async def base_model(context: Context, model_id: str) -> Model:

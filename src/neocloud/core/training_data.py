@@ -1,0 +1,104 @@
+# pyright: strict
+"""Check data to train on, with the reader that jobs use, in a process of its own that reads nothing but them.
+
+`python -m neocloud.core.training_data PATH` limits itself, then becomes the reader: a script of the recipes,
+which knows nothing of the cloud.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import neocloud
+
+_PACKAGE = Path(neocloud.__file__).parent
+LIMITS = {
+    resource.RLIMIT_AS: 2 << 30,
+    resource.RLIMIT_CPU: 1800,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_NOFILE: 32,
+    resource.RLIMIT_CORE: 0,
+}
+"""Resource limits of the process, which writes to a pipe alone."""
+
+
+@dataclass(frozen=True)
+class DataReport:
+    conversations: int
+    errors: tuple[str, ...] = ()
+    """The first few, each with its line and column."""
+    error_count: int = 0
+    notes: tuple[str, ...] = ()
+    """What is used and what is not, of data without errors."""
+
+    @property
+    def reason(self) -> str:
+        """Return the errors as sentences; "" for none."""
+        more = f" ({self.error_count} errors in total.)" if self.error_count > len(self.errors) else ""
+        return " ".join(map(as_sentence, self.errors)) + more
+
+
+def as_sentence(error: str) -> str:
+    return f"{error[:1].upper()}{error[1:].rstrip('.')}."
+
+
+class CheckFailed(Exception):
+    """The process failed, which says nothing about the data: they may need more memory or time."""
+
+
+def recipes_folder() -> Path:
+    """Return the folder of the recipes: inside an installed package, or beside `src` in a checkout.
+
+    Raises FileNotFoundError.
+    """
+    for candidate in (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes"):
+        if (candidate / "tuning_job.py").is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"No recipes in {_PACKAGE} or beside it. Install the package again, or run from a checkout."
+    )
+
+
+async def check_training_data(file: BinaryIO) -> DataReport:
+    """Read JSONL from an open file. Raises CheckFailed."""
+    pipe, descriptor = asyncio.subprocess.PIPE, file.fileno()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", __name__, f"/dev/fd/{descriptor}"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        pass_fds=(descriptor,),
+    )
+    try:
+        output, errors = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise CheckFailed(f"the check ended with {process.returncode}: {errors[-500:]!r}")
+    found = json.loads(output)
+    return DataReport(
+        found["conversations"], tuple(found["errors"]), found["error_count"], tuple(found["notes"])
+    )
+
+
+def limit_this_process() -> None:
+    os.nice(10)  # requests go first
+    for limited, most in LIMITS.items():
+        resource.setrlimit(limited, (most, most))
+
+
+def main(path: str) -> None:
+    limit_this_process()
+    script = recipes_folder() / "dataset_convert.py"
+    os.execv(sys.executable, [sys.executable, str(script), path, "--format", "jsonl", "--check"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
