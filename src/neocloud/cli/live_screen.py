@@ -8,7 +8,7 @@ from rich.text import Text
 
 from neocloud.cli.output import JsonObject, print_view, say
 from neocloud.cli.table_layout import View, fit
-from neocloud.cli.terminal import echo, visible
+from neocloud.cli.terminal import echo, one_line, visible
 from neocloud.client.errors import ClientError
 
 LONGEST_INTERVAL = 3600
@@ -42,7 +42,7 @@ def repeat(
 def print_once(heading: Sequence[str], notes: Sequence[str], tables: Sequence[View]) -> None:
     """Print a screen as it is, however long."""
     for line in heading:
-        echo(line)
+        echo(one_line(line))
     for view in tables:
         echo()
         print_view(view)

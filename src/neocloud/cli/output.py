@@ -41,7 +41,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Se
 
 def fields_table(pairs: Iterable[tuple[str, object]]) -> View:
     """Return the view of one item, a name and a value per line."""
-    return View([[name, _text(value)] for name, value in pairs])
+    return View([[one_line(name), _text(value)] for name, value in pairs])
 
 
 def size_text(number: int) -> str:

@@ -11,7 +11,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, View, print_view, show, table
 from neocloud.cli.progress import stage
 from neocloud.cli.target import client_of, gateway_of
-from neocloud.cli.terminal import echo
+from neocloud.cli.terminal import echo, one_line
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -109,7 +109,7 @@ def tco(
             print_view(view)
             echo()
     for note in answer.notes:
-        echo(f"Note{f' ({note.about})' if note.about else ''}: {note.text}")
+        echo(one_line(f"Note{f' ({note.about})' if note.about else ''}: {note.text}"))
 
 
 def _print_list(context: typer.Context, method: str, output: Format) -> None:

@@ -20,6 +20,7 @@ def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[t
     A column is a header and the path of a field. By default they are the first plain spec fields in use.
     """
     items = list(items)
+    columns = [(header, path) for header, path in columns if path.split(".")[0] in descriptor.fields_by_name]
     if "metadata" not in descriptor.fields_by_name and columns:
         rows = ([text_at(item, path) for _, path in columns] for item in items)
         return table([header for header, _ in columns], rows)

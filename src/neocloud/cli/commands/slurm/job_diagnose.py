@@ -12,7 +12,7 @@ from neocloud.cli.commands.slurm.job_lookup import JOBS, JobArgument, find_job, 
 from neocloud.cli.commands.slurm.job_report import app
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.resources.lookup import CLUSTERS, ClusterArgument, ProjectOption, connect_to_project
-from neocloud.cli.terminal import echo
+from neocloud.cli.terminal import echo, one_line
 from neocloud.core import contract
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def diagnose(
     if output is not Format.TABLE:
         return
     for finding in found.findings:
-        echo(f"{finding.kind}: {finding.message}")
+        echo(one_line(f"{finding.kind}: {finding.message}"))
     for text in found.not_run:
         say(f"not_run: {text}")
     for line in _stacks(found) if stacks else ():
@@ -78,4 +78,4 @@ def _row(rank: "RankState") -> tuple[str, ...]:
 def _stacks(found: "JobDiagnosis") -> Iterator[str]:
     for rank in found.ranks:
         yield f"\nRank {rank.rank} on {rank.node}:"
-        yield from (f"  {frame}" for frame in rank.stack or ("no stack",))
+        yield from (f"  {one_line(frame)}" for frame in rank.stack or ("no stack",))

@@ -9,7 +9,7 @@ from neocloud.cli.commands.storage.session import EnvKeyOption, duration_of, s3_
 from neocloud.cli.objects.places import BucketPlace, bucket_place_of
 from neocloud.cli.output import Format, JsonObject, OutputOption, YesOption, confirm, counted, show, table
 from neocloud.cli.resources.lookup import ProjectOption
-from neocloud.cli.terminal import echo, exit_code
+from neocloud.cli.terminal import echo, exit_code, one_line
 from neocloud.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def rm(
         names = _names_to_delete(s3, place, recursive=recursive)
         if dry_run:
             for name in names:
-                echo(f"would delete {BucketPlace(place.bucket, name)}")
+                echo(one_line(f"would delete {BucketPlace(place.bucket, name)}"))
             return
         confirm(counted(len(names), "object") + f" at {place}" if recursive else str(place), yes=yes)
         _delete(s3, place.bucket, names)

@@ -11,7 +11,7 @@ from neocloud.cli.commands.storage.streams import STREAM, copy_stream
 from neocloud.cli.objects.places import Place, place_of
 from neocloud.cli.output import Format, OutputOption, counted, fields_table, say, show, size_text
 from neocloud.cli.resources.lookup import ProjectOption
-from neocloud.cli.terminal import echo, exit_code, report
+from neocloud.cli.terminal import echo, exit_code, one_line, report
 from neocloud.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -194,11 +194,11 @@ def _show_intent(found: "Plan", copier: Any, outcome: "Outcome", *, is_move: boo
         if copier.is_there(pair):
             outcome.unchanged += 1
         else:
-            echo(f"would {'move' if is_move else 'copy'} {copier.show(pair)}")
+            echo(one_line(f"would {'move' if is_move else 'copy'} {copier.show(pair)}"))
             outcome.copied += 1
             outcome.copied_bytes += pair.size
     for name in found.unwanted if delete else ():
-        echo(f"would delete {found.target.show(name)}")
+        echo(one_line(f"would delete {found.target.show(name)}"))
         outcome.deleted += 1
     copier.close()
 

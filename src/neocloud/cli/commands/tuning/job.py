@@ -20,7 +20,7 @@ from neocloud.cli.resources.lookup import (
     state_of,
 )
 from neocloud.cli.resources.noun import Overrides
-from neocloud.cli.terminal import echo
+from neocloud.cli.terminal import echo, one_line
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
@@ -80,7 +80,7 @@ def events(
         found = get_job(cloud, found.metadata.id)
         for event in unread.new():
             at = contract.to_datetime(event.created_at)
-            echo(f"{at:%Y-%m-%d %H:%M:%S} UTC  {event.level:<5}  {event.message}")
+            echo(one_line(f"{at:%Y-%m-%d %H:%M:%S} UTC  {event.level:<5}  {event.message}"))
         if not follow or state_of(found) in RESTING:
             return
         time.sleep(POLL_SECONDS)
