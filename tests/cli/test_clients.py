@@ -1,6 +1,7 @@
 """What other clients are told, and that nobody's files are overwritten (IAC-01)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ def test_terraform_gets_an_override_file():
     provider = document["provider"]["nebius"]
     assert provider["domain"] == "api.localhost:7372"
     assert provider["service_account"]["account_id"] == "serviceaccount-e00a"
+    assert provider["resolvers"] == {"*": "localhost:7372"}, "Go finds no name below localhost"
+
+
+def test_terraform_asks_a_name_server_for_a_domain_of_ones_own():
+    plan = terraform_plan(replace(TARGET, address="api.cloud.example:443"))
+    provider = json.loads(content(plan, f"./{TERRAFORM_OVERRIDE}"))["provider"]["nebius"]
+    assert provider["domain"] == "api.cloud.example:443" and "resolvers" not in provider
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -83,6 +83,8 @@ ASK_BY_THEMSELVES = {
     "nebius.compute.v1.InstanceService/BatchGet",
     "nebius.iam.v1.ProjectService/GetByName",
     "nebius.iam.v1.ProjectService/List",
+    "nebius.iam.v2.ProjectService/GetByName",
+    "nebius.iam.v2.ProjectService/List",
     "nebius.iam.v1.SessionManagementService/Revoke",
     "nebius.registry.v1.ArtifactService/Delete",
     "nebius.registry.v1.ArtifactService/Get",

@@ -115,6 +115,11 @@ def dstack_plan(target: Target) -> Plan:
     )
 
 
+def is_local(address: str) -> bool:
+    """Return whether the host is a name below localhost, which means this machine without a name server."""
+    return address.rpartition(":")[0].endswith(".localhost")
+
+
 TERRAFORM_OVERRIDE = "neocloud_override.tf.json"
 
 
@@ -126,7 +131,10 @@ def terraform_plan(target: Target) -> Plan:
         "public_key_id": subject["kid"],
         "private_key_file": "~/.nebius/neocloud.pem",
     }
-    provider = {"domain": target.address, "service_account": account}
+    # Go asks a name server for names below localhost, which no name server knows.
+    port = target.address.rpartition(":")[2]
+    resolvers = {"resolvers": {"*": f"localhost:{port}"}} if is_local(target.address) else {}
+    provider = {"domain": target.address, **resolvers, "service_account": account}
     return Plan(
         files=(
             PlannedFile(".nebius/neocloud.pem", subject["private-key"], is_secret=True),

@@ -1,15 +1,18 @@
 """Sign-in of a person at the terminal: password, browser, invitation. A password is never an argument."""
 
+import os
 import platform
 import sys
 import webbrowser
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import typer
 
+from neocloud.cli.main import Choice
 from neocloud.cli.output import say
-from neocloud.cli.target import profile_of
+from neocloud.cli.target import DEFAULT_HOME, profile_of
 from neocloud.client.connection import Client, invoke, invoker, live_endpoint, open_channel
 from neocloud.client.credentials import StaticToken
 from neocloud.client.errors import ClientError, ReleasesApart
@@ -26,12 +29,14 @@ from neocloud.client.profiles import (
 from neocloud.client.sessions import SIGN_IN, Session, sign_in, utc_now
 from neocloud.client.trust import cloud_url, find_cloud, fingerprint_of_file
 from neocloud.core import contract
+from neocloud.core.announcements import Announcement, announced
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.iam.v1 import GetProfileResponse
 
 BROWSER_SECONDS = 300.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class SignInTarget:
     ca_file: str
     http_endpoint: str = ""
     gateway: str = ""
+    announcement: str = ""
 
     def call(self, path: str, message: Any) -> Any:
         with open_channel(self.endpoint, self.ca_file) as channel:
@@ -49,18 +55,67 @@ class SignInTarget:
 
 
 def sign_in_target(context: typer.Context, endpoint: str, ca_file: str) -> SignInTarget:
-    """Return the named endpoint or the current profile's. A password is sent only over loopback or TLS."""
+    """Return the named endpoint, the cloud of the current profile, or the one on this machine.
+
+    A password is sent only over loopback or TLS."""
     target = SignInTarget(endpoint, ca_file)
     if not endpoint:
-        profile = profile_of(context)
+        profile = _known_profile(context)
+        if profile is None:
+            return near_target()
         target = SignInTarget(
             live_endpoint(profile),
             ca_file or profile.ca_file,
             profile.http_endpoint,
             profile.gateway_endpoint,
+            profile.announcement,
         )
     require_encryption(target.endpoint, target.ca_file, "Your password")
     return target
+
+
+def _known_profile(context: typer.Context) -> Profile | None:
+    """Return the profile to use; None for an account that has none, or whose NEOCLOUD_HOME is another's."""
+    choice: Choice = context.find_object(Choice) or Choice()
+    profiles = read_profiles(config_file())
+    if not choice.profile and not profiles.current and not os.environ.get("NEOCLOUD_HOME"):
+        return None
+    try:
+        return profile_of(context)
+    except ClientError as error:
+        if error.code != "PERMISSION_DENIED" or not announced():
+            raise
+        return None
+
+
+def near_target(port: int = 0) -> SignInTarget:
+    """Return the cloud that root runs on this machine, of several the one with this port of its API, or that
+    in NEOCLOUD_HOME, or in the usual folder. Raises ClientError."""
+    home = os.environ.get("NEOCLOUD_HOME", "") or str(DEFAULT_HOME)
+    found = announced()
+    wanted = [each for each in found if port in _ports(each[1])] if port else found
+    if len(wanted) > 1:
+        wanted = [each for each in wanted if each[1].home == home]
+    if len(wanted) == 1:
+        file, cloud = wanted[0]
+        return SignInTarget(cloud.grpc, "", announcement=str(file))
+    if found:
+        urls = ", ".join(f"http://{cloud.http} ({cloud.home})" for _, cloud in found)
+        raise ClientError(
+            "INVALID_ARGUMENT",
+            "It is not clear which cloud of this machine is meant",
+            f"Name one: `neo login http://HOST:PORT EMAIL`. There are: {urls}",
+        )
+    raise ClientError(
+        "NOT_FOUND",
+        "There is no profile yet, and no cloud that root runs on this machine",
+        "Start a cloud with `neo up`, or name the URL of one, which `neo status` shows its operator:"
+        " `neo login https://HOST:PORT EMAIL`",
+    )
+
+
+def _ports(cloud: Announcement) -> frozenset[int]:
+    return frozenset(int(each.rpartition(":")[2]) for each in (cloud.grpc, cloud.http))
 
 
 def require_encryption(endpoint: str, ca_file: str, what: str) -> None:
@@ -74,8 +129,13 @@ def require_encryption(endpoint: str, ca_file: str, what: str) -> None:
         )
 
 
-def remote_target(url: str, ca_file: str, fingerprint: str) -> SignInTarget:
-    """Return the cloud at this URL once its authority is trusted. Raises ClientError."""
+def url_target(url: str, ca_file: str, fingerprint: str) -> SignInTarget:
+    """Return the cloud at this URL, once its authority is trusted if it is not on this machine.
+
+    Raises ClientError."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname in LOOPBACK_NAMES:
+        return near_target(parts.port or 0)
     found = find_cloud(url, ca_file, fingerprint, lambda shown: _confirm(url, shown))
     return SignInTarget(found.endpoint, found.ca_file, found.url, found.gateway)
 
@@ -186,6 +246,7 @@ def make_profile(target: SignInTarget, session: Session, name: str, project: str
         ca_file=target.ca_file,
         http_endpoint=target.http_endpoint,
         gateway_endpoint=target.gateway,
+        announcement=target.announcement,
     )
 
 

@@ -33,6 +33,8 @@ from neocloud.client.errors import ClientError, ReleasesApart, code_name, from_r
 from neocloud.client.profiles import Profile, token_folder
 from neocloud.client.sessions import SessionToken
 from neocloud.core import contract, releases
+from neocloud.core.announcements import Announcement
+from neocloud.core.announcements import read as read_announcement
 from neocloud.core.child_process import POLL_SECONDS, Child, Deaths, deaths_in
 
 if TYPE_CHECKING:
@@ -287,7 +289,10 @@ def connect_as(
 
 
 def live_endpoint(profile: Profile) -> str:
-    """Return the endpoint; a cloud on this machine records its present one in its state folder."""
+    """Return the endpoint; a cloud on this machine records its present one in its state folder, or announces
+    it to other accounts."""
+    if profile.announcement:
+        return announced(profile).grpc
     if not profile.home:
         return profile.endpoint
     wait_for_restart(Path(profile.home))
@@ -299,6 +304,18 @@ def live_endpoint(profile: Profile) -> str:
         ) from error
     except (OSError, ValueError, KeyError):
         return profile.endpoint
+
+
+def announced(profile: Profile) -> Announcement:
+    """Return where a cloud of another account of this machine is reached now. Raises ClientError."""
+    found = read_announcement(Path(profile.announcement))
+    if found is None:
+        raise ClientError(
+            "UNAVAILABLE",
+            f"The cloud of profile {profile.name!r} does not run on this machine",
+            "Ask its operator to start it, or sign in again with `neo login`",
+        )
+    return found
 
 
 def wait_for_restart(

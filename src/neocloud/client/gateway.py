@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from neocloud.client.connection import connect, wait_for_restart
+from neocloud.client.connection import announced, connect, wait_for_restart
 from neocloud.client.credentials import StaticToken, TokenSource
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
@@ -145,6 +145,8 @@ def gateway_address(profile: Profile) -> str:
     """Return the gateway's address, which a cloud on this machine records in its state folder."""
     if profile.gateway_endpoint:
         return profile.gateway_endpoint
+    if profile.announcement:
+        return _gateway_url(announced(profile).gateway, profile.name)
     if not profile.home:
         raise ClientError(
             "INVALID_ARGUMENT",
@@ -159,11 +161,15 @@ def gateway_address(profile: Profile) -> str:
         raise ClientError(
             "UNAVAILABLE", f"The cloud in {profile.home} is not running", "Start it with `neo up`"
         ) from error
+    return _gateway_url(address, profile.name)
+
+
+def _gateway_url(address: str, profile_name: str) -> str:
     if not address:
         raise ClientError(
             "UNAVAILABLE",
-            f"The cloud in {profile.home} has no gateway: it is an emulator, which serves no models and"
-            " accepts no files",
+            f"The cloud of profile {profile_name!r} has no gateway: it is an emulator, which serves no models"
+            " and accepts no files",
             "Use a real cloud: `neo up` without --emulator, with a separate --home",
         )
     return address if "://" in address else f"http://{address}"

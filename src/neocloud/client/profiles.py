@@ -41,6 +41,8 @@ class Profile:
     """File of certificates to trust, if the endpoint uses TLS."""
     gateway_endpoint: str = ""
     """URL of the OpenAI-compatible API of a cloud on another machine, without the version."""
+    announcement: str = ""
+    """File in which a cloud of another account of this machine announces its present addresses."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,12 @@ class Profiles:
                 "Start a cloud on this machine with `neo up`, or run `neo login`",
             )
         known = ", ".join(sorted(self.items))
+        if not selected:
+            raise ClientError(
+                "NOT_FOUND",
+                "No profile is selected",
+                f"Select one with `neo config use NAME`. There are: {known}",
+            )
         raise ClientError("NOT_FOUND", f"There is no profile named {selected!r}", f"There are: {known}")
 
     def of_home(self, home: Path) -> Profile | None:
@@ -75,6 +83,10 @@ class Profiles:
         rest = {key: profile for key, profile in self.items.items() if key != name}
         current = self.current if self.current in rest else next(iter(rest), "")
         return Profiles(current, rest)
+
+    def signed_out(self, name: str) -> "Profiles":
+        """Remove a profile; if it was the current one, no other takes its place."""
+        return replace(self.without(name), current="" if self.current == name else self.current)
 
     def using(self, name: str) -> "Profiles":
         return replace(self, current=self.get(name).name)

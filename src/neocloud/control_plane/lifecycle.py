@@ -298,7 +298,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                 state_dir.note_end(settings)
                 logger.info("stopping; workloads go on")
         finally:
-            settings.server_file.unlink(missing_ok=True)
+            state_dir.withdraw(settings)
 
 
 async def _forget_history(composition: Composition, store: Store) -> None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from neocloud import __version__
 from neocloud.control_plane.server_supervisor import ended_file
 from neocloud.control_plane.settings import Settings
+from neocloud.core import announcements
+from neocloud.core.announcements import Announcement
 from neocloud.core.child_process import began
 from neocloud.core.osfiles import Locked, ensure_private, take_lock, write_file
 from neocloud.server import Addresses
@@ -83,6 +85,20 @@ def announce(
     public |= {"gateway_tls_port": gateway_tls_port, "s3": s3, "s3_tls_port": s3_tls_port}
     public |= {"login_addresses": list(login_addresses), "login_ports": list(settings.login_ports)}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))
+    _announce_to_all(Announcement(str(settings.home), grpc, http, gateway))
+
+
+def _announce_to_all(announcement: Announcement) -> None:
+    try:
+        announcements.announce(announcement)
+    except OSError as error:
+        logger.warning("Other accounts of this machine do not find the cloud by themselves: %s", error)
+
+
+def withdraw(settings: Settings) -> None:
+    """Announce no longer that a server runs."""
+    settings.server_file.unlink(missing_ok=True)
+    announcements.withdraw(settings.home)
 
 
 def note_end(settings: Settings) -> None:

@@ -158,6 +158,9 @@ CreateDefaults = Callable[[Transaction, Resource, datetime, "Settings"], None]
 It runs once for each resource: in the transaction that creates it, or when the server starts. The defaults
 carry no desired state: what a user deletes of them stays deleted."""
 
+FindDefaults = Callable[[Transaction, Resource], Sequence[Resource]]
+"""Returns the default resources in a resource that are there and unused, in the order of deletion."""
+
 
 @dataclass(frozen=True)
 class Service:
@@ -172,6 +175,8 @@ class Service:
     meters: tuple[Meter, ...] = ()
     defaults: Mapping[str, CreateDefaults] = field(default_factory=dict[str, CreateDefaults])
     """By kind, often another service's, whose new resources start with default resources of this service."""
+    made_with: Mapping[str, FindDefaults] = field(default_factory=dict[str, FindDefaults])
+    """By kind: which of these default resources are deleted with the resource that they came with."""
     capacity: tuple[CapacityUse, ...] = ()
     """What resources of the service hold of the machine."""
     report: Callable[[Dependencies], Awaitable[Mapping[str, object]]] | None = None

@@ -113,7 +113,10 @@ class ApiServer:
         """`collectors`: the certificate by which collectors on this machine know the server before they show
         it their key."""
         kinds, defaults = kinds_of(services), defaults_of(services)
-        runtime = Runtime(dependencies, authenticator, authorizer, kinds, notify, inventory, defaults)
+        made_with = {kind: find for service in services for kind, find in service.made_with.items()}
+        runtime = Runtime(
+            dependencies, authenticator, authorizer, kinds, notify, inventory, defaults, made_with
+        )
         self._pipeline = Pipeline(endpoints(services, runtime), runtime, _rates(dependencies), middleware)
         routes = [route for service in services for route in service.http_routes]
         self._json = JsonFront(self._pipeline, status, host_names, routes, metrics)

@@ -18,7 +18,14 @@ from neocloud.core import contract, wire
 from neocloud.core.contract import Rpc
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ResourceReader, Subject, TransactionReader
-from neocloud.core.service import Authenticator, Authorizer, CreateDefaults, Defaults, Dependencies
+from neocloud.core.service import (
+    Authenticator,
+    Authorizer,
+    CreateDefaults,
+    Defaults,
+    Dependencies,
+    FindDefaults,
+)
 from neocloud.core.store.protocol import Store, Transaction
 from neocloud.engines.base import Capabilities
 from neocloud.server.validation import MAX_REQUEST_BYTES, NAMED_BY_RULES
@@ -89,6 +96,8 @@ class Runtime:
     inventory: Callable[[], Capabilities | None]
     defaults: Defaults = field(default_factory=dict[str, tuple[tuple[str, CreateDefaults], ...]])
     """What creates default resources in new ones."""
+    made_with: Mapping[str, FindDefaults] = field(default_factory=dict[str, FindDefaults])
+    """By kind: what finds the default resources that are deleted with one."""
 
     @property
     def store(self) -> Store:

@@ -93,7 +93,7 @@ async def test_from_user_create_to_logout(cloud: Cloud, neo: Neo) -> None:
     assert password not in file.read_text() + config_file().read_text()
     ran = await neo("logout")
     assert (ran.code, file.exists()) == (0, False)
-    assert read_profiles(config_file()).current == "operator"
+    assert read_profiles(config_file()).current == "", "nobody is signed in by surprise"
     assert (await cloud.store.read(lambda tx: tx.list("neocloud.iam.v1.Session")))[0] == []
 
 

@@ -10,15 +10,15 @@ from typing import Annotated
 import typer
 
 from neocloud.cli import sign_in
-from neocloud.cli.commands.user import user_id
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, print_view, say, show, table, warn
 from neocloud.cli.resources.lookup import ProjectClient, id_of, project_id_of, tenant_id_of
 from neocloud.cli.resources.names import SERVICE_ACCOUNTS
+from neocloud.cli.resources.people import user_id
 from neocloud.cli.sign_in import format_account
 from neocloud.cli.target import client_of, profile_of
 from neocloud.cli.terminal import echo
-from neocloud.client.connection import connect, connect_as, invoker, open_channel
+from neocloud.client.connection import connect, connect_as, invoker, live_endpoint, open_channel
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
@@ -89,7 +89,8 @@ def login(
     """Sign in as a person, or with a service account's credentials file.
 
     The profile is written only after signing in has succeeded. For a cloud on this machine `neo up` creates
-    a profile. A session lasts as long as it is used every two weeks, up to 90 days; `neo logout` ends it.
+    a profile for the account that runs it; other accounts of the machine find the cloud that root runs. A
+    session lasts as long as it is used every two weeks, up to 90 days; `neo logout` ends it.
 
     Examples:
 
@@ -103,7 +104,7 @@ def login(
     _refuse_with_url(url, endpoint, fingerprint)
     _refuse_unclear_way(email, credentials, oidc, invitation, tenant)
     ca_file = str(Path(ca_file).absolute()) if ca_file else ""
-    remote = sign_in.remote_target(url, ca_file, fingerprint) if url else None
+    remote = sign_in.url_target(url, ca_file, fingerprint) if url else None
     session = None
     if credentials is not None:
         given = remote or sign_in.SignInTarget(endpoint, ca_file)
@@ -173,6 +174,10 @@ def _welcome(profile: Profile, account: str) -> None:
             ]
         )
     )
+    if not profile.project_id:
+        say(
+            "No project is chosen: `neo iam project list` lists yours, `neo config set-project NAME` chooses."
+        )
 
 
 def _free_name(wanted: str, endpoint: str) -> str:
@@ -221,6 +226,7 @@ def _with_credentials(
         ca_file=target.ca_file,
         http_endpoint=target.http_endpoint,
         gateway_endpoint=target.gateway,
+        announcement=target.announcement,
     )
 
 
@@ -229,7 +235,7 @@ logout_app = command_group()
 
 @logout_app.command()
 def logout(context: typer.Context) -> None:
-    """Sign out and remove the profile.
+    """Sign out and remove the profile. No other profile takes its place until one is selected.
 
     Example:
 
@@ -245,13 +251,18 @@ def logout(context: typer.Context) -> None:
     file = Path(profile.session_file)
     try:
         session = read_session(file)
-        with open_channel(profile.endpoint, profile.ca_file) as channel:
-            sign_out(invoker(channel, profile.endpoint, version=""), session)
+        endpoint = live_endpoint(profile)
+        with open_channel(endpoint, profile.ca_file) as channel:
+            sign_out(invoker(channel, endpoint, version=""), session)
     except ClientError as error:
         warn(f"The cloud could not be reached, so the session stays valid until it is revoked. {error}")
     forget_session(file)
-    write_profiles(read_profiles(config_file()).without(profile.name), config_file())
+    profiles = read_profiles(config_file()).signed_out(profile.name)
+    write_profiles(profiles, config_file())
     echo(f"Signed out. Profile {profile.name} is removed.")
+    if profiles.items and not profiles.current:
+        others = ", ".join(sorted(profiles.items))
+        say(f"No profile is selected now. `neo config use NAME` selects one of: {others}.")
 
 
 whoami_app = command_group()

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, show, table
+from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
@@ -77,5 +77,9 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the profile.")]) ->
       neo config remove old
     """
     known = read_profiles(config_file())
-    write_profiles(known.without(known.get(name).name), config_file())
+    rest = known.signed_out(known.get(name).name)
+    write_profiles(rest, config_file())
     echo(f"Profile {name} is removed.")
+    if rest.items and not rest.current:
+        others = ", ".join(sorted(rest.items))
+        say(f"No profile is selected now. `neo config use NAME` selects one of: {others}.")

@@ -1,7 +1,7 @@
 """`neo user`: people who may sign in. Generated passwords are printed once and stored nowhere."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -9,6 +9,7 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.entrance import sign_in_url
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import Format, OutputOption, YesOption, confirm, fields_table, say, show, table
+from neocloud.cli.resources.people import user_id, users
 from neocloud.cli.sign_in import ask_new_password, ask_password
 from neocloud.cli.ssh import read_public_keys
 from neocloud.cli.target import client_of, profile_of
@@ -40,11 +41,12 @@ def create(
     password_stdin: StdinOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Create a user with a password.
+    """Create a user with a password, which alone goes to stdout.
 
     Examples:
 
       neo user create alice@example.com --group admins
+      PASSWORD=$(neo user create alice@example.com)
     """
     password = ask_password("", from_stdin=True) if password_stdin else ""
     request = {"parent_id": tenant_of(context), "email": email, "name": name, "password": password}
@@ -55,7 +57,7 @@ def create(
     if output is not Format.TABLE:
         show(output, contract.to_document(created), fields_table(()))
         return
-    echo(f"Created user {email} ({created.tenant_user_account_id}).")
+    say(f"Created user {email} ({created.tenant_user_account_id}).")
     _print_password(created.generated_password)
 
 
@@ -68,7 +70,7 @@ def list_users(context: typer.Context, output: OutputOption = Format.TABLE) -> N
       neo user list
     """
     with client_of(context) as client:
-        items = [contract.to_document(item) for item in _users(client, tenant_of(context))]
+        items = [contract.to_document(item) for item in users(client, tenant_of(context))]
     rows = (
         (
             item["attributes"].get("email", ""),
@@ -122,6 +124,42 @@ def invite(
     echo(login)
 
 
+GroupArgument = Annotated[str, typer.Argument(help="Name or id of the group.")]
+
+
+@app.command()
+def add_to_group(context: typer.Context, user: UserArgument, group: GroupArgument) -> None:
+    """Add a user to a group, which gives them its rights.
+
+    Example:
+
+      neo user add-to-group alice@example.com editors
+    """
+    with client_of(context) as client:
+        tenant_id = tenant_of(context)
+        _add(client, user_id(client, tenant_id, user), [_group_id(client, tenant_id, group)])
+    echo(f"{user} is in the group {group}.")
+
+
+@app.command()
+def remove_from_group(context: typer.Context, user: UserArgument, group: GroupArgument) -> None:
+    """Remove a user from a group; its rights end within a second.
+
+    Example:
+
+      neo user remove-from-group alice@example.com editors
+    """
+    with client_of(context) as client:
+        tenant_id = tenant_of(context)
+        account_id, group_id = user_id(client, tenant_id, user), _group_id(client, tenant_id, group)
+        members = client.list_all(f"{IAM}.GroupMembershipService/ListMembers", {"parent_id": group_id})
+        found = [each.metadata.id for each in members if each.spec.member_id == account_id]
+        if not found:
+            raise ClientError("NOT_FOUND", f"{user} is not in the group {group}")
+        client.wait(client.call(f"{IAM}.GroupMembershipService/Delete", {"id": found[0]}))
+    echo(f"{user} is no longer in the group {group}.")
+
+
 @app.command()
 def set_password(context: typer.Context, user: UserArgument, password_stdin: StdinOption = False) -> None:
     """Set a new password for a user and end their sessions.
@@ -134,7 +172,7 @@ def set_password(context: typer.Context, user: UserArgument, password_stdin: Std
     with client_of(context) as client:
         request = {"id": user_id(client, tenant_of(context), user), "password": password}
         answer = client.call(f"{USERS}/SetPassword", request)
-    echo(f"The password of {user} is changed; all their sessions have ended.")
+    say(f"The password of {user} is changed; all their sessions have ended.")
     _print_password(answer.generated_password)
 
 
@@ -282,28 +320,6 @@ def tenant_of(context: typer.Context) -> str:
     raise ClientError(
         "INVALID_ARGUMENT", f"Profile {profile.name!r} has no tenant", "Sign in again with --tenant ID"
     )
-
-
-def user_id(client: Client, tenant_id: str, user: str) -> str:
-    """Return the id for an address or id. Raises ClientError if none or several have the address."""
-    if "@" not in user:
-        return user
-    found = [
-        item.tenant_user_account.metadata.id
-        for item in _users(client, tenant_id)
-        if item.attributes.email.casefold() == user.casefold()
-    ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ClientError(
-            "FAILED_PRECONDITION", f"{user} has several accounts", f"Name one: {', '.join(found)}"
-        )
-    raise ClientError("NOT_FOUND", f"There is no user {user}", "`neo user list` lists the users")
-
-
-def _users(client: Client, tenant_id: str) -> Any:
-    return client.list_all(f"{IAM}.TenantUserAccountWithAttributesService/List", {"parent_id": tenant_id})
 
 
 def _where(profile: Profile) -> str:

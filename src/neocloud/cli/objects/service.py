@@ -46,6 +46,23 @@ _CODES: Mapping[str, str] = {
     "503": "UNAVAILABLE",
 }
 
+PERMISSIONS: Mapping[str, str] = {
+    "ListBuckets": "storage.buckets.list",
+    "ListObjects": "storage.objects.list",
+    "ListObjectsV2": "storage.objects.list",
+    "ListObjectVersions": "storage.objects.list",
+    "GetObject": "storage.objects.get",
+    "HeadObject": "storage.objects.get",
+    "PutObject": "storage.objects.create",
+    "CopyObject": "storage.objects.create",
+    "CreateMultipartUpload": "storage.objects.create",
+    "UploadPart": "storage.objects.create",
+    "CompleteMultipartUpload": "storage.objects.create",
+    "DeleteObject": "storage.objects.delete",
+    "DeleteObjects": "storage.objects.delete",
+}
+"""The permission that each call of S3 needs; the answer of a refused one does not name it."""
+
 
 def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> Any:
     """Return a TemporaryKey of the signed-in account."""
@@ -133,6 +150,11 @@ def translated(error: Exception, what: object) -> ClientError:
         return ClientError(status, f"There is no object {what}")
     if code == "NoSuchBucket":
         return ClientError(status, f"There is no bucket {what}", "`neo storage ls` lists the buckets")
+    needed = PERMISSIONS.get(str(getattr(error, "operation_name", "")), "")
+    if code in ("403", "AccessDenied") and needed:
+        role = "storage.viewer" if needed.endswith((".get", ".list")) else "storage.objects.editor"
+        hint = f"Ask an admin of the tenant for a role that has it, such as {role}"
+        return ClientError(status, f'{what}: access denied; it needs the permission "{needed}"', hint)
     if code == "403":
         message = "you have no right to it"
     return ClientError(status, f"{what}: {message}")

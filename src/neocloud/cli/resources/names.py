@@ -15,6 +15,7 @@ from neocloud.cli.resources.lookup import (
     ProjectClient,
     id_of,
 )
+from neocloud.cli.resources.people import user_id
 
 SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
 BY_FIELD: Mapping[str, str] = {
@@ -102,7 +103,11 @@ def _resolved(value: object, service: str, cloud: ProjectClient) -> object:
     """Return ids for names; other values are returned unchanged, for the cloud to refuse."""
     if isinstance(value, list):
         return [_resolved(item, service, cloud) for item in value]
-    return id_of(cloud, service, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if service == SERVICE_ACCOUNTS and "@" in value:
+        return user_id(cloud.client, cloud.profile.tenant_id, value)
+    return id_of(cloud, service, value)
 
 
 def _resolve_inner(inner: object, field: FieldDescriptor, inside: Descriptor, cloud: ProjectClient) -> None:

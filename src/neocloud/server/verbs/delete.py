@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from neocloud.core import contract, operations, wire
-from neocloud.core.kind import delete_row, enqueue_dependents
+from neocloud.core.kind import delete_row, enqueue_dependents, mark_for_deletion
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.server.access import refuse_part, require
 from neocloud.server.changes import Change, commit, new_operation
@@ -44,9 +44,12 @@ class Delete:
             if row.deleted_at is not None:
                 return self._repeat(tx, request, row, now)
             self._check_version(message, row)
-            self._check_alone(tx, row)
+            parts = self._made_with(tx, row)
+            self._check_alone(tx, row, parts)
             reader = self._runtime.reader(tx, request.subject, now)
             self._kind.rules.check_delete(wire.resource_message(row), reader)
+            for part in parts:
+                mark_for_deletion(tx, self._runtime.kinds, part, now)
             return self._write(tx, request, row, now)
 
         return await commit(self._runtime, request, work)
@@ -70,8 +73,14 @@ class Delete:
                 f"{row.id} has resource_version {row.resource_version}, not {wanted}. Get it again first.",
             )
 
-    def _check_alone(self, tx: Transaction, row: Resource) -> None:
-        children = [child for child in tx.children(row.id) if child.owner_id != row.id]
+    def _made_with(self, tx: Transaction, row: Resource) -> Sequence[Resource]:
+        find = self._runtime.made_with.get(row.kind)
+        return () if find is None else find(tx, row)
+
+    def _check_alone(self, tx: Transaction, row: Resource, parts: Sequence[Resource]) -> None:
+        """Raise ApiError for a resource that holds more than its parts and what belongs to those."""
+        own = {row.id, *(part.id for part in parts)}
+        children = [child for child in tx.children(row.id) if not own & {child.id, child.owner_id}]
         if children:
             raise contract.bad_state(
                 row.id, f"{row.id} still holds {_named(children)}. Delete what it holds first."

@@ -20,6 +20,7 @@ from neocloud.services.iam.rules.accounts import (
     GroupRules,
     ProjectRules,
     ServiceAccountRules,
+    show_region,
     view_group,
     view_membership,
 )
@@ -45,6 +46,7 @@ KINDS = (
         verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
         rules=ProjectRules(),
         initial_state=iam.State.ACTIVE,
+        view=show_region,
         method_overrides={"Delete": "nebius.iam.v2.ProjectService/Delete"},
     ),
     Kind(

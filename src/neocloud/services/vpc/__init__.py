@@ -12,7 +12,7 @@ from neocloud.services.vpc.api import (
     view_route_table,
     view_subnet,
 )
-from neocloud.services.vpc.defaults import create_project_defaults
+from neocloud.services.vpc.defaults import create_project_defaults, made_with_project
 from neocloud.services.vpc.reconcile import NetworkReconciler
 
 _PROJECT = ("nebius.iam.v1.Container",)
@@ -106,6 +106,7 @@ SERVICE = Service(
         NetworkReconciler(dependencies.engine, dependencies.settings.platform_services),
     ),
     defaults={"nebius.iam.v1.Container": create_project_defaults},
+    made_with={"nebius.iam.v1.Container": made_with_project},
 )
 
 __all__ = ["KINDS", "SERVICE"]

@@ -2,6 +2,7 @@
 begins with "default-subnet" and create instances in it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -47,6 +48,15 @@ def create_project_defaults(tx: Transaction, project: Resource, now: datetime, s
     create_network(tx, project.id, NETWORK_NAME, now)
 
 
+def made_with_project(tx: Transaction, project: Resource) -> Sequence[Resource]:
+    """Return the default network of a project with its subnet and public pool. Whatever has an address there
+    is in the project, too, and keeps it."""
+    network = tx.find(vpc.NETWORK, project.id, NETWORK_NAME)
+    pool = tx.find(vpc.POOL, project.id, PUBLIC_POOL_NAME)
+    subnet = tx.find(vpc.SUBNET, project.id, _subnet_name(network.id)) if network is not None else None
+    return [row for row in (subnet, network, pool) if row is not None]
+
+
 def create_network(
     tx: Transaction, project_id: str, name: str, now: datetime, labels: dict[str, str] | None = None
 ) -> Resource:
@@ -73,8 +83,11 @@ def _subnet(network: Network, reader: TransactionReader) -> Resource:
     rules = SubnetRules()
     rules.defaults(subnet)
     rules.complete(subnet, None, reader)
-    name = f"default-subnet-{network.metadata.id.partition('-')[2]}"
-    return row_of(subnet, network.metadata.parent_id, name, reader.now)
+    return row_of(subnet, network.metadata.parent_id, _subnet_name(network.metadata.id), reader.now)
+
+
+def _subnet_name(network_id: str) -> str:
+    return f"default-subnet-{network_id.partition('-')[2]}"
 
 
 def _public_pool(project_id: str, public_range: str, now: datetime) -> Resource:

@@ -1,12 +1,12 @@
 """Tenants and projects. Version 1 of the API has one message for both, version 2 has two.
 
-Projects of version 2 are served by the verbs of version 1, translated. Tenants are neither created nor
+Projects of version 2 are changed by the verbs of version 1, translated. Tenants are neither created nor
 deleted through the API.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,8 +19,11 @@ from neocloud.messages.nebius.iam import v1
 from neocloud.messages.nebius.iam.v1 import Container
 from neocloud.messages.nebius.iam.v1 import State as ContainerState
 from neocloud.messages.nebius.iam.v2 import (
+    GetProjectByNameRequest,
+    GetProjectRequest,
     GetTenantByNameRequest,
     GetTenantRequest,
+    ListProjectsRequest,
     ListProjectsResponse,
     ListTenantsRequest,
     ListTenantsResponse,
@@ -32,6 +35,7 @@ from neocloud.messages.nebius.iam.v2 import (
 )
 from neocloud.services.iam.access.authorization import known_projects, refused, subject_grants
 from neocloud.services.iam.api.keys import by_id
+from neocloud.services.iam.rules.accounts import show_region
 from neocloud.services.iam.rules.grants import is_in_scope
 from neocloud.services.iam.types import CONTAINER, is_tenant
 
@@ -60,8 +64,21 @@ def tenant_message(row: Resource) -> Tenant:
     return tenant
 
 
-async def list_projects(call: Call, request: v1.ListProjectsRequest) -> v1.ListProjectsResponse:
-    """List the projects of the caller's tenant in which the caller has a role.
+async def list_projects_v1(call: Call, request: v1.ListProjectsRequest) -> v1.ListProjectsResponse:
+    rows, token = await _page_of_projects(call, request)
+    return v1.ListProjectsResponse(items=[_as_v1(row) for row in rows], next_page_token=token)
+
+
+async def list_projects(call: Call, request: ListProjectsRequest) -> ListProjectsResponse:
+    rows, token = await _page_of_projects(call, request)
+    items = [project_message(wire.message(row, Container)) for row in rows]
+    return ListProjectsResponse(items=items, next_page_token=token)
+
+
+async def _page_of_projects(
+    call: Call, request: v1.ListProjectsRequest | ListProjectsRequest
+) -> tuple[Sequence[Resource], str]:
+    """Return the projects of the caller's tenant in which the caller has a role.
 
     Whoever may list the projects of the tenant gets all of them."""
     if request.filter:
@@ -70,7 +87,7 @@ async def list_projects(call: Call, request: v1.ListProjectsRequest) -> v1.ListP
         raise contract.bad_field("parent_id", "is required: the id of the tenant whose projects to list")
     subject = _subject(call)
 
-    def find(tx: Transaction) -> v1.ListProjectsResponse:
+    def find(tx: Transaction) -> tuple[Sequence[Resource], str]:
         denial = refused(tx, subject, LIST_PROJECTS, request.parent_id)
         is_own = request.parent_id == subject.tenant_id and is_in_scope(subject.scopes, LIST_PROJECTS)
         if denial is not None and not is_own:
@@ -78,29 +95,47 @@ async def list_projects(call: Call, request: v1.ListProjectsRequest) -> v1.ListP
         seen = None if denial is None else known_projects(tx, subject_grants(tx, subject.id))
         projects = tx.list(CONTAINER, parent_id=request.parent_id)[0]
         rows = [row for row in projects if seen is None or row.id in seen]
-        scope = f"{CONTAINER}:{request.parent_id}"
-        page, token = contract.page(rows, request, scope=scope, key=_age)
-        items = [wire.message(row, Container) for row in page]
-        return v1.ListProjectsResponse(items=items, next_page_token=token)
+        return contract.page(rows, request, scope=f"{CONTAINER}:{request.parent_id}", key=_age)
 
     return await call.dependencies.store.read(find)
 
 
-async def get_project_by_name(call: Call, request: v1.GetProjectByNameRequest) -> Container:
+async def get_project_by_name_v1(call: Call, request: v1.GetProjectByNameRequest) -> Container:
+    return _as_v1(await _named_project(call, request.parent_id, request.name))
+
+
+async def get_project_by_name(call: Call, request: GetProjectByNameRequest) -> Project:
+    row = await _named_project(call, request.parent_id, request.name)
+    return project_message(wire.message(row, Container))
+
+
+async def _named_project(call: Call, tenant_id: str, name: str) -> Resource:
     """A project in which the caller has no role is answered like a name that no project has."""
     subject = _subject(call)
 
-    def find(tx: Transaction) -> Container:
-        row = tx.find(CONTAINER, request.parent_id, request.name)
-        target_id = request.parent_id if row is None else row.id
-        denial = refused(tx, subject, GET_PROJECTS, target_id)
+    def find(tx: Transaction) -> Resource:
+        row = tx.find(CONTAINER, tenant_id, name)
+        denial = refused(tx, subject, GET_PROJECTS, tenant_id if row is None else row.id)
         if denial is not None and not is_in_scope(subject.scopes, GET_PROJECTS):
             raise denial
         if row is None or denial is not None:
-            raise contract.not_found("project", request.name)
-        return wire.message(row, Container)
+            raise contract.not_found("project", name)
+        return row
 
     return await call.dependencies.store.read(find)
+
+
+async def get_project(call: Call, request: GetProjectRequest) -> Project:
+    row = await call.dependencies.store.read(lambda tx: tx.get(request.id))
+    if row is None or row.kind != CONTAINER:
+        raise contract.not_found("project", request.id)
+    return project_message(wire.message(row, Container))
+
+
+def _as_v1(row: Resource) -> Container:
+    container = wire.message(row, Container)
+    show_region(container)
+    return container
 
 
 def _age(project: Resource) -> str:
@@ -175,24 +210,22 @@ async def _own(call: Call) -> Tenant | None:
     return tenant_message(row) if row is not None and is_tenant(row) else None
 
 
-def _as_v1(message_class: type[M]) -> Callable[[Message], M]:
+def _v1_request(message_class: type[M]) -> Callable[[Message], M]:
     """Translate a request to version 1, which has the same fields under the same numbers."""
     return lambda request: message_class.FromString(request.SerializeToString())
 
 
-def _project_list(answer: v1.ListProjectsResponse) -> ListProjectsResponse:
-    items = [project_message(item) for item in answer.items]
-    return ListProjectsResponse(items=items, next_page_token=answer.next_page_token)
-
-
-def _alias(verb: str, request: type[Message], answer: Callable[[Any], Message] | None = None) -> MethodAlias:
-    return MethodAlias(f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _as_v1(request), answer)
+def _alias(verb: str, request: type[Message]) -> MethodAlias:
+    return MethodAlias(f"{PROJECTS}/{verb}", f"{PROJECTS_V1}/{verb}", _v1_request(request))
 
 
 METHODS = (
     # Each checks the rights on the projects themselves.
-    Method(f"{PROJECTS_V1}/List", list_projects, permission=""),
-    Method(f"{PROJECTS_V1}/GetByName", get_project_by_name, permission=""),
+    Method(f"{PROJECTS_V1}/List", list_projects_v1, permission=""),
+    Method(f"{PROJECTS_V1}/GetByName", get_project_by_name_v1, permission=""),
+    Method(f"{PROJECTS}/List", list_projects, permission=""),
+    Method(f"{PROJECTS}/GetByName", get_project_by_name, permission=""),
+    Method(f"{PROJECTS}/Get", get_project, GET_PROJECTS, target=by_id),
     Method(f"{TENANTS}/Get", get, "iam.tenants.get", target=by_id),
     # Every signed-in subject, about its own.
     Method(f"{TENANTS}/GetByName", get_by_name, permission=""),
@@ -206,13 +239,7 @@ METHODS = (
     ),
 )
 
-ALIASES = (
-    _alias("Create", v1.CreateProjectRequest),
-    _alias("Get", v1.GetProjectRequest, project_message),
-    _alias("GetByName", v1.GetProjectByNameRequest, project_message),
-    _alias("List", v1.ListProjectsRequest, _project_list),
-    _alias("Update", v1.UpdateProjectRequest),
-)
+ALIASES = (_alias("Create", v1.CreateProjectRequest), _alias("Update", v1.UpdateProjectRequest))
 
 
 async def get_v1(call: Call, request: v1.GetTenantRequest) -> Container:

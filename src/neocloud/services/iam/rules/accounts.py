@@ -56,9 +56,7 @@ class ProjectRules(Rules[Container]):
         return {"iam.project.count": 1} if resource.metadata.parent_id else {}
 
     def defaults(self, resource: Container) -> None:
-        if not resource.spec.region:
-            resource.spec.region = DEFAULT_REGION
-        resource.status.CopyFrom(active_container(resource.spec.region))
+        resource.status.CopyFrom(active_container(resource.spec.region or DEFAULT_REGION))
 
     def violations(
         self, new: Container, old: Container | None, reader: ResourceReader
@@ -74,15 +72,20 @@ class ProjectRules(Rules[Container]):
                 yield Violation("metadata.name", "a project needs a name")
         elif not new.metadata.id.startswith(f"{PROJECT_ID_PREFIX}-"):
             yield Violation("metadata.id", "is the id of a tenant; this method changes projects only")
-        elif old.spec.region != new.spec.region:
+        elif old.status.region != (new.spec.region or DEFAULT_REGION):
             yield Violation(
                 "spec.region",
-                f'cannot be changed: the region is "{old.spec.region}"; create another project',
+                f'cannot be changed: the region is "{old.status.region}"; create another project',
             )
 
     def check_delete(self, resource: Container, reader: ResourceReader) -> None:
         if not resource.metadata.parent_id:
             raise contract.bad_state(resource.metadata.id, "A tenant cannot be deleted through the API.")
+
+
+def show_region(resource: Container, *_: object) -> None:
+    """Set the region that a client left out: version 1 marks it as a default, version 2 does not."""
+    resource.spec.region = resource.spec.region or resource.status.region
 
 
 class ServiceAccountRules(Rules[ServiceAccount]):
