@@ -101,5 +101,6 @@ def test_an_operator_adds_her_by_her_address(cloud: Emulator, password: str) -> 
     operator(cloud, "user", "add-to-group", ANN, "readers")
     operator(cloud, "user", "remove-from-group", ANN, "readers")
     operator(cloud, "iam", "group-membership", "create", "--group", "readers", "--member-id", ANN.upper())
-    listed = operator(cloud, "iam", "group-membership", "list-members", "--parent-id", "readers", "-o", "json")
+    members = ("iam", "group-membership", "list-members", "--parent-id", "readers")
+    listed = operator(cloud, *members, "-o", "json")
     assert len(json.loads(listed.stdout)) == 1
