@@ -38,9 +38,13 @@ from neocloud.testing.gateway import GatewayProcess, gateway_process, route  # n
 from tests.e2e.tiny_model import tiny_model  # noqa: E402
 
 CALLERS = 8
-CHAT_TOKENS = 16
+CHAT_TOKENS = 8
 PAUSE_SECONDS = 0.05
 """Between two chats of the victim."""
+LEAST = 10
+"""Chats of the victim in each part, however long they take."""
+ATTACK_PAUSE_SECONDS = 0.5
+"""Of each attacking caller, so that the attack does not take the machine's processors by itself."""
 AIM = 2.0
 CHAT = "/v1/chat/completions"
 NUMBERS = itertools.count()
@@ -83,7 +87,7 @@ async def victim(client: httpx.AsyncClient, seconds: float) -> list[float]:
     """Return the seconds of each chat; those that fail count as infinite."""
     found: list[float] = []
     end = time.monotonic() + seconds
-    while time.monotonic() < end or len(found) < 20:
+    while time.monotonic() < end or len(found) < LEAST:
         began = time.monotonic()
         answer = await client.post(CHAT, json=chat(max_tokens=CHAT_TOKENS, ignore_eos=True, temperature=0))
         found.append(time.monotonic() - began if answer.status_code == 200 else float("inf"))
@@ -98,7 +102,7 @@ async def attack(client: httpx.AsyncClient, make_body: Callable[[], Body], statu
             statuses[str(answer.status_code)] += 1
         except httpx.TransportError:
             statuses["lost"] += 1
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(ATTACK_PAUSE_SECONDS)
 
 
 async def beside(

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+NUMBER = 4_000_000_000
+"""Stands for a number of tokens in an event that is made once."""
 TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -148,8 +150,11 @@ class Answer:
         event = _event(middle)
         last = {**middle, "choices": [{**middle["choices"][0], "finish_reason": "stop"}]}
         if options.get("include_usage") and options.get("continuous_usage_stats"):
+            counted = _event({**middle, "usage": self.usage(NUMBER)})
+            total = b"%d" % (self.prompt_tokens + NUMBER)
             for number in range(1, self.tokens):
-                yield _event({**middle, "usage": self.usage(number)})
+                one = counted.replace(b"%d" % NUMBER, b"%d" % number)
+                yield one.replace(total, b"%d" % (self.prompt_tokens + number))
             yield _event({**last, "usage": self.usage()})
         else:
             for _ in range(self.tokens - 1):

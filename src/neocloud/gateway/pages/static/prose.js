@@ -3,7 +3,7 @@ import { button, make, say } from "./dom.js";
 
 const FENCE = /^```(.*)$/;
 const INLINE = /(`[^`\n]+`|\*\*[^*\n]+\*\*|\[[^\]\n]+\]\(https?:\/\/[^\s()<>]+\)|https?:\/\/[^\s()<>"`*\]]+)/;
-const NAMED = /^\[([^\]]+)\]\((\S+)\)$/;
+const NAMED = /^\[([^\]]+)\]\((https?:\/\/\S+)\)$/;
 const RULE = /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/;
 const COPIED_MS = 1500;
 
@@ -90,7 +90,7 @@ const inline = (text) =>
 
 // With the host behind other words, since a model may be made to hide where a link leads.
 function link(url, words) {
-  if (!URL.canParse(url)) return [words];
+  if (!/^https?:\/\//.test(url) || !URL.canParse(url)) return [words];
   const shown = make("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow", textContent: words });
   return words === url ? [shown] : [shown, ` (${new URL(url).host})`];
 }
