@@ -77,6 +77,8 @@ OTHERS = {
         "accounting.py": "what a job got and used",
         "metrics.py": "what /metrics tells of clusters",
         "batch_jobs.py": "how jobs are submitted and read",
+        "job_output.py": "reads what a job printed, as its user",
+        "refused_jobs.py": "what to do about a job that Slurm refused",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
         "slurm_records.py": "nodes and jobs as slurmrestd answers them",
         "worker_agents.py": "the node agents of workers, for the fleet service",

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from neocloud.cli.commands.slurm.changes import report_ready
 from neocloud.cli.commands.slurm.login import login_host
+from neocloud.cli.output import Format
 from neocloud.client.profiles import Profile
 from neocloud.core import contract
 from tests.cli.conftest import Neo
@@ -529,3 +531,20 @@ class TestLogin:
         ran = signed_in("slurm", "cluster", "ssh", "bank")
         assert ran.code == 1
         assert "has no login node yet: it is CREATING" in ran.err
+
+
+@pytest.mark.parametrize(("workers", "keys"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_only_what_works_is_offered_of_a_new_cluster(
+    capsys: pytest.CaptureFixture[str], workers: int, keys: int
+) -> None:
+    """FI-29: no way to sign in where there is none, and no job where none can run."""
+    made = contract.message("neocloud.slurm.v1.Cluster")()
+    made.metadata.name = "bank"
+    made.spec.node_sets.add(name="worker", count=workers)
+    made.spec.login.ssh_public_keys.extend([PUBLIC_KEY] * keys)
+    report_ready(made, Format.TABLE, "Cluster bank is READY.")
+    said = capsys.readouterr().out
+    assert ("neo slurm cluster ssh bank" in said) == bool(keys)
+    assert ("neo slurm user add bank NAME --ssh-key FILE" in said) == (not keys)
+    assert ("neo slurm job submit bank SCRIPT" in said) == bool(workers)
+    assert ("neo slurm cluster scale bank --workers 1" in said) == (not workers)

@@ -95,6 +95,7 @@ OWN = {
     "services/registry/image_pulls.py": {"json.loads"},
     "services/registry/types.py": {"json.loads"},
     "services/storage/types.py": {"json.loads"},
+    "services/inference/reconcile/slurm_submissions.py": {"json.loads"},
     "services/tuning/types.py": {"json.loads"},
 }
 """What the cloud or its operator wrote."""

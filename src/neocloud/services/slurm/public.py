@@ -11,6 +11,8 @@ FLEET_PREFIX = "neocloud: "
 """Reasons of drains that the fleet controller owns start with it."""
 RESERVATION_PREFIX = "neocloud-"
 """Names of reservations for maintenance windows start with it."""
+SPARE_REASON = FLEET_PREFIX + "spare"
+"""Of verified workers that wait for one to fail."""
 LOST_PREFIX = FLEET_PREFIX + "lost: "
 """Of workers whose pod was lost: kept from jobs by their cluster until the fleet controller has decided."""
 

@@ -15,9 +15,8 @@ from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
 from neocloud.services.fleet.public import VerdictSource
 from neocloud.services.fleet.types import LIMITS, plain
-from neocloud.services.slurm.public import FLEET_PREFIX, LOST_PREFIX, Worker, WorkerNodes
+from neocloud.services.slurm.public import FLEET_PREFIX, LOST_PREFIX, SPARE_REASON, Worker, WorkerNodes
 
-SPARE_REASON = FLEET_PREFIX + "spare"
 UNVERIFIED_REASON = FLEET_PREFIX + "not verified yet"
 SCHEDULABLE = frozenset({Phase.IN_SERVICE, Phase.SUSPECT})
 

@@ -1,9 +1,11 @@
 """The status of a cluster, computed once at the end of a run from what the run saw."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
 from neocloud.messages.neocloud.slurm.v1 import ClusterStatus, Condition
+from neocloud.services.slurm.public import FLEET_PREFIX, SPARE_REASON
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.login_port import closed_message
 from neocloud.services.slurm.reconcile.scope import Scope
@@ -90,8 +92,14 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
         closed.append(Condition(type=ConditionType.STORAGE_KEYS, status="False", message=text))
     closed += _elastic_conditions(scope)
     expected = scope.workers.keys() - scope.powering_up
-    available = [name for name in expected if name in scope.nodes and scope.nodes[name].is_available]
+    kept = {name: scope.nodes[name].reason for name in sorted(expected) if _is_kept_from_jobs(scope, name)}
+    available = [
+        name
+        for name in expected
+        if name in scope.nodes and scope.nodes[name].is_available and name not in kept
+    ]
     absent = f", {len(scope.absent)} are powered down" if scope.absent else ""
+    absent += "".join(f"; {name}: {reason.removeprefix(FLEET_PREFIX)}" for name, reason in kept.items())
     return [
         Condition(
             type=ConditionType.READY,
@@ -101,11 +109,24 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
         ),
         Condition(
             type=ConditionType.NODES_AVAILABLE,
-            status=str(len(available) == len(expected)),
+            status=str(len(available) + _asked_spares(scope, kept.values()) == len(expected)),
             message=f"{len(available)} of {len(expected)} workers can run jobs{absent}",
         ),
         *closed,
     ]
+
+
+def _asked_spares(scope: Scope, reasons: Iterable[str]) -> int:
+    """Return how many workers wait as spares, of those that the spec asks for."""
+    asked = sum(each.spare_count for each in scope.cluster.spec.node_sets)
+    return min(asked, sum(reason == SPARE_REASON for reason in reasons))
+
+
+def _is_kept_from_jobs(scope: Scope, name: str) -> bool:
+    """Whether the fleet controller keeps jobs away, as from a new worker until it is verified. What an
+    administrator has drained is there for them to resume, and counts as available."""
+    node = scope.nodes.get(name)
+    return node is not None and "DRAIN" in node.states and node.reason.startswith(FLEET_PREFIX)
 
 
 def _elastic_conditions(scope: Scope) -> list[Condition]:
