@@ -4,6 +4,7 @@ says; images that skopeo pushed to a registry. CMP-01, VPC-01."""
 import asyncio
 import base64
 import json
+import shlex
 import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -13,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from nebius.api.nebius.ai.v1 import (
+    DeleteJobRequest,
     EndpointServiceClient,
     EndpointSpec,
+    JobServiceClient,
     JobSpec,
     StartEndpointRequest,
     StopEndpointRequest,
@@ -123,6 +126,35 @@ async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
         assert (await cloud.engine.observe(job_id)).pods == ()
 
 
+ATTACK = """
+busybox cat /proc/self/uid_map
+busybox grep CapBnd /proc/self/status
+busybox unshare -U -r busybox true && echo escaped
+busybox mknod /tmp/disk b 8 0 && echo device
+busybox chroot / /bin/busybox true && echo root
+echo end
+sleep 30
+"""
+
+
+async def test_root_of_an_image_is_nobody_here_and_makes_no_namespace(cloud: AiCloud) -> None:
+    job_id = await create_job(cloud, "attack", container_command="sh -c", args=shlex.quote(ATTACK), **SMALL)
+    said = await attacked(cloud, job_id)
+    inside, first, size = said[0].split()
+    assert inside == "0" and int(first) > 0 and int(size) <= 1 << 16, "not the machine's users"
+
+
+async def attacked(cloud: AiCloud, job_id: str) -> list[str]:
+    """Return what ATTACK says in a job, once nothing of it has worked."""
+    await cloud.until(job_id, "RUNNING")
+    said = await until(lambda: log_of(cloud, job_id), holds=lambda lines: "end" in lines, seconds=60)
+    rights = int(said[1].split()[1], 16)
+    for name, bit in (("SYS_CHROOT", 18), ("MKNOD", 27), ("NET_RAW", 13), ("SYS_ADMIN", 21)):
+        assert not rights >> bit & 1, name
+    assert not {"escaped", "device", "root"} & set(said), said
+    return said
+
+
 async def push(cloud: RegistryCloud, tag: str, folder: Path, **image: Any) -> str:
     """Push an image to the registry of the cloud as people do; return its name."""
     layout = write_layout(folder / tag, [busybox_layer()], **image)
@@ -152,6 +184,11 @@ async def test_images_of_a_registry_run_and_are_removed(cloud: RegistryCloud, tm
     lines = lambda: log_of(cloud, said)  # noqa: E731
     assert await until(lines, holds=lambda lines: len(lines) == 2, seconds=20) == ["hello", "0"]
     await cloud.until(said, "COMPLETED")
+    attack = await create_job(
+        cloud, "attack", image=serve, container_command="sh -c", args=shlex.quote(ATTACK), **SMALL
+    )
+    await attacked(cloud, attack)
+    await JobServiceClient(cloud.sdk).delete(DeleteJobRequest(id=attack))
     refused = await create_job(cloud, "other", image=other, **SMALL)
     details = (await cloud.until(refused, "ERROR")).status.state_details
     assert details.code == "ImageUnusable" and "linux/s390x" in details.message

@@ -1,4 +1,5 @@
-"""A worker that breaks is detected, drained, replaced by a spare and verified, with real Slurm (SLURM-18)."""
+"""A worker that breaks is detected, drained, replaced by a spare within 90 seconds and verified, with real
+Slurm (SLURM-18, HEALTH-06)."""
 
 import json
 import os
@@ -14,6 +15,8 @@ from neocloud.testing.waiting import wait_until
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
 
+REPLACED_SECONDS = 90.0
+"""From the first sign of a fault to the spare in service, although the control plane is killed meanwhile."""
 NODES = "neocloud.fleet.v1.NodeService"
 OPTIONS = ("--workers", "3", "--preset", "1vcpu-1gb", "--auto-repair", "--spares", "1")
 
@@ -78,6 +81,10 @@ def test_a_broken_workers_job_runs_again_on_the_spare(fleet: Cluster) -> None:
     assert wait_until_settled(fleet) == broken
     incident = nodes(fleet)[broken].last_incident
     assert incident.spare == spare and incident.HasField("ready_at") and incident.HasField("repaired_at")
+    replaced = (incident.ready_at.ToNanoseconds() - incident.detected_at.ToNanoseconds()) / 1e9
+    assert 0 < replaced <= REPLACED_SECONDS, f"the spare was in service after {replaced:.0f} s"
+    listed = " ".join(fleet.cloud.neo("ps").stdout.split())
+    assert f"READY (3 of 3 workers; {broken} repaired" in listed, listed
     drains = [each for each in events(fleet, broken)[before[broken] :] if each == "DrainRequested"]
     assert len(drains) == 1, "it was drained once, whatever the control plane had done when it was killed"
     assert "DrainRequested" not in events(fleet, other)[before[other] :], "nobody touched the healthy worker"

@@ -79,7 +79,7 @@ def test_root_is_nobody_on_this_machine(cluster: Cluster) -> None:
     process = int(cluster.cloud.podman("inspect", "--format={{.State.Pid}}", cluster.container("worker-0")))
     assert os.stat(f"/proc/{process}").st_uid == first
     details = cluster.cloud.neo_json("status")["engine"]["details"]
-    assert details["user namespaces"] == "for pods of Slurm clusters"
+    assert details["user namespaces"] == "for Slurm clusters and AI workloads"
 
 
 def test_what_the_control_plane_runs_stays_in_the_shared_root(cluster: Cluster) -> None:

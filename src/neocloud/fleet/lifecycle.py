@@ -73,8 +73,7 @@ class NodeState:
     since: float = -math.inf
     boot: str = ""
     booted_at: float = -math.inf
-    ended: str = ""
-    """How the boot before ended; "" where that is not known."""
+    ended: str = ""  # how the boot before ended; "" where that is not known
     certificate: Certificate | None = None
     faults: tuple[e.Verdict, ...] = ()
     """The verdicts that speak against the node, one for each check."""
@@ -104,8 +103,7 @@ class NodeState:
     job: str = ""
     is_occupied: bool = False
     """Whether a job runs on it that should not have started."""
-    occupied_at: float = -math.inf
-    """When `is_occupied` last changed."""
+    occupied_at: float = -math.inf  # when `is_occupied` last changed
     inventory: e.InventoryChanged | None = None
     """Its parts as they were last read."""
     labels: tuple[e.Labelled, ...] = ()

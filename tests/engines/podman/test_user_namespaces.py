@@ -50,6 +50,22 @@ async def test_root_of_a_pod_is_nobody_here(space: Space) -> None:
     assert await id_map(space, "plain") == [0, 0, 2**32 - 1]
 
 
+async def test_a_container_without_the_right_to_another_root_makes_and_enters_no_namespace(
+    space: Space,
+) -> None:
+    """A user namespace of its own would give a program all rights over more of the kernel than it has."""
+    given_up = {"securityContext": {"capabilities": {"drop": ["SYS_CHROOT"]}}}
+    await space.apply(shifted(space.pod("alone", container=given_up)))
+    for words in (["-U", "-r"], ["-n"], ["-m"], ["-p", "-f"], ["-i"], ["-u"]):
+        tried = await space.run("alone", "busybox", "unshare", *words, "true")
+        assert tried.exit_code != 0 and b"not permitted" in tried.stderr, words
+    for words in (["nsenter", "-t", "1", "-u", "true"], ["mount", "-t", "tmpfs", "none", "/tmp"]):
+        assert (await space.run("alone", "busybox", *words)).exit_code != 0
+    assert b"Seccomp:\t2" in (await space.run("alone", "cat", "/proc/self/status")).stdout
+    forks = await space.run("alone", "sh", "-c", "(true) | (true) && sh -c true")
+    assert forks.exit_code == 0, "programs run as before"
+
+
 async def test_a_pod_sees_its_own_limits_and_network_and_not_the_machine_s(space: Space) -> None:
     pod = shifted(space.pod("limited"))
     pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "500m", "memory": "64Mi"}}

@@ -121,7 +121,7 @@ def test_a_refusal_does_not_name_what_other_projects_run() -> None:
     message = refusal("project-e00other")
     assert "In use: other projects." in message
     assert "cluster b" not in message
-    assert "0.25 cores, 4 GiB of memory are not all free" in message
+    assert "in addition: so much is not free." in message
     assert not {"0.5", "8", "12"} & set(message.replace(",", " ").split()), "nor how much they have together"
 
 

@@ -29,6 +29,7 @@ from neocloud.engines.podman.network.netavark import remove_network_rules, remov
 from neocloud.engines.podman.network.public_interface import PublicInterface
 from neocloud.engines.podman.network.security_rules import load
 from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
+from neocloud.engines.podman.no_namespaces import profile_text
 from neocloud.engines.podman.service import PodmanService
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, remove_tree, unmount
 
@@ -50,6 +51,8 @@ def prepare(layout: Layout, host: Host) -> None:
         resolver, _ = resolver_configuration()
         write_in_place(layout.resolv_conf, resolver)
         write_in_place(layout.container_mark, "")
+        if profile := profile_text():
+            write_in_place(layout.no_namespaces, profile)
         _make_sandbox(layout.sandbox, Path(host.init))
     except OSError as error:
         raise EngineError(

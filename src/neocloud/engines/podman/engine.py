@@ -343,7 +343,7 @@ class PodmanEngine:
         else:
             missing = await asyncio.to_thread(missing_support, self.layout.volumes)
         self._components.pods.shifts_ids = not missing
-        self._user_namespaces = f"none: {missing}" if missing else "for pods of Slurm clusters"
+        self._user_namespaces = f"none: {missing}" if missing else "for Slurm clusters and AI workloads"
 
     async def _find_filesystem_sizes(self) -> None:
         missing = await asyncio.to_thread(sized_filesystems.missing_support, self.layout.volumes)
@@ -373,8 +373,7 @@ class PodmanEngine:
 
     async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
         await self._prepare()
-        async for event in watch(self._libpod, self.layout, since):
-            self._observer.note(event)
+        async for event in self._observer.noted(watch(self._libpod, self.layout, since)):
             if event.kind is EventKind.POD_REMOVED:
                 try:
                     await self._components.pods.note_removal(event.pod)

@@ -125,6 +125,11 @@ class Layout:
         return self.engine / "resolv.conf"
 
     @property
+    def no_namespaces(self) -> Path:
+        """Filter of system calls of containers that make no namespaces; not there where Podman has none."""
+        return self.engine / "no-namespaces.json"
+
+    @property
     def container_mark(self) -> Path:
         """An empty file, which containers have at /run/.containerenv."""
         return self.engine / "containerenv"

@@ -63,8 +63,13 @@ class Observer:
         self._exits: OrderedDict[Reference, int] = OrderedDict()
         """The code that a container of each pod ended with last."""
 
-    def note(self, event: EngineEvent) -> None:
-        """Take in an event: Podman forgets the exit code of a container that it starts again."""
+    async def noted(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
+        """Yield the events, and keep exit codes: Podman forgets that of a container that it starts again."""
+        async for event in events:
+            self._note(event)
+            yield event
+
+    def _note(self, event: EngineEvent) -> None:
         if event.kind is EventKind.POD_REMOVED:
             self._exits.pop(event.pod, None)
         elif event.kind is EventKind.POD_DIED and event.exit_code is not None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from neocloud.engines.base import EngineError, Reference
+from neocloud.engines.images import PULLED
 from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.containers import (
     Row,
@@ -324,6 +325,8 @@ class Pods:
         network = self._networks.find(pod.namespace)
         if not self.shifts_ids or pod.host_users is not False or not network:
             return 0
+        if any(image.startswith(PULLED) for image in pod.images):
+            return 0  # the root of such an image is an overlay, whose ids the kernel does not shift
         return first_id(network.subnet)
 
     def _mount_volumes(self, pod: Pod) -> MountedPaths:

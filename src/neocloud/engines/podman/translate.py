@@ -211,6 +211,7 @@ def _container(pod: Pod, container: Container, resolved: Resolved, layout: Layou
         **_security(
             pod.security_context or PodSecurityContext(), container.security_context or SecurityContext()
         ),
+        **_filter(container, layout),
     }
     body["labels"][LABEL] = ",".join(device.key for device in devices)
     body["labels"][CPUS_LABEL] = cpus
@@ -308,6 +309,14 @@ def _security(pod: PodSecurityContext, container: SecurityContext) -> Spec:
     translated["read_only_filesystem"] = bool(container.read_only_root_filesystem)
     translated["no_new_privileges"] = container.allow_privilege_escalation is False
     return translated
+
+
+def _filter(container: Container, layout: Layout) -> Spec:
+    """A container that has given up the right to another root makes no namespaces and mounts nothing."""
+    rights = (container.security_context or SecurityContext()).capabilities or LinuxCapabilities()
+    if "SYS_CHROOT" not in rights.drop or not layout.no_namespaces.exists():
+        return {}
+    return {"seccomp_profile_path": str(layout.no_namespaces)}
 
 
 def _capabilities(names: Sequence[str]) -> list[str]:

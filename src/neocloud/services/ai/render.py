@@ -11,6 +11,7 @@ from neocloud.engines.manifest import (
     Container,
     ContainerPort,
     Interface,
+    LinuxCapabilities,
     Manifest,
     Mount,
     Namespace,
@@ -30,6 +31,8 @@ DISK_LABEL = "neocloud.dev/ai-disk"
 FILES_SECRET = "files"
 SHM_BYTES = 64 * 1024 * 1024
 GRACE_SECONDS = 10
+DROPPED = ("MKNOD", "NET_RAW", "SYS_CHROOT", "AUDIT_WRITE")
+"""Capabilities that engines give by default: for devices, raw packets, another root, and audit records."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ def _pod(view: WorkloadView) -> Pod:
         labels={WORKLOAD_LABEL: view.id, RUN_LABEL: view.run, **disk},
         interface=view.interface,
         gpu_type=view.gpu_type,
+        host_users=False,  # root of an image is nobody on the machine, where the engine can do so
         hostname=view.id,
         restart_policy="Always" if view.is_restarted else "Never",
         termination_grace_period_seconds=GRACE_SECONDS,
@@ -107,7 +111,9 @@ def _container(view: WorkloadView, mounts: Sequence[Mount]) -> Container:
         resources=limits(
             cpus=view.vcpus, memory_mib=view.memory_mib, gpus=view.gpus, disk_bytes=view.disk_bytes
         ),
-        security_context=SecurityContext(allow_privilege_escalation=False),
+        security_context=SecurityContext(
+            allow_privilege_escalation=False, capabilities=LinuxCapabilities(drop=DROPPED)
+        ),
         volume_mounts=tuple(mounts),
     )
 

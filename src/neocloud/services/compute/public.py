@@ -230,7 +230,7 @@ def check_fits(
     lacking = shortages(Inventory.of(capabilities), [*wanted, *(demand for _, demand in held)])
     known = [demand for holder_id, demand in held if (names or {}).get(holder_id)]
     if lacking and len(known) < len(held):
-        lacking = shortages(Inventory.of(capabilities), [*wanted, *known]) or [_needs(wanted)]
+        lacking = shortages(Inventory.of(capabilities), [*wanted, *known]) or ["so much is not free"]
     if lacking:
         shapes = _shapes(wanted)
         in_use = f" In use: {_in_use(held, names or {})}." if held else ""
@@ -241,14 +241,6 @@ def check_fits(
             f"This machine cannot hold {shapes}{' in addition' if held else ''}: {'; '.join(lacking)}."
             f"{in_use} Request fewer or smaller ones{others}.",
         )
-
-
-def _needs(wanted: Sequence[Demand]) -> str:
-    """Return what is wanted, where what is free depends on projects that the caller may not know."""
-    memory_gib = sum(shape.memory_gib * count for shape, count in wanted)
-    gpus = sum(shape.gpus * count for shape, count in wanted)
-    more = f", {gpus} GPUs" if gpus else ""
-    return f"{_number(_cores(wanted))} cores, {memory_gib} GiB of memory{more} are not all free"
 
 
 def _in_use(held: Sequence[Held], names: Mapping[str, str]) -> str:
