@@ -140,6 +140,28 @@ def test_a_node_whose_slurmd_is_killed_from_inside_a_job_comes_back(bank: Cluste
     assert bank.run_job("hostname", "--nodelist=worker-1") == "worker-1"
 
 
+def test_jobs_beside_one_that_kills_slurmd_run_on(bank: Cluster) -> None:
+    """Again and again: the other job is neither ended nor started again."""
+    bank.ssh(f"rm -f {SHARED}/ended")
+    beside = bank.sbatch("until [ -e ended ]; do sleep 0.5; done", "--nodelist=worker-1", "--mem=500M")
+    wait_until(lambda: bank.job_state(beside) == "RUNNING", "a job runs beside it")
+    container = bank.containers("worker-1", "ID")
+    asked = ("sh", "-c", "pgrep -ox slurmd || true")
+    try:
+        for _ in range(2):
+            known = bank.in_pod("worker-1", "pgrep", "-ox", "slurmd")
+            bank.sbatch("pkill -9 -x slurmd", "--nodelist=worker-1", "--mem=500M", "--no-requeue")
+            wait_until(
+                lambda known=known: bank.in_pod("worker-1", *asked) not in ("", known), "another slurmd"
+            )
+    finally:
+        bank.ssh(f"touch {SHARED}/ended")
+    assert bank.wait_for_job(beside) == "COMPLETED"
+    assert "Restarts=0" in bank.ssh(f"scontrol show job {beside}; rm {SHARED}/ended")
+    assert bank.containers("worker-1", "ID") == container
+    bank.wait_until_idle(seconds=240)
+
+
 def test_the_login_shells_files_survive_in_the_shared_root(bank: Cluster) -> None:
     """SLURM-04: /home, /root and /mnt are one file system for all."""
     bank.ssh(f"mkdir -p /mnt/data && echo kept > /mnt/data/kept && echo kept > {SHARED}/kept")
