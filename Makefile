@@ -70,8 +70,8 @@ fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up reques
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
-clients-long: ## install the clients of `make test-long` beside them, which take minutes (s3fs, DVC, DuckDB, MinIO's, AWS CLI v2, containerd, crane ...)
-	@for client in s3-python dvc trixie bookworm sid; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+clients-long: ## install the clients of `make test-long` beside them, which take minutes (s3fs, DVC, DuckDB, MinIO's, AWS CLI v2, AWS's for Java, containerd, crane ...)
+	@for client in s3-python dvc trixie bookworm sid aws-java oci-conformance; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 try-debian: ## install and try Neocloud in a fresh system of SUITE (trixie); needs the network
 	@scripts/try-debian "$(or $(SUITE),trixie)"

@@ -1,12 +1,16 @@
-"""oras, cosign, crane, containerd, docker-registry as people run them; `make clients-long` installs them."""
+"""oras, cosign, crane, containerd, docker and docker-registry as people run them, and the protocol's own
+conformance program. `make clients-long` installs them."""
 
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from neocloud.core.upstream_registries import Upstream
 from neocloud.testing.waiting import wait_until
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.objects.oci.client import Registry, digest_of
-from tests.objects.s3.served import serving
+from tests.objects.s3.served import Served, serving
 from tests.objects.s3.test_more_programs import installed
 
 
@@ -212,3 +216,111 @@ def test_a_registry_of_docker_is_mirrored(tmp_path: Path) -> None:
 def is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+OPTIONAL = {
+    "OCI_VERSION": "dev",
+    "OCI_DATA_SPARSE": "true",
+    "OCI_API_BLOBS_UPLOAD_CANCEL": "true",
+    "OCI_API_BLOBS_DIGEST_HEADER": "true",
+    "OCI_API_MANIFESTS_DIGEST_HEADER": "true",
+    "OCI_API_MANIFESTS_TAG_PARAM": "true",
+}
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["stable", "with all that is optional"])
+def test_the_distribution_specification(served: Served, tmp_path: Path, is_whole: bool) -> None:
+    """CR-02. The specification's own program: its stable groups in a registry as it is made, and all of them
+    where a label allows manifests without their parts."""
+    program = installed("oci-conformance") / "bin" / "conformance"
+    made = served.call(served.control_plane.make_registry(allows_sparse=is_whole))
+    short, owner = made.id.partition("-")[2], served.owner
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "OCI_REGISTRY": served.url.removeprefix("http://"),
+        "OCI_TLS": "disabled",
+        "OCI_REPO1": f"{short}/conformance/one",
+        "OCI_REPO2": f"{short}/conformance/two",
+        "OCI_USERNAME": owner.aws_access_key_id,
+        "OCI_PASSWORD": owner.secret,
+        "OCI_RESULTS_DIR": str(tmp_path / "results"),
+        **(OPTIONAL if is_whole else {}),
+    }
+    done = subprocess.run(
+        [program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    counted = dict(re.findall(r"^  (Pass|FAIL|Error)\.+: +([0-9]+)$", done.stdout, re.MULTILINE))
+    assert (done.returncode, counted["FAIL"], counted["Error"]) == (0, "0", "0"), done.stderr[-4000:]
+    assert int(counted["Pass"]) > (1000 if is_whole else 800)
+
+
+@dataclass
+class Docker:
+    """The `docker` command, signed in over TLS; its daemon is Podman's service, with a store of its own."""
+
+    environment: Mapping[str, str]
+    repository: str
+    """With the host before it."""
+
+    def __call__(self, *arguments: str, given: str = "") -> str:
+        done = subprocess.run(
+            ["docker", *arguments],
+            env=self.environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> Iterator[Docker]:
+    if shutil.which("docker") is None:
+        pytest.skip("the docker command is not here")
+    with (
+        serving(tmp_path / "objects", tls=True) as served,
+        tempfile.TemporaryDirectory(prefix="docker-", dir="/tmp") as folder,
+    ):
+        host = served.url.removeprefix("https://")
+        trusted = tmp_path / ".config" / "containers" / "certs.d" / host
+        trusted.mkdir(parents=True)
+        assert served.authority is not None
+        shutil.copy(served.authority, trusted / "ca.crt")
+        files = {"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path / "docker")}
+        environment = {"PATH": os.environ["PATH"], "DOCKER_HOST": f"unix://{folder}/socket", **files}
+        short = served.call(served.control_plane.make_registry()).id.partition("-")[2]
+        store = ("--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs")
+        service = ("system", "service", "--time", "0", environment["DOCKER_HOST"])
+        daemon = subprocess.Popen(["podman", *store, *service], env=environment)
+        try:
+            wait_until((Path(folder) / "socket").exists, "Podman's service listens")
+            found = Docker(environment, f"{host}/{short}/team/app")
+            user = served.owner.aws_access_key_id
+            found("login", "--username", user, "--password-stdin", host, given=served.owner.secret)
+            yield found
+        finally:
+            daemon.terminate()
+            daemon.wait(30)
+
+
+def test_docker(docker: Docker, tmp_path: Path) -> None:
+    """CR-02. It pushes an image that was loaded, and pulls it again by its tag and by its digest."""
+    layout = write_layout(tmp_path / "image", [busybox_layer(), busybox_layer({"etc/made-by": "docker"})])
+    name = docker.repository
+    skopeo("copy", f"oci:{layout}", f"docker-archive:{tmp_path}/image.tar:{name}:v1", folder=tmp_path)
+    docker("load", "--input", str(tmp_path / "image.tar"))
+    docker("tag", f"{name}:v1", f"{name}:v2")
+    for tag in ("v1", "v2"):
+        docker("push", f"{name}:{tag}")
+    docker("rmi", "--force", f"{name}:v1", f"{name}:v2")
+    docker("pull", f"{name}:v2")
+    shown = docker("image", "inspect", "--format", "{{index .RepoDigests 0}} {{.Os}}", f"{name}:v2")
+    by_digest, system = shown.split()
+    assert by_digest.startswith(f"{name}@sha256:") and system == "linux"
+    docker("rmi", "--force", f"{name}:v2")
+    docker("pull", by_digest)
+    assert by_digest.rpartition("@")[2] in docker("images", "--digests")

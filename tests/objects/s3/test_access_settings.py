@@ -102,8 +102,9 @@ def test_a_public_access_block_comes_back_as_it_was_put(s3: Served, bucket: str)
     client = s3.client()
     missing = (404, "NoSuchPublicAccessBlockConfiguration")
     assert error_of(client.get_public_access_block, Bucket=bucket) == missing
+    wanted = dict(NONE)
     for changed in NONE:
-        wanted = {**NONE, changed: True}
+        wanted |= {**NONE, changed: True}
         client.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=wanted)
         assert client.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"] == wanted
     client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})

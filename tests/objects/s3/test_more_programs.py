@@ -186,3 +186,14 @@ def test_a_mount(s3: Served, bucket: str, home: Path, name: str) -> None:
             process.terminate()
     wait_until(lambda: not os.path.ismount(mounted), "the end of the mount")
     assert name == "rclone" or is_multipart(s3, bucket, "big")  # rclone sends less than 200 MiB whole
+
+
+def test_the_sdk_for_java(s3: Served, bucket: str, home: Path) -> None:
+    """S3-01."""
+    if shutil.which("javac") is None:
+        pytest.skip("javac is not here")
+    jars = installed("aws-java") / "jars"
+    source = Path(__file__).with_name("Drive.java")
+    java = Program(s3, home, "java")
+    java("--class-path", f"{jars}/*", str(source), s3.url, bucket, seconds=180)  # it is compiled first
+    assert is_multipart(s3, bucket, "parts")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from boto3.s3.transfer import TransferConfig
 
+from neocloud.objects.metadata.transaction import Transaction
+from neocloud.objects.types import Source
 from tests.objects.s3.raw import code_of, signed_head, status_of
 from tests.objects.s3.served import Served, error_of
 
@@ -138,3 +140,48 @@ def test_copied_parts(s3: Served, bucket: str) -> None:
     parts = [{"PartNumber": 1, "ETag": whole["ETag"]}, {"PartNumber": 2, "ETag": some["ETag"]}]
     client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts}, IfNoneMatch="*")
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == body + body[10:20]
+
+
+GIB, TIB = 1024**3, 1024**4
+
+
+def test_an_object_of_5_tib(s3: Served, bucket: str) -> None:
+    """S3-04. Of sparse parts: of each, 20 KiB are there, and the rows say 5 GiB, the most that a part has."""
+    client, store = s3.client(), s3.store
+    start = bytes(range(250)) * 80
+    client.put_object(Bucket=bucket, Key="start", Body=start)
+    bucket_id = store.bucket(bucket).id
+    upload = client.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
+    where = {"Bucket": bucket, "Key": "k", "UploadId": upload}
+
+    async def copy_parts() -> list[dict[str, Any]]:
+        source = Source(bucket_id, "start")
+        made = [await store.copy_part(source, bucket_id, "k", upload, number) for number in range(1, 1026)]
+        return [{"PartNumber": each.number, "ETag": each.etag} for each in made]
+
+    parts = s3.call(copy_parts())
+
+    def stretch(tx: Transaction) -> None:
+        """Let the first 1,024 have 5 GiB each, which is 5 TiB together."""
+        chosen = (
+            "SELECT part.content FROM part JOIN upload ON upload.number = part.upload WHERE upload.id = ?"
+        )
+        for table, column in (("part", "content"), ("piece", "content"), ("content", "id")):
+            of_upload = f"UPDATE {table} SET size = ? WHERE {column} IN ({chosen})"
+            tx.connection.execute(of_upload, (5 * GIB, upload))
+        tx.connection.execute("UPDATE part SET size = 1 WHERE number = 1025")
+
+    s3.call(store.engine.database.write(stretch))
+    refused = error_of(client.complete_multipart_upload, **where, MultipartUpload={"Parts": parts})
+    assert refused == (400, "EntityTooLarge")
+    client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts[:-1]})
+    assert client.head_object(Bucket=bucket, Key="k")["ContentLength"] == 5 * TIB == 5_497_558_138_880
+    listed = client.list_objects_v2(Bucket=bucket, Prefix="k")["Contents"]
+    assert listed[0]["Size"] == 5 * TIB
+    for first in (0, 5 * GIB, 820 * 5 * GIB + 100, 1023 * 5 * GIB + 249):
+        found = client.get_object(Bucket=bucket, Key="k", Range=f"bytes={first}-{first + 9}")
+        offset = first % (5 * GIB)
+        assert found["Body"].read() == start[offset : offset + 10]
+        assert found["ContentRange"] == f"bytes {first}-{first + 9}/{5 * TIB}"
+    assert error_of(client.get_object, Bucket=bucket, Key="k", Range=f"bytes={5 * TIB}-")[0] == 416
+    assert client.head_object(Bucket=bucket, Key="k", PartNumber=1024)["ContentLength"] == 5 * GIB

@@ -32,13 +32,13 @@ class Program:
             **environment,
         }
 
-    def __call__(self, *arguments: str) -> str:
+    def __call__(self, *arguments: str, seconds: float = 60) -> str:
         """Return what it prints. It has to succeed."""
         ran = subprocess.run(
             [*self._command, *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=seconds,
             cwd=self._home,
             env=self._environment,
             check=False,
