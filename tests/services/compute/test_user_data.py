@@ -27,8 +27,10 @@ def archive(*parts: tuple[str, str]) -> str:
 GOOD = [
     f"#cloud-config\n{CONFIG}",
     f"#cloud-config\r\n{CONFIG}",
+    f"#cloud-config\n{CONFIG}# MIME-Version: 1.0\n",
     f"#cloud-config\n---\n{CONFIG}...\n",
-    "#cloud-config\n",
+    "#cloud-config\n# Gr\u00fc\u00dfe\n",
+    archive(("cloud-config", f"{CONFIG}# Gr\u00fc\u00dfe")),
     SCRIPT,
     SCRIPT.replace("\n", "\r\n"),
     f"## template: jinja\n#cloud-config\n{CONFIG}",
@@ -100,6 +102,15 @@ def test_a_missing_first_line_is_put_in_front(text: str, complete: str) -> None:
         ("# a comment\n#!/bin/sh\necho\n", "is not in a format of cloud-init"),
         ("#upstart-job\nexec true\n", "is not in a format of cloud-init"),
         ("H4sIAAAAAAAAA1NWUE4qTczLBgCmRPGaCAAAAA==\n", "is not in a format of cloud-init"),
+        ("#cloud-configuration:\nMIME-Version: 1.0\n", "so that cloud-init reads it as MIME"),
+        (
+            f"#cloud-config\n{CONFIG}# MIME-Version: 1.0, Gr\u00fc\u00dfe\n",
+            "so that cloud-init reads it as MIME",
+        ),
+        (
+            f"MIME-Version: 1.0\n\n#cloud-config\n{CONFIG}# Gr\u00fc\u00dfe\n",
+            "part 1: holds letters",
+        ),
         ("#!/bin/sh\0", "zero byte"),
         ("Content-Type: multipart/mixed\n\n", "MIME archive without a part"),
         (archive(("cloud-config", "- a\n")), "part 1: must be a mapping"),

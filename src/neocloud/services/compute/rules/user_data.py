@@ -35,6 +35,7 @@ LOOKED_AT_BYTES = 4096
 """Where cloud-init looks for the version of MIME."""
 MAX_PARTS = 100
 _MIME = re.compile(r"(content-type|mime-version)[ \t]*:", re.IGNORECASE)
+_HEADER_LINE = re.compile(r"[!-9;-~]+:")
 _NEARLY_TEMPLATE = re.compile(r"##\s*template\s*:", re.IGNORECASE)
 _BLANK = " \t\r\f\v\ufeff"
 
@@ -46,7 +47,7 @@ def complete_user_data(text: str) -> str:
     if header := _header(text):
         return header + text[len(header) :]
     if _MIME.match(text):
-        return text if "mime-version:" in text[:LOOKED_AT_BYTES].lower() else MIME_VERSION + text
+        return text if _has_mime_version(text) else MIME_VERSION + text
     try:
         is_config = bool(text) and not _NEARLY_TEMPLATE.match(text) and yaml_root(text) is Root.MAPPING
     except OutlineError:
@@ -60,7 +61,16 @@ def user_data_violations(text: str) -> Iterable[Violation]:
         return [Violation(FIELD, "holds a zero byte; it must be text")]
     text = _from_first_line(text)
     found = _mime_faults(text) if _MIME.match(text) else _faults(text, _header(text))
+    if not _MIME.match(text) and _has_mime_version(text) and (_HEADER_LINE.match(text) or not text.isascii()):
+        found = [
+            "has `MIME-Version:` near its beginning, so that cloud-init reads it as MIME, and letters that"
+            " this spoils; write these lines further down, or send a MIME archive in base64"
+        ]
     return [Violation(FIELD, fault) for fault in found]
+
+
+def _has_mime_version(text: str) -> bool:
+    return b"mime-version:" in text.encode("utf-8", "replace")[:LOOKED_AT_BYTES].lower()
 
 
 def _from_first_line(text: str) -> str:
@@ -169,11 +179,21 @@ def _mime_faults(text: str) -> Iterator[str]:
     ]
     takes_others = "#part-handler" in kinds
     for number, ((part, content), header) in enumerate(zip(contents, kinds, strict=True), start=1):
-        if not header and content.strip() and not takes_others and not _is_packed(part):
+        if not _is_encoded(part):
+            fault = "holds letters beyond ASCII, which cloud-init would spoil; encode it in base64"
+            yield f"part {number}: {fault}"
+        elif not header and content.strip() and not takes_others and not _is_packed(part):
             kind = part.get_content_type()[:60]
             yield f"part {number}: {kind!r} is no type of cloud-init, and the content does not begin like one"
         elif header and not _is_packed(part):
             yield from (f"part {number}: {fault}" for fault in _faults(content.strip(), header))
+
+
+def _is_encoded(part: Message) -> bool:
+    """Whether cloud-init gets the letters of a part as they were sent."""
+    raw = part.get_payload()
+    encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
+    return encoding in ("base64", "quoted-printable") or (isinstance(raw, str) and raw.isascii())
 
 
 def _is_packed(part: Message) -> bool:
