@@ -36,6 +36,7 @@ GUARDED = {
     "core/ssh_keys.py": {"load_ssh_public_key"},
     "core/yaml_outline.py": {"yaml.parse"},
     "services/ai/rules.py": {"shlex.split"},
+    "services/compute/rules/user_data.py": {"json.loads"},
     "services/iam/rules/federations.py": {"json.loads"},
     "services/iam/rules/keys.py": {"load_pem_public_key"},
 }

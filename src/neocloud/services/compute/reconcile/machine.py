@@ -46,7 +46,7 @@ from neocloud.services.compute.reconcile.machine_scope import (
     read_scope,
 )
 from neocloud.services.compute.render import MachineView, machine_objects, machine_pod
-from neocloud.services.compute.rules.instance import complete_user_data
+from neocloud.services.compute.rules.user_data import complete_user_data
 from neocloud.services.compute.started_pod import running_pod
 from neocloud.services.compute.types import (
     INSTANCE,

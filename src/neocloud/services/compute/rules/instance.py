@@ -9,7 +9,6 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.usage import CapacityUse, Rows
-from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
 from neocloud.messages.nebius.billing.v1 import PricingPolicy, PricingPolicyStatus
 from neocloud.messages.nebius.compute.v1 import (
     CreateInstanceRequest,
@@ -27,6 +26,7 @@ from neocloud.services.compute.rules.instance_attachments import (
     storage_violations,
 )
 from neocloud.services.compute.rules.instance_update import change_violations, changes_what_runs
+from neocloud.services.compute.rules.user_data import user_data_violations
 from neocloud.services.compute.rules.volumes import find, missing
 from neocloud.services.compute.types import (
     GIB,
@@ -37,56 +37,6 @@ from neocloud.services.compute.types import (
     policy_namespace,
 )
 from neocloud.services.iam.types import SERVICE_ACCOUNT
-
-HEADER = "#cloud-config"
-FIELD = "spec.cloud_init_user_data"
-
-
-def complete_user_data(text: str) -> str:
-    """Return the user data as the guest receives it, with its first line.
-
-    Some clients send a cloud-config without it; cloud-init would ignore that and nobody could sign in. So it
-    is added to a YAML mapping that does not begin with "#".
-    """
-    if not text.strip() or text.lstrip().startswith("#") or _starts_other(text):
-        return text
-    try:
-        return f"{HEADER}\n{text}" if yaml_root(text) is Root.MAPPING else text
-    except OutlineError:
-        return text
-
-
-def user_data_violations(text: str) -> Iterable[Violation]:
-    """Validate a cloud-config; scripts and archives are not validated."""
-    start = text.lstrip()
-    if "\0" in text:
-        yield Violation(FIELD, "holds a zero byte; it must be text")
-        return
-    has_header = start.startswith(HEADER)
-    if not start or (start.startswith("#") and not has_header) or _starts_other(text):
-        return
-    try:
-        root = yaml_root(text)
-    except SyntaxFault as error:
-        root = None
-        if has_header:
-            yield Violation(FIELD, f"is not valid YAML under {HEADER}: {error}")
-            return
-    except OutlineError as error:
-        yield Violation(FIELD, str(error))
-        return
-    if root is Root.MAPPING or (has_header and root is Root.NOTHING):
-        return
-    if has_header:
-        yield Violation(FIELD, f"must be a mapping under {HEADER}, such as `users:` and a list")
-    else:
-        yield Violation(FIELD, f"is not in a format of cloud-init; begin it with {HEADER} or with #!")
-
-
-def _starts_other(text: str) -> bool:
-    """Whether the data begins like a multi-part archive or compressed data."""
-    return text.lstrip().lower().startswith(("content-type:", "mime-version:"))
-
 
 _WITHOUT_CAPACITY = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
