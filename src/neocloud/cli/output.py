@@ -76,7 +76,7 @@ def warn(text: str) -> None:
 
 def warn_of_error(text: str) -> None:
     """Print an error that does not end the command."""
-    console(sys.stderr).print(Text(f"Error: {visible(text)}", style="red"))
+    console(sys.stderr).print(Text(f"neo: {visible(text)}", style="red"))
 
 
 def show(output: Format, data: object, view: View, *, empty: str = "") -> None:

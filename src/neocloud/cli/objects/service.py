@@ -119,6 +119,9 @@ def s3_errors(what: object) -> Generator[None, None, None]:
         raise translated(error, what) from error
 
 
+_UNDELETE = "One that was deleted is brought back with `neo storage bucket undelete NAME`"
+
+
 def translated(error: Exception, what: object) -> ClientError:
     if not isinstance(error, S3Error):
         is_away = isinstance(error, (S3ConnectionError, HTTPClientError))
@@ -132,7 +135,9 @@ def translated(error: Exception, what: object) -> ClientError:
     if code in ("404", "NoSuchKey"):
         return ClientError(status, f"There is no object {what}")
     if code == "NoSuchBucket":
-        return ClientError(status, f"There is no bucket {what}", "`neo storage ls` lists the buckets")
+        return ClientError(
+            status, f"There is no bucket {what}", f"`neo storage ls` lists the buckets. {_UNDELETE}"
+        )
     if code == "403":
         message = "you have no right to it"
     return ClientError(status, f"{what}: {message}")

@@ -50,6 +50,8 @@ class Noun:
     """The path of a field that identifies a resource like its name does, and the words for it in help."""
     columns: tuple[tuple[str, str], ...] = ()
     """Columns of its list between state and id: a header, and the path of a field."""
+    contents: str = ""
+    """`module:function` below `neocloud.cli.commands` that says what a resource to be deleted holds."""
     after_create: str = ""
     """`module:function` below `neocloud.cli.commands` that is called with the project's connection."""
 
