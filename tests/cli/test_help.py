@@ -101,3 +101,10 @@ def test_completion_is_offered_for_bash(neo: Any) -> None:
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "slurm" in ran.stdout.split()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
+    """FI-39: 21 of 31 options of `neo ai endpoint create` had no description."""
+    shown = [each for each in COMMANDS[path].params if not getattr(each, "hidden", False)]
+    assert not [each.opts[0] for each in shown if not (getattr(each, "help", None) or "").strip()]

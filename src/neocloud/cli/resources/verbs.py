@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
 
 Given = Mapping[str, Any]
+_BODY = "The body is not a JSON object of "
+"""How the contract refuses a request that is no message; whoever gave options has sent no body."""
 WRITABLE_METADATA = ("name", "parent_id", "labels")
 
 
@@ -44,7 +46,10 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
             request.setdefault("spec", {})
         fill(request, flags, given)
-        _resolve(noun, verb, request, ProjectClient(client, profile, metadata["parent_id"]))
+        cloud = ProjectClient(client, profile, metadata["parent_id"])
+        if noun.defaults:
+            _function(noun.defaults)(cloud, request)
+        _resolve(noun, verb, request, cloud)
         try:
             operation = _call(client, noun.rpc(verb).path, request, flags)
         except ClientError as error:
@@ -53,7 +58,7 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             raise
         _finish(noun, client, operation, given, "created")
         if noun.after_create:
-            _function(noun.after_create)(ProjectClient(client, profile, metadata["parent_id"]))
+            _function(noun.after_create)(cloud)
 
     return run
 
@@ -189,6 +194,9 @@ def _call(
         return client.call(path, request, reset_mask=reset_mask)
     except ClientError as error:
         by_path = {".".join(flag.path): flag for flag in flags}
+        if error.message.startswith(_BODY):
+            why = error.message.removeprefix(_BODY).partition(": ")[2]
+            raise ClientError(error.code, f"An option has a value of another form: {why}") from error
         if not error.violations or any(field not in by_path for field, _ in error.violations):
             raise
         words = [_violation(by_path[field], why) for field, why in error.violations]

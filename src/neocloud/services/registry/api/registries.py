@@ -31,7 +31,7 @@ async def delete(call: Call, request: DeleteRegistryRequest) -> Write[Operation]
             noun = "image" if images == 1 else "images"
             raise contract.bad_state(
                 row.id,
-                f"{row.name} holds {images:,} {noun}. Delete them first, or the registry with force (--force).",
+                f"{row.name} holds {images:,} {noun}. Delete them first, or all of it with --force.",
             )
         return NewOperation(mark_for_deletion(tx, row, now), title, is_done=False)
 
