@@ -1,5 +1,6 @@
 """Help teaches: every command says what it does and shows an example that is a real command line."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -57,6 +58,19 @@ def test_examples_in_help_are_command_lines_that_exist(path: tuple[str, ...]) ->
         before_arguments_of_others = example[: example.index("--")] if "--" in example else example
         options = {word for word in before_arguments_of_others[depth:] if word.startswith("--")}
         assert options <= known | {"--help", "--profile"}
+
+
+def test_no_name_is_cut_in_help_at_80_columns(neo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FI-39: `--registry-crede…` stood there three times."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("neocloud.cli.lazy.LazyGroup.load", lambda group, name: None)
+    monkeypatch.setattr("typer.main.get_command", lambda app: COMMANDS[("neo",)])
+    longest = sorted(
+        COMMANDS, key=lambda path: max((len(each.opts[0]) for each in COMMANDS[path].params), default=0)
+    )
+    for path in longest[-40:]:
+        ran = neo(*path[1:], "--help")
+        assert ran.code == 0 and not re.search(r"--[\w-]*…", ran.out), ran.out
 
 
 def test_the_texts_of_the_lazy_table_are_those_of_the_commands() -> None:

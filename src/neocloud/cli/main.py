@@ -4,6 +4,7 @@ It must stay quick to import: anything heavy belongs in the module of the comman
 """
 
 import gc
+import importlib
 import os
 import select
 import sys
@@ -113,9 +114,7 @@ class NeoGroup(LazyGroup):
         ),
         "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
         "storage": Entry("Buckets and the objects in them; S3 clients work with them too.", PRODUCTS),
-        "registry": Entry(
-            "Registries of container images, which docker and podman use.", PRODUCTS, is_derived=True
-        ),
+        "registry": Entry("Registries of container images, which docker and podman use.", PRODUCTS),
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
         "audit": Entry("Audit events: changes and refused calls.", ACCESS),
@@ -170,6 +169,8 @@ def neo(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     command = typer.main.get_command(app)
+    if {"-h", "--help"} & set(arguments):
+        importlib.import_module("neocloud.cli.help_pages").fold_names()
     try:
         result = command.main(args=list(arguments), prog_name="neo", standalone_mode=False)
     except ClientError as error:

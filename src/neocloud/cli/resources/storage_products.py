@@ -38,6 +38,7 @@ STORAGE_PRODUCTS: Mapping[str, Product] = {
     "registry": Product(
         "Registries of container images, which docker, podman and skopeo push to and pull from.",
         (
+            "neo registry login",
             "neo registry registry create team",
             "neo registry artifact list --parent-id team",
         ),
