@@ -1,5 +1,6 @@
 """Help teaches: every command says what it does and shows an example that is a real command line."""
 
+import io
 import re
 import shlex
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 import typer
 
 from neocloud.cli.lazy import LazyGroup
-from neocloud.cli.main import NeoGroup, app
+from neocloud.cli.main import NOUNS, NeoGroup, app
+from neocloud.cli.output import confirm
 
 
 def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -95,6 +97,34 @@ def test_a_wrong_command_suggests_the_right_one(neo: Any) -> None:
     assert ran.out == ""
     assert "Did you mean 'slurm'?" in ran.err
     assert ran.err.startswith("neo: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("cluster list", "slurm cluster list"),
+        ("bucket create x", "storage bucket create"),
+        ("endpoint", "ai endpoint"),
+    ],
+)
+def test_a_noun_without_its_product_names_the_whole_command(neo: Any, words: str, meant: str) -> None:
+    """FI-48: `neo cluster list` was answered with "Did you mean 'user'?"."""
+    ran = neo(*words.split())
+    assert ran.code == 2 and f"Did you mean 'neo {meant}'?" in ran.err
+
+
+def test_nouns_that_are_named_alone_are_no_commands_and_exist() -> None:
+    for noun, product in NOUNS.items():
+        assert ("neo", noun) not in COMMANDS and ("neo", product, noun) in COMMANDS
+
+
+def test_the_question_ends_its_line_when_nobody_answers(neo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stderr", said)
+    with pytest.raises(typer.Abort):
+        confirm("bucket n-data", yes=False)
+    assert said.getvalue().endswith("\n")
 
 
 def test_a_wrong_option_is_misuse_and_names_the_help(neo: Any) -> None:

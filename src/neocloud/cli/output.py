@@ -138,5 +138,10 @@ def confirm(what: str, *, yes: bool, is_new: bool = False) -> None:
             " the next release deletes nothing without it."
         )
         return
-    if not typer.confirm(f"Delete {what}?", err=True):
+    try:
+        is_agreed = typer.confirm(f"Delete {what}?", err=True)
+    except typer.Abort:  # Ctrl-C or the end of the input, which end no line
+        say()
+        raise
+    if not is_agreed:
         raise typer.Abort

@@ -54,6 +54,11 @@ PRODUCTS: Mapping[str, Product] = {
                 "S3 access keys of service accounts.",
                 "--account-service-account-id serviceaccount-e00abc --secret-delivery-mode EXPLICIT",
                 without=("GetByAwsId", "DeleteByAwsId", "ActivateByAwsId", "DeactivateByAwsId"),
+                columns=(
+                    ("SERVICE ACCOUNT", "spec.account.service_account.id"),
+                    ("USER", "spec.account.user_account.id"),
+                    ("KEY", "status.aws_access_key_id"),
+                ),
             ),  # Everybody on the machine can read a token on a command line; delete the key by its id.
             Noun(
                 "nebius.iam.v1.StaticKeyService",
