@@ -1,5 +1,7 @@
 """Help teaches: every command says what it does and shows an example that is a real command line."""
 
+import io
+import re
 import shlex
 import subprocess
 import sys
@@ -10,7 +12,8 @@ import pytest
 import typer
 
 from neocloud.cli.lazy import LazyGroup
-from neocloud.cli.main import NeoGroup, app
+from neocloud.cli.main import NOUNS, NeoGroup, app
+from neocloud.cli.output import confirm
 
 
 def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -59,6 +62,19 @@ def test_examples_in_help_are_command_lines_that_exist(path: tuple[str, ...]) ->
         assert options <= known | {"--help", "--profile"}
 
 
+def test_no_name_is_cut_in_help_at_80_columns(neo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FI-39: `--registry-crede…` stood there three times."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("neocloud.cli.lazy.LazyGroup.load", lambda group, name: None)
+    monkeypatch.setattr("typer.main.get_command", lambda app: COMMANDS[("neo",)])
+    longest = sorted(
+        COMMANDS, key=lambda path: max((len(each.opts[0]) for each in COMMANDS[path].params), default=0)
+    )
+    for path in longest[-40:]:
+        ran = neo(*path[1:], "--help")
+        assert ran.code == 0 and not re.search(r"--[\w-]*…", ran.out), ran.out
+
+
 def test_the_texts_of_the_lazy_table_are_those_of_the_commands() -> None:
     for name, entry in NeoGroup.entries.items():
         first_paragraph = COMMANDS[("neo", name)].help.split("\n\n")[0]
@@ -83,6 +99,34 @@ def test_a_wrong_command_suggests_the_right_one(neo: Any) -> None:
     assert ran.err.startswith("neo: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("cluster list", "slurm cluster list"),
+        ("bucket create x", "storage bucket create"),
+        ("endpoint", "ai endpoint"),
+    ],
+)
+def test_a_noun_without_its_product_names_the_whole_command(neo: Any, words: str, meant: str) -> None:
+    """FI-48: `neo cluster list` was answered with "Did you mean 'user'?"."""
+    ran = neo(*words.split())
+    assert ran.code == 2 and f"Did you mean 'neo {meant}'?" in ran.err
+
+
+def test_nouns_that_are_named_alone_are_no_commands_and_exist() -> None:
+    for noun, product in NOUNS.items():
+        assert ("neo", noun) not in COMMANDS and ("neo", product, noun) in COMMANDS
+
+
+def test_the_question_ends_its_line_when_nobody_answers(neo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stderr", said)
+    with pytest.raises(typer.Abort):
+        confirm("bucket n-data", yes=False)
+    assert said.getvalue().endswith("\n")
+
+
 def test_a_wrong_option_is_misuse_and_names_the_help(neo: Any) -> None:
     ran = neo("slurm", "cluster", "list", "--nonsense")
     assert ran.code == 2
@@ -101,3 +145,10 @@ def test_completion_is_offered_for_bash(neo: Any) -> None:
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "slurm" in ran.stdout.split()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
+    """FI-39: 21 of 31 options of `neo ai endpoint create` had no description."""
+    shown = [each for each in COMMANDS[path].params if not getattr(each, "hidden", False)]
+    assert not [each.opts[0] for each in shown if not (getattr(each, "help", None) or "").strip()]

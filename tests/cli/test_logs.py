@@ -141,6 +141,8 @@ def running(signed_in: Neo, cloud: FakeServer, log: Path, monkeypatch: pytest.Mo
         return made
 
     def project(request: Any) -> Any:
+        if request.name != "other":
+            raise contract.not_found("project", request.name)
         made = contract.method(f"{PROJECTS}/GetByName").output()
         made.metadata.id = OTHER
         return made
@@ -166,3 +168,54 @@ def test_a_name_is_looked_up_in_the_project(neo: Neo, running: FakeServer, log: 
 def test_an_id_is_not_looked_up(neo: Neo, running: FakeServer, log: Path) -> None:
     ran = neo("logs", "computeinstance-e00web", "--home", str(log.parents[1]))
     assert ran.out.splitlines() == TEXT.splitlines()[1:4] and not running.requests
+
+
+SEARCHES = "".join(
+    f"2026-11-20 08:00:0{second},000 INFO neocloud.server.pipeline [2d54]: '{service}/GetByName' NOT_FOUND:"
+    f' "There is no {noun} {name!r} here, or you may not see it. Check the id and the project."\n'
+    for second, (service, noun, name) in enumerate(
+        (
+            ("nebius.compute.v1.FilesystemService", "filesystem", "web-server"),
+            ("nebius.ai.v1.JobService", "job", "nosuchthing"),
+            ("neocloud.slurm.v1.ClusterService", "cluster", "gone"),
+        )
+    )
+)
+
+
+def test_searches_for_the_name_are_no_lines_about_it(neo: Neo, running: FakeServer, log: Path) -> None:
+    """FI-7: the command asks each service for the name, and the server logs each question."""
+    log.write_text(
+        TEXT
+        + SEARCHES
+        + json_line("'a.v1.B/GetByName' NOT_FOUND: 'web-server'", logger="neocloud.server.pipeline")
+    )
+    ran = neo("logs", "web-server", "--home", str(log.parents[1]))
+    assert ran.code == 0 and ran.out.splitlines()[:3] == TEXT.splitlines()[1:4]
+    assert "FilesystemService" not in ran.out
+    assert "FilesystemService" in neo("logs", "--home", str(log.parents[1])).out
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",), ("-o", "json")])
+def test_a_name_that_nothing_has_is_not_found(
+    neo: Neo, running: FakeServer, log: Path, options: tuple[str, ...]
+) -> None:
+    log.write_text(TEXT + SEARCHES)
+    ran = neo("logs", "nosuchthing", "--home", str(log.parents[1]), *options)
+    assert ran.code == 3 and not ran.out
+    assert "There is no resource 'nosuchthing'" in ran.err
+
+
+def test_lines_about_what_was_deleted_are_printed(neo: Neo, running: FakeServer, log: Path) -> None:
+    log.write_text(
+        TEXT + SEARCHES + "2026-11-20 08:00:09,000 INFO neocloud.services.slurm: [gone] is deleted\n"
+    )
+    ran = neo("logs", "gone", "--home", str(log.parents[1]), "--follow")
+    assert ran.code == 0 and ran.out.splitlines()[0].endswith("[gone] is deleted")
+    assert len(ran.out.splitlines()) == 1 and "There is no resource 'gone' any more." in ran.err
+
+
+def test_a_refused_call_about_it_is_still_printed(neo: Neo, running: FakeServer, log: Path) -> None:
+    refused = "2026-11-20 08:00:09,000 INFO neocloud.server.pipeline [2d55]: 'a.v1.InstanceService/Get'"
+    log.write_text(f"{refused} NOT_FOUND: \"There is no 'computeinstance-e00web' here\"\n")
+    assert len(neo("logs", "web-server", "--home", str(log.parents[1])).out.splitlines()) == 1

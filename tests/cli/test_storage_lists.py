@@ -57,3 +57,15 @@ def test_every_key_and_size_is_whole(
     assert shown.count("12,345") == 2
     keys = re.sub(r"\d{4}-\d\d-\d\d +\d\d:\d\d:\d\d|12,345", "", shown)
     assert "".join(keys.split()).count("part-") == 30
+
+
+def test_a_missing_file_is_wrong_usage_and_a_missing_bucket_names_undelete(
+    storage: Callable[..., Ran],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """FI-35 and FI-36: as for other commands, 2; and errors begin with neo: everywhere."""
+    ran = storage("cp", tmp_path / "missing", "s3://nowhere/x")
+    assert ran.code == 2 and ran.err.startswith("neo: ") and "No such file" in ran.err
+    (tmp_path / "there").write_text("x")
+    ran = storage("cp", tmp_path / "there", "s3://no-such-bucket-here/x")
+    assert ran.code == 3 and "neo storage bucket undelete NAME" in ran.err and "Error:" not in ran.err

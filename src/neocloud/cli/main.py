@@ -4,19 +4,23 @@ It must stay quick to import: anything heavy belongs in the module of the comman
 """
 
 import gc
+import importlib
 import os
 import select
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from neocloud.cli.lazy import Entry, LazyGroup
 from neocloud.cli.terminal import exit_code, report, report_defect
 from neocloud.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from typer._click.core import Context
 
 PLAIN_WORDS: Mapping[str, str] = {
     ": Value error, ": ": ",
@@ -60,8 +64,27 @@ class Choice:
     profile: str = ""
 
 
+NOUNS: Mapping[str, str] = {
+    **dict.fromkeys(("cluster", "job", "node"), "slurm"),
+    **dict.fromkeys(("instance", "disk", "filesystem", "platform"), "compute"),
+    **dict.fromkeys(("network", "subnet", "security-group"), "vpc"),
+    **dict.fromkeys(("project", "group", "role", "access-key", "service-account"), "iam"),
+    **dict.fromkeys(("bucket", "transfer"), "storage"),
+    **dict.fromkeys(("endpoint",), "ai"),
+    **dict.fromkeys(("artifact",), "registry"),
+}
+"""Nouns that people name without their product, and the product."""
+
+
 class NeoGroup(LazyGroup):
     package = "neocloud.cli.commands"
+
+    def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
+        if args and args[0] in NOUNS:
+            words = " ".join([NOUNS[args[0]], *args[:2]])
+            raise typer.BadParameter(f"There is no command 'neo {args[0]}'. Did you mean 'neo {words}'?")
+        return super().resolve_command(ctx, args)
+
     entries: ClassVar[Mapping[str, Entry]] = {
         "up": Entry("Start the cloud on this machine.", MACHINE),
         "status": Entry("Show the state of the cloud and its machine.", MACHINE),
@@ -113,9 +136,7 @@ class NeoGroup(LazyGroup):
         ),
         "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
         "storage": Entry("Buckets and the objects in them; S3 clients work with them too.", PRODUCTS),
-        "registry": Entry(
-            "Registries of container images, which docker and podman use.", PRODUCTS, is_derived=True
-        ),
+        "registry": Entry("Registries of container images, which docker and podman use.", PRODUCTS),
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
         "audit": Entry("Audit events: changes and refused calls.", ACCESS),
@@ -170,6 +191,8 @@ def neo(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     command = typer.main.get_command(app)
+    if {"-h", "--help"} & set(arguments):
+        importlib.import_module("neocloud.cli.help_pages").fold_names()
     try:
         result = command.main(args=list(arguments), prog_name="neo", standalone_mode=False)
     except ClientError as error:

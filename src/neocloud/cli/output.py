@@ -76,7 +76,7 @@ def warn(text: str) -> None:
 
 def warn_of_error(text: str) -> None:
     """Print an error that does not end the command."""
-    console(sys.stderr).print(Text(f"Error: {visible(text)}", style="red"))
+    console(sys.stderr).print(Text(f"neo: {visible(text)}", style="red"))
 
 
 def show(output: Format, data: object, view: View, *, empty: str = "") -> None:
@@ -138,5 +138,10 @@ def confirm(what: str, *, yes: bool, is_new: bool = False) -> None:
             " the next release deletes nothing without it."
         )
         return
-    if not typer.confirm(f"Delete {what}?", err=True):
+    try:
+        is_agreed = typer.confirm(f"Delete {what}?", err=True)
+    except typer.Abort:  # Ctrl-C or the end of the input, which end no line
+        say()
+        raise
+    if not is_agreed:
         raise typer.Abort

@@ -298,6 +298,13 @@ def whoami(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 SESSIONS = "neocloud.iam.v1.SessionService"
 REVOKE = "nebius.iam.v1.SessionManagementService/Revoke"
+
+
+def _minute(time: str) -> str:
+    """ "2026-11-28 16:34" of a time in the contract's form, which is UTC."""
+    return time[:16].replace("T", " ")
+
+
 session_app = command_group("Sign-in sessions.\n\nExample:\n\n  neo session list")
 
 
@@ -326,12 +333,12 @@ def list_sessions(
             item["metadata"]["id"],
             item["spec"].get("method", ""),
             item["spec"].get("client", ""),
-            item["status"]["last_refreshed_at"],
-            item["status"]["expires_at"],
+            _minute(item["status"]["last_refreshed_at"]),
+            _minute(item["status"]["expires_at"]),
         )
         for item in items
     )
-    view = table(["ID", "SIGNED IN BY", "CLIENT", "LAST USED", "ENDS"], rows)
+    view = table(["ID", "SIGNED IN BY", "CLIENT", "LAST USED, UTC", "ENDS, UTC"], rows)
     show(output, items, view, empty="There are no sessions.")
 
 

@@ -134,9 +134,12 @@ def report(
         with exported(context, to_bucket, name, project) as out:
             out(json.dumps(contract.to_document(answer), indent=2, ensure_ascii=False) + "\n")
         return
+    headers, rows = [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"], summed(answer.lines, by)
+    if by is By.SKU:  # which the first column has already
+        headers, rows = headers[1:], [row[1:] for row in rows]
     view = table(
-        [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"],
-        summed(answer.lines, by),
+        headers,
+        rows,
         right=["QUANTITY", "PRICE", "COST"],
     )
     show(output, contract.to_document(answer), view, empty="Nothing was used in that time.")

@@ -148,10 +148,12 @@ def registry(context: typer.Context) -> None:
     _say_where_inside(home, "          ")
     echo("Make a registry; status.registry_fqdn is how the names of its images begin:")
     echo("  neo registry registry create NAME")
-    echo("Sign in with an access key of a service account, and its secret:")
+    echo("Sign podman, docker or skopeo in as yourself, for an hour:")
+    echo("  neo registry login")
+    echo("or any client as the user iam with the access token of `neo session token` as the password,")
+    echo("or for longer with an access key of a service account, and its secret:")
     echo(f"  docker login --username ACCESS_KEY_ID {server.s3}")
     echo(f"  podman login --tls-verify=false --username ACCESS_KEY_ID {server.s3}")
-    echo("or as the user iam with an access token as the password.")
 
 
 @app.command()

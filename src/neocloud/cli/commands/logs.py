@@ -39,10 +39,13 @@ from neocloud.client.profiles import exists_in_home
 
 POLL_SECONDS = 0.3
 INTERRUPTED = 130
+_NO_ANSWER = frozenset({"UNAVAILABLE", "UNAUTHENTICATED"})
 _HEADER = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
     r" (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<logger>[\w.]+):? (?P<message>.*)"
 )
+_SEARCH = re.compile(r"(\[[^]]*\]:? )?'[\w.]+/GetByName' NOT_FOUND:")
+"""How the server logs the search for a name among resources of a kind that has none."""
 _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -85,6 +88,11 @@ class Record:
     def mentions(self, words: re.Pattern[str]) -> bool:
         return words.search(self.text) is not None
 
+    @property
+    def is_search(self) -> bool:
+        message, logger = (str(self.fields.get(key, "")) for key in ("message", "logger"))
+        return logger.endswith(".pipeline") and _SEARCH.match(message) is not None
+
     def as_text(self) -> str:
         if not self.is_json:
             return self.text
@@ -110,7 +118,7 @@ class Filter:
             return False
         if self.since is not None and (record.time is None or record.time < self.since):
             return False
-        return self.words is None or record.mentions(self.words)
+        return self.words is None or (record.mentions(self.words) and not record.is_search)
 
 
 @app.command()
@@ -145,9 +153,9 @@ def logs(
 ) -> None:
     """Print the log of the cloud's server, or with --workload the log of what runs in a resource.
 
-    With a resource, prints the lines that contain its id or name. The previous log file, if any, is printed
-    first. From another machine than the server's only logs of workloads can be read, so --workload can be
-    left out there.
+    With a resource, prints the lines that contain its id or name, without those of searches for the name. The
+    previous log file, if any, is printed first. From another machine than the server's only logs of workloads
+    can be read, so --workload can be left out there.
 
     Examples:
 
@@ -167,13 +175,18 @@ def logs(
         return
     file = cloud_home.log_file
     started_at = start_of(since, datetime.now(UTC)) if since else None
-    words = _words_of(cloud_home, resource, project) if resource else None
+    words, is_unknown = _words_of(cloud_home, resource, project) if resource else (None, False)
     chosen = Filter(words, started_at, level)
     try:
-        printed = _print(records(lines(file, follow=follow)), chosen, output)
+        printed = _print(records(lines(file, follow=follow and not is_unknown)), chosen, output)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    if not printed:
+    if is_unknown and not printed:
+        step = "`neo ls` lists what is in the project, and --project names another"
+        raise ClientError("NOT_FOUND", f"There is no resource {resource!r}, and no line about one", step)
+    if is_unknown:
+        say(f"There is no resource {resource!r} any more.")
+    elif not printed:
         say("The log has no such lines.")
 
 
@@ -332,31 +345,42 @@ def _was_replaced(current: IO[str], file: Path) -> bool:
     return known.st_ino != present.st_ino or present.st_size < current.tell()
 
 
-def _words_of(home: Home, resource: str, project: str) -> re.Pattern[str]:
-    """Return a pattern of the resource's id and name; ids of a name are known only while the cloud runs."""
-    words = {resource}
+def _words_of(home: Home, resource: str, project: str) -> tuple[re.Pattern[str], bool]:
+    """Return a pattern of the resource's id and name, and whether the cloud runs and has no such name.
+
+    Ids of a name are known only while the cloud runs.
+    """
+    words, is_unknown = {resource}, False
     kinds = (CLUSTERS, *(noun.service for product in PRODUCTS.values() for noun in product.nouns))
     if not any(is_id_of(kind, resource) for kind in kinds) and home.server() is not None:
         profile = profile_of_home(home.path, "home")
         with connect(profile, version="") as client:
             cloud = ProjectClient(client, profile, profile.project_id)
             project_id = id_of(cloud, PROJECTS, project) or profile.project_id
-            words |= set(_ids_of(client, project_id, resource))
+            try:
+                words |= set(
+                    _ids_of(client, {Parent.PROJECT: project_id, Parent.TENANT: profile.tenant_id}, resource)
+                )
+            except ClientError as error:
+                if error.code not in _NO_ANSWER:
+                    raise
+            else:
+                is_unknown = words == {resource}
     alternatives = "|".join(re.escape(word) for word in sorted(words))
-    return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])")
+    return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])"), is_unknown
 
 
-def _ids_of(client: Client, project_id: str, name: str) -> Iterator[str]:
-    """Iterate over the ids of the project's resources of this name."""
+def _ids_of(client: Client, parents: Mapping[Parent, str], name: str) -> Iterator[str]:
+    """Iterate over the ids of the resources of this name in the project and its tenant."""
     services = [
-        noun.service
+        (noun.service, parents[noun.parent])
         for product in PRODUCTS.values()
         for noun in product.nouns
-        if noun.parent is Parent.PROJECT and {"Get", "GetByName"} <= set(noun.verbs)
+        if noun.parent in parents and {"Get", "GetByName"} <= set(noun.verbs)
     ]
-    for service in (CLUSTERS, *services):
+    for service, parent_id in ((CLUSTERS, parents[Parent.PROJECT]), *services):
         try:
-            yield client.call(f"{service}/GetByName", {"parent_id": project_id, "name": name}).metadata.id
+            yield client.call(f"{service}/GetByName", {"parent_id": parent_id, "name": name}).metadata.id
         except ClientError as error:
-            if error.code in ("UNAVAILABLE", "UNAUTHENTICATED"):
-                return
+            if error.code in _NO_ANSWER:
+                raise

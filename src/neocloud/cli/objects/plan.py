@@ -139,7 +139,7 @@ def _existing(place: LocalPlace) -> Path:
     try:
         return Path(os.path.realpath(place.path, strict=True))
     except OSError as error:
-        code = "NOT_FOUND" if isinstance(error, FileNotFoundError) else "FAILED_PRECONDITION"
+        code = "INVALID_ARGUMENT" if isinstance(error, FileNotFoundError) else "FAILED_PRECONDITION"
         raise ClientError(code, f"{place} cannot be read: {error.strerror or error}") from error
 
 

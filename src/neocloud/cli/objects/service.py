@@ -136,6 +136,9 @@ def s3_errors(what: object) -> Generator[None, None, None]:
         raise translated(error, what) from error
 
 
+_UNDELETE = "One that was deleted is brought back with `neo storage bucket undelete NAME`"
+
+
 def translated(error: Exception, what: object) -> ClientError:
     if not isinstance(error, S3Error):
         is_away = isinstance(error, (S3ConnectionError, HTTPClientError))
@@ -149,7 +152,8 @@ def translated(error: Exception, what: object) -> ClientError:
     if code in ("404", "NoSuchKey"):
         return ClientError(status, f"There is no object {what}")
     if code == "NoSuchBucket":
-        return ClientError(status, f"There is no bucket {what}", "`neo storage ls` lists the buckets")
+        hint = f"`neo storage ls` lists the buckets. {_UNDELETE}"
+        return ClientError(status, f"There is no bucket {what}", hint)
     needed = PERMISSIONS.get(str(getattr(error, "operation_name", "")), "")
     if code in ("403", "AccessDenied") and needed:
         role = "storage.viewer" if needed.endswith((".get", ".list")) else "storage.objects.editor"

@@ -230,7 +230,14 @@ def _flag_parameters(flags: list[Flag], noun: Noun) -> Parameters:
     words = {
         flag.parameter: [shortcuts[path]] for flag in flags if (path := ".".join(flag.path)) in shortcuts
     }
-    return {flag.parameter: (option(flag, *words.get(flag.parameter, [])), None) for flag in flags}
+
+    def is_refused(flag: Flag) -> bool:
+        return ".".join(flag.path).startswith(noun.refused)
+
+    return {
+        flag.parameter: (option(flag, *words.get(flag.parameter, ()), hidden=is_refused(flag)), None)
+        for flag in flags
+    }
 
 
 def _new_name(noun: Noun) -> Parameters:

@@ -16,6 +16,7 @@ import yaml
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from neocloud.cli.output import JsonObject
+from neocloud.cli.resources.flag_texts import text_of
 from neocloud.cli.resources.noun import kebab
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -41,6 +42,9 @@ class Flag:
     first_fields: tuple[tuple[str, bool], ...] = ()
     """For a list of objects: the path to the first plain field, each step with whether it is a list."""
 
+    is_number: bool = False
+    """Whether that first field is a whole number."""
+
     @property
     def parameter(self) -> str:
         return "__".join(self.path)
@@ -63,7 +67,7 @@ class Flag:
 
     def _items(self, text: str) -> list[object]:
         if self.first_fields and not text.lstrip().startswith(("[", "{")):
-            value: object = text
+            value: object = _number(text, self.option) if self.is_number else text
             for name, is_list in reversed(self.first_fields):
                 value = {name: [value] if is_list else value}
             return [value]
@@ -102,11 +106,13 @@ def fill(request: JsonObject, flags: Iterable[Flag], given: Mapping[str, object]
     return paths
 
 
-def option(flag: Flag, *shortcuts: str) -> Any:
+def option(flag: Flag, *shortcuts: str, hidden: bool = False) -> Any:
     """Return the annotation that Typer reads; a boolean gets `--no-`, because false is a value too."""
     is_switch = flag.annotation == bool | None
     words = f"{flag.option}/--no-{flag.option.removeprefix('--')}" if is_switch else flag.option
-    return Annotated[flag.annotation, typer.Option(words, *shortcuts, help=flag.help, show_default=False)]
+    return Annotated[
+        flag.annotation, typer.Option(words, *shortcuts, help=flag.help, show_default=False, hidden=hidden)
+    ]
 
 
 def _flag(field: FieldDescriptor, path: tuple[str, ...], name: str) -> Flag:
@@ -117,15 +123,16 @@ def _flag(field: FieldDescriptor, path: tuple[str, ...], name: str) -> Flag:
     if field.message_type is not None and field.is_repeated:
         way = tuple(_first_fields(field.message_type))
         words = f"{_shape(field)} as JSON{f', or just the {way[-1][0]}' if way else ''}; repeatable."
-        return Flag(path, name, list[str] | None, words, is_json=True, first_fields=way)
+        is_number = bool(way) and _innermost(field.message_type).cpp_type != FieldDescriptor.CPPTYPE_STRING
+        return Flag(path, name, list[str] | None, words, is_json=True, first_fields=way, is_number=is_number)
     if field.message_type is not None:
         return Flag(path, name, str | None, f"{_shape(field)} as JSON.", is_json=True)
     if field.enum_type is not None:
         names = tuple(value.name for value in field.enum_type.values if value.number != 0)
         if field.is_repeated:  # Typer takes lists of an Enum alone
             kind = StrEnum(field.enum_type.name, {each: each for each in names})
-            return Flag(path, name, list[kind] | None, "Repeatable.")
-        return Flag(path, name, _many(field, Literal[names]), _alternatives(field))
+            return Flag(path, name, list[kind] | None, f"{text_of(path)} Repeatable.")
+        return Flag(path, name, _many(field, Literal[names]), _text(field, path))
     kinds: Mapping[int, type] = {
         field.CPPTYPE_BOOL: bool,
         field.CPPTYPE_STRING: str,
@@ -133,7 +140,11 @@ def _flag(field: FieldDescriptor, path: tuple[str, ...], name: str) -> Flag:
         field.CPPTYPE_FLOAT: float,
     }
     kind = kinds.get(field.cpp_type, int)
-    return Flag(path, name, _many(field, kind), _alternatives(field))
+    return Flag(path, name, _many(field, kind), _text(field, path))
+
+
+def _text(field: FieldDescriptor, path: tuple[str, ...]) -> str:
+    return f"{text_of(path)} {_alternatives(field)}".rstrip()
 
 
 def _alternatives(field: FieldDescriptor) -> str:
@@ -161,9 +172,24 @@ def _first_fields(descriptor: Descriptor) -> Iterable[tuple[str, bool]]:
     """Follow the first fields down to a string field; nothing if there is none."""
     first = descriptor.fields[0]
     if first.message_type is None:
-        return [(first.name, first.is_repeated)] if first.cpp_type == first.CPPTYPE_STRING else []
+        is_plain = first.cpp_type in (first.CPPTYPE_STRING, first.CPPTYPE_INT32, first.CPPTYPE_INT64)
+        return [(first.name, first.is_repeated)] if is_plain else []
     rest = list(_first_fields(first.message_type)) if first.is_repeated else []
     return [(first.name, True), *rest] if rest else []
+
+
+def _innermost(descriptor: Descriptor) -> FieldDescriptor:
+    """Return the plain field to which the first fields lead."""
+    first = descriptor.fields[0]
+    return first if first.message_type is None else _innermost(first.message_type)
+
+
+def _number(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        step = "Write a number such as 8000, or the object as JSON"
+        raise ClientError("INVALID_ARGUMENT", f"{name}: {text!r} is not a whole number", step) from error
 
 
 def _shape(field: FieldDescriptor) -> str:

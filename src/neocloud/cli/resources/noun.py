@@ -44,12 +44,18 @@ class Noun:
     """Methods of the service that are no commands."""
     shortcuts: tuple[tuple[str, str], ...] = ()
     """Shorter flag names: pairs of a field's path and its other name."""
+    refused: tuple[str, ...] = ()
+    """Paths of fields that this cloud refuses: their flags are accepted for its answer, and not in help."""
     short_name: str = ""
     """A name shorter than the service's, where the product makes it clear."""
     also_known_as: tuple[str, str] = ("", "")
     """The path of a field that identifies a resource like its name does, and the words for it in help."""
     columns: tuple[tuple[str, str], ...] = ()
     """Columns of its list between state and id: a header, and the path of a field."""
+    defaults: str = ""
+    """`module:function` below `neocloud.cli.commands` that fills in what a request to create leaves out."""
+    contents: str = ""
+    """`module:function` below `neocloud.cli.commands` that says what a resource to be deleted holds."""
     after_create: str = ""
     """`module:function` below `neocloud.cli.commands` that is called with the project's connection."""
 

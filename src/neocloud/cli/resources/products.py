@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from neocloud.cli.resources.noun import Noun, Parent, Product
 from neocloud.cli.resources.storage_products import STORAGE_PRODUCTS
 
+REFUSED_OF_WORKLOADS = (
+    "spec.registry_credentials",
+    "spec.auth_token",
+    "spec.ssh_authorized_keys",
+    "spec.pricing_model.spot_pricing_policy",
+)
 PRODUCTS: Mapping[str, Product] = {
     "iam": Product(
         "Projects, service accounts, groups and their permissions.",
@@ -48,6 +54,11 @@ PRODUCTS: Mapping[str, Product] = {
                 "S3 access keys of service accounts.",
                 "--account-service-account-id serviceaccount-e00abc --secret-delivery-mode EXPLICIT",
                 without=("GetByAwsId", "DeleteByAwsId", "ActivateByAwsId", "DeactivateByAwsId"),
+                columns=(
+                    ("SERVICE ACCOUNT", "spec.account.service_account.id"),
+                    ("USER", "spec.account.user_account.id"),
+                    ("KEY", "status.aws_access_key_id"),
+                ),
             ),  # Everybody on the machine can read a token on a command line; delete the key by its id.
             Noun(
                 "nebius.iam.v1.StaticKeyService",
@@ -329,21 +340,27 @@ PRODUCTS: Mapping[str, Product] = {
         "Container images run as endpoints, until they are stopped, and as jobs, until they end.",
         (
             "neo ai endpoint list",
-            "neo ai endpoint create --file endpoint.yaml",
+            "neo ai endpoint create web --image HOST/REGISTRY/web:v1 --port 8000",
             "neo ai job list",
         ),
         (
             Noun(
                 "nebius.ai.v1.EndpointService",
                 "Container images that run until they are stopped.",
-                "web --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
-                " --disk-type NETWORK_SSD --container-command 'python3 -m http.server 8000'",
+                "web --image localhost/neocloud/jail:1a2b --port 8000"
+                " --container-command 'python3 -m http.server 8000'",
+                shortcuts=(("spec.ports", "--port"),),
+                refused=REFUSED_OF_WORKLOADS,
+                defaults="ai_workloads:fill_defaults",
             ),
             Noun(
                 "nebius.ai.v1.JobService",
                 "Container images that run until they end.",
-                "nightly --image localhost/neocloud/jail:1a2b --platform cpu-local --preset 2vcpu-4gb"
-                " --disk-type NETWORK_SSD --container-command 'python3 train.py' --restart-attempts 2",
+                "nightly --image localhost/neocloud/jail:1a2b --preset 2vcpu-4gb"
+                " --container-command 'python3 train.py' --restart-attempts 2",
+                shortcuts=(("spec.ports", "--port"),),
+                refused=REFUSED_OF_WORKLOADS,
+                defaults="ai_workloads:fill_defaults",
             ),
         ),
     ),

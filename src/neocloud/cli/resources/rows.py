@@ -29,13 +29,15 @@ def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[t
     chosen = [(header, [text_at(item, path) for item in items]) for header, path in columns]
     chosen = chosen or _used_columns(descriptor, items)
     has_state = _state_field(descriptor) is not None
-    headers = ["NAME", *(["STATE"] if has_state else []), *(header for header, _ in chosen), "ID"]
+    has_ids = any(item.metadata.id != item.metadata.name for item in items) or not items
+    headers = ["NAME", *(["STATE"] if has_state else []), *(header for header, _ in chosen)]
+    headers += ["ID"] if has_ids else []
     rows = (
         [
             item.metadata.name,
             *([_state(item)] if has_state else []),
             *(cells[number] for _, cells in chosen),
-            item.metadata.id,
+            *([item.metadata.id] if has_ids else []),
         ]
         for number, item in enumerate(items)
     )

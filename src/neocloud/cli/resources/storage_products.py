@@ -18,6 +18,7 @@ STORAGE_PRODUCTS: Mapping[str, Product] = {
                 "Buckets: named stores of objects, with versions, rules and a policy.",
                 "data-sets --versioning-policy ENABLED --max-size-bytes 1099511627776",
                 without=("ListWithFilter",),
+                contents="storage.bucket_contents:contents",
             ),
             Noun(
                 "nebius.storage.v1.TransferService",
@@ -37,6 +38,7 @@ STORAGE_PRODUCTS: Mapping[str, Product] = {
     "registry": Product(
         "Registries of container images, which docker, podman and skopeo push to and pull from.",
         (
+            "neo registry login",
             "neo registry registry create team",
             "neo registry artifact list --parent-id team",
         ),

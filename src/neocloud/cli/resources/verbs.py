@@ -13,6 +13,7 @@ from neocloud.cli.output import Format, JsonObject, confirm, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.deletion import delete_by_force, id_to_delete
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
+from neocloud.cli.resources.kept_resources import refuse_name_of_deleted, say_until_when_kept
 from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of, tenant_id_of
 from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Noun, Parent
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
 
 Given = Mapping[str, Any]
+_BODY = "The body is not a JSON object of "
+"""How the contract refuses a request that is no message; whoever gave options has sent no body."""
 WRITABLE_METADATA = ("name", "parent_id", "labels")
 
 
@@ -43,13 +46,19 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if "spec" in noun.rpc(verb).input.DESCRIPTOR.fields_by_name:
             request.setdefault("spec", {})
         fill(request, flags, given)
-        _resolve(noun, verb, request, ProjectClient(client, profile, metadata["parent_id"]))
-        operation = _call(client, noun.rpc(verb).path, request, flags)
+        cloud = ProjectClient(client, profile, metadata["parent_id"])
+        if noun.defaults:
+            _function(noun.defaults)(cloud, request)
+        _resolve(noun, verb, request, cloud)
+        try:
+            operation = _call(client, noun.rpc(verb).path, request, flags)
+        except ClientError as error:
+            if error.code == "ALREADY_EXISTS":
+                refuse_name_of_deleted(noun, client, metadata["parent_id"], str(metadata["name"]))
+            raise
         _finish(noun, client, operation, given, "created")
         if noun.after_create:
-            module, _, name = noun.after_create.partition(":")
-            after = getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), name)
-            after(ProjectClient(client, profile, metadata["parent_id"]))
+            _function(noun.after_create)(cloud)
 
     return run
 
@@ -107,7 +116,8 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
         lambda: _target(noun, client, profile, given, is_exact=True)[0], given["target"], force=given["force"]
     )
     what = f"{noun.words} {given['target']}"
-    confirm(what, yes=given["yes"])
+    held = _contents(noun, client, resource_id)
+    confirm(f"{what}, which holds {held}" if held else what, yes=given["yes"])
     if given["force"]:
         delete_by_force(client, noun.rpc(verb).path, resource_id, what, yes=given["yes"])
         return
@@ -115,6 +125,27 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
     if not given["no_wait"]:
         _wait(client, operation, f"Delete {what}")
     echo(f"{noun.words.capitalize()} {given['target']} is {'being ' if given['no_wait'] else ''}deleted.")
+    if held:
+        say(f"It held {held}.")
+    say_until_when_kept(noun, client, resource_id, given["target"])
+
+
+def _contents(noun: Noun, client: Client, resource_id: str) -> str:
+    """Return what the resource holds; "" for nothing, for kinds that hold nothing, and for hidden ones."""
+    if not noun.contents:
+        return ""
+    try:
+        return _function(noun.contents)(client.call(noun.rpc("Get").path, {"id": resource_id}))
+    except ClientError as error:
+        if error.code not in ("NOT_FOUND", "PERMISSION_DENIED"):
+            raise
+        return ""
+
+
+def _function(named: str) -> Callable[..., Any]:
+    """Return the function that a noun names."""
+    module, _, name = named.partition(":")
+    return getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), name)
 
 
 def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
@@ -163,6 +194,9 @@ def _call(
         return client.call(path, request, reset_mask=reset_mask)
     except ClientError as error:
         by_path = {".".join(flag.path): flag for flag in flags}
+        if error.message.startswith(_BODY):
+            why = error.message.removeprefix(_BODY).partition(": ")[2]
+            raise ClientError(error.code, f"An option has a value of another form: {why}") from error
         if not error.violations or any(field not in by_path for field, _ in error.violations):
             raise
         words = [_violation(by_path[field], why) for field, why in error.violations]

@@ -28,8 +28,10 @@ async def delete(call: Call, request: DeleteRegistryRequest) -> Write[Operation]
             tx.enqueue(row.id, now)
             return NewOperation(row, title, is_done=False)
         if images:
+            noun = "image" if images == 1 else "images"
             raise contract.bad_state(
-                row.id, f"{row.name} holds {images:,} images. Delete them first, or delete it with force."
+                row.id,
+                f"{row.name} holds {images:,} {noun}. Delete them first, or all of it with --force.",
             )
         return NewOperation(mark_for_deletion(tx, row, now), title, is_done=False)
 
