@@ -24,6 +24,7 @@ OTHERS = {
     "compute": {
         "catalogue.py": "platforms and presets",
         "catalogue.yaml": "platforms and presets",
+        "capacity.py": "what nodes take of a machine and what is left: public.py and the API use it",
         "maintenance.py": "instances under maintenance: public.py, rules and the API use it",
         "hosts.py": "which hosts take new work: public.py and reconcilers of other services use it",
         "preemption.py": "which machines give way to a request: rules, reconcilers and the API use it",

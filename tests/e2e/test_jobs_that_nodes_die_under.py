@@ -25,9 +25,10 @@ def test_a_job_that_three_nodes_died_under_is_held_and_others_were_requeued_once
             wait_until(lambda death=death: restarts(bank, killer) == death, f"death {death}", seconds=120)
         wait_until(lambda: "JobHeldAdmin" in bank.ssh(f"squeue -h -j {killer} -o %r"), "held", seconds=60)
         said = bank.ssh(f"squeue -h -j {killer} -O admin_comment:120")
-        evidence = bank.ssh(f"scontrol show job {killer}") + bank.cloud.neo(
-            "slurm", "job", "get", "bank", str(killer)
-        ).stdout
+        evidence = (
+            bank.ssh(f"scontrol show job {killer}")
+            + bank.cloud.neo("slurm", "job", "get", "bank", str(killer)).stdout
+        )
         assert said.startswith("neocloud: held: its node died 3 times under it (last: worker-1"), evidence
         shown = bank.cloud.neo("slurm", "job", "get", "bank", str(killer)).stdout
         assert "JobHeldAdmin: its node died 3 times under it" in " ".join(shown.split())

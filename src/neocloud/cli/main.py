@@ -110,6 +110,7 @@ class NeoGroup(LazyGroup):
         "fleet": Entry("See the health of nodes, explain faults, and simulate.", MACHINE),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
         "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),
+        "capacity": Entry("Show how many more nodes of each preset fit now, and what one costs.", PRODUCTS),
         "ls": Entry("Show what is in the project.", PRODUCTS, "overview:ls_app"),
         "ssh": Entry("Sign in to a machine, or to a Slurm cluster.", PRODUCTS, "overview:ssh_app"),
         "image": Entry("Build container images and machine disks.", MACHINE),

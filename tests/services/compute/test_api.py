@@ -1,12 +1,16 @@
 """Platforms as clients see them, on a machine with two cores and no GPU."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from neocloud.core import contract
 from neocloud.core.contract import ApiError
+from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Call
+from neocloud.core.usage import CapacityUses
 from neocloud.engines.base import Accelerator
 from neocloud.engines.fake import FakeEngine
 from neocloud.services.compute.api.lookups import (
@@ -24,7 +28,16 @@ H100 = tuple(Accelerator("nvidia", "NVIDIA H100 80GB HBM3", 81559, index) for in
 
 
 def call(engine: FakeEngine) -> Call:
-    return Call(None, "r", {}, SimpleNamespace(engine=engine))  # pyright: ignore[reportArgumentType]
+    provided = ServiceRegistry().add(CapacityUses, CapacityUses())
+    around = SimpleNamespace(engine=engine, provided=provided, store=NothingStored())
+    return Call(None, "r", {}, around)  # pyright: ignore[reportArgumentType]
+
+
+class NothingStored:
+    """A store without resources, which nothing asks for where no service holds capacity."""
+
+    async def read(self, work: Callable[[Any], Any]) -> Any:
+        return work(None)
 
 
 SMALL = call(FakeEngine(cpus=2, memory_mib=24 * 1024))

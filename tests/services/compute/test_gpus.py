@@ -60,7 +60,7 @@ async def test_of_two_kinds_of_gpu_a_machine_gets_the_one_it_asked_for(tmp_path)
         metadata = {"parent_id": cloud.project_id, "name": "two"}
         spec = instance_spec(resources=shape, boot_disk=boot_disk("two-boot"))
         refused = await cloud.refusal("InstanceService/Create", metadata=metadata, spec=spec)
-        assert "2 GPUs of type h100, 1 are available" in refused.message, "the L40S is no substitute"
+        assert "0 GPUs of type h100. You asked for" in refused.message, "the L40S is no substitute"
 
 
 async def test_a_stopped_machine_releases_its_gpu(cloud: Cloud) -> None:
@@ -82,7 +82,7 @@ async def test_a_machine_for_which_no_gpu_is_left_is_refused(cloud: Cloud) -> No
         metadata={"parent_id": cloud.project_id, "name": "x"},
         spec=instance_spec(**spec),
     )
-    assert "3 GPUs" in refusal.message and "2 are available" in refusal.message
+    assert "0 GPUs. You asked for" in refusal.message and "1 GPUs" in refusal.message
     (detail,) = refusal.details
     assert detail.retry_type == type(detail).RetryType.Value("NOTHING")
 

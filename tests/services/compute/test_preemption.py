@@ -195,7 +195,7 @@ async def test_a_stopped_request_waits_for_nothing(cloud: Cloud) -> None:
 
 async def test_a_preemptible_request_preempts_nothing_but_waits_for_what_stops(cloud: Cloud) -> None:
     two = await preemptible(cloud, "two", GIB_8)
-    assert "1 x 4 + 1 x 8 = 12 GiB" in await refused(cloud, "spot", **PREEMPTIBLE)
+    assert "You asked for 1 vCPU, 4 GiB." in await refused(cloud, "spot", **PREEMPTIBLE)
     assert await state(cloud, two) == "RUNNING"
     gate = ignore_power_buttons(cloud)
     web = await requested(cloud, "web")

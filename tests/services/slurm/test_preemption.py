@@ -116,3 +116,23 @@ async def test_a_job_preempts_a_machine_unless_it_is_preemptible_itself(cloud: C
     job_id = await create(cloud, service, "nightly", {**JOB, "container_command": "true"})
     await cloud.until(job_id, "COMPLETED")
     await cloud.until(spot, "STOPPED")
+
+
+async def test_a_quota_that_is_exceeded_is_told_before_a_machine_that_is_full(cloud: Cloud) -> None:
+    """Nobody makes room for what would be refused in any case."""
+
+    async def refused(preset: str) -> str:
+        workers = {"name": "worker", "platform": "cpu-local", "preset": preset, "count": 4}
+        refusal = await cloud.refusal(
+            "neocloud.slurm.v1.ClusterService/Create",
+            metadata={"parent_id": cloud.project_id, "name": "lab"},
+            spec={"node_sets": [workers]},
+        )
+        return refusal.message
+
+    assert "cannot hold" in await refused("1vcpu-8gb")
+    metadata = {"parent_id": cloud.project_id, "name": "slurm.cluster.count"}
+    limit = {"limit": 0, "region": "eu-north1"}
+    await cloud.call("nebius.quotas.v1.QuotaAllowanceService/Create", metadata=metadata, spec=limit)
+    message = await refused("1vcpu-8gb")
+    assert "slurm.cluster.count" in message and "cannot hold" not in message

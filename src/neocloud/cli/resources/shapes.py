@@ -38,14 +38,31 @@ def possible_shapes(
     shapes = [_smallest(found, each, preset, model) for each in platforms]
     known = [shape for shape in shapes if shape is not None]
     if not known:
-        names = ", ".join(item.metadata.name for item in found)
-        raise ClientError(
-            "INVALID_ARGUMENT",
-            f"No such preset holds {model.metadata.name}, which needs"
-            f" {model.status.size_bytes / GIB + ALLOWANCE_GIB:.0f} GiB or more",
-            f"`neo compute platform list` shows the presets of {names}",
-        )
+        raise _too_small(found, model, platform, preset)
     return known
+
+
+def _too_small(found: Sequence["Platform"], model: "Model", platform: str, preset: str) -> ClientError:
+    """Return why no preset does, with the smallest one that does: "Smallest that fits: 1vcpu-4gb"."""
+    needed = f"{model.metadata.name} needs {model.status.size_bytes / GIB + ALLOWANCE_GIB:.0f} GiB"
+    platforms = [platform] if platform else [ANY_GPU, ANY_CPU]
+    sizes = {
+        shape.resources.memory_gibibytes
+        for item in found
+        if item.metadata.name in platforms
+        for shape in item.spec.presets
+        if shape.name == preset
+    }
+    has = f"{preset} has {min(sizes)} GiB; " if sizes else ""
+    fitting = [shape for each in platforms if (shape := _smallest(found, each, "", model)) is not None]
+    hint = " or ".join(f"--platform {name} --preset {each}" for name, each in fitting)
+    return ClientError(
+        "INVALID_ARGUMENT",
+        f"{has}{needed}" if sizes or not preset else f"{needed}, and there is no preset {preset!r} here",
+        f"Smallest that fits: {hint}; `neo capacity` lists all"
+        if hint
+        else "`neo capacity` lists the presets",
+    )
 
 
 def _smallest(

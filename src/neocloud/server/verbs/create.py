@@ -47,7 +47,7 @@ class Create:
             self._check_parent(tx, parent_id)
             resource = wire.resource_message(draft)
             reader = self._runtime.reader(tx, request.subject, now)
-            violations = list(self._kind.rules.violations(resource, None, reader))
+            violations = self._violations(tx, draft, resource, reader)
             if violations:
                 if all(violation.field != "metadata.name" for violation in violations):
                     self._refuse_taken_name(tx, resource.metadata)
@@ -61,6 +61,18 @@ class Create:
             return Change(accepted(self._kind, operation, now))
 
         return await commit(self._runtime, request, work)
+
+    def _violations(
+        self, tx: Transaction, draft: Resource, resource: Any, reader: ResourceReader
+    ) -> list[Violation]:
+        """Where there is no capacity, a quota that is exceeded comes first: nobody has to make room for what
+        would be refused in any case. The transaction ends either way."""
+        try:
+            return list(self._kind.rules.violations(resource, None, reader))
+        except contract.ApiError as full:
+            if full.code is contract.Code.RESOURCE_EXHAUSTED:
+                self._insert(tx, self._with_content(draft, resource))
+            raise
 
     def _refuse_taken_name(self, tx: Transaction, metadata: Any) -> None:
         """Say that the name is taken, rather than what follows from it, such as the name of a boot disk."""

@@ -70,7 +70,12 @@ class Update:
                 raise contract.conflict(row.id, f"{row.id} was changed meanwhile. Repeat the change.")
             reader = self._runtime.reader(tx, request.subject, now)
             violations = [*immutable_violations(new.spec, old.spec, "spec.")]
-            violations += self._kind.rules.violations(new, old, reader)
+            try:
+                violations += self._kind.rules.violations(new, old, reader)
+            except contract.ApiError as full:
+                if full.code is contract.Code.RESOURCE_EXHAUSTED:  # a quota that is exceeded comes first
+                    self._write(tx, request, row, new, new.spec != old.spec, now)
+                raise
             if violations:
                 raise contract.bad_request(violations)
             self._kind.rules.complete(new, old, reader)

@@ -8,7 +8,6 @@ published platforms is one thread; the catalogue says how many vCPUs of a local 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from functools import partial
 
 from neocloud.core import contract
@@ -20,6 +19,7 @@ from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
 from neocloud.services.compute import hosts, maintenance, preemption
+from neocloud.services.compute.capacity import Demand, amount, amounts, available, room_text, shortages
 from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
 from neocloud.services.compute.maintenance import MAINTENANCE, MaintenanceState, of_host
 from neocloud.services.compute.types import FILESYSTEM, INSTANCE, NAMESPACE_LABEL, FilesystemType
@@ -34,10 +34,6 @@ stop_for_maintenance = maintenance.stop
 finish_maintenance = maintenance.finish
 MOST_HOLDERS = 5
 """How many holders an error names."""
-
-Demand = tuple[Preset, int]
-"""A preset and how many nodes of it."""
-
 
 Held = tuple[str, Demand]
 """The id of a holder, and what it holds."""
@@ -148,36 +144,17 @@ def _enough_of(
 
     Empty where it fits beside all; None where it does not fit without any of them.
     """
-    amounts: dict[str, list[Demand]] = {}
+    by_holder: dict[str, list[Demand]] = {}
     for holder_id, demand in held:
-        amounts.setdefault(holder_id, []).append(demand)
-    total = _amounts([*demanded, *(demand for _, demand in held)])
-    needed = {what: over for what, have in total.items() if (over := have - _available(inventory, what)) > 0}
-    freeable = [(each, _amounts(amounts[each])) for each in ordered if each in amounts]
+        by_holder.setdefault(holder_id, []).append(demand)
+    total = amounts([*demanded, *(demand for _, demand in held)])
+    needed = {what: over for what, have in total.items() if (over := have - available(inventory, what)) > 0}
+    freeable = [(each, amounts(by_holder[each])) for each in ordered if each in by_holder]
     chosen = preemption.smallest_set(needed, freeable) if needed else []
     if chosen is None:
         return None
     rest = [demand for holder_id, demand in held if holder_id not in chosen]
     return None if shortages(inventory, [*demanded, *rest]) else chosen
-
-
-_CORES, _MEMORY, _GPUS = "cores", "memory", "gpus/"
-
-
-def _amounts(demands: Sequence[Demand]) -> dict[str, Fraction]:
-    """Return the quantities that demands sum up to, in the terms of `shortages`."""
-    memory_mib = sum(shape.memory_mib * count for shape, count in demands)
-    found = {_CORES: _cores(demands), _MEMORY: Fraction(memory_mib)}
-    for shape, count in demands:
-        for what in {_GPUS, f"{_GPUS}{shape.gpu_type}"}:
-            found[what] = found.get(what, Fraction()) + shape.gpus * count
-    return found
-
-
-def _available(inventory: Inventory, what: str) -> int:
-    if what.startswith(_GPUS):
-        return inventory.gpu_count(what.removeprefix(_GPUS))
-    return inventory.cpus if what == _CORES else inventory.memory_mib
 
 
 def holder_name(row: Resource) -> str:
@@ -228,86 +205,28 @@ def check_fits(
         return
     wanted = list(demanded)
     lacking = shortages(Inventory.of(capabilities), [*wanted, *(demand for _, demand in held)])
-    known = [demand for holder_id, demand in held if (names or {}).get(holder_id)]
-    if lacking and len(known) < len(held):
-        lacking = shortages(Inventory.of(capabilities), [*wanted, *known]) or ["so much is not free"]
     if lacking:
         shapes = _shapes(wanted)
-        in_use = f" In use: {_in_use(held, names or {})}." if held else ""
-        others = ", or stop or delete one of those in use" if held else ""
-        raise contract.not_enough_resources(
-            "compute.nodes",
-            shapes,
-            f"This machine cannot hold {shapes}{' in addition' if held else ''}: {'; '.join(lacking)}."
-            f"{in_use} Request fewer or smaller ones{others}.",
-        )
+        text = f"This machine cannot hold {shapes}: {'; '.join(lacking)}. Request fewer or smaller ones."
+        if held:
+            text = (
+                f"This machine cannot hold {shapes} in addition. "
+                f"{room_text(Inventory.of(capabilities), wanted, [demand for _, demand in held])} "
+                f"In use: {_in_use(held, names or {})}."
+            )
+        raise contract.not_enough_resources("compute.nodes", shapes, text)
 
 
 def _in_use(held: Sequence[Held], names: Mapping[str, str]) -> str:
-    """Return each holder with its cores and memory; those that the caller may not know as one."""
+    """Return each holder with its cores and memory; of other projects, only that they hold something."""
     by_holder: dict[str, list[Demand]] = {}
     for holder_id, demand in held:
         by_holder.setdefault(names.get(holder_id, ""), []).append(demand)
-    known = [f"{name} ({_amount(demands)})" for name, demands in sorted(by_holder.items()) if name]
+    known = [f"{name} ({amount(demands)})" for name, demands in sorted(by_holder.items()) if name]
     shown = known[:MOST_HOLDERS]
     shown += [f"{len(known) - len(shown)} more"] if len(known) > len(shown) else []
-    shown += ["other projects"] if "" in by_holder else []  # what each has is no business of the others
+    shown += ["what other projects run"] if "" in by_holder else []
     return ", ".join(shown)
-
-
-def _amount(demands: Sequence[Demand]) -> str:
-    memory = sum(shape.memory_gib * count for shape, count in demands)
-    cores = _number(_cores(demands))
-    gpus = sum(shape.gpus * count for shape, count in demands)
-    return f"{cores} {'core' if cores == '1' else 'cores'}, {memory} GiB" + (f", {gpus} GPUs" if gpus else "")
-
-
-def _cores(demands: Sequence[Demand]) -> Fraction:
-    return sum((Fraction(shape.vcpu * count, shape.vcpu_per_core) for shape, count in demands), Fraction())
-
-
-def shortages(inventory: Inventory, demands: Sequence[Demand]) -> list[str]:
-    """Return a text with the sum for each shortage; empty when everything fits."""
-    found = []
-    cores = _cores(demands)
-    if cores > inventory.cpus:
-        terms = _sum((count, shape.vcpu) for shape, count in demands)
-        shared = sorted(
-            {(shape.vcpu_per_core, shape.platform) for shape, _ in demands if shape.vcpu_per_core > 1}
-        )
-        why = "".join(f" ({number} vCPU of {platform} share a core)" for number, platform in shared)
-        found.append(f"{terms} vCPU need {_number(cores)} cores{why}, {inventory.cpus} are available")
-    memory_mib = sum(shape.memory_mib * count for shape, count in demands)
-    if memory_mib > inventory.memory_mib:
-        terms = _sum((count, shape.memory_gib) for shape, count in demands)
-        found.append(
-            f"{terms} GiB of memory, {_number(Fraction(inventory.memory_mib, 1024))} GiB are available"
-        )
-    found.extend(_gpu_shortages(inventory, demands))
-    return found
-
-
-def _gpu_shortages(inventory: Inventory, demands: Sequence[Demand]) -> Iterable[str]:
-    demanded: Counter[str] = Counter()
-    for shape, count in demands:
-        demanded[shape.gpu_type] += shape.gpus * count
-    for gpu_type, number in demanded.items():
-        available = inventory.gpu_count(gpu_type)
-        if gpu_type and number > available:
-            yield f"{number} GPUs of type {gpu_type}, {available} are available"
-    if demanded[""] and demanded.total() > inventory.gpu_count(""):
-        yield f"{demanded.total()} GPUs in total, {inventory.gpu_count('')} are available"
-
-
-def _sum(terms: Iterable[tuple[int, int]]) -> str:
-    parts = list(terms)
-    total = sum(count * size for count, size in parts)
-    text = " + ".join(f"{count} x {size}" for count, size in parts)
-    return f"{text} = {total}"
-
-
-def _number(value: Fraction | int) -> str:
-    return f"{float(value):.2f}".rstrip("0").rstrip(".")
 
 
 _READERS, _WRITERS = "read-only/", "read-write/"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
+from neocloud.core.usage import CapacityUses
 from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import GetByNameRequest
 from neocloud.messages.nebius.compute.v1 import (
@@ -22,8 +23,8 @@ from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import ListDiskSnapshotsByDiskResponse as ListByDiskResponse
 from neocloud.messages.nebius.compute.v1 import Platform as PlatformMessage
 from neocloud.messages.nebius.compute.v1 import Preset as PresetMessage
+from neocloud.services.compute.capacity import Demand, nodes_that_fit, shortages
 from neocloud.services.compute.catalogue import Platform, Preset, platforms
-from neocloud.services.compute.public import shortages
 from neocloud.services.compute.rules.volumes import newest_of_family
 from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGES_PARENT, SNAPSHOT
 
@@ -86,6 +87,7 @@ async def list_by_disk(
 FITS_LABEL = "neocloud.dev/fits-this-machine"
 """On a platform: "yes" when at least one preset fits."""
 PRESET_LABEL_PREFIX = "neocloud.dev/preset."
+FREE_LABEL_PREFIX = "neocloud.dev/free."
 """On a platform, one for each preset: "fits", or what the machine has too little of."""
 
 
@@ -94,13 +96,13 @@ async def list_platforms(call: Call, request: ListPlatformsRequest) -> ListPlatf
     scope = f"platforms/{request.parent_id}"
     after = contract.page_after(request.page_token, scope)
     size = contract.page_size(request, default=MAX_PAGE_SIZE, most=MAX_PAGE_SIZE)
-    inventory = await _inventory(call)
+    inventory, held = await _inventory(call), await _held(call)
     names = list(platforms())
     first = names.index(after) + 1 if after in names else 0
     found = names[first : first + size]
     has_more = first + len(found) < len(names)
     return ListPlatformsResponse(
-        items=[platform_message(platforms()[name], request.parent_id, inventory) for name in found],
+        items=[platform_message(platforms()[name], request.parent_id, inventory, held) for name in found],
         next_page_token=contract.page_token(found[-1], scope) if has_more else "",
     )
 
@@ -109,16 +111,31 @@ async def get_platform_by_name(call: Call, request: GetByNameRequest) -> Platfor
     found = platforms().get(request.name)
     if found is None:
         raise contract.not_found("platform", request.name)
-    return platform_message(found, request.parent_id, await _inventory(call))
+    return platform_message(found, request.parent_id, await _inventory(call), await _held(call))
 
 
 async def _inventory(call: Call) -> Inventory:
     return Inventory.of(await call.dependencies.engine.capabilities())
 
 
-def platform_message(platform: Platform, parent_id: str, inventory: Inventory) -> PlatformMessage:
+async def _held(call: Call) -> Sequence[Demand]:
+    """Return what all resources hold of the machine."""
+    uses = call.dependencies.provided.get(CapacityUses)
+
+    def read(tx: Transaction) -> Sequence[Demand]:
+        return [demand for _, demand in uses.demands({kind: tx.list(kind)[0] for kind in uses.kinds})]
+
+    return await call.dependencies.store.read(read)
+
+
+def platform_message(
+    platform: Platform, parent_id: str, inventory: Inventory, held: Sequence[Demand]
+) -> PlatformMessage:
     lacking = {preset.name: shortages(inventory, [(preset, 1)]) for preset in platform.presets.values()}
     labels = {f"{PRESET_LABEL_PREFIX}{name}": "; ".join(found) or "fits" for name, found in lacking.items()}
+    for preset in platform.presets.values():
+        if not lacking[preset.name]:
+            labels[f"{FREE_LABEL_PREFIX}{preset.name}"] = str(nodes_that_fit(inventory, held, preset))
     labels[FITS_LABEL] = "yes" if any(not found for found in lacking.values()) else "no"
     message = PlatformMessage()
     message.metadata.id = f"computeplatform-e00-{platform.name}"
