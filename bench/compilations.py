@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how long chats wait beside callers who have the model server compile all that they may.
 
-    python bench/compilations.py [--model tiny|qwen3-0.6b-shaped] [--seconds 30] [--direct]
+    python bench/compilations.py [--model tiny|qwen3-0.6b-shaped] [--seconds 30] [--direct] [--mock]
 
 One vLLM in a pod, as a deployment's, behind a gateway process. A victim chats all the time, first alone, then
 beside each attack: expressions that end an engine, and new expressions and schemas as heavy as the gateway
@@ -34,7 +34,8 @@ from served.places import KEY, Machine, Place, engine_pod, running  # noqa: E402
 from serving import shared_root  # noqa: E402
 
 from neocloud.engines.podman import PodmanEngine  # noqa: E402
-from neocloud.testing.gateway import GatewayProcess, gateway_process, route  # noqa: E402
+from neocloud.testing.gateway import GatewayProcess, engine_process, gateway_process, route  # noqa: E402
+from neocloud.testing.mock_engine import Behaviour  # noqa: E402
 from tests.e2e.tiny_model import tiny_model  # noqa: E402
 
 CALLERS = 8
@@ -133,8 +134,7 @@ def callers(gateway: GatewayProcess, count: int) -> Iterator[httpx.AsyncClient]:
         )
 
 
-async def measure(place: Place, home: Path, options: Any) -> None:
-    address = str(place.client.base_url).removeprefix("http://").strip("/")
+async def measure(address: str, engine: httpx.AsyncClient | None, home: Path, options: Any) -> None:
     with gateway_process(home) as gateway:
         gateway.set_routes(route("base", replicas=[address], engine_key=KEY))
         own, *clients = callers(gateway, CALLERS + 1)
@@ -149,8 +149,8 @@ async def measure(place: Place, home: Path, options: Any) -> None:
             else:
                 found, statuses = await beside(clients, own, make_body, options.seconds)
             quiet = _row(name or "quiet", found, quiet, statuses)
-        if options.direct:
-            direct = [place.client] * CALLERS
+        if options.direct and engine is not None:
+            direct = [engine] * CALLERS
             found, statuses = await beside(direct, own, hostile, options.seconds)
             _row("to the engine itself, past the gateway", found, quiet, statuses)
 
@@ -181,7 +181,8 @@ async def run(work: Path, options: Any) -> None:
     try:
         async with running(engine, engine_pod("base", machine, weights.base), new_place) as place:
             print(f"{options.model}, {machine.cpus} CPUs, load {os.getloadavg()[0]:.1f}", flush=True)
-            await measure(place, work / "gateway", options)
+            address = str(place.client.base_url).removeprefix("http://").strip("/")
+            await measure(address, place.client, work / "gateway", options)
             print(f"load at the end: {os.getloadavg()[0]:.1f}; aim: p99 at most {AIM:g} x quiet")
     finally:
         await engine.destroy()
@@ -195,10 +196,19 @@ def main() -> None:
     parser.add_argument("--model", choices=KINDS, default="tiny")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--direct", action="store_true")
+    parser.add_argument(
+        "--mock", action="store_true", help="an engine that computes nothing: the gateway's part"
+    )
     parser.add_argument("--images", type=Path, default=ROOT / ".cache" / "images")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(run(Path(folder), options))
+        if options.mock:
+            behaviour = Behaviour(tokens=CHAT_TOKENS, token_seconds=0.01, compile_seconds=0.5)
+            with engine_process(behaviour) as engine:
+                print(f"mock engine, load {os.getloadavg()[0]:.1f}", flush=True)
+                asyncio.run(measure(engine.address, None, Path(folder), options))
+        else:
+            asyncio.run(run(Path(folder), options))
 
 
 if __name__ == "__main__":
