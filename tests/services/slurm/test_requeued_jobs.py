@@ -78,6 +78,10 @@ async def test_a_job_that_slurm_holds_back_starts_now() -> None:
     assert await restarted(Queue(job(1))) == ([1], False)
 
 
+async def test_a_job_that_starts_in_a_moment_is_not_put_off_again() -> None:
+    assert await restarted(Queue(job(1, eligible_at=NOW + timedelta(seconds=2)))) == ([], False)
+
+
 async def test_it_waits_while_slurm_has_something_to_deliver() -> None:
     assert await restarted(Queue(job(1), messages=1)) == ([], True)
 

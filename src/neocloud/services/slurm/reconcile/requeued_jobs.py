@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 
 from neocloud.services.slurm.accounting import JobRun, node_names, runs_of
 from neocloud.services.slurm.slurm_records import HELD_PREFIX, SlurmJob
-from neocloud.services.slurm.slurmrestd import SlurmApi
+from neocloud.services.slurm.slurmrestd import START_SECONDS, SlurmApi
 
 REQUEUE_DELAY = timedelta(seconds=20)
 """Slurm holds a requeued job back for cred_expire seconds; a later begin time was set by the user."""
 MOST_DEATHS = 3
 """Nodes that die under a job before it is held."""
-SOON = timedelta(seconds=5)
+SOON, AT_ONCE = timedelta(seconds=5), timedelta(seconds=START_SECONDS + 1)
 MOST_JOBS = 30
 """Of more requeued jobs at a time, nobody is looked for: all start at once."""
 MOST_NAMES = 64
@@ -76,7 +76,8 @@ async def restart_requeued_jobs(slurm: SlurmApi, jobs: Iterable[SlurmJob], now: 
             continue
         before = _first_before(job, jobs, lost, held, now)
         if before is None:
-            await slurm.start_job_in(job.id, 0)
+            if job.eligible_at is not None and job.eligible_at > now + AT_ONCE:
+                await slurm.start_job_in(job.id, 0)  # once: each call sets the begin time anew
             continue
         waits = True
         is_due = job.eligible_at is not None and job.eligible_at < now + SOON
