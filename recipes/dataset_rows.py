@@ -29,7 +29,7 @@ Reader = Callable[[Path, BadRecords], Iterator[Row]]
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, read anew each time."""
+    """The rows of a file, read again each time."""
 
     path: Path
     columns: list[str]

@@ -14,6 +14,8 @@ sys.path.insert(0, str(RECIPES))
 
 import make_base_model  # noqa: E402
 
+from .data_reader import Reader  # noqa: E402
+
 torch.set_num_threads(1)  # models this small gain nothing from more
 
 ALONE = ("--workers", "1")
@@ -57,3 +59,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train = ["--max-steps", "3", "--window", "32", "--batch", "2"]
     assert make_base_model.main([str(text), "--output", str(output), *size, *train]) == 0
     return output
+
+
+@pytest.fixture
+def reader(capsys: pytest.CaptureFixture[str]) -> Reader:
+    return Reader(capsys)

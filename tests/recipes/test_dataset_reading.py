@@ -4,7 +4,7 @@ dropped without a word. Rebuilt from public reports (F1 to F16)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,65 +16,7 @@ import pytest
 import dataset_convert
 from conversations import read_conversations
 
-Rows = Sequence[dict[str, Any]]
-
-
-def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **more}
-
-
-QUESTION, ANSWER = said("user", "Hi"), said("assistant", "Hello")
-LISTS = ("a.json", "a.jsonl", "a.parquet")
-TABLES = (*LISTS, "a.csv")
-
-
-def write(folder: Path, name: str, rows: Rows) -> Path:
-    path = folder / name
-    if name.endswith("jsonl"):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif name.endswith("json"):
-        path.write_text(json.dumps(rows))
-    elif name.endswith("parquet"):
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
-    else:
-        columns = list(rows[0])
-        lines = [columns, *([row[column] for column in columns] for row in rows)]
-        path.write_text(
-            "".join(",".join(f'"{"" if v is None else v}"' for v in line) + "\n" for line in lines)
-        )
-    return path
-
-
-class Reader:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def learnt(self, path: Path, *flags: str) -> list[list[dict[str, Any]]]:
-        output = path.with_name("converted.jsonl")
-        assert dataset_convert.main([str(path), "--output", str(output), *flags]) == 0, self.said()
-        return [json.loads(line)["messages"] for line in output.read_text("utf-8").splitlines()]
-
-    def texts(self, path: Path, *flags: str) -> list[list[str]]:
-        return [[message["content"] for message in chat] for chat in self.learnt(path, *flags)]
-
-    def said(self) -> str:
-        return self.capsys.readouterr().err
-
-    def refusal(self, path: Path, *flags: str) -> str:
-        """Return the line of the error, as users of the job and of `neo tune` see it, who have no options."""
-        output = path.with_name("converted.jsonl")
-        output.unlink(missing_ok=True)
-        assert dataset_convert.main([str(path), "--output", str(output), *flags]) == 1
-        assert not output.exists()
-        [error] = [line for line in self.said().splitlines() if ": error: " in line]
-        assert " --" not in error
-        return error
-
-
-@pytest.fixture
-def reader(capsys: pytest.CaptureFixture[str]) -> Reader:
-    return Reader(capsys)
-
+from .data_reader import ANSWER, LISTS, QUESTION, TABLES, Reader, Rows, said, write
 
 ALPACA = [
     {"instruction": "Translate to German.", "input": "Good day", "output": "Guten Tag"},
@@ -241,123 +183,6 @@ def test_keys_that_templates_do_not_show_are_named(tmp_path: Path, reader: Reade
     reader.learnt(write(tmp_path, "a.jsonl", [{"messages": [QUESTION, ANSWER | more]}]))
     shown = reader.said()
     assert "key 'id', which is not used" in shown and "'timestamp'" in shown and "tool_calls" not in shown
-
-
-CSV = 'question,answer\n"Hi, you","Grüße; Anna"\n'
-UTF = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
-
-
-@pytest.mark.parametrize("encoding", UTF)
-@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl"])
-def test_unicode_is_read_in_each_encoding(tmp_path: Path, reader: Reader, encoding: str, name: str) -> None:
-    row = json.dumps({"question": "Hi, you", "answer": "Grüße; Anna"}, ensure_ascii=False)
-    text = {"a.csv": CSV, "a.json": f"[{row}]", "a.jsonl": row + "\n"}[name]
-    (tmp_path / name).write_bytes(text.encode(encoding))
-    assert reader.texts(tmp_path / name) == [["Hi, you", "Grüße; Anna"]]
-
-
-def test_another_encoding_is_named_with_its_row(tmp_path: Path, reader: Reader) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes('question,answer\nHi,"one\ntwo"\nHi,Grüße\n'.encode("windows-1252"))
-    assert "line 4: not UTF-8 (byte 0xfc at position" in reader.refusal(path)
-    path.write_bytes('question,answer\nHi,"one\nGrüße\ntwo"\nHi,Hello\n'.encode("windows-1252"))
-    assert reader.texts(path, "--skip-bad") == [["Hi", "Hello"]], "no half of a field is learnt"
-    path.write_bytes(b"question,answer\n" + "Hi,Hello\n".encode("utf-16-le"))
-    assert "holds a zero byte" in reader.refusal(path)
-    path.write_bytes(CSV.encode("utf-16")[:-1])
-    assert "not UTF-16" in reader.refusal(path)
-
-
-@pytest.mark.parametrize("size", [131_073, 3_000_000])
-def test_a_long_field_is_read(tmp_path: Path, reader: Reader, size: int) -> None:
-    path = write(
-        tmp_path, "a.csv", [{"question": "x" * size, "answer": "y"}, {"question": "q", "answer": "a"}]
-    )
-    assert [len(chat[0]) for chat in reader.texts(path)] == [size, 1]
-
-
-@pytest.mark.parametrize("column", ["question", "answer", "messages"])
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_half_a_surrogate_pair_is_a_bad_row(tmp_path: Path, reader: Reader, column: str, name: str) -> None:
-    good: dict[str, Any] = {"question": "Hi \U0001f600", "answer": "Hello"}
-    bad: dict[str, Any] = good | {column: "Hi \ud83d"}
-    if column == "messages":
-        good, bad = ({"messages": [QUESTION, said("assistant", text)]} for text in ("Hello", "Hi \ud83d"))
-    path = write(tmp_path, name, [good, bad])
-    assert "half of a surrogate pair" in (error := reader.refusal(path)) and (
-        "line 2" in error or "row 2" in error
-    )
-    assert len(reader.learnt(path, "--skip-bad")) == 1
-
-
-@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_the_csv_of_spreadsheets_and_databases_is_read(
-    tmp_path: Path, reader: Reader, separator: str, newline: str
-) -> None:
-    lines = [["question", "answer", ""], ['"Hi, you; and | ""you"""', "one\ttwo".replace(separator, " "), ""]]
-    lines += [["", "", ""], [' "Hi"', "Hello", ""]]
-    text = newline.join(separator.join(line) for line in lines)
-    for above in ("", f"sep={separator}{newline}"):
-        (tmp_path / "a.csv").write_bytes((above + text).encode())
-        found = reader.texts(tmp_path / "a.csv")
-        assert [chat[0] for chat in found] == ['Hi, you; and | "you"', "Hi"]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("question~answer\nHi~Hello\n", "the columns are: question~answer"),
-        (
-            "question;answer\nHi;Hello;more\n",
-            "line 2: 3 fields, but the header names 2, separated by semicolons",
-        ),
-        ("a;b,c\nx;y,z\n", "comma and semicolon are in the header, and more than one of them fits"),
-        ('question,answer\n"a \\"b\\" c",d\n', "a quote inside one is written twice"),
-        ('question,answer\na,"b\nc,d\n', "line 2: broken CSV (a quoted field begins and does not end"),
-        ("question,answer,answer\na,b,c\n", "names 'answer' twice"),
-    ],
-)
-def test_other_csv_is_refused_with_what_was_seen(
-    tmp_path: Path, reader: Reader, text: str, says: str
-) -> None:
-    (tmp_path / "a.csv").write_text(text)
-    assert says in reader.refusal(tmp_path / "a.csv")
-
-
-def test_rows_decide_between_two_separators(tmp_path: Path, reader: Reader) -> None:
-    (tmp_path / "a.csv").write_text("question;answer (yes, or no)\nHi;Hello\n")
-    flags = ("--assistant-column", "answer (yes, or no)")
-    assert reader.texts(tmp_path / "a.csv", *flags) == [["Hi", "Hello"]]
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-@pytest.mark.parametrize(("name", "where"), [("a.json", "row 2"), ("a.jsonl", "line 2")])
-def test_what_json_has_not_is_broken_json(
-    tmp_path: Path, reader: Reader, value: str, name: str, where: str
-) -> None:
-    path = write(tmp_path, name, [{"question": "a", "answer": "b"}, {"question": "a", "answer": "VALUE"}])
-    path.write_text(path.read_text().replace('"VALUE"', value))
-    assert f"{where}: broken JSON ({value} is no JSON" in reader.refusal(path)
-
-
-def test_nan_of_a_table_is_no_answer(tmp_path: Path, reader: Reader) -> None:
-    pyarrow.parquet.write_table(
-        pyarrow.table({"question": ["a"], "answer": [float("nan")]}), tmp_path / "a.parquet"
-    )
-    assert "row 1: message 2 (assistant) has no content" in reader.refusal(tmp_path / "a.parquet")
-    path = write(tmp_path, "a.csv", [{"question": "not a number?", "answer": "nan"}])
-    assert reader.texts(path) == [["not a number?", "nan"]], "text that is right"
-
-
-@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
-def test_a_name_twice_in_an_object_is_broken_json(tmp_path: Path, reader: Reader, name: str) -> None:
-    path = tmp_path / name
-    row = '{"question": "a", "answer": "b", "answer": "c"}\n'
-    path.write_text(f"[{row}]" if name == "a.json" else row)
-    assert "'answer' occurs twice" in (error := reader.refusal(path)) and (
-        " row 1" in error or " line 1" in error
-    )
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from typing import BinaryIO
 import neocloud
 
 _PACKAGE = Path(neocloud.__file__).parent
+MEMORY_BYTES = 2 << 30
+CPU_SECONDS = 1800
 LIMITS = {
-    resource.RLIMIT_AS: 2 << 30,
-    resource.RLIMIT_CPU: 1800,
+    resource.RLIMIT_AS: MEMORY_BYTES,
+    resource.RLIMIT_CPU: CPU_SECONDS,
     resource.RLIMIT_FSIZE: 0,
     resource.RLIMIT_NOFILE: 32,
     resource.RLIMIT_CORE: 0,
