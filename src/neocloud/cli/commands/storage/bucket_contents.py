@@ -1,4 +1,4 @@
-"""What a bucket holds, in words, for whoever is about to delete it."""
+"""What a bucket holds, in words, for the question before it is deleted."""
 
 from typing import TYPE_CHECKING
 
