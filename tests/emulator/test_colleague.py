@@ -104,3 +104,10 @@ def test_an_operator_adds_her_by_her_address(cloud: Emulator, password: str) -> 
     members = ("iam", "group-membership", "list-members", "--parent-id", "readers")
     listed = operator(cloud, *members, "-o", "json")
     assert len(json.loads(listed.stdout)) == 1
+
+
+def test_capacity_says_how_many_fit_and_what_one_costs(cloud: Emulator) -> None:
+    rows = json.loads(operator(cloud, "capacity", "-o", "json").stdout)
+    (small,) = [each for each in rows if (each["platform"], each["preset"]) == ("cpu-local", "1vcpu-4gb")]
+    assert int(small["fit_now"]) > 0
+    assert 0 < float(small["hour"]) < float(small["month"])

@@ -7,8 +7,9 @@ import typer
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, show, table
 from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project
-from neocloud.cli.resources.prices import estimate
+from neocloud.cli.resources.prices import Price, estimate
 from neocloud.cli.resources.shapes import LIST_PLATFORMS
+from neocloud.client.errors import ClientError
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.compute.v1 import Platform
@@ -64,8 +65,18 @@ def _rows(cloud: ProjectClient, platform: "Platform", *, all_presets: bool) -> l
         if fits is None and not all_presets:
             continue
         resources = {"platform": name, "preset": preset.name}
-        price = estimate(cloud.client, [(INSTANCE, {"spec": {"resources": resources}})])
+        price = _price(cloud, {"spec": {"resources": resources}})
         size = (preset.resources.vcpu_count, preset.resources.memory_gibibytes, preset.resources.gpu_count)
         values = (name, preset.name, *size, fits or "-", price.hour, price.month)
         rows.append(dict(zip(_FIELDS, values, strict=True)))
     return rows
+
+
+def _price(cloud: ProjectClient, request: JsonObject) -> Price:
+    """Return the price of a node; the price list need not have one."""
+    try:
+        return estimate(cloud.client, [(INSTANCE, request)])
+    except ClientError as error:
+        if error.code != "INVALID_ARGUMENT":
+            raise
+        return Price("no price", "no price")

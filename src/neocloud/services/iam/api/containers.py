@@ -80,7 +80,7 @@ async def _page_of_projects(
 ) -> tuple[Sequence[Resource], str]:
     """Return the projects of the caller's tenant in which the caller has a role.
 
-    Whoever may list the projects of the tenant gets all of them."""
+    A caller who may list the projects of the tenant gets all of them."""
     if request.filter:
         raise contract.bad_field("filter", "is not supported by this cloud; leave it unset")
     if not request.parent_id:
