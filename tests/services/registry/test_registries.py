@@ -22,6 +22,7 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.objects.lifecycle_rules import ImageRules
 from neocloud.objects.workers import tidy_registries
+from neocloud.services.registry.public import image_name
 from neocloud.services.registry.types import RULE_LABELS, rule_of
 from neocloud.testing.waiting import until
 from tests import control_plane
@@ -197,6 +198,31 @@ async def test_a_rule_is_a_number(cloud: RegistryCloud) -> None:
         assert refused.code is Code.INVALID_ARGUMENT and "from 1 to 10,000" in refused.message, value
     kept = {"keep-last": "x", "untagged-days": "1 "}  # from before labels were rules
     assert [rule_of(kept, label) for label in RULE_LABELS] == [None, None]
+
+
+async def test_a_label_lets_manifests_name_what_is_not_there(cloud: RegistryCloud) -> None:
+    labels = {"sparse-manifests": "allowed"}
+    await set_rules(cloud, await cloud.registry(), labels, ImageRules(allows_sparse=True))
+    for value in ("", "yes", "true", "Allowed"):
+        metadata = {"parent_id": cloud.project_id, "name": "team", "labels": {"sparse-manifests": value}}
+        refused = await cloud.refusal("RegistryService/Create", metadata=metadata)
+        assert refused.code is Code.INVALID_ARGUMENT and "'allowed'" in refused.message, value
+
+
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("e00x/app", "latest"),
+        (f"e00x/app:v1@sha256:{'a' * 64}", f"sha256:{'a' * 64}"),
+        (f"e00x/team/app@sha512:{'0' * 128}", f"sha512:{'0' * 128}"),
+        (f"e00x/app@sha512:{'0' * 64}", None),
+        (f"e00x/app@sha256:{'0' * 128}", None),
+        (f"e00x/app@md5:{'0' * 32}", None),
+    ],
+)
+def test_names_of_images(text: str, reference: str | None) -> None:
+    found = image_name(text)
+    assert (found and found.reference) == reference
 
 
 async def test_a_report_of_vulnerabilities_needs_advisories_and_the_right_to_see_the_image(
