@@ -282,7 +282,7 @@ def test_errors_say_what_to_do(
         (("cp", files, f"s3://{bucket}"), 2, "--recursive"),
         (("cp", f"s3://{bucket}/none", files), 3, "There is no object"),
         (("ls", "s3://none-such"), 3, "There is no bucket"),
-        (("cp", files / "none", f"s3://{bucket}"), 3, "No such file"),
+        (("cp", files / "none", f"s3://{bucket}"), 2, "No such file"),
         (("cp", files, files), 2, "Neither place is an object"),
         (("ls", "http://x/y"), 2, "s3://BUCKET"),
         (("sync", files, "s3://UPPER"), 2, "names no bucket"),

@@ -28,6 +28,7 @@ CHANGES = frozenset(_VERBS.split())
 """Verbs of commands that change something; what they print is a page of what they made, as `get` does."""
 NODE = "bank/research-training-n11"
 ARGUMENTS: Mapping[str, Sequence[str]] = {
+    "capacity": ["--all"],
     "top": ["--once"],
     "fleet top": ["--once"],
     "fleet explain xid": ["79"],

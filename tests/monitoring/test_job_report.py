@@ -70,6 +70,7 @@ class SlurmWithAJob(FakeSlurmApi):
         made: dict[str, Any] = {name: "" for name in SlurmJob.__dataclass_fields__}
         made |= {"id": JOB, "name": "train", "user": "mona", "state": "COMPLETED", "nodes": ()}
         made |= {"exit_code": 0, "restarts": 0, "eligible_at": None, "is_configuring": False}
+        made |= {"array_job_id": 0, "exit_signal": 0, "user_id": 1000}
         made |= dict(zip(("submitted_at", "started_at", "finished_at"), times, strict=True))
         return SlurmJob(**made) if job_id == JOB else None
 

@@ -264,7 +264,8 @@ LOGS = [
 async def test_a_log_that_is_none_is_refused(output: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     class PrintedJobs(ClusterJobs):
         async def find(self, *_: object, **__: object) -> Any:
-            return SimpleNamespace(id=7, output_path="/home/log", has_ended=True, state="COMPLETED")
+            job = {"id": 7, "user": "mona", "user_id": 5000, "output_path": "/home/log", "has_ended": True}
+            return SimpleNamespace(**job, state="COMPLETED")
 
     printed = PrintedJobs(Printing(output))  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(slurm_api, "_jobs", lambda _: printed)

@@ -87,8 +87,9 @@ async def list_by_disk(
 FITS_LABEL = "neocloud.dev/fits-this-machine"
 """On a platform: "yes" when at least one preset fits."""
 PRESET_LABEL_PREFIX = "neocloud.dev/preset."
-FREE_LABEL_PREFIX = "neocloud.dev/free."
 """On a platform, one for each preset: "fits", or what the machine has too little of."""
+FREE_LABEL_PREFIX = "neocloud.dev/free."
+"""On a platform, one for each preset that fits: how many more of it fit now."""
 
 
 async def list_platforms(call: Call, request: ListPlatformsRequest) -> ListPlatformsResponse:
@@ -118,23 +119,27 @@ async def _inventory(call: Call) -> Inventory:
     return Inventory.of(await call.dependencies.engine.capabilities())
 
 
-async def _held(call: Call) -> Sequence[Demand]:
-    """Return what all resources hold of the machine."""
+async def _held(call: Call) -> Sequence[Demand] | None:
+    """Return what all resources hold of the machine; None where one has a shape that this release lacks."""
     uses = call.dependencies.provided.get(CapacityUses)
 
-    def read(tx: Transaction) -> Sequence[Demand]:
-        return [demand for _, demand in uses.demands({kind: tx.list(kind)[0] for kind in uses.kinds})]
+    def read(tx: Transaction) -> Sequence[Demand] | None:
+        try:
+            return [demand for _, demand in uses.demands({kind: tx.list(kind)[0] for kind in uses.kinds})]
+        except LookupError:
+            return None
 
     return await call.dependencies.store.read(read)
 
 
 def platform_message(
-    platform: Platform, parent_id: str, inventory: Inventory, held: Sequence[Demand]
+    platform: Platform, parent_id: str, inventory: Inventory, held: Sequence[Demand] | None
 ) -> PlatformMessage:
+    """Return a platform with labels of what fits; without those of what is free where `held` is not known."""
     lacking = {preset.name: shortages(inventory, [(preset, 1)]) for preset in platform.presets.values()}
     labels = {f"{PRESET_LABEL_PREFIX}{name}": "; ".join(found) or "fits" for name, found in lacking.items()}
     for preset in platform.presets.values():
-        if not lacking[preset.name]:
+        if held is not None and not lacking[preset.name]:
             labels[f"{FREE_LABEL_PREFIX}{preset.name}"] = str(nodes_that_fit(inventory, held, preset))
     labels[FITS_LABEL] = "yes" if any(not found for found in lacking.values()) else "no"
     message = PlatformMessage()

@@ -77,7 +77,7 @@ async def restart_requeued_jobs(slurm: SlurmApi, jobs: Iterable[SlurmJob], now: 
         before = _first_before(job, jobs, lost, held, now)
         if before is None:
             if job.eligible_at is not None and job.eligible_at > now + AT_ONCE:
-                await slurm.start_job_in(job.id, 0)  # once: each call sets the begin time anew
+                await slurm.start_job_in(job.id, 0)  # once: each call sets the begin time again
             continue
         waits = True
         is_due = job.eligible_at is not None and job.eligible_at < now + SOON
