@@ -27,6 +27,8 @@ class RegistryCloud(AiCloud, AccountCloud):
     registry_id: str = field(default="", kw_only=True)
     fqdn: str = field(default="", kw_only=True)
     """How the names of images of its registry begin."""
+    sizes: dict[str, int] = field(default_factory=dict[str, int], kw_only=True)
+    """The sizes of the manifests that were pushed, by digest."""
 
     async def registry(self, name: str = "team") -> None:
         """Make its registry, and wait until it is ready."""
@@ -49,6 +51,7 @@ class RegistryCloud(AiCloud, AccountCloud):
             path, typed = f"/v2/{name}/manifests/{reference}", {**headers, "Content-Type": kind}
             done = await http.put(path, content=content, headers=typed)
             assert done.status_code == 201, done.text
+        self.sizes[digest_of(content)] = len(content)
         return digest_of(content)
 
     async def push_image(self, tag: str, said: str = "hello", **configuration: Any) -> str:
@@ -70,7 +73,7 @@ class RegistryCloud(AiCloud, AccountCloud):
             {
                 "mediaType": MANIFEST,
                 "digest": digest,
-                "size": 1,
+                "size": self.sizes[digest],
                 "platform": {"os": "linux", "architecture": kind},
             }
             for kind, digest in platforms

@@ -204,7 +204,7 @@ async def test_a_label_lets_manifests_name_what_is_not_there(cloud: RegistryClou
     labels = {"sparse-manifests": "allowed"}
     await set_rules(cloud, await cloud.registry(), labels, ImageRules(allows_sparse=True))
     for value in ("", "yes", "true", "Allowed"):
-        metadata = {"parent_id": cloud.project_id, "name": "team", "labels": {"sparse-manifests": value}}
+        metadata = {"parent_id": cloud.project_id, "name": "other", "labels": {"sparse-manifests": value}}
         refused = await cloud.refusal("RegistryService/Create", metadata=metadata)
         assert refused.code is Code.INVALID_ARGUMENT and "'allowed'" in refused.message, value
 
