@@ -54,9 +54,7 @@ def worker(name: str, state: str = "IDLE+DYNAMIC_NORM", **more: Any) -> dict[str
     return {"name": name, "slurm_state": state, **more}
 
 
-NOW = datetime.now(UTC)
-REPAIRED = {"restarts": "1", "started_at": f"{NOW - timedelta(seconds=130):%Y-%m-%dT%H:%M:%SZ}"}
-LONG_AGO = {"restarts": "1", "started_at": f"{NOW - timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"}
+REPAIRED, LONG_AGO = timedelta(seconds=130), timedelta(hours=3)
 KILLED = "neocloud: boot:x it started again without being asked to: its pod was ended by signal 9 (SIGKILL)"
 
 
@@ -70,8 +68,12 @@ KILLED = "neocloud: boot:x it started again without being asked to: its pod was 
             "lab: worker-0 takes no jobs: DOWN+DRAIN, " + KILLED,
         ),
         ([worker("worker-0", "IDLE+NOT_RESPONDING")], "DEGRADED (0 of 1 workers)", "worker-0 takes no jobs"),
-        ([worker("worker-0", **REPAIRED)], "READY (1 of 1 workers; worker-0 repaired 2 min", ""),
-        ([worker("worker-0", **LONG_AGO)], "READY", ""),
+        (
+            [worker("worker-0", restarts="1", started_at=REPAIRED)],
+            "READY (1 of 1 workers; worker-0 repaired 2 min",
+            "",
+        ),
+        ([worker("worker-0", restarts="1", started_at=LONG_AGO)], "READY", ""),
         ([worker("worker-0"), worker("worker-1", "IDLE+DRAIN", reason="neocloud: spare")], "READY", ""),
         ([worker("worker-0", "IDLE+CLOUD+POWERED_DOWN")], "READY", ""),
     ],
@@ -79,7 +81,12 @@ KILLED = "neocloud: boot:x it started again without being asked to: its pod was 
 def test_ps_shows_what_is_degraded_and_what_was_repaired(
     signed_in: Neo, cloud: FakeServer, nodes: list[dict[str, Any]], state: str, said: str
 ) -> None:
-    serve_clusters(cloud, cluster("lab", nodes=nodes))
+    shown: list[dict[str, Any]] = []
+    for node in nodes:
+        if isinstance(ago := node.get("started_at"), timedelta):  # seen from when the test runs
+            node = node | {"started_at": f"{datetime.now(UTC) - ago:%Y-%m-%dT%H:%M:%SZ}"}
+        shown.append(node)
+    serve_clusters(cloud, cluster("lab", nodes=shown))
     ran = signed_in("ps")
     row = " ".join(ran.out.splitlines()[1].split())
     assert row.startswith(f"lab Slurm cluster {state}"), row

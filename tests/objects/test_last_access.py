@@ -202,6 +202,7 @@ async def test_an_old_file_is_upgraded_and_its_objects_count_from_then(tmp_path:
         settings = b"replace(settings, '\"access_filter\":[],', '')".decode()
         connection.execute(f"UPDATE bucket SET settings = CAST({settings} AS BLOB)")
         connection.execute("DROP TABLE object_event")
+        connection.execute("DROP INDEX manifest_reference_digest")
         connection.execute(f"PRAGMA user_version = {MIGRATIONS.index(LAST_ACCESS)}")
     connection.close()
     async with opened(tmp_path, FakeClock()) as store:
