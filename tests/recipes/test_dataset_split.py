@@ -67,7 +67,7 @@ def test_a_ratio_outside_0_and_1_is_refused(
         ('{"messages": []}', "at least one message"),
         ('{"messages": [{"role": "boss", "content": "x"}]}', "role 'boss'"),
         ('{"messages": [{"role": "user", "content": " "}]}', "no content"),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "nothing to learn"),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "what the model learns"),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "in turn"),
         ("[1]", "at least one message"),
         ("{", "broken JSON"),

@@ -219,7 +219,7 @@ async def test_all_sources_of_a_listing_are_asked_at_the_same_time(tmp_path: Pat
 
     async def jobs(cluster_id: str) -> list[BatchJob]:
         await everyone.wait()
-        return [BatchJob(7, f"{row.id}.x", "RUNNING", has_ended=False) for row in rows]
+        return [BatchJob(7, f"{row.id}.x", "RUNNING", has_ended=False, user_id=0) for row in rows]
 
     spec = contract.message("neocloud.inference.v1.DeploymentSpec")
     rows = [
