@@ -40,6 +40,7 @@ CONTEXT = frozenset(
     {"input", "context", "history", "passage", "document", "documents", "background", "knowledge"}
 )
 """Columns that may be a part of the question."""
+MOST_LISTED, LONGEST_NAME = 20, 64
 NOT_TEXT = frozenset(
     {"tools", "functions", "image", "images", "audio", "audios", "video", "videos", "reasoning_content"}
 )
@@ -152,4 +153,7 @@ def _guess(purpose: str, free: list[str], chosen: dict[str, str | None]) -> str 
 
 
 def _listed(columns: list[str]) -> str:
-    return ", ".join(columns) or "none"
+    """Return the first of the names, which are the data's own and may be of any length and number."""
+    more = f", and {len(columns) - MOST_LISTED} more" if len(columns) > MOST_LISTED else ""
+    names = [f"{name[:LONGEST_NAME]}..." if name[LONGEST_NAME:] else name for name in columns[:MOST_LISTED]]
+    return ", ".join(names) + more or "none"

@@ -16,7 +16,7 @@ def start(folder: Path, *, slurmd: str, has_steps: bool) -> "subprocess.Popen[st
     programs = {
         "slurmd": f'trap "touch {folder}/stopped; exit 0" TERM\necho "$@" >>{folder}/started\n{slurmd}',
         "confine-daemon": 'exec "$@"',
-        "pgrep": f"exit {0 if has_steps else 1}",
+        "pgrep": f'[ "$*" = "-x -U 0 slurmstepd" ] && exit {0 if has_steps else 1}; exit 2',  # of root alone
         "sleep": "exec /bin/sleep 0.05",
     }
     for name, text in programs.items():

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import cast
 
@@ -92,19 +92,31 @@ def is_served_by_root(address: str, tables: Sequence[Path] = _TABLES) -> bool:
     """Return whether root, and nobody else, listens at this address of loopback."""
     host, _, port = address.rpartition(":")
     try:
-        if not ip_address(host.strip("[]")).is_loopback:
+        found = ip_address(host.strip("[]"))
+        if not found.is_loopback:
             return False
-        owners = {owner for found, owner in _listeners(tables) if found == int(port)}
+        places = _places(found)
+        owners = {owner for at, of, owner in _listeners(tables) if at in places and of == int(port)}
     except ValueError:
         return False
     return owners == {ROOT}
 
 
-def _listeners(tables: Sequence[Path]) -> Iterator[tuple[int, int]]:
-    """(port, user id) of each listening socket, from the kernel's tables."""
+def _places(address: IPv4Address | IPv6Address) -> frozenset[str]:
+    """Return the addresses at which a socket that answers for this one listens, as the kernel's tables write
+    them. One at another address of loopback takes no connection to this one."""
+    words = [address.packed[start : start + 4] for start in range(0, len(address.packed), 4)]
+    written = "".join(word[::-1].hex().upper() for word in words)
+    mapped = {f"0000000000000000FFFF0000{written}"} if address.version == 4 else set[str]()
+    return frozenset({written, "0" * 8, "0" * 32, "0000000000000000FFFF000000000000", *mapped})
+
+
+def _listeners(tables: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
+    """(address, port, user id) of each listening socket, from the kernel's tables."""
     for table in tables:
         with suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
                 columns = line.split()
                 if columns[3] == _LISTENING:
-                    yield int(columns[1].rpartition(":")[2], 16), int(columns[7])
+                    at, _, port = columns[1].rpartition(":")
+                    yield at, int(port, 16), int(columns[7])

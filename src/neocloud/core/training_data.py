@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,9 @@ import neocloud
 _PACKAGE = Path(neocloud.__file__).parent
 MEMORY_BYTES = 2 << 30
 CPU_SECONDS = 1800
+MOST_OUTPUT_BYTES = 1 << 20
+"""Of a report. What the data say stands in it, and is the caller's."""
+LONGEST_TEXT = 1_000
 LIMITS = {
     resource.RLIMIT_AS: MEMORY_BYTES,
     resource.RLIMIT_CPU: CPU_SECONDS,
@@ -76,18 +80,35 @@ async def check_training_data(file: BinaryIO) -> DataReport:
         stderr=pipe,
         pass_fds=(descriptor,),
     )
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        output, errors = await process.communicate()
-    except asyncio.CancelledError:
-        process.kill()
+        output, errors = await asyncio.gather(_some_of(process.stdout), _some_of(process.stderr))
+        if max(len(output), len(errors)) > MOST_OUTPUT_BYTES:
+            raise CheckFailed("the check said too much")
         await process.wait()
-        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     if process.returncode:
         raise CheckFailed(f"the check ended with {process.returncode}: {errors[-500:]!r}")
     found = json.loads(output)
     return DataReport(
-        found["conversations"], tuple(found["errors"]), found["error_count"], tuple(found["notes"])
+        found["conversations"], _short(found["errors"]), found["error_count"], _short(found["notes"])
     )
+
+
+async def _some_of(stream: asyncio.StreamReader) -> bytes:
+    """Return what comes until its end, or a little more than a report may have."""
+    content = b""
+    while len(content) <= MOST_OUTPUT_BYTES and (piece := await stream.read(65536)):
+        content += piece
+    return content
+
+
+def _short(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..." for text in texts)
 
 
 def limit_this_process() -> None:

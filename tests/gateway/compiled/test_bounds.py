@@ -122,6 +122,60 @@ def test_an_attack_is_refused_with_the_name_of_the_field(fields: Fields, param: 
     assert refused(fields).param == param
 
 
+TEXT = {"type": "string", "pattern": MANY}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/default", "default": TEXT},
+        {"$ref": "#/%64efault", "default": TEXT},
+        {"properties": {"a": {"$ref": "#/examples/0"}}, "examples": [TEXT]},
+        {"$ref": "#/const/x/y", "const": {"x": {"y": TEXT}}},
+        {"$ref": "#/$defs/enum", "$defs": {"enum": TEXT}},
+        {"patternProperties": {"enum": TEXT}},
+    ],
+)
+def test_what_a_reference_leads_to_is_compiled_and_bounded(schema: Any) -> None:
+    for fields, path in ((schema_of(schema), CHAT), (outputs(json=schema), CHAT), (text_of(schema), RESPONSES)):
+        assert "repeats too much" in refused(fields, path).message
+    forced = {"tools": [tool(schema)], "tool_choice": "required"}
+    assert "repeats too much" in refused(forced).message
+
+
+def test_a_loop_through_data_is_refused() -> None:
+    loop = {"$ref": "#/default", "default": {"$ref": "#/default"}}
+    assert "refers only to itself" in refused(schema_of(loop)).message
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"format": {"type": "regex", "pattern": MANY}},
+        {"structures": [{"begin": "<a>", "schema": TEXT, "end": "</a>"}], "triggers": ["<a>"]},
+    ],
+)
+def test_a_part_that_its_type_does_not_name_hides_nothing(inner: Fields) -> None:
+    for decoy in ({}, {"schema": {"type": "object"}}):
+        fields = {"response_format": {"type": "structural_tag", "json_schema": decoy, **inner}}
+        assert "repeats too much" in refused(fields).message
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        f"start: %json {json.dumps(TEXT)}",
+        f"start: %json // why\n{json.dumps(TEXT)}",
+        'start: %regex {"substring_chars": "abab"}',
+        f"start: [ /{MANY}/ ]",
+        f"start: [ a [ /{MANY}/ ] ] // ::=",
+        "root ::= (([a-z]* x){ 1 , 5000 }){ 1,\n5000 }",
+    ],
+)
+def test_what_a_grammar_has_inline_is_not_overlooked(grammar: str) -> None:
+    assert refused(outputs(grammar=grammar)).param == "structured_outputs.grammar"
+
+
 def test_many_small_expressions_count_together() -> None:
     each = {f"f{n}": {"type": "string", "pattern": f"{HOSTILE}{n}"} for n in range(3)}
     asked(schema_of({"type": "object", "properties": each}))
@@ -140,6 +194,16 @@ def test_only_known_inner_fields_pass(name: str) -> None:
     for path in (CHAT, COMPLETIONS, RESPONSES):
         error = refused(outputs(regex="a", **{name: "guidance"}), path)
         assert (error.param, error.code) == (f"structured_outputs.{name[:64]}", "parameter_not_allowed")
+
+
+def test_names_of_tools_are_short() -> None:
+    long = "f" * 129
+    named = {"type": "function", "function": {"name": long, "parameters": {}}}
+    for more in ({}, {"parallel_tool_calls": False}, {"tool_choice": "required"}):
+        assert refused({"tools": [tool({}), named], **more}).param == "tools[1].function.name"
+    flat = {"type": "function", "name": long, "parameters": {}}
+    assert refused({"tools": [flat]}, RESPONSES).param == "tools[0].name"
+    asked({"tools": [{"type": "function", "function": {"name": "f" * 128}}]})
 
 
 def test_the_other_paths_have_the_same_bounds() -> None:

@@ -24,8 +24,10 @@ class Desk:
         compiled = Compiled("structured_outputs", schema.encode(), weight)
         return await self.turns.take("bank", subject, compiled, _wait, is_batch=is_batch)
 
-    def ask(self, subject: str, schema: str, *, is_batch: bool = False) -> "asyncio.Task[Turn | None]":
-        return asyncio.ensure_future(self.take(subject, schema, is_batch=is_batch))
+    def ask(
+        self, subject: str, schema: str, *, is_batch: bool = False, weight: int = 0
+    ) -> "asyncio.Task[Turn | None]":
+        return asyncio.ensure_future(self.take(subject, schema, is_batch=is_batch, weight=weight))
 
 
 async def _wait(change: Coroutine[None, None, None], seconds: float) -> None:
@@ -57,6 +59,22 @@ async def test_one_caller_has_one_turn_and_a_deployment_two() -> None:
     for place in places:
         place.cancel()
     await asyncio.gather(*places, return_exceptions=True)
+
+
+async def test_what_takes_long_leaves_one_turn_to_others() -> None:
+    desk = Desk()
+    places = [desk.ask(subject, subject, weight=9_900) for subject in ("a", "b")]
+    light = [desk.ask(subject, subject) for subject in ("c", "d")]
+    await settle()
+    assert [place.done() for place in places + light] == [True, False, True, False]
+    (await given(light[0])).answered(is_error=False)
+    await settle()
+    assert [place.done() for place in places + light] == [True, False, True, True]
+    (await given(places[0])).answered(is_error=False)
+    await settle()
+    assert places[1].done()
+    for place in (places[1], light[1]):
+        (await given(place)).unused()
 
 
 async def test_what_was_answered_once_needs_no_turn() -> None:

@@ -139,6 +139,22 @@ async def test_a_death_that_accounting_does_not_know_yet_is_waited_for() -> None
     assert await restarted(queue) == ([], True) and not queue.held
 
 
+async def test_jobs_that_another_user_requeued_by_hand_keep_none_from_being_held() -> None:
+    by_hand = {"restarts": 9, "user": "mallory", "eligible_at": NOW + timedelta(days=1)}
+    queue = Queue(*(job(number, **by_hand) for number in range(1, 2 * MOST_JOBS)), job(900, restarts=3))
+    queue.runs = {900: died("worker-0", "worker-1", "worker-0")}
+    await restarted(queue)
+    assert list(queue.held) == [900]
+
+
+async def test_of_a_user_the_jobs_that_start_soon_are_looked_at_first() -> None:
+    later = {"restarts": 9, "eligible_at": NOW + timedelta(days=1)}
+    queue = Queue(*(job(number, **later) for number in range(1, 2 * MOST_JOBS)), job(900, restarts=3))
+    queue.runs = {900: died("worker-0", "worker-1", "worker-0")}
+    await restarted(queue)
+    assert list(queue.held) == [900]
+
+
 async def test_a_job_with_a_comment_of_its_user_is_held_all_the_same() -> None:
     queue = Queue(job(7, restarts=3, comment="neocloud: held: its node died 99 times under it"))
     queue.runs = {7: died(*["worker-0"] * 3)}

@@ -40,6 +40,10 @@ class RetryLater(Exception):
         self.delay_seconds = delay_seconds
 
 
+LONGEST_MESSAGE = 4_000
+"""Characters of what is kept: names in it may be a tenant's, of any length."""
+
+
 class Failed(Exception):
     """The desired state cannot be reached without a change of the spec or of the machine.
 
@@ -47,7 +51,7 @@ class Failed(Exception):
     """
 
     def __init__(self, reason: str, message: str, *, code: Code = Code.FAILED_PRECONDITION) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}...")
         self.reason = reason
         self.code = code
 

@@ -9,17 +9,22 @@ from neocloud.gateway.compiled.expressions import Cost, expression_cost, too_cos
 MAX_GRAMMAR_WEIGHT = 20_000
 MAX_GRAMMAR_ALTERNATIVES = 5_000
 
-_PART = re.compile(
-    r'(?P<text>"(?:[^"\\\n]|\\.)*+")'
-    r"|(?P<expression>/(?:[^/\\\n]|\\.)++/)"
-    r"|(?P<kept>\[(?:[^\]\\]|\\.)*+\])"
-    r"|(?P<comment>(?:\#|//)[^\n]*+)"
-    r"|(?P<name>[\w-]++)"
-    r"|(?P<bounds>\{[\d,]*+\})",
-    re.DOTALL,
+_TEXT, _CLASS = r'(?P<text>"(?:[^"\\\n]|\\.)*+")', r"(?P<kept>\[(?:[^\]\\]|\\.)*+\])"
+_GROUP = r"(?P<open>\[)|(?P<close>\])"
+_OTHERS = (
+    r"(?P<expression>/(?:[^/\\\n]|\\.)++/)",
+    r"(?P<comment>(?:\#|//)[^\n]*+)",
+    r"(?P<name>[\w-]++)",
+    r"(?P<bounds>\{[\d,\s]*+\})",
 )
+_PART = re.compile("|".join((_TEXT, _CLASS, *_OTHERS)), re.DOTALL)
+_PART_OF_LARK = re.compile("|".join((_TEXT, _GROUP, *_OTHERS)), re.DOTALL)
+"""Brackets are a group in Lark, which may be missing, and no class."""
 _EMPTY_RULE = re.compile(r"(?<![\w-])([\w-]++)\s*+::=(?:\s|#[^\n]*+)*+(?=\Z|[\w-]++\s*+::=)")
 """A rule without a right side, before another rule or the end."""
+_COMMENT = re.compile(r"(#|//).*$")
+_INLINE = re.compile(r"%(?:json|regex|lark)\b")
+"""A directive of Lark whose content is compiled, too: a schema, an expression or a grammar of its own."""
 
 
 def add_grammar(text: str, param: str, cost: Cost) -> None:
@@ -28,7 +33,12 @@ def add_grammar(text: str, param: str, cost: Cost) -> None:
     if empty:
         found = f"{param} does not compile: its rule {empty[1][:64]!r} has nothing behind `::=`."
         raise bad_request(f"{found} Write what the rule stands for.", param=param, code="invalid_value")
-    weight, alternatives = expression_cost(_as_expression(text))
+    inline = _INLINE.search(text)
+    if inline:
+        found = f"{param} has {inline[0]}, which is not supported in a grammar."
+        advice = "Send the schema as structured_outputs.json or the expression as structured_outputs.regex."
+        raise bad_request(f"{found} {advice}", param=param, code="invalid_value")
+    weight, alternatives = expression_cost(_as_expression(text, is_lark=_is_lark(text)))
     if weight > MAX_GRAMMAR_WEIGHT:
         raise too_costly(
             param,
@@ -40,7 +50,12 @@ def add_grammar(text: str, param: str, cost: Cost) -> None:
     cost.weight += weight
 
 
-def _as_expression(text: str) -> str:
+def _is_lark(text: str) -> bool:
+    """Return whether the model server reads it as Lark: as vLLM tells it, by `::=` outside of comments."""
+    return not any("::=" in _COMMENT.sub("", line) for line in text.split("\n"))
+
+
+def _as_expression(text: str, *, is_lark: bool) -> str:
     """Return an expression with one character for each text and name, and the operators as they are."""
 
     def part(match: re.Match[str]) -> str:
@@ -49,6 +64,8 @@ def _as_expression(text: str) -> str:
             return ""
         if kind == "expression":
             return f"({found[1:-1]})"
+        if kind in ("open", "close"):
+            return "(" if kind == "open" else ")?"
         return found if kind in ("kept", "bounds") else "x"
 
-    return re.sub(r"\s+", "", _PART.sub(part, text))
+    return re.sub(r"\s+", "", (_PART_OF_LARK if is_lark else _PART).sub(part, text))

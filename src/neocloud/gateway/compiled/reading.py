@@ -16,6 +16,8 @@ from neocloud.gateway.compiled.schemas import add_schema, require_end
 
 MAX_SCHEMA_BYTES = 64 * 1024
 """Of each field that is compiled, and of all schemas of tools where they are compiled."""
+LONGEST_TOOL_NAME = 128
+"""Twice what OpenAI takes."""
 MAX_TOOLS_BYTES = 256 * 1024
 """Of the tools of a request whose schemas are only shown to the model."""
 MAX_CHOICES = 2_000
@@ -69,21 +71,21 @@ def _require_size(value: Json, param: str, most: int = MAX_SCHEMA_BYTES) -> None
 def _add_format(value: JsonObject, cost: Cost) -> bool:
     """Bound a `response_format`; return whether it is compiled."""
     _require_size(value, "response_format")
+    add_schema(value, "response_format", cost)  # all of it: its type may name another part than json_schema
     schema = value.get("json_schema")
     if isinstance(schema, dict):
-        _add_whole_schema(schema.get("schema"), "response_format.json_schema.schema", cost)
-    else:
-        add_schema(value, "response_format", cost)
+        require_end(schema.get("schema"), "response_format.json_schema.schema")
     return value.get("type") not in (None, "text")
 
 
 def _add_text(value: JsonObject, cost: Cost) -> bool:
     """Bound `text` of /v1/responses."""
     _require_size(value, "text")
+    add_schema(value, "text", cost)
     inner = value.get("format")
     if not isinstance(inner, dict):
         return False
-    _add_whole_schema(inner.get("schema"), "text.format.schema", cost)
+    require_end(inner.get("schema"), "text.format.schema")
     return inner.get("type") not in (None, "text")
 
 
@@ -138,7 +140,18 @@ def _add_tools(body: Mapping[str, Json], tools: list[Json], cost: Cost) -> None:
     is_compiled = _are_tools_compiled(body, tools)
     _require_size(tools, "tools", MAX_SCHEMA_BYTES if is_compiled else MAX_TOOLS_BYTES)
     for number, tool in enumerate(tools):
+        _require_short_name(tool, f"tools[{number}]")
         add_schema(tool, f"tools[{number}]", cost if is_compiled else Cost())
+
+
+def _require_short_name(tool: Json, param: str) -> None:
+    """Model servers may compile names of tools whose schemas they only show, as with one call at a time."""
+    while isinstance(tool, dict):
+        name = tool.get("name")
+        if isinstance(name, str) and len(name) > LONGEST_TOOL_NAME:
+            found = f"{param}.name is longer than {LONGEST_TOOL_NAME} characters. Shorten it."
+            raise bad_request(found, param=f"{param}.name", code="invalid_value")
+        tool, param = tool.get("function"), f"{param}.function"
 
 
 def _are_tools_compiled(body: Mapping[str, Json], tools: list[Json]) -> bool:

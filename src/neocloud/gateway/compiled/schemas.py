@@ -2,7 +2,8 @@
 """Bound what a JSON schema makes the model server compile, and refuse one that only refers to itself.
 
 All is walked that is not data (`enum`, `const`, `default`, `examples`), whatever keywords lie around it, so
-that the formats of structural tags and tools are read in the same way.
+that the formats of structural tags and tools are read in the same way. Engines follow a `$ref` into data, too:
+where there is one, data are walked as well.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ MAX_PROPERTIES = 1_000
 LONGEST_COUNTED = 100
 """A length limit of a string costs no more than this one: tokens are not longer."""
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))
+_MAPS = (".properties", ".patternProperties", ".$defs", ".definitions", ".dependentSchemas")
+"""Places of objects whose keys are names that callers choose."""
 _EXPRESSIONS = ("pattern", "regex")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "elements", "tags")
 
@@ -105,6 +108,7 @@ def _resolve(root: Json, reference: str) -> Json:
 
 def _objects(value: Json, place: str) -> Iterator[tuple[JsonObject, str]]:
     """Yield the objects of a schema with their places. `parse_json` bounds their depth."""
+    refers_to_data = _refers_to_data(value)
     waiting: list[tuple[Json, str]] = [(value, place)]
     while waiting:
         found, where = waiting.pop()
@@ -115,8 +119,23 @@ def _objects(value: Json, place: str) -> Iterator[tuple[JsonObject, str]]:
             waiting += [
                 (each, f"{where}.{name[:64]}")
                 for name, each in found.items()
-                if _is_node(each) and not (name in _DATA and not where.endswith(".properties"))
+                if _is_node(each) and (refers_to_data or name not in _DATA or where.endswith(_MAPS))
             ]
+
+
+def _refers_to_data(value: Json) -> bool:
+    """Return whether a reference anywhere in it leads through a key of data, however it is spelled."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, list):
+            waiting += filter(_is_node, found)
+        elif isinstance(found, dict):
+            reference = found.get("$ref")
+            if isinstance(reference, str) and not _DATA.isdisjoint(unquote(reference).split("/")):
+                return True
+            waiting += filter(_is_node, found.values())
+    return False
 
 
 def _is_node(value: Json) -> bool:

@@ -19,6 +19,8 @@ from neocloud.gateway.compiled.reading import Compiled
 
 MOST_AT_ONCE = 2
 """Compilations under way for a deployment."""
+LIGHT_WEIGHT = 1_000
+"""What weighs more has one of the turns at most: the other one is for those who need it for seconds."""
 MAX_WAITING = 256
 MAX_WAITING_OF_CALLER = 16
 WAIT_SECONDS = 60.0
@@ -51,6 +53,7 @@ class _Waiting:
     digest: bytes
     is_batch: bool
     number: int
+    is_heavy: bool = False
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
     has_turn: bool = False
     """It was admitted with a turn, and not because its schema became known."""
@@ -60,6 +63,8 @@ class _Waiting:
 class _Deployment:
     running: set[str] = field(default_factory=set[str])
     """Callers with a turn."""
+    heavy: set[str] = field(default_factory=set[str])
+    """Those of them whose turn may be a long one."""
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     callers: dict[str, _Caller] = field(default_factory=dict[str, _Caller])
     known: OrderedDict[bytes, int] = field(default_factory=OrderedDict[bytes, int])
@@ -147,7 +152,8 @@ class CompilationTurns:
             raise _paused(pause)
         self._require_room(deployment, subject_id)
         deployment.numbers += 1
-        place = _Waiting(subject_id, compiled.digest, is_batch, deployment.numbers)
+        is_heavy = compiled.weight > LIGHT_WEIGHT
+        place = _Waiting(subject_id, compiled.digest, is_batch, deployment.numbers, is_heavy)
         deployment.waiting.append(place)
         deadline = self._monotonic() + WAIT_SECONDS
         try:
@@ -211,6 +217,7 @@ class CompilationTurns:
 
     def _given_back(self, deployment: _Deployment, subject_id: str) -> None:
         deployment.running.discard(subject_id)
+        deployment.heavy.discard(subject_id)
         self._admit(deployment)
 
     def _admit(self, deployment: _Deployment) -> None:
@@ -224,6 +231,7 @@ class CompilationTurns:
                 place
                 for place in deployment.waiting
                 if place.subject_id not in deployment.running
+                and not (place.is_heavy and deployment.heavy)
                 and deployment.caller(place.subject_id).pause_until <= now
             ]
             if not ready:
@@ -234,6 +242,8 @@ class CompilationTurns:
             )
             deployment.waiting.remove(place)
             deployment.running.add(place.subject_id)
+            if place.is_heavy:
+                deployment.heavy.add(place.subject_id)
             deployment.caller(place.subject_id).last_turn = now
             place.has_turn = True
             place.admitted.set()

@@ -42,6 +42,8 @@ class Connection(asyncio.Protocol):
         self.is_reused = False
         self.proved_key = ""
         """The key that the model server has proved to have; "" where none was asked."""
+        self._unproved_left: int | None = None
+        """While a proof is awaited: how many bytes may still come. The parser itself has no limit."""
         self._changed: asyncio.Future[None] | None = None
         self._reset()
 
@@ -66,6 +68,12 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def data_received(self, data: bytes) -> None:
+        if self._unproved_left is not None:
+            self._unproved_left -= len(data)
+            if self._unproved_left < 0:
+                self.abort()
+                self._wake()
+                return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -145,6 +153,7 @@ class Connection(asyncio.Protocol):
         """Ask the model server, before anything else is sent, to prove that it has the key. Raises
         ReplicaFailed when it does not."""
         challenge, answer = new_challenge(), b""
+        self._unproved_left = ANSWER_BYTES
         self.send(challenge_request(address, challenge))
         status = await self.head()
         while status == 200 and len(answer) <= ANSWER_BYTES and (data := await self.read()):
@@ -152,6 +161,7 @@ class Connection(asyncio.Protocol):
         if not self.may_be_reused or not is_proof(answer, key, challenge, address):
             raise ReplicaFailed("it did not prove that it has the deployment's key", was_sent=False)
         self.proved_key = key
+        self._unproved_left = None
 
     def abort(self) -> None:
         """Close the connection immediately, so that the model server stops computing."""

@@ -136,7 +136,7 @@ def batch_job(job_id: str, attempt: int, nodes: int, shape: Preset) -> NewJob:
         "--requeue",
         "--dependency=singleton",  # a repeat after a crash never writes to the same checkpoints
         "--open-mode=append",
-        "--output=/home/shared/%x-%j.log",
+        "--output=/root/%x-%j.log",  # others know the name: in /home/shared they may lay a link there
     ]
     if shape.gpus:
         options.append(f"--gpus-per-node={shape.gpus}")

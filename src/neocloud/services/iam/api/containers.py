@@ -114,10 +114,10 @@ async def _named_project(call: Call, tenant_id: str, name: str) -> Resource:
     subject = _subject(call)
 
     def find(tx: Transaction) -> Resource:
+        if not is_in_scope(subject.scopes, GET_PROJECTS):  # what is said depends on no project, then
+            raise refused(tx, subject, GET_PROJECTS, tenant_id) or contract.not_found("project", name)
         row = tx.find(CONTAINER, tenant_id, name)
         denial = refused(tx, subject, GET_PROJECTS, tenant_id if row is None else row.id)
-        if denial is not None and not is_in_scope(subject.scopes, GET_PROJECTS):
-            raise denial
         if row is None or denial is not None:
             raise contract.not_found("project", name)
         return row

@@ -18,7 +18,9 @@ BLOCKS = (32_768 - FIRST_PORT) // PORTS_OF_A_DEPLOYMENT
 """Ports from 32,768 on are the kernel's own, for connections that go out."""
 
 REPLICA_PREFIX = "replica-"
-OUTPUT = "/home/shared/%x-%j.log"
+OUTPUT = "/root/%x-%j.log"
+"""Slurm opens it as root and follows links. Others know the name beforehand, but cannot write to this folder,
+whatever the cluster's root allows in /home/shared."""
 
 # A job that runs is replaced when its script changes: the text below, comments included, stays as it is.
 SCRIPT = r"""#!/bin/bash

@@ -8,6 +8,7 @@ is held, with the reason in its admin comment, which no user can write.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -88,8 +89,20 @@ async def restart_requeued_jobs(slurm: SlurmApi, jobs: Iterable[SlurmJob], now: 
 
 async def _deaths(slurm: SlurmApi, jobs: Sequence[SlurmJob]) -> Mapping[int, Deaths]:
     if len(jobs) > MOST_JOBS or (len(jobs) < 2 and all(job.restarts < MOST_DEATHS for job in jobs)):
-        jobs = [job for job in jobs if job.restarts >= MOST_DEATHS][:MOST_JOBS]
+        jobs = _in_turns([job for job in jobs if job.restarts >= MOST_DEATHS])[:MOST_JOBS]
     return {job.id: deaths_in(runs_of(await slurm.accounting_rows(job.id))) for job in jobs}
+
+
+def _in_turns(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+    """Return them with one of each user first, then the second ones, and so on: a user may requeue any number
+    of jobs by hand, and those of others have to be looked at all the same. Of a user, those that start first
+    come first."""
+    given: Counter[str] = Counter()
+    ranked: list[tuple[int, SlurmJob]] = []
+    for job in sorted(jobs, key=lambda each: (each.eligible_at or _NEVER, each.id)):
+        ranked.append((given[job.user], job))
+        given[job.user] += 1
+    return [job for _, job in sorted(ranked, key=lambda each: each[0])]
 
 
 def deaths_in(runs: Iterable[JobRun]) -> Deaths:
