@@ -215,7 +215,7 @@ def test_a_registry_goes_with_its_images_only_by_force(
     clients.skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}", f"docker://{clients.address}/app:v1")
     registry = ("registry", "registry")
     until(lambda: "images_count: 1" in neo(neocloud_emulator, *registry, "get", registry_id, "-o", "yaml"))
-    with pytest.raises(AssertionError, match="images"):
+    with pytest.raises(AssertionError, match="holds 1 image. Delete them first"):
         neo(neocloud_emulator, *registry, "delete", registry_id, "--yes")
     assert "is deleted" in neo(neocloud_emulator, *registry, "delete", registry_id, "--force", "--yes")
     assert registry_id not in neo(neocloud_emulator, *registry, "list", "-o", "json")

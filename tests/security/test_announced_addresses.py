@@ -32,7 +32,7 @@ def table(folder: Path, listeners: Mapping[str, int]) -> Path:
         ({"0100007F:1F91": 0}, False),
     ],
 )
-def test_only_who_would_be_reached_counts(tmp_path: Path, listeners: Mapping[str, int], is_root: bool) -> None:
+def test_who_would_be_reached_counts(tmp_path: Path, listeners: Mapping[str, int], is_root: bool) -> None:
     assert is_served_by_root("127.0.0.1:8080", [table(tmp_path, listeners)]) is is_root
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "concepts" / "security.md"
 TESTS = sorted({*re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text())})
 BORDERS = PAGE.read_text().partition("## Borders")[2].partition("## What remains")[0]
-MOST_WORDS = 1900
+MOST_WORDS = 2200
 """Some three pages, tests' names counted."""
 
 

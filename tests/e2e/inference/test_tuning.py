@@ -127,4 +127,4 @@ def test_a_bad_line_is_told_with_its_number(served: Served, tmp_path: Path) -> N
     good = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n'
     data.write_text(good * 3 + '{"messages": []}\n')
     refused = served.cloud.neo("tune", str(data), "--base", "tiny", *SHAPE, code=None)
-    assert refused.returncode != 0 and "line 4" in refused.stderr
+    assert refused.returncode != 0 and "Line 4" in refused.stderr

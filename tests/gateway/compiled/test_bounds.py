@@ -122,6 +122,20 @@ def test_an_attack_is_refused_with_the_name_of_the_field(fields: Fields, param: 
     assert refused(fields).param == param
 
 
+def weight_of(fields: Fields) -> int:
+    compiled = asked(fields).compiled
+    assert compiled is not None
+    return compiled.weight
+
+
+def test_what_no_bound_counts_makes_a_turn_longer() -> None:
+    assert weight_of(schema_of({"enum": [f"{n:050}" for n in range(1000)]})) > 100
+    assert weight_of(outputs(choice=[f"{n:030}" for n in range(1900)])) > 100
+    wide = {"type": "object", "properties": {f"{n:x}": {} for n in range(1000)}}
+    assert weight_of(schema_of({"anyOf": [wide, wide, wide]})) > 3000
+    assert weight_of(schema_of(PERSON)) < 400
+
+
 TEXT = {"type": "string", "pattern": MANY}
 
 
@@ -137,7 +151,8 @@ TEXT = {"type": "string", "pattern": MANY}
     ],
 )
 def test_what_a_reference_leads_to_is_compiled_and_bounded(schema: Any) -> None:
-    for fields, path in ((schema_of(schema), CHAT), (outputs(json=schema), CHAT), (text_of(schema), RESPONSES)):
+    asked_ways = ((schema_of(schema), CHAT), (outputs(json=schema), CHAT), (text_of(schema), RESPONSES))
+    for fields, path in asked_ways:
         assert "repeats too much" in refused(fields, path).message
     forced = {"tools": [tool(schema)], "tool_choice": "required"}
     assert "repeats too much" in refused(forced).message

@@ -33,6 +33,8 @@ class Cost:
 
     weight: int = 0
     alternatives: int = 0
+    beside: int = 0
+    """Weight of what no bound counts: it makes a turn longer."""
     lengths: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """Limits of the length of texts, each of which is compiled once."""
 

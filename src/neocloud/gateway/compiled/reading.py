@@ -21,6 +21,8 @@ LONGEST_TOOL_NAME = 128
 MAX_TOOLS_BYTES = 256 * 1024
 """Of the tools of a request whose schemas are only shown to the model."""
 MAX_CHOICES = 2_000
+BYTES_OF_WEIGHT = 500
+"""So much text of values and names weighs one: 50 kB of values to choose from take a second."""
 INNER_FIELDS = (
     *("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
     *("disable_any_whitespace", "disable_additional_properties"),
@@ -58,7 +60,8 @@ def read_compiled(body: Mapping[str, Json]) -> Compiled | None:
     if not found:
         return None
     data = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
-    return Compiled(next(iter(found)), blake2b(data, digest_size=16).digest(), cost.weight)
+    weight = cost.weight + cost.beside + len(data) // BYTES_OF_WEIGHT
+    return Compiled(next(iter(found)), blake2b(data, digest_size=16).digest(), weight)
 
 
 def _require_size(value: Json, param: str, most: int = MAX_SCHEMA_BYTES) -> None:

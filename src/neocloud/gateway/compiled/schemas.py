@@ -1,9 +1,9 @@
 # pyright: strict
 """Bound what a JSON schema makes the model server compile, and refuse one that only refers to itself.
 
-All is walked that is not data (`enum`, `const`, `default`, `examples`), whatever keywords lie around it, so
-that the formats of structural tags and tools are read in the same way. Engines follow a `$ref` into data, too:
-where there is one, data are walked as well.
+All is walked that is not data (`enum`, `const`, `default`, `examples`), whatever lies around it, so that the
+formats of structural tags and tools are read in the same way. Engines follow a `$ref` into data, too: where
+there is one, data are walked as well.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +16,8 @@ from neocloud.gateway.compiled.grammars import add_grammar
 
 MAX_PROPERTIES = 1_000
 """Of one object: the work grows with their square where they are optional."""
+PROPERTIES_OF_WEIGHT = 1_000
+"""Their square, divided by this, weighs one: 400 optional ones of any type take some 1.6 s."""
 LONGEST_COUNTED = 100
 """A length limit of a string costs no more than this one: tokens are not longer."""
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))
@@ -37,7 +39,9 @@ def add_schema(schema: Json, param: str, cost: Cost) -> None:
             add_grammar(grammar, f"{place}.grammar", cost)
         for text in _keys(node.get("patternProperties")):
             cost.add_expression(text, f"{place}.patternProperties")
-        if len(_keys(node.get("properties"))) > MAX_PROPERTIES:
+        properties = len(_keys(node.get("properties")))
+        cost.beside += properties * properties // PROPERTIES_OF_WEIGHT
+        if properties > MAX_PROPERTIES:
             raise too_costly(f"{place}.properties", f"has more than {MAX_PROPERTIES:,} entries")
         branches = (node.get(name) for name in _LISTS)
         cost.add(0, sum(len(each) for each in branches if isinstance(each, list)), place)
