@@ -83,8 +83,10 @@ def test_a_broken_workers_job_runs_again_on_the_spare(fleet: Cluster) -> None:
     assert incident.spare == spare and incident.HasField("ready_at") and incident.HasField("repaired_at")
     replaced = (incident.ready_at.ToNanoseconds() - incident.detected_at.ToNanoseconds()) / 1e9
     assert 0 < replaced <= REPLACED_SECONDS, f"the spare was in service after {replaced:.0f} s"
-    listed = " ".join(fleet.cloud.neo("ps").stdout.split())
-    assert f"READY (3 of 3 workers; {broken} repaired" in listed, listed
+    repaired = f"READY (3 of 3 workers; {broken} repaired"
+    wait_until(
+        lambda: repaired in " ".join(fleet.cloud.neo("ps").stdout.split()), "the list says so", seconds=60
+    )
     drains = [each for each in events(fleet, broken)[before[broken] :] if each == "DrainRequested"]
     assert len(drains) == 1, "it was drained once, whatever the control plane had done when it was killed"
     assert "DrainRequested" not in events(fleet, other)[before[other] :], "nobody touched the healthy worker"
