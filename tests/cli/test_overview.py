@@ -107,7 +107,7 @@ def test_ps_says_how_the_program_of_a_job_ended(
     signed_in: Neo, cloud: FakeServer, message: str, state: str
 ) -> None:
     path = "nebius.ai.v1.JobService/List"
-    job = {"metadata": {"id": "aijob-e00a", "name": "train"}}
+    job: dict[str, Any] = {"metadata": {"id": "aijob-e00a", "name": "train"}}
     job["status"] = {"state": "FAILED", "state_details": {"code": "Exited", "message": message}}
     cloud.serve(path, contract.from_dict(contract.method(path).output, {"items": [job]}))
     row = " ".join(signed_in("ps").out.splitlines()[1].split())
