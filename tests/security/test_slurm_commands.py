@@ -83,9 +83,15 @@ async def test_in_workers_only_the_agent_runs_beside_it_with_the_images_own_prog
     assert not any("jail" in word for word in (*asked, *installed))
 
 
+def files_of_the_image() -> list[Path]:
+    """Return the files of the daemons' root; without what Python has compiled of them in other tests."""
+    found = sorted(ROOTFS.rglob("*"))
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+
+
 def test_nobody_builds_a_chroot_command() -> None:
     """Neither the control plane, nor a script that runs in the daemons' root."""
-    sources = [*(ROOT / "src").rglob("*.py"), *(path for path in ROOTFS.rglob("*") if path.is_file())]
+    sources = [*(ROOT / "src").rglob("*.py"), *files_of_the_image()]
     assert [path.name for path in sources if re.search(r"\bchroot\b", path.read_text())] == []
 
 
@@ -93,8 +99,7 @@ def test_scripts_touch_the_shared_root_by_shared_root_alone() -> None:
     """A path below /jail in a script of the daemons' root is one that users may have swapped for a link."""
     lines = [
         f"{path.name}: {line.strip()}"
-        for path in sorted(ROOTFS.rglob("*"))
-        if path.is_file()
+        for path in files_of_the_image()
         for line in path.read_text().splitlines()
         if "/jail" in line and not line.lstrip().startswith("#")
     ]

@@ -34,7 +34,7 @@ STAND_INS = {
 }
 """Fields that name something without the annotation that says what."""
 
-FIXED = {"reason": "the walk", "node": "worker-0", "verdict": "verdict-1"}
+FIXED = {"reason": "the walk", "node": "worker-0", "verdict": "verdict-1", "phase": "debug"}
 """Fields with the same text in each request."""
 
 
