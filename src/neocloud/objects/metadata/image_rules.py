@@ -40,7 +40,7 @@ _IS_NAMED = (
 )
 """The digest of `s` is the one that a fallback tag stands for. No hexadecimal digit is as large as "g"."""
 _BELONGS = (
-    "(EXISTS (SELECT 1 FROM manifest AS s"
+    "(EXISTS (SELECT 1 FROM manifest AS s"  # nosec B608
     " WHERE s.bucket = m.bucket AND s.digest = m.subject AND s.repository = m.repository)"
     " OR EXISTS (SELECT 1 FROM tag JOIN manifest AS s ON s.bucket = m.bucket"
     f" AND s.repository = m.repository AND {_IS_NAMED}"
