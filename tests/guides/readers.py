@@ -144,6 +144,14 @@ DRAINED_HOST = (
     "the name of another host: tests/services/fleet/test_hosts.py"
     "::test_a_fault_drains_a_host_and_its_repair_is_for_an_operator"
 )
+MOVED_NODE = (
+    "a node that waits for people: tests/services/fleet/test_fleet.py"
+    "::test_an_operator_moves_a_node_through_debug_and_rma_and_its_history_says_who_and_why"
+)
+BY_THE_CLOCK = (
+    "real Slurm: tests/e2e/test_submit_options.py"
+    "::test_what_scrontab_has_runs_by_the_clock_with_the_users_environment"
+)
 SLOW_JOB = "real Slurm: tests/e2e/test_job_diagnosis.py::test_the_rank_that_the_others_wait_for_is_named"
 HAS_KEY = "mkdir -m 700 ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519\n"
 
@@ -158,6 +166,8 @@ READERS: Mapping[str, Reader] = {
             "neo fleet node get gpu-host-1": DRAINED_HOST,
             "neo fleet drain gpu-host-1": DRAINED_HOST,
             "neo fleet release gpu-host-1": DRAINED_HOST,
+            "neo fleet node move": MOVED_NODE,
+            "neo fleet node release gpu-host-1": MOVED_NODE,
             "sinfo": BROKEN_WORKER,
             "neo fleet maintenance create": WINDOW,
             "neo fleet maintenance delete": WINDOW,
@@ -296,7 +306,8 @@ READERS: Mapping[str, Reader] = {
         "openssl rsa -in key.pem -pubout -out key.pub.pem\nunset NEOCLOUD_HOME\n",
         between={
             "neo login alice": "echo horse-battery-staple |"
-            " neo user set-password alice@bank.example --password-stdin"
+            " neo user set-password alice@bank.example --password-stdin",
+            "neo iam oidc-federation create": "neo config use default",
         },
         not_run={
             "neo login https": TEAMS_CLOUD,
@@ -376,6 +387,7 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/slurm-administration.md": Reader(
         not_run={
+            "0 ": BY_THE_CLOCK,
             "sacctmgr": ADMINISTRATION,
             "sshare": ADMINISTRATION,
             "scontrol": ADMINISTRATION,
