@@ -20,7 +20,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,9 +60,9 @@ def ended_file(home: Path) -> Path:
     return home / "ended.json"
 
 
-def supervisor_command(home: Path, command: list[str]) -> list[str]:
-    """Return how to start the supervisor of a server that is started by `command`."""
-    return [sys.executable, "-m", "neocloud.control_plane.server_supervisor", str(home), *command]
+def supervisor_command(home: Path, command: list[str], *role: str) -> list[str]:
+    """Return how to start the supervisor of a server that is started by `command`, or its successor."""
+    return [sys.executable, "-m", "neocloud.control_plane.server_supervisor", *role, str(home), *command]
 
 
 class PreparedServer:
@@ -128,7 +128,10 @@ class Supervisor:
         """Whether it was the successor of a supervisor that has died."""
         self._child = server_child(home)
         self._successor = successor_child(home)
+        self._successor_began = 0.0
         self._prepared: PreparedServer | None = None
+        self._due: dict[Callable[[], None], float] = {}
+        """What to start beside a server that runs, and when, by the monotonic clock."""
         self._is_stopping = False
         self._folder = home.stat()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -189,12 +192,13 @@ class Supervisor:
     def _ends(self, process: Process) -> bool:
         """Wait for the server's end. False: it was stopped, as this process was told to."""
         self._keep_successor()
-        prepare_at: float | None = time.monotonic() + PREPARE_SECONDS
+        self._due[self._prepare] = time.monotonic() + PREPARE_SECONDS
         while not self._is_stopping:
-            seconds = None if prepare_at is None else prepare_at - time.monotonic()
-            if seconds is not None and seconds <= 0:
-                self._prepare()
-                prepare_at = seconds = None
+            for start in [each for each, at in self._due.items() if at <= time.monotonic()]:
+                del self._due[start]
+                start()
+            first = min(self._due.values(), default=None)
+            seconds = None if first is None else first - time.monotonic()
             ended = wait_for_any([process, *self._others()], seconds, self._wake)
             if process in ended:
                 return True
@@ -215,19 +219,20 @@ class Supervisor:
             self._prepared.close()
             self._prepared = None
         if self._successor.process in ended:
+            pause = self._successor.note_death(time.monotonic() - self._successor_began)
             self._successor.process = None
-            self._pause(self._successor.backoff.first_seconds)
-            self._keep_successor()
+            self._due[self._keep_successor] = time.monotonic() + pause
 
     def _keep_successor(self) -> None:
         if self._successor.process is not None:
             return
-        command = [*supervisor_command(self._home, self._command)]
-        command.insert(command.index(str(self._home)), SUCCESSOR)
+        self._successor_began = time.monotonic()
         try:
-            self._successor.start(command)
+            self._successor.start(supervisor_command(self._home, self._command, SUCCESSOR))
         except OSError as error:
             logger.error("the supervisor's successor cannot be started: %s", error)
+            self._successor.process = None
+            self._due[self._keep_successor] = time.monotonic() + self._successor.backoff.longest_seconds
 
     def _prepare(self) -> None:
         if self._prepared is not None:
@@ -283,24 +288,25 @@ def main() -> int:
     is_successor = sys.argv[1] == SUCCESSOR
     home, *command = sys.argv[2 if is_successor else 1 :]
     set_up_logging("info", "text")
-    if not _take_lock(Path(home), is_successor):
+    lock = os.open(Path(home) / "supervisor.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    is_alone = _has_lock(lock)
+    if not is_alone and not is_successor:
         logger.error("another supervisor runs on %s", home)
         return 1
-    supervisor = Supervisor(Path(home), command, takes_over=is_successor)
+    if not is_alone:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        logger.warning("the supervisor has died; its successor (process %d) goes on", os.getpid())
     if is_successor:
-        myself = Process.of(os.getpid())
-        assert myself is not None, "This process runs."
-        supervisor_child(Path(home)).take(myself)
-        logger.warning("the supervisor has died; its successor (process %d) goes on", myself.pid)
-    supervisor.run()
+        supervisor_child(Path(home)).record_own_process()
+    # An upgrade that goes back starts a supervisor by the words that a successor had: it takes nothing over.
+    Supervisor(Path(home), command, takes_over=not is_alone).run()
     return 0
 
 
-def _take_lock(home: Path, is_successor: bool) -> bool:
-    """Take the lock that a supervisor holds until it ends; a successor waits for it."""
-    lock = os.open(home / "supervisor.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _has_lock(lock: int) -> bool:
+    """Take the lock that a supervisor holds until it ends, where nobody holds it."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX if is_successor else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

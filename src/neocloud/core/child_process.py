@@ -259,6 +259,15 @@ class Child:
             process.stop(0)
             raise
 
+    def record_own_process(self) -> None:
+        """Record this process as the child. It goes on where that is not possible, as on a full disk."""
+        self.process = Process.of(os.getpid())
+        assert self.process is not None, "This process runs."
+        try:
+            self._write(self.process, {})
+        except OSError as error:
+            logger.error("the %s (process %d) runs, but is not recorded: %s", self.name, os.getpid(), error)
+
     def wait_until_ready(self, is_ready: Callable[[], bool], seconds: float) -> bool:
         """Block until it is ready. False: it has ended, or the time is up."""
         assert self.process is not None, "It has been started."
