@@ -1,6 +1,7 @@
 """`neo up`, `status`, `down` and `destroy` with a server process that is real but has no engine behind it."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -18,14 +19,21 @@ from neocloud.cli.commands.status import _certificate_rows
 from neocloud.cli.commands.teardown import mounts_below
 from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home, RunningServer
-from neocloud.cli.machine.server_process import deaths_of_server, is_supervised, stop_server
+from neocloud.cli.machine.server_process import (
+    deaths_of_server,
+    is_supervised,
+    start_server,
+    stop_server,
+)
 from neocloud.client.profiles import config_file, read_profiles
 from neocloud.control_plane.server_supervisor import (
     PREPARED,
+    SUCCESSOR,
     ended_file,
     server_child,
     successor_child,
     supervisor_child,
+    supervisor_command,
 )
 from neocloud.control_plane.settings_file import read_settings
 from neocloud.core.child_process import Child, Process
@@ -346,6 +354,35 @@ def test_a_server_that_ended_on_request_as_its_supervisor_died_stays_stopped(neo
     os.kill(supervisor_of(machine), signal.SIGKILL)
     wait_until(lambda: Process.of(successor) is None, "the successor has ended, too", seconds=60)
     assert processes_of(machine) == []
+
+
+def test_a_supervisor_that_an_upgrade_starts_by_the_words_of_a_successor_starts_the_server(
+    neo: Neo, machine: Path
+) -> None:
+    neo("up", *FREE_PORTS)
+    command = [*running_command(machine)]
+    stop_server(Home(machine))
+    started = start_server(Home(machine), supervisor_command(machine, command, SUCCESSOR))
+    assert started.pid == running(machine).pid
+    assert deaths_of_server(Home(machine)).restarts == 0, "nothing was taken over"
+
+
+def running_command(machine: Path) -> list[str]:
+    words = Path(f"/proc/{running(machine).pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    return [os.fsdecode(word) for word in words]
+
+
+def test_a_successor_that_cannot_be_recorded_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("neocloud.core.child_process.write_file", full)
+    child = supervisor_child(tmp_path)
+    child.record_own_process()
+    assert child.process is not None and child.process.pid == os.getpid()
+    assert "is not recorded" in caplog.text
 
 
 PREPARE_AT_ONCE = """

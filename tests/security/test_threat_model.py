@@ -21,7 +21,9 @@ def test_a_test_that_the_page_names_exists(file: str, name: str) -> None:
 
 
 def test_each_border_names_a_test() -> None:
-    rows = [line for line in BORDERS.splitlines() if line.startswith("| ")][1:]
+    lines = BORDERS.splitlines()
+    heads = {line for line, below in zip(lines, lines[1:], strict=False) if below.startswith("|---")}
+    rows = [line for line in lines if line.startswith("| ") and line not in heads]
     assert len(rows) >= 12
     assert not [row for row in rows if "::test_" not in row]
 
