@@ -1,9 +1,15 @@
 """Who may do what: rights only through groups, nothing across tenants. IAM-01, IAM-02, IAM-08."""
 
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
+from neocloud.messages.nebius.iam.v2 import GetProjectByNameRequest
 
+from neocloud.core import contract
+from neocloud.core.readers import Subject
+from neocloud.core.service import Call
+from neocloud.services.iam.api.containers import get_project_by_name
 from tests.services.iam.conftest import Answer, Cloud
 from tests.services.iam.keys import key_pair
 
@@ -292,6 +298,23 @@ async def test_a_colleague_finds_her_project_by_name_and_id_and_no_other(cloud: 
     assert first.replace(hidden, "NAME") == second.replace("no-such-project", "NAME")
     label = {"metadata": {"id": research, "labels": {"a": "b"}}}
     assert (await cloud.call("ProjectService/Update", label, token=token)).code == "permission_denied"
+
+
+async def test_a_limited_sign_in_learns_no_project_by_its_name(cloud: Cloud) -> None:
+    """Also of an administrator: the words are the same whether the name is taken or not."""
+    hidden = (await cloud.call("ProjectService/Get", {"id": cloud.bank.project_id})).body["metadata"]["name"]
+    account_id, _ = await robot(cloud)
+    await cloud.add_to("admins", account_id)
+    limited = Subject(account_id, "service_account", "robot", cloud.bank.tenant_id, scopes=("storage.*",))
+    call = Call(limited, "", {}, Mock(store=cloud.store))
+    said: list[str] = []
+    for name in (hidden, "no-such-project"):
+        with pytest.raises(contract.ApiError) as refused:
+            await get_project_by_name(
+                call, GetProjectByNameRequest(parent_id=cloud.bank.tenant_id, name=name)
+            )
+        said.append(refused.value.message.replace(name, "NAME"))
+    assert said[0] == said[1] and cloud.bank.project_id not in said[0]
 
 
 async def test_a_role_on_one_resource_shows_its_project(cloud: Cloud) -> None:

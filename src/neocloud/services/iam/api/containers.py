@@ -110,7 +110,10 @@ async def get_project_by_name(call: Call, request: GetProjectByNameRequest) -> P
 
 
 async def _named_project(call: Call, tenant_id: str, name: str) -> Resource:
-    """A project in which the caller has no role is answered like a name that no project has."""
+    """Return the project with this name.
+
+    Raises ApiError: a project in which the caller has no role is answered like a name that no project has.
+    """
     subject = _subject(call)
 
     def find(tx: Transaction) -> Resource:
