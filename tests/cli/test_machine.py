@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from neocloud.control_plane.server_supervisor import (
     supervisor_command,
 )
 from neocloud.control_plane.settings_file import read_settings
-from neocloud.core.child_process import Child, Process
+from neocloud.core.child_process import Child, Deaths, Process, age_seconds
 from neocloud.testing.waiting import wait_until
 from tests.cli.conftest import Neo
 
@@ -383,6 +384,26 @@ def test_a_successor_that_cannot_be_recorded_goes_on(
     child.record_own_process()
     assert child.process is not None and child.process.pid == os.getpid()
     assert "is not recorded" in caplog.text
+
+
+def test_the_life_of_a_server_that_was_adopted_counts_from_its_own_start(tmp_path: Path) -> None:
+    """Else each takeover would be followed by a longer pause before the next start."""
+    child = server_child(tmp_path)
+    with child.open_log() as output:
+        process = Process.start([sys.executable, "-c", "import time; time.sleep(600)"], output)
+    child.take(process)
+    child.deaths = Deaths(restarts=3, short_lives=3)
+    assert 0 <= process.age_seconds < 60
+    assert age_seconds(process.began - 100 * os.sysconf("SC_CLK_TCK")) >= 100
+    assert process.stop(10)
+    assert child.record_file is not None
+    record = child.record()
+    for seconds, short_lives in ((1, 4), (100, 1)):
+        ticks = int((time.clock_gettime(time.CLOCK_BOOTTIME) - seconds) * os.sysconf("SC_CLK_TCK"))
+        deaths = {"restarts": 3, "short_lives": 3, "at": 0.0, "why": "", "said": ""}
+        child.record_file.write_text(json.dumps(record | {"began": ticks, "deaths": deaths}))
+        child.note_end_unseen()
+        assert (child.deaths.restarts, child.deaths.short_lives) == (4, short_lives)
 
 
 PREPARE_AT_ONCE = """

@@ -128,7 +128,6 @@ class Supervisor:
         """Whether it was the successor of a supervisor that has died."""
         self._child = server_child(home)
         self._successor = successor_child(home)
-        self._successor_began = 0.0
         self._prepared: PreparedServer | None = None
         self._due: dict[Callable[[], None], float] = {}
         """What to start beside a server that runs, and when, by the monotonic clock."""
@@ -153,11 +152,10 @@ class Supervisor:
             self._child.note_end_unseen()
         while not self._is_stopping:
             process = process or self._start()
-            began = time.monotonic()
             if process is not None:
                 if not self._ends(process) or self._ended_well(process):
                     return
-                pause = self._child.note_death(time.monotonic() - began)
+                pause = self._child.note_death(process.age_seconds)  # of one that was adopted, too
             else:
                 pause = self._child.backoff.longest_seconds
             process = None
@@ -219,14 +217,14 @@ class Supervisor:
             self._prepared.close()
             self._prepared = None
         if self._successor.process in ended:
-            pause = self._successor.note_death(time.monotonic() - self._successor_began)
+            assert self._successor.process is not None, "It has ended."
+            pause = self._successor.note_death(self._successor.process.age_seconds)
             self._successor.process = None
             self._due[self._keep_successor] = time.monotonic() + pause
 
     def _keep_successor(self) -> None:
         if self._successor.process is not None:
             return
-        self._successor_began = time.monotonic()
         try:
             self._successor.start(supervisor_command(self._home, self._command, SUCCESSOR))
         except OSError as error:

@@ -105,6 +105,11 @@ class Process:
         """Return the process that has this id now."""
         return cls.find(pid, began(pid))
 
+    @property
+    def age_seconds(self) -> float:
+        """Return the seconds since it started, also of one that has ended."""
+        return age_seconds(self.began)
+
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the process ends."""
         return self._descriptor
@@ -303,9 +308,11 @@ class Child:
 
     def note_end_unseen(self) -> None:
         """Count the death of a recorded process that ended while nothing watched it."""
-        before = deaths_in(self.record())
+        record = self.record()
+        before, began_at = deaths_in(record), record.get("began")
+        is_long = isinstance(began_at, int) and age_seconds(began_at) >= self.backoff.good_life_seconds
         why = "ended while its supervisor was dead"
-        self.deaths = Deaths(before.restarts + 1, before.short_lives + 1, time.time(), why)
+        self.deaths = Deaths(before.restarts + 1, 1 if is_long else before.short_lives + 1, time.time(), why)
         logger.warning("the %s %s; restart %d", self.name, why, self.deaths.restarts)
         self._record_deaths()
 
@@ -364,6 +371,11 @@ def began(pid: int) -> int:
         return int(fields[_STARTED_AT])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def age_seconds(began_at: int) -> float:
+    """Return the seconds since a process started, from when it did in the kernel's clock ticks."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began_at / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
