@@ -37,9 +37,9 @@ import httpx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the clouds of the tests are those of this bench
 
+from neocloud.control_plane.prepared_server import PREPARED  # noqa: E402
 from neocloud.control_plane.server_supervisor import (  # noqa: E402
     GOOD_LIFE_SECONDS,
-    PREPARED,
     server_child,
     successor_child,
     supervisor_child,

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Set
 from pathlib import Path
 
-from neocloud.core.child_process import Process, began
+from neocloud.core.process import Process, began
 from neocloud.engines.podman.storage.mounts import mounts_below, unmount
 
 RECORDS = Path(tempfile.gettempdir()) / f"neocloud-tests-{os.getuid()}"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from neocloud.control_plane.host_agent import LocalHost, agent_child, stop_host_agent
-from neocloud.core.child_process import Process, boot_id
 from neocloud.core.clock import SystemClock
+from neocloud.core.process import Process, boot_id
 from neocloud.fleet.events import Status, Verdict
 from neocloud.services.fleet.node_agents import AGENT, host_agents
 from neocloud.services.fleet.public import HostsUnreachable

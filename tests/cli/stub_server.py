@@ -13,7 +13,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from neocloud.control_plane.server_supervisor import PREPARED, has_turn
+from neocloud.control_plane.prepared_server import PREPARED, has_turn
 from tests.cli.fake_control_plane import (
     CLUSTERS,
     PROJECT,

@@ -27,8 +27,8 @@ from neocloud.cli.machine.server_process import (
     stop_server,
 )
 from neocloud.client.profiles import config_file, read_profiles
+from neocloud.control_plane.prepared_server import PREPARED, PreparedServer
 from neocloud.control_plane.server_supervisor import (
-    PREPARED,
     SUCCESSOR,
     ended_file,
     server_child,
@@ -37,7 +37,8 @@ from neocloud.control_plane.server_supervisor import (
     supervisor_command,
 )
 from neocloud.control_plane.settings_file import read_settings
-from neocloud.core.child_process import Child, Deaths, Process, age_seconds
+from neocloud.core.child_process import Child, Deaths
+from neocloud.core.process import Process, age_seconds, began
 from neocloud.testing.waiting import wait_until
 from tests.cli.conftest import Neo
 
@@ -337,8 +338,8 @@ def test_a_supervisor_that_is_killed_has_a_successor(neo: Neo, machine: Path) ->
         assert together or running(machine).pid == server, "it adopts a server that runs"
         if not together:
             os.kill(server, signal.SIGKILL)
-        wait_for_another_server(machine, server)
-        assert neo("up").code == 0
+        assert neo("up").code == 0, "also while the server is being started"
+        assert running(machine).pid != server and supervisor_of(machine) == successor
         assert deaths_of_server(Home(machine)).restarts == number + 1
         assert is_supervised(Home(machine))
     wait_until(lambda: len(processes_of(machine)) == 3, "it has a successor, too", seconds=60)
@@ -414,13 +415,17 @@ sys.exit(supervisor.main())
 """
 
 
-def test_a_prepared_server_serves_as_soon_as_the_server_dies(
-    neo: Neo, machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def prepares_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor prepares a server at once. Its successors do so after the usual time."""
     monkeypatch.setattr(
         "neocloud.cli.machine.server_process.supervisor_command",
         lambda home, command: [sys.executable, "-c", PREPARE_AT_ONCE, str(home), *command],
     )
+
+
+@pytest.mark.usefixtures("prepares_at_once")
+def test_a_prepared_server_serves_as_soon_as_the_server_dies(neo: Neo, machine: Path) -> None:
     neo("up", *FREE_PORTS)
     for _ in range(2):
         wait_until(lambda: prepared_for(machine), "another one is prepared", seconds=60)
@@ -435,6 +440,63 @@ def test_a_prepared_server_serves_as_soon_as_the_server_dies(
     assert neo("up").code == 0, "without a prepared one, another one is started"
     assert neo("down").code == 0
     wait_until(lambda: processes_of(machine) == [], "a prepared server ends with its supervisor", seconds=60)
+
+
+@pytest.mark.usefixtures("prepares_at_once")
+@pytest.mark.parametrize("together", [False, True])
+def test_a_successor_uses_the_server_that_is_prepared(neo: Neo, machine: Path, together: bool) -> None:
+    neo("up", *FREE_PORTS)
+    prepared, successor, supervisor = successor_with_prepared(machine)
+    os.kill(supervisor, signal.SIGKILL)
+    if not together:
+        wait_for_process(supervisor_child, machine, successor)
+        assert prepared_for(machine) == [prepared], "it does not end with the supervisor"
+    os.kill(running(machine).pid, signal.SIGKILL)
+    wait_for_process(server_child, machine, prepared)
+    wait_until(lambda: (now := Home(machine).server()) and now.pid == prepared, "it serves", seconds=60)
+    another = successor_of(machine)
+    os.kill(supervisor_of(machine), signal.SIGKILL)
+    wait_for_process(supervisor_child, machine, another)
+    assert running(machine).pid == prepared, "one that serves is no longer taken for a prepared one"
+    assert neo("down").code == 0
+    wait_until(lambda: processes_of(machine) == [], "all have ended", seconds=60)
+
+
+@pytest.mark.usefixtures("prepares_at_once")
+def test_a_prepared_server_ends_with_the_last_that_could_use_it(neo: Neo, machine: Path) -> None:
+    neo("up", *FREE_PORTS)
+    prepared, *_ = successor_with_prepared(machine)
+    kill_supervisors(machine)
+    wait_until(lambda: Process.of(prepared) is None, "the prepared server has ended", seconds=60)
+    assert neo("down").code == 0
+
+
+def successor_with_prepared(machine: Path) -> tuple[int, int, int]:
+    """Return the prepared server, the successor that was handed it, and their supervisor."""
+
+    def handed() -> bool:
+        ready, successor = prepared_for(machine), found(successor_child, machine)
+        words = Path(f"/proc/{successor}/cmdline").read_bytes() if successor else b""
+        return len(ready) == 1 and f":{ready[0]}:".encode() in words
+
+    wait_until(handed, "a successor has the prepared server", seconds=60)
+    return prepared_for(machine)[0], successor_of(machine), supervisor_of(machine)
+
+
+@pytest.mark.parametrize(
+    "handle", ["", "7", "x:1:2", "1:1:1", "-1:1:1", "99999:1:1", "{pipe}:1:0", "{file}:{pid}:{began}"]
+)
+def test_words_that_name_no_prepared_server_are_ignored(handle: str, tmp_path: Path) -> None:
+    """As those of a process that an upgrade looked at."""
+    reading, writing = os.pipe()
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    me = os.getpid()
+    words = handle.format(pipe=writing, file=file, pid=me, began=began(me))
+    assert PreparedServer.handed(words) is None
+    right = PreparedServer.handed(f"{writing}:{me}:{began(me)}")
+    assert right is not None and not os.get_inheritable(writing)
+    for each in (reading, writing, file):
+        os.close(each)
 
 
 def test_up_starts_a_supervisor_where_it_and_its_successor_died(neo: Neo, machine: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core.child_process import LOG_LIMIT_BYTES, Backoff, Child, Deaths, Process, deaths_in
+from neocloud.core.child_process import LOG_LIMIT_BYTES, Backoff, Child, Deaths, deaths_in
+from neocloud.core.process import Process
 
 LONG_SECONDS = 60.0
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -20,4 +20,4 @@ def test_only_what_steps_left_is_removed(tmp_path: Path) -> None:
 
 def test_it_runs_before_slurmd() -> None:
     start = ENTRYPOINT.partition("start_worker() {")[2]
-    assert -1 < start.find('"$lib/forget-steps" /var/spool/slurmd') < start.find("/usr/sbin/slurmd")
+    assert -1 < start.find('"$lib/forget-steps" /var/spool/slurmd') < start.find('"$lib/serve-jobs"')

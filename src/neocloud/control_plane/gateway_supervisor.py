@@ -25,8 +25,9 @@ import httpx
 
 import neocloud
 from neocloud.core.callers import gateway_folder, object_gateway_folder
-from neocloud.core.child_process import Child, Process
+from neocloud.core.child_process import Child
 from neocloud.core.gateway_process import allow_later_address
+from neocloud.core.process import Process
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neocloud.control_plane.gateway_supervisor import ended_within
-from neocloud.core.child_process import Backoff, Child, Process, boot_id
+from neocloud.core.child_process import Backoff, Child
 from neocloud.core.clock import Clock
+from neocloud.core.process import Process, boot_id
 from neocloud.fleet.agent import carry
 from neocloud.fleet.agent.host import since_boot
 from neocloud.services.fleet.public import Host, HostsUnreachable

@@ -7,7 +7,7 @@ import sys
 
 from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import end_workloads, on_emulator, on_podman
-from neocloud.control_plane.server_supervisor import PREPARED, has_turn
+from neocloud.control_plane.prepared_server import PREPARED, has_turn
 from neocloud.control_plane.settings_file import parse_arguments
 from neocloud.control_plane.state_dir import HomeInUse
 from neocloud.core.logs import set_up_logging

@@ -5,11 +5,12 @@
 
 `neo up` starts one for each state folder. It ends when the server ends by itself without an error, as after
 `kill PID`, which stops the server and leaves its workloads running. It imports nothing of the product beyond
-`core.child_process`, and wakes up only for a signal or the end of a process.
+processes, and wakes up only for a signal or the end of a process.
 
 It keeps two processes beside the server. Its *successor*, the same program, waits for the lock that the
 supervisor holds: when the supervisor is killed, the successor adopts the server or starts another one. The
-*prepared server* has imported the server's program and waits: it serves as soon as the server dies.
+*prepared server* has imported the server's program and waits: it serves as soon as the server dies. It is
+handed to a successor, too, so that it does not end with the supervisor.
 """
 
 import fcntl
@@ -24,15 +25,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from neocloud.core.child_process import Backoff, Child, Process, wait_for_any
+from neocloud.control_plane.prepared_server import PreparedServer
+from neocloud.core.child_process import Backoff, Child
 from neocloud.core.logs import set_up_logging
+from neocloud.core.process import Process, wait_for_any
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("neocloud.control_plane.server_supervisor")  # "__main__" would be another's
 
 STOP_SECONDS = 60.0
-PREPARED = "--prepared"
-"""The option of a server that waits on its standard input for its turn."""
 SUCCESSOR = "--successor"
+"""The option of a successor. After "=", the prepared server that it is handed."""
 PREPARE_SECONDS = 30.0
 """How long a server has run before another one is prepared. In tests most live shorter, and need none."""
 GOOD_LIFE_SECONDS = 10.0
@@ -65,70 +67,29 @@ def supervisor_command(home: Path, command: list[str], *role: str) -> list[str]:
     return [sys.executable, "-m", "neocloud.control_plane.server_supervisor", *role, str(home), *command]
 
 
-class PreparedServer:
-    """A process that has imported the server's program and serves once it is told to."""
-
-    def __init__(self, process: Process, pipe: int) -> None:
-        self.process = process
-        self._pipe = pipe
-
-    @classmethod
-    def start(cls, command: list[str], server: Child) -> "PreparedServer":
-        """Start one, which writes to the server's log. Raises OSError, with nothing running."""
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        try:
-            with server.open_log() as output:
-                process = Process.start([*command, PREPARED], output, stdin=reading)
-        except OSError:
-            os.close(writing)
-            raise
-        finally:
-            os.close(reading)
-        return cls(process, writing)
-
-    def serve(self, server: Child) -> Process | None:
-        """Let it serve as the recorded server; None where it has ended meanwhile."""
-        server.open_log().close()
-        try:
-            os.write(self._pipe, os.fsencode(server.log_file) + b"\n")
-        except BrokenPipeError:
-            return None
-        finally:
-            self.close()
-        server.take(self.process)
-        return self.process
-
-    def close(self) -> None:
-        """Let it end, unless it serves."""
-        os.close(self._pipe)
-
-
-def has_turn() -> bool:
-    """Wait for the turn of this prepared server; then write to the log that the supervisor names.
-
-    False: the supervisor has no more use for it.
-    """
-    log = sys.stdin.buffer.readline().rstrip(b"\n")
-    if not log:
-        return False
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    for descriptor, source in ((0, nothing), (1, output), (2, output)):
-        os.dup2(source, descriptor)
-    return True
+def without_role(words: list[str]) -> list[str]:
+    """Return the words of a running supervisor as they are of one that was no successor before."""
+    return [word for word in words if word.partition("=")[0] != SUCCESSOR]
 
 
 class Supervisor:
     """Runs the server of one state folder. SIGTERM stops both; SIGHUP ends a pause before a restart."""
 
-    def __init__(self, home: Path, command: list[str], *, takes_over: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path,
+        command: list[str],
+        *,
+        takes_over: bool = False,
+        prepared: PreparedServer | None = None,
+    ) -> None:
         self._home = home
         self._command = command
         self._takes_over = takes_over
         """Whether it was the successor of a supervisor that has died."""
+        self._prepared = prepared
         self._child = server_child(home)
         self._successor = successor_child(home)
-        self._prepared: PreparedServer | None = None
         self._due: dict[Callable[[], None], float] = {}
         """What to start beside a server that runs, and when, by the monotonic clock."""
         self._is_stopping = False
@@ -144,8 +105,7 @@ class Supervisor:
     def _keep_serving(self) -> None:
         process = self._child.find()
         if process is not None:
-            self._child.adopt(process)
-            logger.info("the server (process %d) went on; adopted", process.pid)
+            self._adopt(process)
         elif self._takes_over:
             if self._has_noted_its_end(self._child.record()):
                 return
@@ -163,6 +123,13 @@ class Supervisor:
             if not self._is_same_folder():
                 logger.info("the state folder was removed")
                 return
+
+    def _adopt(self, server: Process) -> None:
+        self._child.adopt(server)
+        logger.info("the server (process %d) went on; adopted", server.pid)
+        if self._prepared is not None and self._prepared.process.pid == server.pid:
+            self._prepared.close()  # it serves
+            self._prepared = None
 
     def _follow_signals(self) -> None:
         def stop(*_: object) -> None:
@@ -225,8 +192,11 @@ class Supervisor:
     def _keep_successor(self) -> None:
         if self._successor.process is not None:
             return
+        role, kept = SUCCESSOR, ()
+        if self._prepared is not None:
+            role, kept = f"{SUCCESSOR}={self._prepared.handle}", (self._prepared.pipe,)
         try:
-            self._successor.start(supervisor_command(self._home, self._command, SUCCESSOR))
+            self._successor.start(supervisor_command(self._home, self._command, role), keep=kept)
         except OSError as error:
             logger.error("the supervisor's successor cannot be started: %s", error)
             self._successor.process = None
@@ -239,6 +209,15 @@ class Supervisor:
             self._prepared = PreparedServer.start(self._command, self._child)
         except OSError as error:
             logger.error("no server can be prepared: %s", error)
+            return
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Start another successor, which can use the prepared server, before the one that cannot is ended."""
+        before, self._successor.process = self._successor.process, None
+        self._keep_successor()
+        if before is not None:
+            before.stop(STOP_SECONDS)
 
     def _end_others(self) -> None:
         """End the successor first: it would take this process's place."""
@@ -283,9 +262,11 @@ class Supervisor:
 
 def main() -> int:
     os.umask(0o077)
-    is_successor = sys.argv[1] == SUCCESSOR
+    role, _, handle = sys.argv[1].partition("=")
+    is_successor = role == SUCCESSOR
     home, *command = sys.argv[2 if is_successor else 1 :]
     set_up_logging("info", "text")
+    prepared = PreparedServer.handed(handle)
     lock = os.open(Path(home) / "supervisor.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     is_alone = _has_lock(lock)
     if not is_alone and not is_successor:
@@ -296,8 +277,8 @@ def main() -> int:
         logger.warning("the supervisor has died; its successor (process %d) goes on", os.getpid())
     if is_successor:
         supervisor_child(Path(home)).record_own_process()
-    # An upgrade that goes back starts a supervisor by the words that a successor had: it takes nothing over.
-    Supervisor(Path(home), command, takes_over=not is_alone).run()
+    # One that is started by the words that a successor had takes nothing over.
+    Supervisor(Path(home), command, takes_over=not is_alone, prepared=prepared).run()
     return 0
 
 

@@ -31,7 +31,6 @@ TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 DAY = timedelta(days=1)
 FIRST, SECOND = TODAY - 4 * DAY, TODAY - 3 * DAY
 """The two days whose export is due."""
-SETTLE = TODAY - (SECOND + DAY)
 HOSTILE = 'a"}\n{"forged": 1}\x1b[2J=1'
 RULES = "neocloud.export.v1.ExportRuleService"
 
@@ -138,7 +137,8 @@ async def served_cloud(home: Path) -> AsyncIterator[Cloud]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "SETTLE", SETTLE)
+    """What is due stays the same for a day from here, also where midnight passes."""
+    monkeypatch.setattr(reconcile, "SETTLE", datetime.now(UTC) - (SECOND + DAY))
     monkeypatch.setattr(reconcile, "FAILED_SECONDS", 0.2)
     monkeypatch.setattr(reconcile, "ANSWER_SECONDS", 0.2)
 

@@ -29,7 +29,8 @@ from neocloud.control_plane.server_supervisor import (
     supervisor_command,
 )
 from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE
-from neocloud.core.child_process import KILL_SECONDS, POLL_SECONDS, Child, Deaths, Process, deaths_in
+from neocloud.core.child_process import POLL_SECONDS, Child, Deaths, deaths_in
+from neocloud.core.process import KILL_SECONDS, Process
 
 OLDEST_PODMAN = (4, 3)
 TOOLS = {

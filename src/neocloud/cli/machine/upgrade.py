@@ -19,7 +19,13 @@ from neocloud.cli.machine.server_process import own_supervisor_command, start_se
 from neocloud.cli.output import say
 from neocloud.cli.progress import stage
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.server_supervisor import server_child, supervisor_child, supervisor_command
+from neocloud.control_plane.prepared_server import PREPARED
+from neocloud.control_plane.server_supervisor import (
+    server_child,
+    supervisor_child,
+    supervisor_command,
+    without_role,
+)
 
 _VERSION_TIMEOUT_SECONDS = 30.0
 _PRINT_VERSION = "import neocloud; print(neocloud.__version__)"
@@ -115,9 +121,9 @@ def _running_release(place: Home, server: RunningServer) -> _Release:
             f"Stop it (`kill {server.pid}`; what runs in the cloud goes on), then repeat this command",
         )
     if supervisor is not None:
-        pid, command = supervisor.pid, _command_of(supervisor.pid)
+        pid, command = supervisor.pid, without_role(_command_of(supervisor.pid))
     else:  # its supervisor has died
-        pid, command = server.pid, _command_of(server.pid)
+        pid, command = server.pid, [word for word in _command_of(server.pid) if word != PREPARED]
         command = [*command[:1], *supervisor_command(place.path, command)[1:]] if command else []
     return _Release(server.version, tuple(command), _environment_of(pid))
 
@@ -125,7 +131,7 @@ def _running_release(place: Home, server: RunningServer) -> _Release:
 def _runs_this_release(place: Home, supervisor_pid: int) -> bool:
     """Return whether the supervisor starts the program, and from the folders, that this process would."""
     path = _environment_of(supervisor_pid).get("PYTHONPATH")
-    is_same = _command_of(supervisor_pid) == own_supervisor_command(place)
+    is_same = without_role(_command_of(supervisor_pid)) == own_supervisor_command(place)
     return is_same and path == os.environ.get("PYTHONPATH")
 
 

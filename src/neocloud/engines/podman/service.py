@@ -17,8 +17,9 @@ import socket
 import struct
 from pathlib import Path
 
-from neocloud.core.child_process import Child, Process
+from neocloud.core.child_process import Child
 from neocloud.core.osfiles import locked
+from neocloud.core.process import Process
 from neocloud.engines.base import EngineUnavailable
 from neocloud.engines.podman.containers import processes_in_groups
 from neocloud.engines.podman.host import Host
