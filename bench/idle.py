@@ -1,10 +1,13 @@
 """Measure how much processor time an idle cloud takes: its processes, Podman's service, and Slurm.
 
-    python bench/idle.py [--seconds 60] [--workers 1] [--auto-repair] [--images FOLDER]
+    python bench/idle.py [--seconds 60] [--slices 1] [--workers 1] [--auto-repair] [--deployment]
+        [--deletions]
 
 Starts a cloud in a temporary folder, creates one Slurm cluster, waits until nothing changes any more, and
 prints the share of one core that each process of the control plane took, and each program in the pods, and
-how often they were woken up a second. `--hold` keeps the cloud until Enter: to profile it.
+how often they were woken up a second. `--deployment` serves a tiny model beside it. `--deletions` creates and
+deletes another cluster and deployment before, and measures at once. With several slices, each is printed:
+what gets less was still to do. `--hold` keeps the cloud until Enter: to profile it.
 Needs root, Podman and built images (`.cache/images`); removes the cloud at the end.
 """
 
@@ -26,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from neocloud.engines.podman.layout import Layout  # noqa: E402
 from tests.e2e.cloud import Cloud  # noqa: E402
 from tests.e2e.cluster import Cluster  # noqa: E402
+from tests.e2e.tiny_model import tiny_model  # noqa: E402
 
 SETTLE_SECONDS = 30.0
 CONTROL_PLANE = "control plane"
@@ -34,8 +38,13 @@ CONTROL_PLANE = "control plane"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--slices", type=int, default=1, help="how often to measure, one after the other")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--auto-repair", action="store_true", help="watch and repair the workers")
+    parser.add_argument("--deployment", action="store_true", help="serve a tiny model, too")
+    parser.add_argument(
+        "--deletions", action="store_true", help="delete another cluster and deployment before"
+    )
     parser.add_argument("--hold", action="store_true")
     parser.add_argument("--images", type=Path, default=ROOT / ".cache" / "images")
     options = parser.parse_args()
@@ -45,14 +54,35 @@ def main() -> None:
         cloud.up()
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
         watched = ("--auto-repair",) if options.auto_repair else ()
-        Cluster.create(cloud, "idle", "--workers", str(options.workers), "--preset", "1vcpu-1gb", *watched)
-        time.sleep(SETTLE_SECONDS)
-        report(cloud, options.seconds)
+        names = ("gone", "idle") if options.deletions else ("idle",)
+        for name in names:
+            Cluster.create(cloud, name, "--workers", str(options.workers), "--preset", "1vcpu-1gb", *watched)
+        if options.deployment:
+            serve(cloud, *names)
+        if options.deletions:
+            delete(cloud, "gone", has_deployment=options.deployment)
+        else:
+            time.sleep(SETTLE_SECONDS)
+        for number in range(options.slices):
+            print(f"slice {number + 1}, load {os.getloadavg()[0]:.1f}", flush=True)
+            report(cloud, options.seconds)
         if options.hold:
             input(f"{cloud.home}: Enter removes it. ")
     finally:
         cloud.neo("destroy", "--yes")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve(cloud: Cloud, *names: str) -> None:
+    for name in names:
+        cloud.neo("model", "add", name, str(tiny_model()), "--license", "Apache-2.0")
+        cloud.neo("deploy", name, "--platform", "cpu-local", "--preset", "2vcpu-4gb", seconds=400)
+
+
+def delete(cloud: Cloud, name: str, *, has_deployment: bool) -> None:
+    cloud.neo("slurm", "cluster", "delete", name, "--yes", seconds=300)
+    if has_deployment:
+        cloud.neo("inference", "deployment", "delete", name, "--yes", seconds=300)
 
 
 def report(cloud: Cloud, seconds: float) -> None:

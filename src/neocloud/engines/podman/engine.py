@@ -103,7 +103,7 @@ class PodmanEngine:
         acceleration, reason = await asyncio.to_thread(find_acceleration)
         _, name_warnings = resolver_configuration()
         public = self._components.networks.public_interface
-        info = await self._libpod.get("/info")
+        info = await self._libpod.info()
         return Capabilities(
             engine="podman",
             version=host.podman_version,

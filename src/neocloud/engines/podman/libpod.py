@@ -54,6 +54,16 @@ class Libpod:
         self.socket = socket
         self._ensure = ensure
         self._client: httpx.AsyncClient | None = None
+        self._info: Any = None
+
+    async def info(self) -> Any:
+        """Return what Podman says of the machine, which stays the same while this process runs.
+
+        It asks dpkg and others each time, which takes it half a second of processor time.
+        """
+        if self._info is None:
+            self._info = await self.get("/info")
+        return self._info
 
     async def get(self, path: str, **params: object) -> Any:
         return (await self.request("GET", path, params=params)).json()

@@ -187,7 +187,7 @@ async def watch(libpod: Libpod, layout: Layout, since: float) -> AsyncIterator[E
     while True:
         params = {"stream": True, "since": f"{since:.6f}", "filters": filters}
         try:
-            await libpod.get("/info")  # starts the service again if it ended
+            await libpod.request("GET", "/_ping")  # starts the service again if it ended
             async with libpod.stream("/events", **params) as response:
                 async for line in response.aiter_lines():
                     raw = json.loads(line)
