@@ -59,6 +59,8 @@ NAME = "bench"
 STREAMS = 1
 STREAM_TOKENS = 400
 """The model computes on the cores of the server that starts meanwhile: one stream at a time."""
+VICTIMS = ("server", "supervisor server", "supervisor+server")
+"""In turn, or at once those joined by "+"."""
 DEADLINE_SECONDS = 300.0
 LOOK_SECONDS = 0.2
 BOOT = """
@@ -79,6 +81,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--host", action="store_true", help="a real cloud, whose host reboots")
+    parser.add_argument("--victims", choices=VICTIMS, action="append", help="default: all in turn")
     parser.add_argument("--cold", action="store_true", help="kill before another server is prepared")
     parser.add_argument("--no-deployment", action="store_true")
     parser.add_argument("--images", type=Path, default=IMAGES)
@@ -95,21 +98,21 @@ def main() -> None:
     if given.host:
         reboot(given)
     else:
-        kill_emulators(given.kills, is_cold=given.cold)
+        kill_emulators(given.kills, given.victims or VICTIMS, is_cold=given.cold)
 
 
-def kill_emulators(kills: int, *, is_cold: bool) -> None:
+def kill_emulators(kills: int, victims: Sequence[str], *, is_cold: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="neocloud-bench-") as folder:
         cloud = Cloud.prepare(Path(folder), None)
         try:
             cloud.neo("up", "--emulator")
-            for victims in (("server",), ("supervisor", "server"), ("supervisor+server",)):
+            for each in victims:
                 found = list[float]()
                 for _ in range(kills):
                     wait_until_ready(cloud, is_prepared=not is_cold)
-                    found.append(seconds_without_api(cloud, victims))
+                    found.append(seconds_without_api(cloud, each.split()))
                 what = "emulator, nothing prepared" if is_cold else "emulator"
-                report_kills(what, found, " then ".join(victims))
+                report_kills(what, found, " then ".join(each.split()))
         finally:
             cloud.neo("destroy", "--yes")
             leftovers.forget(cloud.home)
