@@ -38,6 +38,9 @@ BY_HAND: Mapping[Phase, frozenset[Phase]] = {
 UNVERIFIED = frozenset({Phase.DRAINED, Phase.BURN_IN})
 """Phases from which a verification starts, beside idle nodes whose certificate is renewed."""
 
+ON_THE_WAY = UNVERIFIED | {Phase.VERIFYING, Phase.READY_SPARE}
+"""Phases of a node that runs no work and should do so later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
@@ -74,6 +77,9 @@ class NodeState:
     boot: str = ""
     booted_at: float = -math.inf
     ended: str = ""  # how the boot before ended; "" where that is not known
+    restarted: str = ""
+    """The boot with which a node on its way into service started again without being asked; "" once that is
+    an incident, or the node has passed its tests since."""
     certificate: Certificate | None = None
     faults: tuple[e.Verdict, ...] = ()
     """The verdicts that speak against the node, one for each check."""
@@ -261,10 +267,24 @@ def _unready(state: NodeState, at: float) -> NodeState:
 def _booted(state: NodeState, event: e.Booted) -> NodeState:
     if event.at <= state.booted_at or event.boot == state.boot:
         return state
-    state = replace(state, boot=event.boot, booted_at=event.at, ended=event.ended, certificate=None)
+    restarted = event.boot if _is_unasked(state) else ""
+    state = replace(
+        state,
+        boot=event.boot,
+        booted_at=event.at,
+        ended=event.ended,
+        restarted=restarted,
+        certificate=None,
+    )
     if state.phase is Phase.IN_SERVICE:
         return _enter(state, Phase.SUSPECT, event.at)
     return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state
+
+
+def _is_unasked(state: NodeState) -> bool:
+    """Return whether nothing explains that a node that is on its way into service starts again."""
+    is_repair = state.running is not None and state.running.action is not Action.NONE
+    return bool(state.boot) and state.phase in ON_THE_WAY and not state.holds and not is_repair
 
 
 def _drain(state: NodeState, event: e.DrainRequested | e.DrainReleased | e.Drained) -> NodeState:
@@ -272,7 +292,8 @@ def _drain(state: NodeState, event: e.DrainRequested | e.DrainReleased | e.Drain
         is_late = any(owner == event.owner and at >= event.at for owner, at in state.released)
         if is_late or not event.evidence or any(hold.owner == event.owner for hold in state.holds):
             return state
-        state = replace(state, holds=(*state.holds, event))
+        restarted = "" if event.owner == OURS else state.restarted
+        state = replace(state, holds=(*state.holds, event), restarted=restarted)
         if state.phase in (Phase.IN_SERVICE, Phase.SUSPECT):
             return _enter(state, Phase.DRAINING, event.at)
         return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state
@@ -368,6 +389,7 @@ def _passed(state: NodeState, running: Attempt, event: e.VerificationEnded) -> N
         since=event.at,
         tried=Action.NONE,
         has_failed_test=False,
+        restarted="",
     )
 
 
