@@ -16,8 +16,9 @@ from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.events import OURS, Event, Phase, Scope, Status, Suite
 from neocloud.fleet.ladder import next_action
 from neocloud.fleet.lemons import Lemons
-from neocloud.fleet.lifecycle import NodeState, advance, note
+from neocloud.fleet.lifecycle import advance, note
 from neocloud.fleet.limits import Limits
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.part_history import PartHistory
 
 RACK_EVIDENCE = "rack:"
