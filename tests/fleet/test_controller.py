@@ -385,3 +385,55 @@ def test_an_unknown_answer_after_a_fact_does_not_bring_the_node_back() -> None:
     assert site.fleet.nodes["n1"].phase is Phase.SUSPECT and not site.fleet.nodes["n1"].is_schedulable(
         site.now
     )
+
+
+def fresh(site: "Site", node: str = "new") -> None:
+    site.add(e.Registered(site.now, node, "r9", "l9", Phase.DRAINED))
+    site.add(e.Booted(site.now, node, "b1"))
+
+
+@pytest.mark.parametrize("is_verifying", [False, True])
+def test_a_node_that_starts_again_before_it_was_in_service_is_an_incident(is_verifying: bool) -> None:
+    site = Site(spares=2)
+    fresh(site)
+    if is_verifying:
+        site.decide(1)
+        assert site.fleet.nodes["new"].phase is Phase.VERIFYING
+    site.add(e.Booted(site.now + 1, "new", "b2", "its pod was ended by signal 9 (SIGKILL)"))
+    plan = site.decide(2)
+    assert drains(plan) == ["new"] and site.fleet.nodes["new"].holds[0].evidence == "boot:b2"
+    assert site.fleet.nodes["new"].is_drained_by_us and not drains(site.decide(1))
+
+
+def test_a_spare_that_starts_again_is_an_incident_and_takes_no_other_spare() -> None:
+    site = Site(WITH_DEAD, spares=2)
+    site.add(e.Booted(site.now, "n40", "b2"))
+    plan = site.decide(1)
+    assert drains(plan) == ["n40"]
+    assert not [each for each in plan.decisions if isinstance(each.event, e.SpareReserved)]
+
+
+def test_a_start_that_was_asked_for_and_the_first_one_are_no_incidents() -> None:
+    site = Site(spares=2)
+    fresh(site)
+    assert not drains(site.decide(1)), "the first start"
+    site.add(e.DrainRequested(site.now, "n41", "stopped", "the cloud was stopped"))
+    site.add(e.Booted(site.now + 1, "n41", "b2"))
+    assert not drains(site.decide(2)), "others hold it"
+    site.fail(3)
+    site.decide(1)
+    site.add(e.Drained(site.now, "n3"))
+    site.decide(1)
+    site.add(e.Booted(site.now + 1, "n3", "b2"))
+    assert not drains(site.decide(2)), "a step of its repair"
+
+
+def test_a_node_that_passed_its_tests_since_is_not_drained_for_an_earlier_start() -> None:
+    site = Site(replace(Limits(), smallest_cluster_limit=0, cluster_out=0.0), spares=2)
+    fresh(site)
+    site.add(e.Booted(site.now + 1, "new", "b2"))
+    plan = site.decide(2)
+    assert not drains(plan), "no more nodes may be drained"
+    attempt = site.fleet.nodes["new"].attempts
+    site.add(e.VerificationEnded(site.now + 1, "new", attempt, True, site.now + 7 * DAY))
+    assert site.fleet.nodes["new"].phase is Phase.READY_SPARE and not site.fleet.nodes["new"].restarted

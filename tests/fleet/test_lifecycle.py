@@ -8,8 +8,9 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
 from neocloud.fleet.ladder import next_action
-from neocloud.fleet.lifecycle import NodeState, fold
+from neocloud.fleet.lifecycle import fold
 from neocloud.fleet.limits import DAY, Limits
+from neocloud.fleet.node_state import NodeState
 
 READY: list[Event] = [
     e.Registered(0, "n", "r", "l", Phase.DRAINED),

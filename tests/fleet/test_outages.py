@@ -10,8 +10,8 @@ from neocloud.fleet import incidents, outages
 from neocloud.fleet.controller import Fleet
 from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
 from neocloud.fleet.incidents import Incidents
-from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import Limits
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import GRACE_SECONDS, Cause, Outages
 from tests.fleet.walk import Walk
 

@@ -11,7 +11,8 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.descriptions import inventory_after
 from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.lifecycle import NodeState, advance
+from neocloud.fleet.lifecycle import advance
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX, evidence_of
 from neocloud.fleet.parts import Part, Reader, named, serial_of_host
 from neocloud.fleet.repairs import Kind, Repair, Repairs, all_repairs

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from neocloud.fleet import events as e
 from neocloud.fleet.events import OURS, Event, Status
-from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import HOUR, Limits
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.precision import Judgements, Precision
 
 Key = tuple[str, str]

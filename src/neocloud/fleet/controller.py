@@ -16,8 +16,9 @@ from neocloud.fleet.breakers import Breakers
 from neocloud.fleet.events import OURS, Event, Phase, Scope, Status, Suite
 from neocloud.fleet.ladder import next_action
 from neocloud.fleet.lemons import Lemons
-from neocloud.fleet.lifecycle import NodeState, advance, note
+from neocloud.fleet.lifecycle import advance, note
 from neocloud.fleet.limits import Limits
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.part_history import PartHistory
 
 RACK_EVIDENCE = "rack:"
@@ -156,6 +157,9 @@ class _Planning:
     def run(self) -> Plan:
         for node in list(self.given.unsettled):
             state = self.fleet.nodes[node]
+            if state.restarted and state.phase is not Phase.READY_SPARE:
+                self._restarted(state)
+                state = self.fleet.nodes[node]
             match state.phase:
                 case Phase.SUSPECT:
                     self._suspect(state)
@@ -185,9 +189,7 @@ class _Planning:
 
     def _suspect(self, state: NodeState) -> None:
         if state.certificate is None and not state.faults:
-            why = "started again without being asked"
-            if refusal := self._drain(state, f"boot:{state.boot}", "", why, is_fatal=True):
-                self._hold(state, refusal)
+            self._restarted(state)
             return
         reasons: list[str] = []
         for fault in state.faults:
@@ -199,6 +201,12 @@ class _Planning:
                     return
             reasons.append(why_not)
         self._hold(state, "; ".join(reasons))
+
+    def _restarted(self, state: NodeState) -> None:
+        """One that is not in service yet is drained as well, so that there is an incident of it."""
+        why = "started again without being asked"
+        if refusal := self._drain(state, f"boot:{state.boot}", "", why, is_fatal=True):
+            self._hold(state, refusal)
 
     def _not_yet(self, fault: e.Verdict, state: NodeState) -> str:
         age = self.now - fault.at
@@ -220,7 +228,7 @@ class _Planning:
         out = max(limits.smallest_cluster_limit, int(limits.cluster_out * len(fleet.nodes)))
         if not held and fleet.drained_by_us >= out:
             held = f"{fleet.drained_by_us} nodes are drained by us, at most {out} may be"
-        is_dead = bool(held) and self._may_replace(state)
+        is_dead = bool(held) and state.phase in WORKING and self._may_replace(state)
         refusal = refusal or ("" if is_dead else held)
         if not refusal and state.job and not is_fatal:
             others = fleet.draining_of_job[state.job]

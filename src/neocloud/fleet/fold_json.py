@@ -23,7 +23,7 @@ from neocloud.fleet import (
     failing,
     incidents,
     lemons,
-    lifecycle,
+    node_state,
     outages,
     part_history,
     parts,
@@ -40,7 +40,7 @@ CLASSES: Mapping[str, type[Any]] = {
     for each in (
         *TYPES.values(),
         *(Action, Phase, Scope, Status, Suite),
-        *(lifecycle.NodeState, lifecycle.Certificate, lifecycle.Attempt),
+        *(node_state.NodeState, node_state.Certificate, node_state.Attempt),
         *(breakers.Breakers, breakers.Trip, breakers.CheckRate, precision.Precision, precision.Judgements),
         *(failing.FailingVerdicts, failing.Failing),
         *(lemons.Lemons, lemons.Record, controller.Fleet),

@@ -8,7 +8,7 @@ from typing import Any
 
 from neocloud.fleet import events as e
 from neocloud.fleet.events import OURS, Event, Phase
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 
 BOOT_EVIDENCE = "boot:"
 TICKET_EVIDENCE = "ticket:"

@@ -15,8 +15,8 @@ from typing import Any
 
 from neocloud.fleet.events import Judged, Status, Verdict
 from neocloud.fleet.failing import Failing
-from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import Limits
+from neocloud.fleet.node_state import NodeState
 
 FILE = "judging.json"
 BY_TEST = "test:"

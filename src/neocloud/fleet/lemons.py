@@ -15,8 +15,8 @@ from statistics import NormalDist
 
 from neocloud.fleet import events as e
 from neocloud.fleet.events import OURS, Event, Phase
-from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import DAY, Limits
+from neocloud.fleet.node_state import NodeState
 
 RENEWED = (Phase.RMA_RETURNED, Phase.RETIRED)
 """Parts were replaced: what failed before says nothing any more."""

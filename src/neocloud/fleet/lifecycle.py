@@ -7,13 +7,12 @@ What is unknown is never healthy, and only a passed verification of the running 
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from operator import attrgetter
 
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.descriptions import inventory_after, labels_after
-from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
+from neocloud.fleet.events import OURS, Event, Phase, Status
+from neocloud.fleet.node_state import Attempt, Certificate, NodeState, replace
 
 HISTORY_SECONDS = 7 * 86400.0
 """How far back steps are remembered: the longest budget."""
@@ -38,111 +37,8 @@ BY_HAND: Mapping[Phase, frozenset[Phase]] = {
 UNVERIFIED = frozenset({Phase.DRAINED, Phase.BURN_IN})
 """Phases from which a verification starts, beside idle nodes whose certificate is renewed."""
 
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """Proof that a node passed its tests, for one boot and until an end."""
-
-    boot: str
-    issued_at: float
-    valid_until: float
-    suite: Suite
-
-    def is_valid(self, boot: str, now: float) -> bool:
-        return bool(boot) and self.boot == boot and self.issued_at <= now < self.valid_until
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A remediation step or a verification that runs; `action` is NONE for a verification."""
-
-    number: int
-    started_at: float
-    deadline: float
-    boot: str
-    action: Action = Action.NONE
-    suite: Suite = Suite.QUICK
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    node: str
-    rack: str = ""
-    leaf: str = ""
-    phase: Phase = Phase.ORDERED
-    since: float = -math.inf
-    boot: str = ""
-    booted_at: float = -math.inf
-    ended: str = ""  # how the boot before ended; "" where that is not known
-    certificate: Certificate | None = None
-    faults: tuple[e.Verdict, ...] = ()
-    """The verdicts that speak against the node, one for each check."""
-    judged: tuple[tuple[str, float], ...] = ()
-    """Time of the last verdict of each check."""
-    findings: tuple[tuple[str, float], ...] = ()
-    """Time of the last judgement of each check's verdicts."""
-    holds: tuple[e.DrainRequested, ...] = ()
-    """Drains in force, one for each owner."""
-    released: tuple[tuple[str, float], ...] = ()
-    """When each owner last released a drain: an older request is late."""
-    moved_at: float = -math.inf
-    assigned_at: float = -math.inf
-    unassigned_at: float = -math.inf
-    attempts: int = 0
-    running: Attempt | None = None
-    tried: Action = Action.NONE
-    """Highest rung since the node left service."""
-    is_repaired: bool = False
-    """Whether the last step succeeded, and no verification has judged it yet."""
-    has_failed_test: bool = False
-    """Whether the last verification did not pass."""
-    history: tuple[tuple[Action, float], ...] = ()
-    reserved_for: str | None = None
-    is_attached: bool = False
-    tenant: str = ""
-    job: str = ""
-    is_occupied: bool = False
-    """Whether a job runs on it that should not have started."""
-    occupied_at: float = -math.inf  # when `is_occupied` last changed
-    inventory: e.InventoryChanged | None = None
-    """Its parts as they were last read."""
-    labels: tuple[e.Labelled, ...] = ()
-    placed: e.Placed | None = None
-
-    def is_schedulable(self, now: float) -> bool:
-        """Return whether new work may start on the node."""
-        return (
-            self.phase is Phase.IN_SERVICE
-            and self.has_certificate(now)
-            and not self.faults
-            and not self.holds
-        )
-
-    def has_certificate(self, now: float) -> bool:
-        return self.certificate is not None and self.certificate.is_valid(self.boot, now)
-
-    @property
-    def is_held_by_others(self) -> bool:
-        return any(hold.owner != OURS for hold in self.holds)
-
-    @property
-    def is_drained_by_us(self) -> bool:
-        return any(hold.owner == OURS for hold in self.holds)
-
-
-_NAMES = tuple(each.name for each in fields(NodeState))
-_VALUES = attrgetter(*_NAMES)
-_SET = object.__setattr__
-
-
-def replace(state: NodeState, **changes: object) -> NodeState:
-    """Do what `dataclasses.replace` does in a third of its time, of which a long log takes most."""
-    made: NodeState = object.__new__(NodeState)
-    for name, value in zip(_NAMES, _VALUES(state), strict=True):
-        _SET(made, name, value)
-    for name, value in changes.items():
-        _SET(made, name, value)
-    return made
+ON_THE_WAY = UNVERIFIED | {Phase.VERIFYING, Phase.READY_SPARE}
+"""Phases of a node that runs no work and should do so later."""
 
 
 def fold(node: str, log: Iterable[Event]) -> NodeState:
@@ -261,10 +157,24 @@ def _unready(state: NodeState, at: float) -> NodeState:
 def _booted(state: NodeState, event: e.Booted) -> NodeState:
     if event.at <= state.booted_at or event.boot == state.boot:
         return state
-    state = replace(state, boot=event.boot, booted_at=event.at, ended=event.ended, certificate=None)
+    restarted = event.boot if _is_unasked(state) else ""
+    state = replace(
+        state,
+        boot=event.boot,
+        booted_at=event.at,
+        ended=event.ended,
+        restarted=restarted,
+        certificate=None,
+    )
     if state.phase is Phase.IN_SERVICE:
         return _enter(state, Phase.SUSPECT, event.at)
     return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state
+
+
+def _is_unasked(state: NodeState) -> bool:
+    """Return whether nothing explains that a node that is on its way into service starts again."""
+    is_repair = state.running is not None and state.running.action is not Action.NONE
+    return bool(state.boot) and state.phase in ON_THE_WAY and not state.holds and not is_repair
 
 
 def _drain(state: NodeState, event: e.DrainRequested | e.DrainReleased | e.Drained) -> NodeState:
@@ -272,7 +182,8 @@ def _drain(state: NodeState, event: e.DrainRequested | e.DrainReleased | e.Drain
         is_late = any(owner == event.owner and at >= event.at for owner, at in state.released)
         if is_late or not event.evidence or any(hold.owner == event.owner for hold in state.holds):
             return state
-        state = replace(state, holds=(*state.holds, event))
+        restarted = "" if event.owner == OURS else state.restarted
+        state = replace(state, holds=(*state.holds, event), restarted=restarted)
         if state.phase in (Phase.IN_SERVICE, Phase.SUSPECT):
             return _enter(state, Phase.DRAINING, event.at)
         return _unready(state, event.at) if state.phase is Phase.READY_SPARE else state
@@ -368,6 +279,7 @@ def _passed(state: NodeState, running: Attempt, event: e.VerificationEnded) -> N
         since=event.at,
         tried=Action.NONE,
         has_failed_test=False,
+        restarted="",
     )
 
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from neocloud.fleet.events import OURS, Event, Phase
 from neocloud.fleet.incidents import TICKET_EVIDENCE, Incident, Incidents
-from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import DAY
+from neocloud.fleet.node_state import NodeState
 
 OPERATOR_PREFIX = "operator:"
 MAINTENANCE_PREFIX = "window:"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from neocloud.fleet import events as e
 from neocloud.fleet.events import OURS, Event, Status
 from neocloud.fleet.lemons import Record, excess_of_failures
-from neocloud.fleet.lifecycle import NodeState
 from neocloud.fleet.limits import Limits
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.parts import Key, Part, Reader, named
 
 MOST_PLACES = 16

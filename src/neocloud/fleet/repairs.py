@@ -16,7 +16,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.descriptions import inventory_after
 from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import evidence_of
 from neocloud.fleet.parts import named, serial_of_host
 

@@ -9,7 +9,8 @@ import pytest
 from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import OURS, Phase, Status, Suite, Verdict
-from neocloud.fleet.lifecycle import NodeState, fold
+from neocloud.fleet.lifecycle import fold
+from neocloud.fleet.node_state import NodeState
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.observe import new_events

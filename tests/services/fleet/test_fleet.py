@@ -1,5 +1,6 @@
 """From a worker that breaks to one that is back, with a fake engine and a fake Slurm."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,14 +13,15 @@ from neocloud.core.contract import Code
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.services import iam
-from neocloud.services.slurm.public import NODE_POOL
-from neocloud.services.slurm.worker_nodes import exit_words
+from neocloud.services.slurm.public import NODE_POOL, WorkersUnreachable
+from neocloud.services.slurm.worker_nodes import ClusterWorkers, exit_words
 from neocloud.testing.waiting import until
 from tests.control_plane import sign_in
 from tests.services.iam import keys
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 
 NODES = "neocloud.fleet.v1.NodeService"
+INCIDENTS = "neocloud.fleet.v1.IncidentService"
 
 
 class WatchedCloud(FakeCloud):
@@ -129,6 +131,39 @@ async def test_a_dead_worker_is_drained_replaced_verified_and_becomes_the_spare(
     await until(lambda: cloud.reason(broken) == "neocloud: spare" and "DRAIN" in cloud.states(broken))
     drains = of_type(await cloud.events(broken), "DrainRequested")
     assert [each["owner"] for each in drains] == ["neocloud"]
+
+
+async def test_a_worker_that_is_killed_before_it_was_in_service_is_an_incident(
+    cloud: WatchedCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_measured, measure = asyncio.Event(), ClusterWorkers.measure
+
+    async def late(*arguments: Any) -> Any:
+        if not is_measured.is_set():
+            raise WorkersUnreachable("not yet")
+        return await measure(*arguments)
+
+    monkeypatch.setattr(ClusterWorkers, "measure", late)
+    workers = {"name": "worker", "platform": "cpu-local", "preset": "1vcpu-4gb", "count": 2}
+    spec = {"node_sets": [workers], "auto_repair": True}
+    cloud.cluster_id = await cloud.create("Cluster", "bank", spec)
+    await cloud.until(cloud.cluster_id, "READY")
+    await cloud.settled(verifying=2)
+    cloud.kill("worker-0")
+
+    async def incidents() -> Any:
+        found = await cloud.call(f"{INCIDENTS}/List", cluster_id=cloud.cluster_id)
+        return found.items
+
+    (incident,) = await eventually(incidents)
+    assert incident.node == "worker-0" and incident.summary.reason.startswith(
+        "it started again without being asked to: its pod was ended by signal 9 (SIGKILL)"
+    )
+    assert incident.state == "open" and not incident.summary.spare
+    is_measured.set()
+    await cloud.settled(in_service=2)
+    (incident,) = await incidents()
+    assert incident.state == "ended" and incident.HasField("returned_at")
 
 
 async def test_a_lost_pod_is_never_schedulable_before_it_is_verified(cloud: WatchedCloud) -> None:

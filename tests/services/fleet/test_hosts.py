@@ -16,7 +16,7 @@ from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Phase, Status
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.parts import Part
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool

@@ -23,7 +23,7 @@ from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.event_json import encode
 from neocloud.fleet.events import Phase, Status, Verdict
 from neocloud.fleet.gpu_use import GpuUse
-from neocloud.fleet.lifecycle import Attempt, NodeState
+from neocloud.fleet.node_state import Attempt, NodeState
 from neocloud.fleet.parts import Part, Reader
 from neocloud.services.fleet.node_agents import AGENT, OF_PODS, START_SECONDS, NodeAgents
 from neocloud.services.fleet.node_logs import PoolLog

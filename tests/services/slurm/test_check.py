@@ -1,20 +1,26 @@
 """What readiness figures mean (SLURM-17, SLURM-18, HEALTH-12)."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from neocloud.services.compute.public import preset
+from neocloud.services.slurm.api import confinement as confinement_module
 from neocloud.services.slurm.api.confinement import confinement_findings
 from neocloud.services.slurm.api.findings import (
     FAIL,
+    MOST,
     NOT_ENFORCED,
     NOT_RUN,
     PASS,
     AllReduceReport,
     AllReduceRow,
     BadReport,
+    Finding,
     NodeReport,
     all_reduce_findings,
     gpu_finding,
@@ -89,6 +95,7 @@ def test_a_wrong_sum_fails_at_any_size():
 IN_A_JOB = {
     "cpus": 1,
     "reachable_cpus": 1,
+    "memory_bytes": 64 << 20,
     "tmp_device": 3,
     "shm_device": 4,
     "open_files": -1,
@@ -104,7 +111,7 @@ def confinement(**figures: float) -> dict[str, str]:
 
 
 def test_a_limit_of_jobs_that_nothing_enforces_is_never_called_a_pass():
-    enforced = {"job CPUs", "job /tmp and /dev/shm", "job limits"}
+    enforced = {"job CPUs", "job memory", "job /tmp and /dev/shm", "job limits"}
     found = confinement()
     assert {check for check, verdict in found.items() if verdict == PASS} == enforced
     assert set(found.values()) == {PASS, NOT_ENFORCED}
@@ -116,6 +123,8 @@ def test_a_limit_of_jobs_that_nothing_enforces_is_never_called_a_pass():
     [
         ("cpus", 2, "job CPUs"),
         ("reachable_cpus", 2, "job CPUs"),
+        ("memory_bytes", -1, "job memory"),
+        ("memory_bytes", 4 << 30, "job memory"),
         ("tmp_device", HEALTHY.tmp_device, "job /tmp and /dev/shm"),
         ("shm_device", HEALTHY.shm_device, "job /tmp and /dev/shm"),
         ("open_files", 1024, "job limits"),
@@ -136,3 +145,57 @@ def test_folders_of_a_job_on_a_node_that_did_not_report_are_not_called_its_own()
 def test_a_report_of_a_job_that_is_none_is_refused(output: str):
     with pytest.raises(BadReport):
         job_reports(output.encode())
+
+
+def of_check(check: str, why: str, **figures: float) -> Finding:
+    (job,) = job_reports(json.dumps({"node": "worker-0", **IN_A_JOB, **figures}).encode())
+    found = confinement_findings([job], {"worker-0": HEALTHY}, has_gpus=True, why=why)
+    return next(finding for finding in found if finding.check == check)
+
+
+@pytest.mark.parametrize("check", ["job memory", "job CPUs"])
+def test_what_the_kernel_does_not_limit_says_why_and_what_to_do(check: str):
+    found = of_check(check, "the machine has control groups of version 1", memory_bytes=-1, reachable_cpus=2)
+    assert found.verdict == NOT_ENFORCED
+    assert "The machine has control groups of version 1. " in found.message
+    assert "systemd.unified_cgroup_hierarchy=1" in found.message and "crun" in found.message
+
+
+def test_the_limit_of_the_kernel_is_shown_and_gpus_say_what_to_do():
+    found = of_check("job memory", "")
+    assert (found.verdict, found.measured, found.threshold) == (
+        *(PASS, "limit of 64 MiB"),
+        "<= 64 MiB, as requested",
+    )
+    gpus = of_check("job GPUs", "")
+    assert gpus.verdict == NOT_ENFORCED and "--exclusive" in gpus.message
+
+
+PROBE = Path(confinement_module.__file__).parent / "probes" / "confinement.py"
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "reported"),
+    [
+        ("0::/jobs/7\n", {"jobs/7": "67108864\n"}, 64 << 20),
+        ("0::/jobs/7\n", {"jobs/7": "max\n"}, -1),
+        ("4:memory:/a\n0::/\n", {}, -1),
+        ("4:memory:/a\n", {"": "5\n"}, -1),
+        ("", {}, -1),
+    ],
+)
+def test_the_probe_reads_the_limit_of_its_own_control_group(
+    groups: str, limits: dict[str, str], reported: int, tmp_path: Path
+):
+    """As a process of version 2, of both versions, of version 1 alone and of none."""
+    (tmp_path / "cgroup").write_text(groups)
+    for name, text in limits.items():
+        folder = tmp_path / "fs" / name
+        folder.mkdir(parents=True)
+        (folder / "memory.max").write_text(text)
+    program = PROBE.read_text().replace("/proc/self/cgroup", str(tmp_path / "cgroup"))
+    program = program.replace("/sys/fs/cgroup", str(tmp_path / "fs"))
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, check=True, env={"SLURMD_NODENAME": "worker-0"})
+    (job,) = job_reports(done.stdout)
+    assert job.memory_bytes == (MOST if reported < 0 else reported)

@@ -17,7 +17,8 @@ from neocloud.fleet import events as e
 from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import Event, Phase
 from neocloud.fleet.incidents import Incident
-from neocloud.fleet.lifecycle import BY_HAND, NodeState
+from neocloud.fleet.lifecycle import BY_HAND
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX, Outage
 from neocloud.messages.nebius.compute.v1 import InstanceRecoveryPolicy, InstanceSpec
 from neocloud.messages.neocloud.fleet.v1 import (

@@ -15,7 +15,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.event_json import BadEvent, decode
 from neocloud.fleet.events import OURS, Event, Phase
 from neocloud.fleet.incidents import TICKET_EVIDENCE
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX, TENANT_PREFIX
 from neocloud.fleet.repairs import Kind, Repair, all_repairs
 from neocloud.messages.neocloud.fleet.v1 import (

@@ -12,7 +12,7 @@ from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Event
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.part_history import PartRecord
 from neocloud.fleet.parts import Key, Reader
 from neocloud.messages.neocloud.fleet.v1 import (

@@ -18,7 +18,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.events import Phase
 from neocloud.fleet.gpu_use import MEASURES, GpuUse, model_label
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog

@@ -21,7 +21,7 @@ from neocloud.fleet.event_json import BadEvent, decode, encode
 from neocloud.fleet.events import Event, Status
 from neocloud.fleet.failing import FailingVerdicts
 from neocloud.fleet.incidents import Incidents
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import Outage, Outages
 from neocloud.fleet.repairs import Repairs
 from neocloud.messages.neocloud.fleet.v1 import NodePool

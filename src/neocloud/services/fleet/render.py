@@ -9,7 +9,7 @@ from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import Fleet
 from neocloud.fleet.events import OURS, Phase
 from neocloud.fleet.incidents import BOOT_EVIDENCE, Incident
-from neocloud.fleet.lifecycle import Certificate, NodeState
+from neocloud.fleet.node_state import Certificate, NodeState
 from neocloud.fleet.outages import MAINTENANCE_PREFIX, Outage
 from neocloud.fleet.parts import Key
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost, Node, Verdict

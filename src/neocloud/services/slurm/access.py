@@ -166,6 +166,12 @@ class SlurmAccess:
             max_output_bytes=max_output_bytes,
         )
 
+    async def run_beside_daemons(self, cluster_id: str, pod: str, command: Sequence[str]) -> ExecResult:
+        """Run a program of the image, with nothing of a tenant in its arguments. Raises EngineError."""
+        return await self._engine.exec(
+            Reference("Pod", namespace(cluster_id), pod), command, timeout_seconds=10.0, max_output_bytes=4096
+        )
+
 
 @contextmanager
 def api_errors(cluster_id: str) -> Iterator[None]:

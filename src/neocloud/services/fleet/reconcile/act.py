@@ -11,7 +11,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.events import OURS, Event, Phase, Status, Verdict
 from neocloud.fleet.incidents import Incident
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
 from neocloud.services.fleet.public import VerdictSource
 from neocloud.services.fleet.types import LIMITS, plain

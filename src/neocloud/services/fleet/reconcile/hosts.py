@@ -24,7 +24,7 @@ from neocloud.fleet import events as e
 from neocloud.fleet.actions import Action
 from neocloud.fleet.controller import decide
 from neocloud.fleet.events import Event, Phase, Status, Verdict
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.messages.neocloud.fleet.v1 import HostPool, HostPoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
 from neocloud.services.fleet.node_agents import AGENT, NodeAgents, host_agents

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from neocloud.fleet import events as e
 from neocloud.fleet.events import Event
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost
 from neocloud.services.fleet.rules import OnHost, Window

@@ -6,7 +6,7 @@ from dataclasses import replace
 from neocloud.fleet import events as e
 from neocloud.fleet.controller import Fleet
 from neocloud.fleet.events import Event, InventoryChanged, Phase, Status, Verdict
-from neocloud.fleet.lifecycle import NodeState
+from neocloud.fleet.node_state import NodeState
 from neocloud.fleet.parts import Reader
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.maintenance import is_in_maintenance

@@ -18,7 +18,13 @@ from neocloud.messages.neocloud.slurm.v1 import (
 )
 from neocloud.services.compute.public import Preset, preset
 from neocloud.services.slurm.access import SlurmAccess, api_errors
-from neocloud.services.slurm.api.confinement import confinement_findings, confinement_not_run
+from neocloud.services.slurm.api.confinement import (
+    JOB_MIB,
+    NO_GROUPS_FILE,
+    confinement_findings,
+    confinement_not_run,
+    lacks_groups,
+)
 from neocloud.services.slurm.api.findings import (
     DRAIN_PREFIX,
     FAIL,
@@ -173,9 +179,9 @@ async def _shared_file(
     return findings
 
 
-_CONFINEMENT = """
+_CONFINEMENT = f"""
 exec timeout "$1" srun --job-name=neocloud-check --immediate=15 --time=2 --nodes="$2" --ntasks-per-node=1 \\
-    --cpus-per-task=1 --mem=64M --mpi=none --nodelist="$3" python3 -
+    --cpus-per-task=1 --mem={JOB_MIB}M --mpi=none --nodelist="$3" python3 -
 """
 
 
@@ -204,7 +210,18 @@ async def _confinement(
     except BadReport as error:
         return confinement_not_run(f"The report of the job cannot be used: {error}.")
     has_gpus = any(preset.gpus for preset in presets.values())
-    return confinement_findings(jobs, reports, has_gpus=has_gpus)
+    without = lacks_groups(jobs)
+    why = await _why_no_groups(access, cluster_id, without[0]) if without else ""
+    return confinement_findings(jobs, reports, has_gpus=has_gpus, why=why)
+
+
+async def _why_no_groups(access: SlurmAccess, cluster_id: str, node: str) -> str:
+    """Return why the jobs of a worker have no control groups; "" where it does not say."""
+    try:
+        result = await access.run_beside_daemons(cluster_id, node, ["cat", NO_GROUPS_FILE])
+    except EngineError:
+        return ""
+    return last_line(result.stdout, 0) if result.stdout.strip() and not result.exit_code else ""
 
 
 _ALL_REDUCE = """

@@ -1,7 +1,8 @@
 """Findings of a readiness check: what keeps a job to its share of a node. Pure.
 
-Containers that cannot hand a cgroup of its own to each job keep it to its share in part only. Where a job can
-take more than it was given, the verdict is not_enforced, never pass.
+Where the machine has control groups of version 2 and hands them to workers, the kernel keeps a job to its
+memory and CPUs; elsewhere in part only. Where a job can take more than it was given, the verdict is
+not_enforced, never pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,13 @@ from neocloud.services.slurm.api.findings import (
 OPEN_FILES = 65_536
 """Chosen by us: data loaders and communication libraries open some for each rank and file."""
 
-MEMORY = Finding(
-    "",
-    "job memory",
-    NOT_ENFORCED,
-    "measured every 2 s",
-    "limit of the kernel",
-    "Slurm ends a job that is over its memory; until then it can take the memory of other jobs on its node.",
+JOB_MIB = 64
+"""The memory that the job of the check requests on each node."""
+NO_GROUPS_FILE = "/run/neocloud/no-cgroups"
+"""Of a worker: why jobs have no control groups there."""
+CURE = (
+    "The kernel limits jobs on machines with control groups of version 2 alone (kernel option "
+    "systemd.unified_cgroup_hierarchy=1) and the container runtime crun; start the workers again after that."
 )
 HOMES = Finding(
     "",
@@ -41,17 +42,27 @@ GPUS = Finding(
     NOT_ENFORCED,
     "CUDA_VISIBLE_DEVICES",
     "other devices refused",
-    "Programs use the GPUs of their job unless they set this variable themselves.",
+    "Programs use the GPUs of their job unless they set this variable themselves: a worker has no right to "
+    "make the kernel refuse devices. Where that matters, let jobs have whole nodes (--exclusive).",
 )
 
 
+def lacks_groups(jobs: Sequence[JobReport]) -> list[str]:
+    """Return the nodes on which the kernel does not keep a job to its memory."""
+    return [job.node for job in jobs if job.memory_bytes > JOB_MIB << 20]
+
+
 def confinement_findings(
-    jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport], *, has_gpus: bool
+    jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport], *, has_gpus: bool, why: str = ""
 ) -> list[Finding]:
-    """Judge what a job with one CPU on each node found. Each finding is of all nodes."""
+    """Judge what a job with one CPU and JOB_MIB of memory on each node found. Each finding is of all nodes.
+
+    `why` says why jobs have no control groups of their own, "" where that is not known.
+    """
+    cause = (f"{why[:1].upper()}{why[1:]}. {CURE}" if why else CURE) if lacks_groups(jobs) else ""
     return [
-        _cpus(jobs),
-        MEMORY,
+        _cpus(jobs, cause),
+        _memory(jobs, cause),
         _processes(jobs),
         _folders(jobs, nodes),
         _limits(jobs),
@@ -64,15 +75,30 @@ def confinement_not_run(reason: str) -> list[Finding]:
     return [Finding("", "job confinement", NOT_RUN, message=reason)]
 
 
-def _cpus(jobs: Sequence[JobReport]) -> Finding:
+def _memory(jobs: Sequence[JobReport], cause: str) -> Finding:
+    threshold, lacking = f"<= {JOB_MIB} MiB, as requested", lacks_groups(jobs)
+    if not lacking:
+        most = max(job.memory_bytes for job in jobs) / 2**20
+        return Finding("", "job memory", PASS, f"limit of {most:g} MiB", threshold)
+    message = (
+        f"On {', '.join(lacking)} Slurm measures a job every 2 s and ends it when it is over its memory; "
+        f"until then it can take the memory of other jobs. {cause}"
+    )
+    return Finding("", "job memory", NOT_ENFORCED, "no limit of the kernel", threshold, message)
+
+
+def _cpus(jobs: Sequence[JobReport], cause: str) -> Finding:
     used = max(job.cpus for job in jobs)
     most = max(used, *(job.reachable_cpus for job in jobs))
     verdict, message = PASS, ""
     if used > 1:
-        verdict, message = NOT_ENFORCED, "Programs of a job use the CPUs of other jobs on its node."
+        verdict, message = NOT_ENFORCED, f"Programs of a job use the CPUs of other jobs on its node. {cause}"
     elif most > 1:
         verdict = NOT_ENFORCED
-        message = "Programs keep to the CPUs of their job unless they change their affinity themselves."
+        message = (
+            f"Programs keep to the CPUs of their job unless they change their affinity themselves. {cause}"
+        )
+    message = message.strip()
     measured = f"{used:g} used, {most:g} usable"
     return Finding("", "job CPUs", verdict, measured, "1, as requested", message)
 

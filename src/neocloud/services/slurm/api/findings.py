@@ -89,6 +89,8 @@ class JobReport:
     """CPUs that its programs use."""
     reachable_cpus: float
     """CPUs that they use when they ask the kernel for all."""
+    memory_bytes: float
+    """The kernel's limit of the job's own control group; MOST for none."""
     tmp_device: float
     shm_device: float
     open_files: float
@@ -220,6 +222,7 @@ def job_reports(output: bytes) -> list[JobReport]:
                 node=node,
                 cpus=_number(found, "cpus"),
                 reachable_cpus=_number(found, "reachable_cpus"),
+                memory_bytes=_limit(found, "memory_bytes"),
                 tmp_device=_number(found, "tmp_device"),
                 shm_device=_number(found, "shm_device"),
                 open_files=_limit(found, "open_files"),
