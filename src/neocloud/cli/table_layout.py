@@ -111,7 +111,7 @@ class Layout:
 
     def _pair(self, name: str, value: str, longest: int) -> list[Text]:
         """Return the lines of a name and its value. `longest` is the width of the longest name."""
-        label, text, start = Text(name, "bold"), styled(value), longest + GAP
+        label, text, start = Text().append(name, "bold"), styled(value), longest + GAP
         if self.width - start < min(SHORTEST_VALUE, text.cell_len):
             below = _wrapped(text, self.width - INDENT)
             return [*_wrapped(label, self.width), *(Text(" " * INDENT).append(line) for line in below)]
