@@ -2,7 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names
 from neocloud.cli.resources.names import names_by_id, resolve_names, with_field_names
 from neocloud.cli.resources.noun import Noun, Parent
 from neocloud.cli.resources.pages import page
+from neocloud.cli.resources.prices import show_trial
 from neocloud.cli.resources.rows import list_table, text_at
 from neocloud.cli.target import profile_of, project_of
 from neocloud.cli.terminal import echo
@@ -51,6 +53,10 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if noun.defaults:
             _function(noun.defaults)(cloud, request)
         _resolve(noun, verb, request, cloud)
+        if given["dry_run"]:
+            with _naming_flags(flags):
+                show_trial(client, noun.rpc(verb).path, request, given["output"])
+            return
         try:
             operation = _call(client, noun.rpc(verb).path, request, flags)
         except ClientError as error:
@@ -190,9 +196,15 @@ def _resolve(noun: Noun, verb: str, request: JsonObject, at: ProjectClient) -> N
 def _call(
     client: Client, path: str, request: JsonObject, flags: list[Flag], reset_mask: Sequence[str] = ()
 ) -> Any:
-    """Send the request. A refusal of fields that all have flags names the flags."""
-    try:
+    with _naming_flags(flags):
         return client.call(path, request, reset_mask=reset_mask)
+
+
+@contextmanager
+def _naming_flags(flags: list[Flag]) -> Iterator[None]:
+    """Name the flags in a refusal of fields that all have flags."""
+    try:
+        yield
     except ClientError as error:
         by_path = {".".join(flag.path): flag for flag in flags}
         if error.message.startswith(_BODY):
