@@ -40,6 +40,10 @@ def possible_shapes(
 
 def _too_small(found: Sequence["Platform"], model: "Model", platform: str, preset: str) -> ClientError:
     """Return why no preset does, with the smallest one that does: "Smallest that fits: 1vcpu-4gb"."""
+    names = {item.metadata.name for item in found}
+    if platform and platform not in names:
+        step = f"{closest_names(platform, names)}. `neo compute platform list` lists all"
+        return ClientError("INVALID_ARGUMENT", f"There is no platform {platform!r}", step)
     needed = f"{model.metadata.name} needs {model.status.size_bytes / GIB + ALLOWANCE_GIB:.0f} GiB"
     platforms = [platform] if platform else [ANY_GPU, ANY_CPU]
     sizes = {
