@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer
@@ -40,3 +42,32 @@ def test_roles_are_listed_with_what_they_are_for(signed_in: Neo, cloud: FakeServ
     ran = signed_in("iam", "role", "list")
     assert ran.code == 0
     assert "viewer" in ran.out and "Looking." in ran.out
+
+
+@pytest.mark.parametrize("command", ["get-access-token", "token"])
+def test_an_access_token_alone_goes_to_stdout(signed_in: Neo, cloud: FakeServer, command: str) -> None:
+    cloud.serve(
+        "nebius.iam.v1.ProfileService/Get", contract.method("nebius.iam.v1.ProfileService/Get").output()
+    )
+    ran = signed_in("iam", command)
+    assert (ran.code, ran.out, ran.err) == (0, "token-1\n", "")
+
+
+def test_a_token_that_was_revoked_is_not_printed(signed_in: Neo, cloud: FakeServer) -> None:
+    cloud.serve(
+        "nebius.iam.v1.ProfileService/Get", contract.method("nebius.iam.v1.ProfileService/Get").output()
+    )
+    assert signed_in("iam", "get-access-token").out == "token-1\n"
+    cloud.refused_tokens = {"token-1"}
+    assert signed_in("iam", "get-access-token").out == "token-2\n"
+
+
+def test_without_a_sign_in_nothing_goes_to_stdout(neo: Neo) -> None:
+    ran = neo("iam", "get-access-token")
+    assert ran.code != 0 and ran.out == "" and "neo login" in ran.err
+
+
+def test_help_of_iam_names_the_token(neo: Neo) -> None:
+    ran = neo("iam", "--help")
+    assert "get-access-token" in ran.out
+    assert "neo iam token" in " ".join(neo("iam", "get-access-token", "--help").out.split())

@@ -146,8 +146,8 @@ def test_an_update_names_what_was_given_and_nothing_else(signed_in: Neo, served:
 
 def test_list_has_columns_from_the_contract(signed_in: Neo, served: FakeServer) -> None:
     lines = signed_in("compute", "filesystem", "list").out.splitlines()
-    assert lines[0].split() == ["NAME", "STATE", "SIZE", "GIBIBYTES", "TYPE", "ID"]
-    assert lines[1].split() == ["data", "READY", "10", "NETWORK_SSD", "computefilesystem-e00data"]
+    assert lines[0].split() == ["NAME", "STATE", "SIZE", "TYPE", "ID"]
+    assert lines[1].split() == ["data", "READY", "10.0", "GiB", "NETWORK_SSD", "computefilesystem-e00data"]
 
 
 def test_get_by_an_unknown_name_lists_the_known_ones(signed_in: Neo, served: FakeServer) -> None:

@@ -44,7 +44,10 @@ ARGUMENTS: Mapping[str, Sequence[str]] = {
 }
 KERNEL_LOG = "[ 12.5] NVRM: Xid (PCI:0000:41:00): 79, pid=1234, GPU has fallen off the bus.\n"
 NOT_SHOWN: Mapping[str, str] = {
-    "logs": "prints lines of a log, and no table",
+    **dict.fromkeys(
+        ("logs", "compute machine read-serial-log", "inference deployment read-log", "tuning job read-log"),
+        "prints lines of a log, and no table",
+    ),
     "storage ls": "reads a bucket: see test_storage_lists.py",
     "storage verify": "reads the disks of a cloud on this machine: see test_storage.py",
     "storage mounts": "shows the mounts of this machine: see test_storage_mount.py",

@@ -303,6 +303,82 @@ def test_bad_data_are_refused_before_they_are_uploaded(
     assert "--skip-bad" not in ran.err and "-column" not in ran.err and "Traceback" not in ran.err
 
 
+TRY = "neocloud.common.v1.TrialService/TryCreate"
+
+
+@pytest.fixture
+def uploads(cloud_with_jobs: Cloud, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    done: list[Path] = []
+    monkeypatch.setattr(tune, "upload", lambda gateway, path: done.append(path) or "file-1")
+    return done
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (contract.not_enough_resources("compute.nodes", "1 x cpu-local", "This machine cannot hold it."), 6),
+        (contract.permission_denied("tuning.jobs.create", "project-e00risk"), 4),
+        (contract.bad_field("spec.model_id", "has no chat template"), 2),
+    ],
+)
+def test_what_speaks_against_the_job_is_told_before_the_upload(
+    tuned: Tuned, cloud_with_jobs: Cloud, uploads: list[Path], refusal: contract.ApiError, code: int
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise refusal
+
+    cloud_with_jobs.server.serve(TRY, refuse)
+    ran = tuned()
+    assert ran.code == code, ran.err
+    assert not uploads and not cloud_with_jobs.has_trained
+
+
+def test_a_shape_without_room_is_left_out_before_the_upload(
+    tuned: Tuned, cloud_with_jobs: Cloud, uploads: list[Path]
+) -> None:
+    platforms = "nebius.compute.v1.PlatformService/List"
+    items = [
+        {
+            "metadata": {"name": name},
+            "spec": {"presets": [{"name": preset, "resources": {"memory_gibibytes": 8}}]},
+        }
+        for name, preset in (("gpu-local", "1gpu-2vcpu-8gb"), ("cpu-local", "2vcpu-8gb"))
+    ]
+    cloud_with_jobs.server.serve(
+        platforms, contract.from_dict(contract.method(platforms).output, {"items": items})
+    )
+
+    def attempt(request: Any) -> Any:
+        job = contract.unpack(request.request)
+        assert (job.spec.training_file, list(request.assumed_fields)) == (
+            "file-not-uploaded",
+            ["spec.training_file"],
+        )
+        if job.spec.platform == "gpu-local":
+            raise contract.not_enough_resources("compute.nodes", "1 x gpu-local", "There is no GPU.")
+        made = contract.message("neocloud.tuning.v1.FineTuningJob")(spec=job.spec)
+        return contract.method(TRY).output(resource=contract.pack(made))
+
+    cloud_with_jobs.server.serve(TRY, attempt)
+    assert tuned().code == 0
+    [request] = cloud_with_jobs.server.asked(f"{JOBS}/Create")
+    assert (request.spec.platform, request.spec.training_file) == ("cpu-local", "file-1")
+    assert len(uploads) == 1
+
+
+def test_a_cloud_that_tries_nothing_checks_when_the_job_is_created(
+    tuned: Tuned, cloud_with_jobs: Cloud, uploads: list[Path]
+) -> None:
+    assert tuned().code == 0
+    assert cloud_with_jobs.has_trained and len(uploads) == 1
+
+
+def test_a_missing_file_is_told_first(signed_in: Neo, cloud_with_jobs: Cloud, uploads: list[Path]) -> None:
+    ran = signed_in("tune", "nowhere.jsonl", "--base", "bank")
+    assert ran.code == 2 and "There is no file nowhere.jsonl" in ran.err
+    assert not cloud_with_jobs.server.asked(TRY)
+
+
 def test_what_is_not_used_of_the_data_is_said(signed_in: Neo, cloud_with_jobs: Cloud, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt;completion;topic\nHi;Hello;greeting\n")
     ran = signed_in("tune", str(tmp_path / "a.csv"), "--base", "bank")

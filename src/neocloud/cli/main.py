@@ -141,7 +141,7 @@ class NeoGroup(LazyGroup):
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
         "audit": Entry("Audit events: changes and refused calls.", ACCESS),
-        "iam": Entry("Projects, service accounts, groups and their permissions.", ACCESS, is_derived=True),
+        "iam": Entry("Projects, service accounts, groups, permissions, and your access token.", ACCESS),
         "login": Entry(
             "Sign in as a person, or with a service account's credentials file.", ACCESS, "account:login_app"
         ),

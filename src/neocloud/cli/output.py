@@ -35,8 +35,16 @@ OutputOption = Annotated[
 ]
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> View:
-    return View([[_text(value) for value in row] for row in rows], headers, frozenset(right))
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    minor: Sequence[str] = (),
+) -> View:
+    return View(
+        [[_text(value) for value in row] for row in rows], headers, frozenset(right), frozenset(minor)
+    )
 
 
 def fields_table(pairs: Iterable[tuple[str, object]]) -> View:
@@ -122,6 +130,9 @@ def _text(value: object) -> str:
     return "-" if value is None or value == "" else one_line(str(value))
 
 
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Check the request and show what it would cost; create nothing.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking, as scripts do.")]
 
 

@@ -4,7 +4,7 @@ These are tried in order, and the first that fits is taken:
 
 1. The columns of ids are left out, if each row begins with a name.
 2. Texts of several words are wrapped.
-3. The columns that explain, such as WHAT, are left out.
+3. The columns that explain, such as WHAT, or repeat what another says, are left out.
 4. Long names are folded, all in a column at the same width.
 5. Each row becomes a list of names and values, and nothing is left out.
 """
@@ -48,12 +48,14 @@ class View:
     headers: Sequence[str] = ()
     right: frozenset[str] = frozenset()
     """Headers of right-aligned columns, which hold numbers."""
+    minor: frozenset[str] = frozenset()
+    """Headers of further columns that may be left out: another column says the same."""
 
     def without(self, headers: Sequence[str]) -> "View":
         """Return the view without some of its columns."""
         kept = [at for at, header in enumerate(self.headers) if header not in headers]
         rows = [[row[at] for at in kept] for row in self.rows]
-        return View(rows, [self.headers[at] for at in kept], self.right)
+        return View(rows, [self.headers[at] for at in kept], self.right, self.minor)
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,15 @@ class Layout:
 
     def note(self) -> str:
         """Return the sentence about columns that are left out; "" if none is."""
-        explained = [header for header in self.left_out if header in EXPLANATIONS]
+        explained = [header for header in self.left_out if not _is_id(header)]
         has_ids = len(explained) < len(self.left_out)
         names = [*(["Ids"] if has_ids else []), *explained]
         verb, them = ("do", "them") if has_ids or len(explained) > 1 else ("does", "it")
         how = f"or --output json shows {them}" if has_ids and not explained else f"shows {them}"
-        return f"{' and '.join(names)} {verb} not fit here; a wider terminal {how}." if names else ""
+        if not names:
+            return ""
+        listed = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
+        return f"{listed} {verb} not fit here; a wider terminal {how}."
 
     def _row(self, cells: Sequence[Text]) -> list[Text]:
         wrapped = [_wrapped(cell, width) for cell, width in zip(cells, self.columns, strict=True)]
@@ -111,7 +116,7 @@ class Layout:
 
     def _pair(self, name: str, value: str, longest: int) -> list[Text]:
         """Return the lines of a name and its value. `longest` is the width of the longest name."""
-        label, text, start = Text(name, "bold"), styled(value), longest + GAP
+        label, text, start = Text().append(name, "bold"), styled(value), longest + GAP
         if self.width - start < min(SHORTEST_VALUE, text.cell_len):
             below = _wrapped(text, self.width - INDENT)
             return [*_wrapped(label, self.width), *(Text(" " * INDENT).append(line) for line in below)]
@@ -123,7 +128,7 @@ class Layout:
 def fit(view: View, width: int) -> Layout:
     """Return the layout of a table in a terminal of this width."""
     ids = _ids(view)
-    explained = [header for header in view.headers[1:] if header in EXPLANATIONS]
+    explained = [header for header in view.headers[1:] if header in EXPLANATIONS | view.minor]
     tries = (
         ((), UNBOUNDED_WIDTH),
         (ids, UNBOUNDED_WIDTH),
@@ -160,7 +165,11 @@ def styled(cell: str) -> Text:
 def _ids(view: View) -> list[str]:
     """Return the headers of the ids that may be left out: a name does for every command."""
     is_named = all(row[0] not in ("", "-") for row in view.rows)
-    return [each for each in view.headers[1:] if each == "ID" or each.endswith(" ID")] if is_named else []
+    return [each for each in view.headers[1:] if _is_id(each)] if is_named else []
+
+
+def _is_id(header: str) -> bool:
+    return header == "ID" or header.endswith(" ID")
 
 
 def _columns(view: View, width: int, longest: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from neocloud.server.request import (
     require_operation_answer,
 )
 from neocloud.server.validation import MAX_REQUEST_BYTES
+from neocloud.server.verbs import try_create
 from neocloud.server.verbs.create import Create
 from neocloud.server.verbs.custom import AliasEndpoint, Custom
 from neocloud.server.verbs.delete import Delete
@@ -67,7 +68,15 @@ def endpoints(services: Sequence[Service], runtime: Runtime) -> dict[str, Endpoi
         if alias.path in table:
             raise DescriptorError(f"{alias.path} is claimed twice, the second time by an alias.")
         table[alias.path] = _alias_endpoint(table, alias)
+    table[try_create.PATH] = _try_endpoint(runtime, table)
     return table
+
+
+def _try_endpoint(runtime: Runtime, table: Mapping[str, Endpoint]) -> Endpoint:
+    creates = {path: endpoint.serve for path, endpoint in table.items() if isinstance(endpoint.serve, Create)}
+    by_path = {path: serve.descriptor for path, serve in creates.items()}
+    serve = try_create.TryCreate(runtime, by_path)
+    return Endpoint(_method(try_create.PATH), serve, is_change=True)  # so that refusals are recorded
 
 
 def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> Iterator[Endpoint]:

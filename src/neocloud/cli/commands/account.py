@@ -384,7 +384,7 @@ def revoke(
 
 @session_app.command()
 def token(context: typer.Context) -> None:
-    """Print an access token for other programs.
+    """Print an access token for other programs, as `neo iam get-access-token` does.
 
     It is valid for an hour at most. Anyone who has it can act as you.
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
-from google.protobuf.descriptor import Descriptor
 
+from neocloud.cli.commands.capacity import list_platforms
 from neocloud.cli.commands.disk_export import EXPORT_OVERRIDES
 from neocloud.cli.machine.home import is_emulated
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, warn
+from neocloud.cli.output import DryRunOption, Format, JsonObject, OutputOption, fields_table, say, show, warn
 from neocloud.cli.progress import duration, finish, stage
 from neocloud.cli.resources.lookup import (
     INSTANCES,
@@ -24,7 +24,8 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.resources.names import resolve_names, with_field_names
 from neocloud.cli.resources.noun import Overrides, load_method
-from neocloud.cli.resources.shapes import list_platforms, smallest_shape
+from neocloud.cli.resources.prices import show_trial
+from neocloud.cli.resources.shapes import smallest_shape
 from neocloud.cli.ssh import (
     LOGIN_SECONDS,
     SSH_PORT,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.nebius.compute.v1 import Instance
 
+CREATE = f"{INSTANCES}/Create"
 WAIT_SECONDS = 900.0
 FOLLOW_SECONDS = 1.0
 MACHINES = "neocloud.compute.v1.MachineService"
@@ -98,6 +100,7 @@ def create(
     public_ip: PublicIpOption = False,
     preemptible: PreemptibleOption = False,
     file: FileOption = None,
+    dry_run: DryRunOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -106,6 +109,7 @@ def create(
     Examples:
 
       neo compute instance create web --preset 2vcpu-4gb --public-ip
+      neo compute instance create web --preset 2vcpu-4gb --dry-run
       neo compute instance create web --file machine.yaml
     """
     given = _read(file) if file is not None else {}
@@ -122,8 +126,11 @@ def create(
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     if metadata.get("labels"):
         request["metadata"]["labels"] = metadata["labels"]
-    resolve_names(request, _create_request(), cloud)
-    operation = cloud.client.call(f"{INSTANCES}/Create", request)
+    resolve_names(request, load_method(CREATE).input.DESCRIPTOR, cloud)
+    if dry_run:
+        show_trial(cloud.client, CREATE, request, output)
+        return
+    operation = cloud.client.call(CREATE, request)
     shape = spec.get("resources") or {}
     _wait(cloud, operation, f"Instance {name}: {shape.get('preset')} on {shape.get('platform')}")
     instance = cloud.client.call(f"{INSTANCES}/Get", {"id": operation.resource_id})
@@ -319,10 +326,6 @@ def _spec(
     }
 
 
-def _create_request() -> Descriptor:
-    return load_method(f"{INSTANCES}/Create").input.DESCRIPTOR
-
-
 def _read(file: Path) -> JsonObject:
     """Return the spec of a file, and its metadata if it has any, with fields spelt as in the contract."""
     try:
@@ -338,7 +341,7 @@ def _read(file: Path) -> JsonObject:
             f"The metadata of {file} is not an object",
             "Write `metadata: {labels: {...}}`",
         )
-    return with_field_names(whole, _create_request())
+    return with_field_names(whole, load_method(CREATE).input.DESCRIPTOR)
 
 
 def _change(cloud: ProjectClient, instance_id: str, verb: str, name: str) -> None:

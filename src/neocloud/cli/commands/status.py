@@ -14,6 +14,7 @@ from neocloud.cli.machine.entrance import authority_fingerprint, entrance_rows, 
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer
 from neocloud.cli.machine.object_storage import object_rows, object_warnings
 from neocloud.cli.machine.server_process import deaths_of_server, get_json, is_supervised
+from neocloud.cli.machine.stops import Stop, last_stop
 from neocloud.cli.machine.systemd_unit import has_unit, unit_file
 from neocloud.cli.output import (
     Format,
@@ -74,6 +75,7 @@ def status(
     server = place.server()
     settings, problem = settings_or_defaults(place.path)
     stopped = "restarting" if is_supervised(place) else "stopped"
+    stop = last_stop(place) if server is None and stopped == "stopped" else None
     report: JsonObject = {
         "state": "running" if server else stopped,
         "home": str(place.path),
@@ -81,13 +83,14 @@ def status(
         "is_supervised": is_supervised(place),
         "restarts": _restarts(place),
         "service": unit_file(place).name if has_unit(place) else "",
+        "stopped": stop.document() if stop else {},
     }
     if server is not None:
         report |= _running_report(place, server)
     if output is not Format.TABLE:
         show(output, report, fields_table(()))
     elif server is None:
-        _print_stopped(place, is_ours=is_ours)
+        _print_stopped(place, stop, is_ours=is_ours)
     else:
         _print_running(report, place, server)
     if problem:
@@ -153,7 +156,7 @@ def _restart_rows(place: Home) -> list[tuple[str, object]]:
     return [("Restarts", f"{deaths.restarts}; at {at:%Y-%m-%d %H:%M:%S} UTC the server {deaths.why}{said}")]
 
 
-def _print_stopped(place: Home, *, is_ours: bool) -> None:
+def _print_stopped(place: Home, stop: Stop | None, *, is_ours: bool) -> None:
     if is_supervised(place):
         rows = [("State", "restarting"), ("State folder", place.path), *_restart_rows(place)]
         print_view(fields_table([*rows, ("Log", place.log_file)]))
@@ -163,8 +166,19 @@ def _print_stopped(place: Home, *, is_ours: bool) -> None:
                 " `neo up` starts it without a pause, and `neo down` gives up."
             )
         return
-    print_view(fields_table([("State", "stopped"), ("State folder", place.path)]))
+    print_view(fields_table([("State", "stopped"), *_stop_rows(stop), ("State folder", place.path)]))
     echo("Start it with `neo up`." if is_ours else "There is no cloud there. `neo up` starts one.")
+
+
+def _stop_rows(stop: Stop | None) -> list[tuple[str, object]]:
+    if stop is None:
+        return []
+    if stop.why:
+        return [("Since" if stop.is_known else "Last sign of life", stop.time), ("Because", stop.why)]
+    return [
+        ("Since", stop.time),
+        ("Stopped by", f"{stop.by}, with `{stop.command}`" if stop.command else stop.by),
+    ]
 
 
 def _print_running(report: JsonObject, place: Home, server: RunningServer) -> None:

@@ -21,6 +21,7 @@ from shlex import quote
 import neocloud
 from neocloud.cli.machine import home as home_module
 from neocloud.cli.machine.home import Home, RunningServer
+from neocloud.cli.machine.stops import note_stop
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.server_supervisor import (
     server_child,
@@ -167,7 +168,10 @@ def stop_server(home: Home) -> bool:
     for child in (supervisor_child(home.path), successor_child(home.path), server_child(home.path)):
         if child.record_file is not None:
             child.record_file.unlink(missing_ok=True)
-    return supervisor is not None or any(left)
+    was_running = supervisor is not None or any(left)
+    if was_running:
+        note_stop(home)
+    return was_running
 
 
 def own_supervisor_command(home: Home) -> list[str]:

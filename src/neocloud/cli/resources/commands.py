@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, YesOption
+from neocloud.cli.output import DryRunOption, Format, OutputOption, YesOption
 from neocloud.cli.resources import verbs
 from neocloud.cli.resources.deletion import ForceOption
 from neocloud.cli.resources.flags import Flag, flags_of, option
@@ -100,6 +100,7 @@ def _create(noun: Noun, verb: str) -> Built:
         **_labels(),
         **_file("Read the resource from a YAML or JSON file; flags override it."),
         **_no_wait(),
+        "dry_run": (DryRunOption, False),
         **_output(),
     }
     return parameters, verbs.create(flags), f"Create {noun.one} and wait until it is ready.", noun.example
@@ -109,7 +110,7 @@ def _issue(noun: Noun, verb: str) -> Built:
     """Build the parameters of a verb that creates a resource and answers with a secret."""
     parameters, _, _, example = _create(noun, verb)
     flags = [flag for flag in flags_of(noun.rpc(verb).input.DESCRIPTOR) if flag.path[:1] != IDENTITY]
-    del parameters["no_wait"], parameters["file"]
+    del parameters["no_wait"], parameters["file"], parameters["dry_run"]
     return parameters, verbs.issue(flags), f"Create {noun.one}; its token is shown only once.", example
 
 

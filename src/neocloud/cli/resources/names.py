@@ -1,6 +1,8 @@
 """Names in place of ids: whatever a request refers to may be named, in options, in JSON and in manifests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -14,9 +16,15 @@ from neocloud.cli.resources.lookup import (
     SUBNETS,
     ProjectClient,
     id_of,
+    id_prefix_of,
 )
-from neocloud.cli.resources.people import user_id
+from neocloud.cli.resources.people import USERS, user_id
+from neocloud.cli.resources.products import PRODUCTS
+from neocloud.client.connection import Client
+from neocloud.client.errors import ClientError
+from neocloud.core import contract
 
+ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 SERVICE_ACCOUNTS = "nebius.iam.v1.ServiceAccountService"
 BY_FIELD: Mapping[str, str] = {
     "network_id": "nebius.vpc.v1.NetworkService",
@@ -130,3 +138,42 @@ def service_of(field: str) -> str:
         return ""
     found = [name for name in BY_FIELD if field == name or field.endswith(f"_{name}")]
     return BY_FIELD[max(found, key=len)] if found else ""
+
+
+MOST_NAMES = 12
+"""Of one page: each name is a call."""
+
+
+def names_by_id(client: Client) -> Callable[[str], str]:
+    """Return a function from an id to the name of the resource, or a person's e-mail address.
+
+    It returns "" for what the caller may not read and for what is gone: the id then does.
+    """
+    known: dict[str, str] = {}
+
+    def name_of(identifier: str) -> str:
+        service = _services_by_prefix().get(contract.id_prefix(identifier), "")
+        if identifier not in known and service and len(known) < MOST_NAMES:
+            known[identifier] = _name(client, service, identifier)
+        return known.get(identifier, "")
+
+    return name_of
+
+
+def _name(client: Client, service: str, identifier: str) -> str:
+    try:
+        found: Any = client.call(f"{service}/Get", {"id": identifier})
+    except ClientError:  # what is shown is the page of something else, which was read
+        return ""
+    return found.attributes.email if service == USERS else found.metadata.name
+
+
+@cache
+def _services_by_prefix() -> Mapping[str, str]:
+    nouns = [noun for product in PRODUCTS.values() for noun in product.nouns if "Get" in noun.verbs]
+    by_prefix = {
+        id_prefix_of(noun.service): noun.service
+        for noun in nouns
+        if "metadata" in noun.rpc("Get").output.DESCRIPTOR.fields_by_name
+    }
+    return {**by_prefix, id_prefix_of(CLUSTERS): CLUSTERS, id_prefix_of(ACCOUNTS): USERS}

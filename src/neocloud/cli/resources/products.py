@@ -21,6 +21,7 @@ PRODUCTS: Mapping[str, Product] = {
         (
             "neo iam role list",
             "neo iam service-account create pipeline",
+            "neo iam get-access-token",
             "neo iam group-membership create --parent-id group-e00abc --member-id serviceaccount-e00abc",
             "neo iam access-permit create --parent-id group-e00abc --resource-id project-e00abc --role admin",
         ),

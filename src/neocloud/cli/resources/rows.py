@@ -1,21 +1,22 @@
 """Tables of resources, derived from their descriptors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from neocloud.cli.output import JsonObject, View, fields_table, size_text, table
+from neocloud.cli.output import View, table
+from neocloud.cli.resources.pages import cells, label_of, text_of
 from neocloud.core import contract
 
 SPEC_COLUMNS = 3
-LONGEST_CELL = 60
+ANSWER_COLUMNS = 6
 SINGLE_ADDRESS = "/32"
 
 
 def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[tuple[str, str]] = ()) -> View:
     """Return a row per resource: name, state, the given columns, id. Of items that are no resources: the
-    given columns alone, or else all as JSON.
+    given columns alone, or else their first values.
 
     A column is a header and the path of a field. By default they are the first plain spec fields in use.
     """
@@ -25,7 +26,7 @@ def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[t
         rows = ([text_at(item, path) for _, path in columns] for item in items)
         return table([header for header, _ in columns], rows)
     if "metadata" not in descriptor.fields_by_name:
-        return table(["VALUE"], ((contract.to_json(item),) for item in items))
+        return _table_of_answers(items)
     chosen = [(header, [text_at(item, path) for item in items]) for header, path in columns]
     chosen = chosen or _used_columns(descriptor, items)
     has_state = _state_field(descriptor) is not None
@@ -44,6 +45,15 @@ def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[t
     return table(headers, rows)
 
 
+def _table_of_answers(items: Sequence[Any]) -> View:
+    """Return a row per item with the first of its values; what no item has is left out."""
+    found = [cells(item) for item in items]
+    labels = list(dict.fromkeys(label for values in found for label in values))[:ANSWER_COLUMNS]
+    return table(
+        [label.upper() for label in labels], ([each.get(label) for label in labels] for each in found)
+    )
+
+
 def _used_columns(descriptor: Descriptor, items: Sequence[Any]) -> list[tuple[str, list[str]]]:
     """Return the first plain spec fields that say something: not empty, and not the same as another."""
     found: list[tuple[str, list[str]]] = []
@@ -56,37 +66,15 @@ def _used_columns(descriptor: Descriptor, items: Sequence[Any]) -> list[tuple[st
 
 def text_at(item: Any, path: str) -> str:
     """Return the text of a field, such as "status.network_interfaces.ip_address.address"."""
-    values = [item]
+    objects, texts = [item], []
     for name in path.split("."):
-        found = [getattr(value, name) for value in values]
+        found = [(each.DESCRIPTOR.fields_by_name[name], getattr(each, name)) for each in objects]
         values = [
-            inner
-            for each in found
-            for inner in (each if isinstance(each, Sequence) and not isinstance(each, str) else [each])
+            (field, inner) for field, value in found for inner in (value if field.is_repeated else [value])
         ]
-    return ", ".join(str(value).removesuffix(SINGLE_ADDRESS) for value in values if value not in (0, ""))
-
-
-def single_table(document: JsonObject) -> View:
-    """Return every name and value of one answer, with dotted paths."""
-    return fields_table(_flattened(document, ""))
-
-
-def _flattened(value: object, path: str) -> Iterable[tuple[str, object]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _flattened(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and value:
-        for index, inner in enumerate(value):
-            yield from _flattened(inner, f"{path}[{index}]")
-    else:
-        yield path, _readable(path, value)
-
-
-def _readable(path: str, value: object) -> object:
-    """Return a size in bytes with its usual unit beside it."""
-    is_size = path.endswith("_bytes") and isinstance(value, int | str) and str(value).isdecimal()
-    return f"{value} ({size_text(int(str(value)))})" if is_size and int(str(value)) >= 1024 else value
+        objects = [value for _, value in values]
+        texts = [text_of(field, value) for field, value in values if value not in (0, "")]
+    return ", ".join(text.removesuffix(SINGLE_ADDRESS) for text in texts)
 
 
 def _spec_fields(descriptor: Descriptor) -> list[FieldDescriptor]:
@@ -109,8 +97,7 @@ def _plain(value: Any, field: FieldDescriptor) -> str:
         return ", ".join(item.name for item in value)
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name if value else ""
-    text = "" if value in (0, "") else str(value)
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
+    return "" if value in (0, "") else text_of(field, value)
 
 
 def _state_field(descriptor: Descriptor) -> FieldDescriptor | None:
@@ -126,4 +113,4 @@ def _state(item: Any) -> str:
 
 
 def _title(field: FieldDescriptor) -> str:
-    return field.name.replace("_", " ").upper()
+    return (field.name.replace("_", " ") if field.name.endswith("_id") else label_of(field.name)).upper()

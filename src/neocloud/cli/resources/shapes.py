@@ -1,4 +1,4 @@
-"""Platforms and presets, the shapes of machines: the list, and the default for workers and replicas.
+"""Platforms and presets, the shapes of machines: the default for workers and replicas.
 
 The cloud decides what fits and what this machine has; given names are passed on unchanged.
 """
@@ -6,12 +6,8 @@ The cloud decides what fits and what this machine has; given names are passed on
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
-from neocloud.cli.output import Format, OutputOption, show, table
-from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, closest_names, connect_to_project
+from neocloud.cli.resources.lookup import ProjectClient, closest_names
 from neocloud.client.errors import ClientError
-from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.messages.nebius.compute.v1 import Platform
@@ -44,6 +40,10 @@ def possible_shapes(
 
 def _too_small(found: Sequence["Platform"], model: "Model", platform: str, preset: str) -> ClientError:
     """Return why no preset does, with the smallest one that does: "Smallest that fits: 1vcpu-4gb"."""
+    names = {item.metadata.name for item in found}
+    if platform and platform not in names:
+        step = f"{closest_names(platform, names)}. `neo compute platform list` lists all"
+        return ClientError("INVALID_ARGUMENT", f"There is no platform {platform!r}", step)
     needed = f"{model.metadata.name} needs {model.status.size_bytes / GIB + ALLOWANCE_GIB:.0f} GiB"
     platforms = [platform] if platform else [ANY_GPU, ANY_CPU]
     sizes = {
@@ -141,33 +141,3 @@ def _smallest_of(
         )
     *_, item, shape = min(candidates, key=lambda candidate: candidate[:4])
     return item.metadata.name, shape.name
-
-
-def list_platforms(
-    context: typer.Context,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
-    """List the platforms with their presets: the available shapes of machines.
-
-    Example:
-
-      neo compute platform list
-    """
-    cloud = connect_to_project(context, project)
-    found = list(cloud.client.list_all(LIST_PLATFORMS, {"parent_id": cloud.project}))
-    rows = (
-        (
-            item.metadata.name,
-            shape.name,
-            shape.resources.vcpu_count,
-            f"{shape.resources.memory_gibibytes} GiB",
-            shape.resources.gpu_count or "",
-            item.spec.human_readable_name,
-        )
-        for item in found
-        for shape in item.spec.presets
-    )
-    numbers = ["VCPUS", "MEMORY", "GPUS"]
-    view = table(["PLATFORM", "PRESET", *numbers, "TITLE"], rows, right=numbers)
-    show(output, [contract.to_document(item) for item in found], view, empty="There is no platform.")

@@ -2,22 +2,25 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from neocloud.cli.output import Format, JsonObject, confirm, say, show
+from neocloud.cli.output import Format, JsonObject, confirm, fields_table, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.deletion import delete_by_force, id_to_delete
 from neocloud.cli.resources.flags import Flag, fill, paths_in, read_manifest
 from neocloud.cli.resources.kept_resources import refuse_name_of_deleted, say_until_when_kept
 from neocloud.cli.resources.lookup import PROJECTS, ProjectClient, closest_names, id_of, tenant_id_of
-from neocloud.cli.resources.names import resolve_names, with_field_names
+from neocloud.cli.resources.names import names_by_id, resolve_names, with_field_names
 from neocloud.cli.resources.noun import Noun, Parent
-from neocloud.cli.resources.rows import list_table, single_table, text_at
+from neocloud.cli.resources.pages import page
+from neocloud.cli.resources.prices import show_trial
+from neocloud.cli.resources.rows import list_table, text_at
 from neocloud.cli.target import profile_of, project_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import Client, connect, items_field
@@ -50,6 +53,10 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         if noun.defaults:
             _function(noun.defaults)(cloud, request)
         _resolve(noun, verb, request, cloud)
+        if given["dry_run"]:
+            with _naming_flags(flags):
+                show_trial(client, noun.rpc(verb).path, request, given["output"])
+            return
         try:
             operation = _call(client, noun.rpc(verb).path, request, flags)
         except ClientError as error:
@@ -77,7 +84,7 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         answer = client.call(noun.rpc(verb).path, request)
         say("Store the token now: it is not shown again.")
         document = {"id": answer.operation.resource_id, "token": answer.token}
-        show(given["output"], document, single_table(document))
+        show(given["output"], document, fields_table([("Id", document["id"]), ("Token", document["token"])]))
 
     return run
 
@@ -103,7 +110,7 @@ def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
 
 def get(noun: Noun, verb: str, given: Given) -> None:
     profile, client = _open(given)
-    _print_one(_find(noun, client, profile, given), given["output"])
+    _print_one(client, _find(noun, client, profile, given), given["output"])
 
 
 def delete(noun: Noun, verb: str, given: Given) -> None:
@@ -174,7 +181,7 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             _wait(client, answer, f"{verb} {noun.words}")
             say("Done.")
         else:
-            _print_one(answer, given["output"])
+            _print_answer(client, answer, given["output"])
 
     return run
 
@@ -189,9 +196,15 @@ def _resolve(noun: Noun, verb: str, request: JsonObject, at: ProjectClient) -> N
 def _call(
     client: Client, path: str, request: JsonObject, flags: list[Flag], reset_mask: Sequence[str] = ()
 ) -> Any:
-    """Send the request. A refusal of fields that all have flags names the flags."""
-    try:
+    with _naming_flags(flags):
         return client.call(path, request, reset_mask=reset_mask)
+
+
+@contextmanager
+def _naming_flags(flags: list[Flag]) -> Iterator[None]:
+    """Name the flags in a refusal of fields that all have flags."""
+    try:
+        yield
     except ClientError as error:
         by_path = {".".join(flag.path): flag for flag in flags}
         if error.message.startswith(_BODY):
@@ -307,11 +320,11 @@ def _target(
 def _finish(noun: Noun, client: Client, operation: "Operation", given: Given, what: str) -> None:
     """Wait unless --no-wait was given, then print the resource."""
     if given["no_wait"]:
-        show(given["output"], contract.to_document(operation), single_table(contract.to_document(operation)))
+        _print_one(client, operation, given["output"])
         return
     _wait(client, operation, f"{noun.words.capitalize()} is being {what}")
     say(f"{noun.words.capitalize()} {operation.resource_id} is {what}.")
-    _print_one(client.call(noun.rpc("Get").path, {"id": operation.resource_id}), given["output"])
+    _print_one(client, client.call(noun.rpc("Get").path, {"id": operation.resource_id}), given["output"])
 
 
 def _wait(client: Client, operation: "Operation", title: str) -> None:
@@ -321,9 +334,21 @@ def _wait(client: Client, operation: "Operation", title: str) -> None:
     finish(client, operation, title)
 
 
-def _print_one(answer: Message, output: Format) -> None:
-    document = contract.to_document(answer)
-    show(output, document, single_table(document), empty="The answer is empty.")
+def _print_answer(client: Client, answer: Any, output: Format) -> None:
+    """Print a page, or what is a log or a list by itself."""
+    fields = [field.name for field in answer.DESCRIPTOR.fields]
+    if output is Format.TABLE and fields[:1] == ["text"]:
+        echo(answer.text.rstrip("\n"))
+    elif output is Format.TABLE and fields[:1] == ["lines"]:
+        for line in answer.lines:
+            echo(line)
+    else:
+        _print_one(client, answer, output)
+
+
+def _print_one(client: Client, answer: Message, output: Format) -> None:
+    view = page(answer, names_by_id(client)) if output is Format.TABLE else fields_table(())
+    show(output, contract.to_document(answer), view, empty="The answer is empty.")
 
 
 def _print_list(noun: Noun, response: Descriptor, items: list[Message], output: Format) -> None:

@@ -1,6 +1,7 @@
 # pyright: strict
 """Create: a new resource of any kind, under a parent that may hold it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -27,10 +28,16 @@ from neocloud.server.validation import (
 class Create:
     def __init__(self, runtime: Runtime, descriptor: KindDescriptor) -> None:
         self._runtime = runtime
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._kind = descriptor.kind
 
     async def __call__(self, request: Request) -> Message:
+        return await commit(self._runtime, request, await self.work_of(request))
+
+    async def work_of(
+        self, request: Request, assumed: frozenset[str] = frozenset()
+    ) -> Callable[[Transaction], Change]:
+        """Return what creates the resource. Violations of the `assumed` fields are ignored."""
         message = request.message
         parent_id = message.metadata.parent_id
         if parent_id or not self._kind.parent_kinds:
@@ -47,7 +54,8 @@ class Create:
             self._check_parent(tx, parent_id)
             resource = wire.resource_message(draft)
             reader = self._runtime.reader(tx, request.subject, now)
-            violations = self._violations(tx, draft, resource, reader)
+            found = self._violations(tx, draft, resource, reader)
+            violations = [each for each in found if each.field not in assumed]
             if violations:
                 if all(violation.field != "metadata.name" for violation in violations):
                     self._refuse_taken_name(tx, resource.metadata)
@@ -57,10 +65,10 @@ class Create:
             self._insert(tx, row)
             self._insert_beside(tx, row, resource, reader)
             enqueue_dependents(tx, self._runtime.kinds, [row], now)
-            operation = new_operation(request, row, now, f"{self._descriptor.word} {row.name}".strip())
+            operation = new_operation(request, row, now, f"{self.descriptor.word} {row.name}".strip())
             return Change(accepted(self._kind, operation, now))
 
-        return await commit(self._runtime, request, work)
+        return work
 
     def _violations(
         self, tx: Transaction, draft: Resource, resource: Any, reader: ResourceReader
@@ -78,12 +86,10 @@ class Create:
         """Say that the name is taken, rather than what follows from it, such as the name of a boot disk."""
         other = tx.find(self._kind.message, metadata.parent_id, metadata.name) if metadata.name else None
         if other is not None:
-            raise contract.already_exists(self._descriptor.word, metadata.name, other.id)
+            raise contract.already_exists(self.descriptor.word, metadata.name, other.id)
 
     def _check_metadata(self, metadata: Any) -> None:
-        violations = list(
-            name_violations(self._kind.message, self._descriptor.behaviors, metadata.name, None)
-        )
+        violations = list(name_violations(self._kind.message, self.descriptor.behaviors, metadata.name, None))
         violations += label_violations(metadata.labels, {})
         if metadata.id:
             violations.append(Violation("metadata.id", "is given by the cloud; leave it empty"))
@@ -95,7 +101,7 @@ class Create:
             raise contract.bad_request(violations)
 
     def _draft(self, message: Any, now: datetime) -> Resource:
-        status, state = self._descriptor.new_status()
+        status, state = self.descriptor.new_status()
         row = Resource(
             id=contract.new_id(self._kind.id_prefix),
             kind=self._kind.message,
@@ -118,8 +124,8 @@ class Create:
         return replace(
             row,
             spec=resource.spec.SerializeToString(),
-            status=resource.status.SerializeToString() if self._descriptor.has("status") else b"",
-            state=self._descriptor.state_of(resource),
+            status=resource.status.SerializeToString() if self.descriptor.has("status") else b"",
+            state=self.descriptor.state_of(resource),
         )
 
     def _check_parent(self, tx: Transaction, parent_id: str) -> None:
@@ -150,6 +156,4 @@ class Create:
             tx.insert(row)
         except AlreadyExists:
             other = tx.find(row.kind, row.parent_id, row.name)
-            raise contract.already_exists(
-                self._descriptor.word, row.name, other.id if other else ""
-            ) from None
+            raise contract.already_exists(self.descriptor.word, row.name, other.id if other else "") from None

@@ -19,7 +19,7 @@ from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.api import METHODS, backup, rest, storage_access
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.metrics import Queues, metrics
-from neocloud.services.slurm.public import WorkerAgents, WorkerNodes
+from neocloud.services.slurm.public import WorkerAgents, WorkerNodes, demand
 from neocloud.services.slurm.reconcile import ClusterReconciler
 from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmRest
@@ -58,17 +58,6 @@ class ClusterMeter:
                     start=stretch.start,
                     end=stretch.end,
                 )
-
-
-def demand(spec: ClusterSpec) -> dict[str, int]:
-    """Return the units of all node sets that are not elastic, by SKU, e.g. {"cpu-d3.vcpu": 16}."""
-    total: dict[str, int] = {}
-    for node_set in spec.node_sets:
-        if node_set.HasField("elastic"):
-            continue
-        for sku, units in preset(node_set.platform, node_set.preset).skus().items():
-            total[sku] = total.get(sku, 0) + units * node_set.count
-    return {sku: units for sku, units in total.items() if units}
 
 
 class ElasticWorkerMeter:

@@ -1,9 +1,12 @@
-"""What the fleet service sees of the workers of a cluster, and may do to them."""
+"""What the fleet service sees of the workers of a cluster, and may do to them; and what clusters hold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
+from neocloud.services.compute.public import preset
 
 NODE_POOL = "neocloud.fleet.v1.NodePool"
 """The kind of the pools that a cluster keeps for the fleet service."""
@@ -196,3 +199,14 @@ class NodeHistory(Protocol):
         """Return what happened to these workers in a time, oldest first. Raises NodeHistoryUnknown, also
         where nobody watches workers of the cluster."""
         ...
+
+
+def demand(spec: ClusterSpec) -> dict[str, int]:
+    """Return the units of all node sets that are not elastic, by SKU, e.g. {"cpu-d3.vcpu": 16}."""
+    total: dict[str, int] = {}
+    for node_set in spec.node_sets:
+        if node_set.HasField("elastic"):
+            continue
+        for sku, units in preset(node_set.platform, node_set.preset).skus().items():
+            total[sku] = total.get(sku, 0) + units * node_set.count
+    return {sku: units for sku, units in total.items() if units}

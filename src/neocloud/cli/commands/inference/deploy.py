@@ -1,7 +1,7 @@
 """`neo deploy`: serve a model and print how to call it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price, warn_if_cut_off
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show
+from neocloud.cli.output import DryRunOption, Format, JsonObject, OutputOption, fields_table, say, show
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -21,6 +21,7 @@ from neocloud.cli.resources.lookup import (
     connect_to_project,
     state_of,
 )
+from neocloud.cli.resources.prices import show_trial
 from neocloud.cli.resources.shapes import possible_shapes
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.inference.v1 import Deployment
 
+CREATE = f"{DEPLOYMENTS}/Create"
 TASK = DeploymentSpec.Task
 START_TIMEOUT_SECONDS = 3600.0
 _NOT_HERE = frozenset({"RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"})
@@ -103,6 +105,7 @@ def deploy(
     by_hour: ByHourOption = False,
     price: PriceOption = "",
     wait: WaitOption = True,
+    dry_run: DryRunOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -114,6 +117,7 @@ def deploy(
     Examples:
 
       neo deploy assistant
+      neo deploy assistant --by-hour --dry-run
       neo deploy assistant --max-adapters 4
       neo deploy assistant --fast --replicas 1..4 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
       neo deploy assistant --replicas 0..1
@@ -141,20 +145,31 @@ def deploy(
         spec["slurm_resources"] = {"cpus": cpus, "memory_gibibytes": memory, "gpus": gpus}
     shapes = [("", "")] if on_slurm else possible_shapes(cloud, found, platform, preset)
     chosen = name or _name_of(found.metadata.name, is_fast=fast)
-    operation = _create(cloud, chosen, spec, shapes)
+    if dry_run:
+        _create(
+            cloud, chosen, spec, shapes, lambda request: show_trial(cloud.client, CREATE, request, output)
+        )
+        return
+    operation = _create(cloud, chosen, spec, shapes, lambda request: cloud.client.call(CREATE, request))
     deployment = _follow(cloud, chosen, operation, wait=wait)
     _print_result(cloud, deployment, output)
     if not price and not by_hour:
         warn_if_cut_off(cloud, f"{found.metadata.name}-fast" if fast else found.metadata.name)
 
 
-def _create(cloud: ProjectClient, name: str, spec: JsonObject, shapes: Sequence[tuple[str, str]]) -> Any:
+def _create(
+    cloud: ProjectClient,
+    name: str,
+    spec: JsonObject,
+    shapes: Sequence[tuple[str, str]],
+    create: Callable[[JsonObject], Any],
+) -> Any:
     """Create it with the first shape that this machine has; refusals of the others are ignored."""
     for number, (platform, preset) in enumerate(shapes, start=1):
         whole = {**spec, "platform": platform, "preset": preset}
         request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": whole}
         try:
-            return cloud.client.call(f"{DEPLOYMENTS}/Create", request)
+            return create(request)
         except ClientError as error:
             if number == len(shapes) or error.code not in _NOT_HERE:
                 raise

@@ -1,15 +1,24 @@
 """`neo slurm cluster create` and `scale`: change a cluster and show its steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from neocloud.cli.commands.slurm.topology import BlockOption, BlockSizeOption, PlaceOption, topology_of
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
-from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, show
+from neocloud.cli.output import (
+    DryRunOption,
+    Format,
+    JsonObject,
+    OutputOption,
+    counted,
+    fields_table,
+    say,
+    show,
+)
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -20,6 +29,7 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.resources.names import resolve_names
 from neocloud.cli.resources.noun import load_method
+from neocloud.cli.resources.prices import show_trial
 from neocloud.cli.resources.shapes import worker_shapes
 from neocloud.cli.ssh import default_public_keys, read_public_keys
 from neocloud.cli.terminal import echo
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.slurm.v1 import Cluster, NodeSet
 
+Answer = TypeVar("Answer")
 NameArgument = Annotated[
     str, typer.Argument(help="Name of the cluster: lower-case letters, digits and hyphens.")
 ]
@@ -110,6 +121,7 @@ def create(
     auto_repair: AutoRepairOption = False,
     spares: SparesOption = 0,
     reuse: ReuseOption = False,
+    dry_run: DryRunOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -120,6 +132,7 @@ def create(
     Examples:
 
       neo slurm cluster create lab --workers 2
+      neo slurm cluster create lab --workers 4 --dry-run
       neo slurm cluster create lab --workers 1 --platform gpu-h100-sxm --preset 1gpu-16vcpu-200gb
       neo slurm cluster create lab --workers 8 --min-workers 0 --idle-seconds 600
       neo slurm cluster create lab --ssh-key team.pub --login-port 2222
@@ -150,9 +163,15 @@ def create(
         spec["topology"] = topology
     request = {"metadata": {"parent_id": cloud.project, "name": name}, "spec": spec}
     resolve_names(request, load_method(f"{CLUSTERS}/Create").input.DESCRIPTOR, cloud)
-    operation, (platform, preset) = _first_possible(
-        cloud, request, {"name": node_set, "count": workers, "spare_count": spares, **elastic}, shapes
-    )
+    wanted = {"name": node_set, "count": workers, "spare_count": spares, **elastic}
+    if dry_run:
+        _first_possible(
+            request, wanted, shapes, lambda: show_trial(cloud.client, f"{CLUSTERS}/Create", request, output)
+        )
+        if elastic:
+            say("Workers beyond those that stay when they are idle are charged while they are there.")
+        return
+    operation, (platform, preset) = _first_possible(request, wanted, shapes, lambda: _created(cloud, request))
     number = counted(workers, "worker")
     shown = number if min_workers is None else f"{min_workers} to {number}"
     title = f"Cluster {name}: {shown} {preset} on {platform}"
@@ -162,19 +181,17 @@ def create(
 
 
 def _first_possible(
-    cloud: ProjectClient, request: JsonObject, node_set: JsonObject, shapes: Sequence[tuple[str, str]]
-) -> tuple["Operation", tuple[str, str]]:
+    request: JsonObject, node_set: JsonObject, shapes: Sequence[tuple[str, str]], create: Callable[[], Answer]
+) -> tuple[Answer, tuple[str, str]]:
     """Create the cluster with workers of the first shape that this machine has; say which one that was."""
-    for platform, preset in shapes[:-1]:
+    for number, (platform, preset) in enumerate(shapes, start=1):
         request["spec"]["node_sets"] = [{**node_set, "platform": platform, "preset": preset}]
         try:
-            return _created(cloud, request), (platform, preset)
+            return create(), (platform, preset)
         except ClientError as error:
-            if error.code != "RESOURCE_EXHAUSTED":
+            if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes):
                 raise
-    platform, preset = shapes[-1]
-    request["spec"]["node_sets"] = [{**node_set, "platform": platform, "preset": preset}]
-    return _created(cloud, request), (platform, preset)
+    raise AssertionError("There is at least one shape.")
 
 
 def _created(cloud: ProjectClient, request: JsonObject) -> "Operation":

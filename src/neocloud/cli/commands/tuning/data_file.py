@@ -21,10 +21,7 @@ from neocloud.core.training_data import as_sentence, recipes_folder
 def as_jsonl(data: Path) -> Iterator[Path]:
     """Yield the data as a JSONL file, and tell how they are read. JSONL is used unchanged, so that line
     numbers in errors match. Raises ClientError that names row and column of what cannot be learnt."""
-    if not data.is_file():
-        raise ClientError("INVALID_ARGUMENT", f"There is no file {data}", "Check the path")
-    for note in _checked(data):
-        say(f"{data.name}: {note}")
+    check_data(data)
     if data.suffix.lower() == ".jsonl":
         yield data
         return
@@ -32,6 +29,18 @@ def as_jsonl(data: Path) -> Iterator[Path]:
         target = Path(folder) / f"{data.stem}.jsonl"
         _convert(data, target)
         yield target
+
+
+def check_data(data: Path) -> None:
+    """Tell how the data are read. Raises ClientError that names row and column of what cannot be learnt."""
+    check_file(data)
+    for note in _checked(data):
+        say(f"{data.name}: {note}")
+
+
+def check_file(data: Path) -> None:
+    if not data.is_file():
+        raise ClientError("INVALID_ARGUMENT", f"There is no file {data}", "Check the path")
 
 
 def upload(gateway: Gateway, path: Path) -> str:

@@ -1,21 +1,31 @@
 """`neo tune`: from a file of conversations to a fine-tuned model, in one command."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from neocloud.cli.commands.inference.price import PriceOption, parsed_price
-from neocloud.cli.commands.tuning.data_file import as_jsonl, first_question, upload
+from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_file, first_question, upload
 from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
 from neocloud.cli.commands.tuning.serving import check_serving, serve
 from neocloud.cli.lazy import command_group
 from neocloud.cli.objects.places import SCHEME
-from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, print_view, say, show, warn
+from neocloud.cli.output import (
+    DryRunOption,
+    Format,
+    JsonObject,
+    OutputOption,
+    fields_table,
+    print_view,
+    say,
+    show,
+    warn,
+)
 from neocloud.cli.progress import stage
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -25,6 +35,7 @@ from neocloud.cli.resources.lookup import (
     ProjectOption,
     connect_to_project,
 )
+from neocloud.cli.resources.prices import show_trial, tried
 from neocloud.cli.resources.shapes import first_possible_shape
 from neocloud.cli.target import gateway_of
 from neocloud.cli.terminal import echo
@@ -38,6 +49,11 @@ if TYPE_CHECKING:
 
 
 ANSWER_TOKENS = 80
+CREATE = f"{TUNING_JOBS}/Create"
+NOT_UPLOADED = "file-not-uploaded"
+"""Stands for a file in a trial, before it is uploaded."""
+Shapes = Sequence[tuple[str, str]]
+Answer = TypeVar("Answer")
 
 CPU_PLATFORM = "cpu-local"
 
@@ -112,6 +128,7 @@ def tune(
     question: QuestionOption = "",
     price: PriceOption = "",
     following: FollowingOption = True,
+    dry_run: DryRunOption = False,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -123,6 +140,7 @@ def tune(
     Examples:
 
       neo tune chats.jsonl --base tiny
+      neo tune chats.jsonl --base tiny --dry-run
       neo tune chats.parquet --base qwen3-8b --suffix support --epochs 3 --serve
       neo tune chats.jsonl --base tiny --merge --no-follow
       neo tune chats.jsonl --base tiny --on-slurm research --nodes 2
@@ -145,12 +163,15 @@ def tune(
         "hyperparameters": {name: value for name, value in settings.items() if value},
     }
     with gateway_of(context, project=cloud.project) as gateway:
-        spec["training_file"] = _uploaded(gateway, data)
-        if validation:
-            spec["validation_file"] = _uploaded(gateway, validation)
         if on_slurm:
             spec["slurm_cluster_id"], spec["nodes"] = cloud.find(CLUSTERS, on_slurm).metadata.id, nodes
         shapes = [(platform, preset)] if on_slurm else list(_shapes(cloud, model, platform, preset))
+        files = {"training_file": data, **({"validation_file": validation} if validation else {})}
+        if dry_run:
+            _show_trial(cloud, spec, shapes, files, output)
+            return
+        shapes = _possible(cloud, spec, shapes, files)
+        spec |= {name: _uploaded(gateway, each) for name, each in files.items()}
         job = _started(cloud, spec, shapes)
         if following:
             job = follow(cloud, job.metadata.id)
@@ -221,21 +242,68 @@ def _shapes(cloud: ProjectClient, model: "Model", platform: str, preset: str) ->
         yield first_possible_shape(cloud, model, CPU_PLATFORM, "")
 
 
-def _started(cloud: ProjectClient, spec: JsonObject, shapes: list[tuple[str, str]]) -> "FineTuningJob":
+def _possible(
+    cloud: ProjectClient, spec: JsonObject, shapes: Shapes, files: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return the shapes from the first one on which the job would be accepted, before its data are uploaded.
+
+    Raises ClientError as its creation would: no right, no quota, no room.
+    """
+    for each in files.values():
+        if not each.startswith(SCHEME):
+            check_file(Path(each))
+    wanted, assumed = _before_upload(spec, files)
+
+    def attempt(request: JsonObject) -> None:
+        tried(cloud.client, CREATE, request, assumed)
+
+    try:
+        return list(shapes[_first_possible(cloud, wanted, shapes, attempt)[1] :])
+    except ClientError as error:
+        if error.code != "UNIMPLEMENTED":  # a cloud of before, which checks when the job is created
+            raise
+        return list(shapes)
+
+
+def _show_trial(
+    cloud: ProjectClient, spec: JsonObject, shapes: Shapes, files: Mapping[str, str], output: Format
+) -> None:
+    for each in files.values():
+        if not each.startswith(SCHEME):
+            check_data(Path(each))
+    wanted, assumed = _before_upload(spec, files)
+    _first_possible(
+        cloud, wanted, shapes, lambda request: show_trial(cloud.client, CREATE, request, output, assumed)
+    )
+
+
+def _before_upload(spec: JsonObject, files: Mapping[str, str]) -> tuple[JsonObject, list[str]]:
+    """Return the spec without files that are to be uploaded, and the paths of their fields."""
+    uploads = [name for name, each in files.items() if not each.startswith(SCHEME)]
+    return {**spec, **files, **dict.fromkeys(uploads, NOT_UPLOADED)}, [f"spec.{name}" for name in uploads]
+
+
+def _started(cloud: ProjectClient, spec: JsonObject, shapes: Shapes) -> "FineTuningJob":
     """Start the job on the first shape that this machine has."""
-    for number, (platform, preset) in enumerate(shapes, start=1):
+    operation, _ = _first_possible(cloud, spec, shapes, lambda request: cloud.client.call(CREATE, request))
+    say(f"Job {operation.resource_id}")
+    return get_job(cloud, operation.resource_id)
+
+
+def _first_possible(
+    cloud: ProjectClient, spec: JsonObject, shapes: Shapes, attempt: Callable[[JsonObject], Answer]
+) -> tuple[Answer, int]:
+    """Return the answer to the request with the first shape that there is room for, and its number."""
+    for number, (platform, preset) in enumerate(shapes):
         request = {
             "metadata": {"parent_id": cloud.project},
             "spec": {**spec, "platform": platform, "preset": preset},
         }
         try:
-            operation = cloud.client.call(f"{TUNING_JOBS}/Create", request)
+            return attempt(request), number
         except ClientError as error:
-            if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes):
+            if error.code != "RESOURCE_EXHAUSTED" or number == len(shapes) - 1:
                 raise
-            continue
-        say(f"Job {operation.resource_id}")
-        return get_job(cloud, operation.resource_id)
     raise AssertionError("There is at least one shape.")
 
 

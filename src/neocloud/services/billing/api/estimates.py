@@ -33,13 +33,12 @@ from neocloud.services.billing.rules.catalogue import priced_models, token_price
 from neocloud.services.billing.rules.cost import (
     SPANS,
     USUAL_SPANS,
-    NoEstimate,
     SkuCost,
     costs,
     exact,
     rounded_up,
-    units,
 )
+from neocloud.services.billing.rules.held import NoEstimate, units
 from neocloud.services.billing.rules.price_list import PriceList, Unit, price_list
 from neocloud.services.billing.types import CACHED_INPUT, INPUT, OUTPUT, TOKEN_KINDS, TokenPrices, token_sku
 

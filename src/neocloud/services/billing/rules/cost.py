@@ -5,35 +5,20 @@ hold for whole UTC days, so cutting usage at midnight also cuts it where a price
 computed exactly and rounded once, half up, to a millionth; the total is the sum of the lines as shown.
 Nothing else is rounded, so the same history and price list always give the same bill.
 
-An estimate goes from a create or update request to SKUs and money: today's prices times the units of the
-request, exactly; only shown figures are rounded. A month is 730 hours, as in a bill.
+An estimate goes from the units that a request would hold to money: today's prices times the units, exactly;
+only shown figures are rounded. A month is 730 hours, as in a bill.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, ROUND_UP, Decimal
 from fractions import Fraction
 
-from google.protobuf.message import Message
-
 from neocloud.core.kind import Violation
 from neocloud.core.usage import CountedUsage, Credit, CreditCause, UsageRecord
-from neocloud.messages.nebius.compute.v1 import (
-    CreateDiskRequest,
-    CreateFilesystemRequest,
-    CreateInstanceRequest,
-    DiskSpec,
-    FilesystemSpec,
-    InstanceSpec,
-    UpdateDiskRequest,
-    UpdateFilesystemRequest,
-    UpdateInstanceRequest,
-)
+from neocloud.services.billing.rules.held import NoEstimate, Units
 from neocloud.services.billing.rules.price_list import HOURS_PER_MONTH, PriceList
-from neocloud.services.compute.public import preset, preset_violations
-from neocloud.services.compute.types import FilesystemType, gib, size_bytes
 
 DECIMALS = 6
 _HOUR_SECONDS = 3600
@@ -172,7 +157,6 @@ def _rounded_down(value: Fraction) -> Decimal:
     return Decimal(value.numerator * 10**DECIMALS // value.denominator).scaleb(-DECIMALS)
 
 
-DiskType = DiskSpec.DiskType
 HOUR = 3600
 SPANS: Mapping[str, int] = {
     "minute": 60,
@@ -183,23 +167,8 @@ SPANS: Mapping[str, int] = {
 }
 """Seconds of each unit of time of an estimate."""
 USUAL_SPANS = ("hour", "month")
-_KNOWN = (
-    "CreateInstanceRequest, UpdateInstanceRequest, CreateDiskRequest, UpdateDiskRequest, "
-    "CreateFilesystemRequest, UpdateFilesystemRequest"
-)
 _EXACT = Decimal(1).scaleb(-12)
 _CENT = Decimal("0.01")
-
-Units = Mapping[str, int]
-"""The units that a resource holds, by SKU."""
-
-
-class NoEstimate(Exception):
-    """The request has no price; `violation` names the field and what is valid."""
-
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(violation.message)
-        self.violation = violation
 
 
 @dataclass(frozen=True)
@@ -207,18 +176,6 @@ class SkuCost:
     sku: str
     quantity: Fraction
     cost: Fraction
-
-
-def units(request: Message) -> Units:
-    """Return the units that the resource of a create or update request would hold. Raises NoEstimate."""
-    if isinstance(request, CreateInstanceRequest | UpdateInstanceRequest):
-        return _instance(request.spec)
-    if isinstance(request, CreateDiskRequest | UpdateDiskRequest):
-        return _disk(request.spec)
-    if isinstance(request, CreateFilesystemRequest | UpdateFilesystemRequest):
-        return _filesystem(request.spec)
-    name = request.DESCRIPTOR.full_name
-    raise NoEstimate(Violation("spec", f"is a {name}, which has no price; there are prices for {_KNOWN}"))
 
 
 def costs(held: Units, span: str, prices: PriceList, day: date) -> Sequence[SkuCost]:
@@ -244,33 +201,3 @@ def exact(value: Fraction) -> str:
 
 def rounded_up(value: Fraction) -> str:
     return f"{(Decimal(value.numerator) / Decimal(value.denominator)).quantize(_CENT, rounding=ROUND_UP):f}"
-
-
-def _instance(spec: InstanceSpec) -> Units:
-    resources = spec.resources
-    for violation in preset_violations(resources.platform, resources.preset, "spec.resources"):
-        raise NoEstimate(violation)
-    is_preemptible = spec.HasField("preemptible") or spec.WhichOneof("pricing_model") not in (
-        None,
-        "on_demand",
-    )
-    shape = preset(resources.platform, resources.preset)
-    held = Counter(shape.skus(is_preemptible=is_preemptible))
-    for attached in (spec.boot_disk, *spec.secondary_disks):
-        if attached.HasField("managed_disk"):
-            held.update(_disk(attached.managed_disk.spec))
-    return held
-
-
-def _disk(spec: DiskSpec) -> Units:
-    return _stored("disk", spec, DiskType.Name(spec.type))
-
-
-def _filesystem(spec: FilesystemSpec) -> Units:
-    return _stored("filesystem", spec, FilesystemType.Name(spec.type))
-
-
-def _stored(noun: str, spec: DiskSpec | FilesystemSpec, kind: str) -> Units:
-    if size_bytes(spec) <= 0:
-        raise NoEstimate(Violation("spec.size", "is required: the cost is by the GiB"))
-    return {f"{noun}.{kind.lower().replace('_', '-')}": gib(size_bytes(spec))}

@@ -59,12 +59,11 @@ class FineTuningJobRules(Rules[FineTuningJob]):
             *_hyperparameter_violations(new.spec),
             *where,
             *_model_violations(new, shape or node, reader),
-            *_file_violations(new, reader),
             *_output_violations(new, reader),
         ]
-        if shape and not found:
+        if shape and not found:  # before the files, which need not be there when a request is tried
             check_capacity(reader, new.metadata, [(shape, 1)], [], may_wait=True, may_preempt=True)
-        return found
+        return [*found, *_file_violations(new, reader)]
 
     def complete(self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader) -> None:
         if old is None:
