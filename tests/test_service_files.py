@@ -16,6 +16,7 @@ USUAL = REQUIRED | {
 }
 """A name without a suffix may be a file, or a folder of three files or more."""
 OTHERS = {
+    "ai": {"logs.py": "what programs printed: the API reads it, reconcilers keep its end"},
     "billing": {
         "prices.yaml": "the price list",
         "models.yaml": "the sizes of known models",

@@ -51,6 +51,7 @@ def test_the_log_is_printed_as_it_is(neo: Neo, log: Path) -> None:
 def test_a_resource_selects_its_records_with_their_tracebacks(neo: Neo, log: Path) -> None:
     ran = neo("logs", "computeinstance-e00web")
     assert ran.out.splitlines() == TEXT.splitlines()[1:4]
+    assert "What runs in it prints: neo logs computeinstance-e00web --workload" in ran.err
 
 
 def test_level_and_time_select_records(neo: Neo, log: Path) -> None:

@@ -36,7 +36,7 @@ HAND_MADE = {
     "neocloud.fleet.v1.BreakFixService", "neocloud.fleet.v1.MaintenanceWindowService",
     "neocloud.fleet.v1.VerdictService", "neocloud.fleet.v1.IncidentService",
     "neocloud.fleet.v1.CertificateService",
-    "neocloud.billing.v1.CreditService", "neocloud.monitoring.v1.MetricsService",
+    "neocloud.ai.v1.LogService", "neocloud.billing.v1.CreditService", "neocloud.monitoring.v1.MetricsService",
 }  # fmt: skip
 
 

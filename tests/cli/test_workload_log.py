@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from neocloud.cli.machine.home import Home
-from neocloud.cli.resources.lookup import DEPLOYMENTS, INSTANCES, TUNING_JOBS
+from neocloud.cli.resources.lookup import AI_JOBS, DEPLOYMENTS, ENDPOINTS, INSTANCES, TUNING_JOBS
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import FakeServer, cluster, serve_clusters
 
 SLURM_JOBS = "neocloud.slurm.v1.JobService"
+AI_LOGS = "neocloud.ai.v1.LogService"
 MACHINES = "neocloud.compute.v1.MachineService"
 
 
@@ -28,11 +29,27 @@ def serve_names(cloud: FakeServer, service: str, *names: str) -> None:
     cloud.serve(f"{service}/GetByName", by_name)
 
 
+def serve_program(cloud: FakeServer, verb: str, *lines: str, **more: Any) -> None:
+    """Serve the log of a program that has printed these lines."""
+    path = f"{AI_LOGS}/{verb}"
+
+    def read(request: Any) -> Any:
+        first = max(0, len(lines) - request.tail) if request.tail else request.first_line
+        fields = {"lines": lines[first:], "next_line": len(lines), "run": "1-1", **more}
+        return contract.method(path).output(**fields)
+
+    cloud.serve(path, read)
+
+
 @pytest.fixture
 def served(cloud: FakeServer) -> FakeServer:
     serve_names(cloud, INSTANCES, "web", "both")
     serve_names(cloud, DEPLOYMENTS, "bank", "both")
     serve_names(cloud, TUNING_JOBS)
+    serve_names(cloud, ENDPOINTS, "n-ep")
+    serve_names(cloud, AI_JOBS, "nightly")
+    serve_program(cloud, "ReadEndpointLog", "listening")
+    serve_program(cloud, "ReadJobLog", "epoch 1", is_complete=True)
     serve_clusters(cloud, cluster("lab"))
     job = {"metadata": {"id": "finetuningjob-e00one"}, "status": {"fine_tuned_model": "tiny-support"}}
     listed = contract.from_dict(contract.method(f"{TUNING_JOBS}/List").output, {"items": [job]})
@@ -65,7 +82,14 @@ def server_log(user_folders: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("web", "booted\n"), ("bank", "loaded\n"), ("lab", "job 7\n"), ("tiny-support", "step 1\n")],
+    [
+        ("web", "booted\n"),
+        ("bank", "loaded\n"),
+        ("lab", "job 7\n"),
+        ("tiny-support", "step 1\n"),
+        ("n-ep", "listening\n"),
+        ("nightly", "epoch 1\n"),
+    ],
 )
 def test_the_log_of_a_workload_is_found_by_name(
     signed_in: Neo, served: FakeServer, server_log: None, name: str, text: str
@@ -129,7 +153,9 @@ def test_a_name_of_several_resources_is_refused(signed_in: Neo, served: FakeServ
 def test_a_name_of_nothing_is_refused(signed_in: Neo, served: FakeServer) -> None:
     ran = signed_in("logs", "lost", "--workload")
     assert ran.code == 3
-    assert "There is no machine, Slurm cluster, deployment or fine-tuning job 'lost'" in ran.err
+    assert (
+        "deployment, fine-tuning job, endpoint or job 'lost'" in ran.err
+    )
 
 
 def test_options_of_the_log_of_the_server_are_refused(signed_in: Neo, served: FakeServer) -> None:

@@ -109,7 +109,11 @@ async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
     script = 'sh -c \'test "$WORD" = "two words"\''
     done = await create_job(cloud, "done", container_command=script, environment_variables=[word], **SMALL)
     failed = await create_job(
-        cloud, "failed", container_command="sh -c 'exit 3'", restart_attempts=1, **SMALL
+        cloud,
+        "failed",
+        container_command="sh -c 'echo loading; printf unfinished >&2; exit 3'",
+        restart_attempts=1,
+        **SMALL,
     )
     late = await create_job(cloud, "late", container_command="sleep 1000", timeout=SECONDS, **SMALL)
     too_much = "sh -c 'busybox dd if=/dev/zero of=/tmp/file bs=1M count=64 || exit 28'"
@@ -124,6 +128,8 @@ async def test_jobs_end_as_their_programs_do(cloud: AiCloud) -> None:
     assert "28" in (await cloud.until(full, "FAILED")).status.state_details.message
     for job_id in (done, failed, late, full):
         assert (await cloud.engine.observe(job_id)).pods == ()
+    kept = await cloud.call("neocloud.ai.v1.LogService/ReadJobLog", id=failed)
+    assert (list(kept.lines), kept.run, kept.is_complete) == (["loading", "unfinished"], "1-2", True)
 
 
 ATTACK = """
@@ -183,7 +189,12 @@ async def test_images_of_a_registry_run_and_are_removed(cloud: RegistryCloud, tm
     await cloud.until(said, "RUNNING")
     lines = lambda: log_of(cloud, said)  # noqa: E731
     assert await until(lines, holds=lambda lines: len(lines) == 2, seconds=20) == ["hello", "0"]
+    read = "neocloud.ai.v1.LogService/ReadJobLog"
+    running = await cloud.call(read, id=said, tail=1)
+    assert list(running.lines) == ["0"] and not running.is_complete
     await cloud.until(said, "COMPLETED")
+    rest = await cloud.call(read, id=said, first_line=1, run=running.run)
+    assert list(rest.lines) == ["0"] and rest.is_complete
     attack = await create_job(
         cloud, "attack", image=serve, container_command="sh -c", args=shlex.quote(ATTACK), **SMALL
     )
@@ -193,7 +204,9 @@ async def test_images_of_a_registry_run_and_are_removed(cloud: RegistryCloud, tm
     details = (await cloud.until(refused, "ERROR")).status.state_details
     assert details.code == "ImageUnusable" and "linux/s390x" in details.message
     gone = await create_job(cloud, "gone", image=serve.replace(":serve", ":gone"), **SMALL)
-    assert (await cloud.until(gone, "ERROR")).status.state_details.code == "ImageMissing"
+    details = (await cloud.until(gone, "ERROR")).status.state_details
+    unread = await cloud.call(read, id=gone)
+    assert (details.code, unread.reason, len(unread.lines)) == ("ImageMissing", details.message, 0)
     assert len(await cloud.engine.pulled_images()) == 1
     await EndpointServiceClient(cloud.sdk).stop(StopEndpointRequest(id=endpoint_id))
     await cloud.until(endpoint_id, "STOPPED")

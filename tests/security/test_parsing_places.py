@@ -54,6 +54,7 @@ OUTSIDE = {
 
 
 FILES_AND_OUTPUT = {
+    "services/ai/logs.py": {"json.loads"},
     "services/compute/disk_export.py": {"json.loads"},
     "services/compute/disk_import.py": {"json.loads"},
     "services/compute/reconcile/disk_export_pod.py": {"json.loads"},

@@ -14,13 +14,15 @@ from typing import IO, Annotated
 
 import typer
 
-from neocloud.cli.commands.workload_log import print_workload_log
+from neocloud.cli.commands.workload_log import is_workload, print_workload_log
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine.home import Home
 from neocloud.cli.output import say
 from neocloud.cli.resources.lookup import (
+    AI_JOBS,
     CLUSTERS,
     DEPLOYMENTS,
+    ENDPOINTS,
     INSTANCES,
     PROJECTS,
     ProjectClient,
@@ -128,7 +130,7 @@ def logs(
         str,
         typer.Argument(
             help="Id or name of a resource, to print only the lines about it.",
-            autocompletion=names_of(INSTANCES, CLUSTERS, DEPLOYMENTS),
+            autocompletion=names_of(INSTANCES, CLUSTERS, DEPLOYMENTS, ENDPOINTS, AI_JOBS),
         ),
     ] = "",
     workload: Annotated[
@@ -137,7 +139,8 @@ def logs(
             "--workload",
             "-w",
             help="Print what runs in the resource instead: a machine's serial console, a Slurm cluster's"
-            " newest job, the model server of a deployment, a fine-tuning job's training.",
+            " newest job, the model server of a deployment, a fine-tuning job's training, the program of an"
+            " endpoint or a job.",
         ),
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
@@ -175,8 +178,8 @@ def logs(
         return
     file = cloud_home.log_file
     started_at = start_of(since, datetime.now(UTC)) if since else None
-    words, is_unknown = _words_of(cloud_home, resource, project) if resource else (None, False)
-    chosen = Filter(words, started_at, level)
+    words, is_unknown = _words_of(cloud_home, resource, project) if resource else (set[str](), False)
+    chosen = Filter(_any_of(words) if words else None, started_at, level)
     try:
         printed = _print(records(lines(file, follow=follow and not is_unknown)), chosen, output)
     except KeyboardInterrupt:
@@ -188,6 +191,8 @@ def logs(
         say(f"There is no resource {resource!r} any more.")
     elif not printed:
         say("The log has no such lines.")
+    elif any(map(is_workload, words)):
+        say(f"This is the server's log. What runs in it prints: neo logs {quote(resource)} --workload")
 
 
 def _options_for_server(since: str, level: Level, output: LogFormat) -> str:
@@ -345,8 +350,13 @@ def _was_replaced(current: IO[str], file: Path) -> bool:
     return known.st_ino != present.st_ino or present.st_size < current.tell()
 
 
-def _words_of(home: Home, resource: str, project: str) -> tuple[re.Pattern[str], bool]:
-    """Return a pattern of the resource's id and name, and whether the cloud runs and has no such name.
+def _any_of(words: set[str]) -> re.Pattern[str]:
+    alternatives = "|".join(re.escape(word) for word in sorted(words))
+    return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])")
+
+
+def _words_of(home: Home, resource: str, project: str) -> tuple[set[str], bool]:
+    """Return the resource's id and name, and whether the cloud runs and has no such name.
 
     Ids of a name are known only while the cloud runs.
     """
@@ -366,8 +376,7 @@ def _words_of(home: Home, resource: str, project: str) -> tuple[re.Pattern[str],
                     raise
             else:
                 is_unknown = words == {resource}
-    alternatives = "|".join(re.escape(word) for word in sorted(words))
-    return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])"), is_unknown
+    return words, is_unknown
 
 
 def _ids_of(client: Client, parents: Mapping[Parent, str], name: str) -> Iterator[str]:

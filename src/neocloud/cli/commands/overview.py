@@ -14,8 +14,10 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.resources.condition import in_words
 from neocloud.cli.resources.lookup import (
+    AI_JOBS,
     CLUSTERS,
     DEPLOYMENTS,
+    ENDPOINTS,
     INSTANCES,
     TUNING_JOBS,
     ProjectOption,
@@ -36,8 +38,8 @@ RUNNING: Sequence[tuple[str, str]] = (
     ("instance", INSTANCES),
     ("deployment", DEPLOYMENTS),
     ("fine-tuning job", TUNING_JOBS),
-    ("endpoint", "nebius.ai.v1.EndpointService"),
-    ("job", "nebius.ai.v1.JobService"),
+    ("endpoint", ENDPOINTS),
+    ("job", AI_JOBS),
 )
 """What runs, and is charged while it does."""
 OTHERS: Sequence[tuple[str, str]] = (

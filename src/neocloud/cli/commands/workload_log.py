@@ -8,14 +8,17 @@ from shlex import quote
 import typer
 
 from neocloud.cli.resources.lookup import (
+    AI_JOBS,
     CLUSTERS,
     DEPLOYMENTS,
+    ENDPOINTS,
     INSTANCES,
     NOT_OFFERED,
     TUNING_JOBS,
     ProjectClient,
     connect_to_project,
     find_in,
+    is_id_of,
     not_found,
 )
 from neocloud.client.errors import ClientError
@@ -31,6 +34,11 @@ class _Log:
     instead_of_follow: str = ""
     """What to do where the API has no way to follow the log; "" if it has."""
 
+    @property
+    def one(self) -> str:
+        """ "an endpoint"."""
+        return f"{'an' if self.kind[0] in 'aeio' else 'a'} {self.kind}"
+
 
 _LOGS: Mapping[str, _Log] = {
     INSTANCES: _Log("machine", "neo compute instance serial-log", "instance:serial_log"),
@@ -42,7 +50,14 @@ _LOGS: Mapping[str, _Log] = {
         "tuning.job:logs",
         "Follow its events: neo tuning job events {name} --follow",
     ),
+    ENDPOINTS: _Log("endpoint", "neo ai endpoint logs", "ai_workloads:endpoint_logs"),
+    AI_JOBS: _Log("job", "neo ai job logs", "ai_workloads:job_logs"),
 }
+
+
+def is_workload(resource_id: str) -> bool:
+    """Return whether something runs in the resource of this id, which has a log of its own."""
+    return any(is_id_of(service, resource_id) for service in _LOGS)
 
 
 def print_workload_log(context: typer.Context, name: str, project: str, *, follow: bool) -> None:
@@ -54,7 +69,7 @@ def print_workload_log(context: typer.Context, name: str, project: str, *, follo
     if follow and log.instead_of_follow:
         raise ClientError(
             "INVALID_ARGUMENT",
-            f"The log of a {log.kind} cannot be followed",
+            f"The log of {log.one} cannot be followed",
             log.instead_of_follow.format(name=quote(name)),
         )
     module, function = log.function.split(":")
@@ -69,15 +84,16 @@ def _log_of(cloud: ProjectClient, name: str) -> _Log:
         logs = [_LOGS[service] for service in found]
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"Several resources are named {name!r}: {', '.join(f'a {log.kind}' for log in logs)}",
+            f"Several resources are named {name!r}: {', '.join(log.one for log in logs)}",
             f"Choose one: {', or '.join(f'{log.command} {quote(name)}' for log in logs)}",
         )
     if found:
         return _LOGS[next(iter(found))]
     if _is_model_of_job(cloud, name):
         return _LOGS[TUNING_JOBS]
-    kinds = "no machine, Slurm cluster, deployment or fine-tuning job"
-    raise not_found(cloud, _LOGS, name, f"There is {kinds} {name!r}", refusals)
+    *kinds, last = [log.kind for log in _LOGS.values()]
+    message = f"There is no {', '.join(kinds)} or {last} {name!r}"
+    raise not_found(cloud, _LOGS, name, message, refusals)
 
 
 def _is_model_of_job(cloud: ProjectClient, name: str) -> bool:

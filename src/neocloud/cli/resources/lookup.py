@@ -20,6 +20,8 @@ INSTANCES = "nebius.compute.v1.InstanceService"
 MODELS = "neocloud.inference.v1.ModelService"
 DEPLOYMENTS = "neocloud.inference.v1.DeploymentService"
 TUNING_JOBS = "neocloud.tuning.v1.FineTuningJobService"
+ENDPOINTS = "nebius.ai.v1.EndpointService"
+AI_JOBS = "nebius.ai.v1.JobService"
 GROUPS = "nebius.iam.v1.GroupService"
 PROJECTS = "nebius.iam.v2.ProjectService"
 TENANTS = "nebius.iam.v2.TenantService"
@@ -87,6 +89,8 @@ _KINDS = {
     INSTANCES: _Kind("instance", "Create one with `neo compute instance create NAME`"),
     MODELS: _Kind("model", "Add one with `neo model add NAME FOLDER`", _HIDDEN),
     DEPLOYMENTS: _Kind("deployment", "Serve a model with `neo deploy MODEL`", _HIDDEN),
+    ENDPOINTS: _Kind("endpoint", "Create one with `neo ai endpoint create NAME --image IMAGE --port 8000`"),
+    AI_JOBS: _Kind("job", "Create one with `neo ai job create NAME --image IMAGE`"),
 }
 
 

@@ -343,6 +343,7 @@ PRODUCTS: Mapping[str, Product] = {
             "neo ai endpoint list",
             "neo ai endpoint create web --image HOST/REGISTRY/web:v1 --port 8000",
             "neo ai job list",
+            "neo ai job logs nightly --follow",
         ),
         (
             Noun(
@@ -364,6 +365,7 @@ PRODUCTS: Mapping[str, Product] = {
                 defaults="ai_workloads:fill_defaults",
             ),
         ),
+        overrides="ai_workloads",
     ),
     **STORAGE_PRODUCTS,
 }

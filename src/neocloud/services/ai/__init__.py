@@ -15,7 +15,8 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.nebius.ai.v1 import EndpointSpec, JobSpec
 from neocloud.messages.nebius.compute.v1 import DiskSpec
-from neocloud.services.ai.api import METHODS, without_secrets
+from neocloud.services.ai import api, logs
+from neocloud.services.ai.api import without_secrets
 from neocloud.services.ai.reconcile import reconcilers
 from neocloud.services.ai.rules import CAPACITY, FILE_REQUEST_BYTES, EndpointRules, JobRules
 from neocloud.services.ai.types import (
@@ -117,7 +118,7 @@ KINDS = (
 SERVICE = Service(
     name="ai",
     kinds=KINDS,
-    methods=METHODS,
+    methods=(*api.METHODS, *logs.METHODS),
     reconcilers=reconcilers,
     meters=METERS,
     capacity=CAPACITY,

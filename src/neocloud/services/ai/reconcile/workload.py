@@ -4,6 +4,7 @@ it, remove it, store the runtime state.
 The program of an endpoint runs until it is stopped, and is restarted when it ends.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from neocloud.engines.base import PathRefused, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import Interface
 from neocloud.messages.nebius.ai.v1 import EndpointStatus
+from neocloud.services.ai.logs import KeptLogs, keep_log
 from neocloud.services.ai.reconcile.images import WorkloadImages
 from neocloud.services.ai.reconcile.scope import (
     WorkloadScope,
@@ -59,6 +61,7 @@ class WorkloadReconciler(ABC):
     def __init__(self, dependencies: Dependencies) -> None:
         self._engine = dependencies.engine
         self._store = dependencies.store
+        self._home = dependencies.settings.home
         self._images = WorkloadImages(dependencies)
 
     async def scope(self, context: Context) -> WorkloadScope:
@@ -120,6 +123,8 @@ class WorkloadReconciler(ABC):
     async def _stop(self, scope: WorkloadScope) -> None:
         self._images.cancel(scope.id)
         if scope.pod is not None:
+            if not scope.is_deleting:
+                await engine_call(keep_log(self._engine, self._home, scope.id, scope.pod))
             await engine_call(self._engine.remove([Reference("Pod", namespace(scope.id), POD)]))
             scope.observation = await self._engine.observe(namespace(scope.id))
 
@@ -127,6 +132,7 @@ class WorkloadReconciler(ABC):
         await engine_call(
             self._engine.remove([Reference("Namespace", namespace(scope.id), namespace(scope.id))])
         )
+        await asyncio.to_thread(KeptLogs(self._home).remove, scope.id)
 
     async def store_runtime(
         self, scope: WorkloadScope, change: Callable[[RuntimeState], RuntimeState]
