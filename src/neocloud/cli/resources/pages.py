@@ -291,7 +291,7 @@ def _of_number(name: str, value: int) -> str:
     unit = next((unit for ending, unit in _SIZES.items() if name.endswith(ending)), 0)
     if unit or _IN_BYTES.fullmatch(name):
         size = value * (unit or 1)
-        text = size_text(size) if size >= 1024 else f"{size} B"
+        text = size_text(size) or "0 B"
         return f"{text}/s" if name.endswith("_per_second") or "throughput" in name else text
     seconds = next((unit for ending, unit in _TIMES.items() if name.endswith(ending)), 0)
     return duration(value * seconds) if seconds else str(value)
