@@ -379,6 +379,28 @@ def test_a_refusal_of_a_group_of_fields_names_their_options(signed_in: Neo, clou
     assert "--type is required: NETWORK_SSD" in ran.err
 
 
+def test_a_refusal_inside_an_object_names_the_option_of_the_object(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.bad_field(
+            "spec.ipv4_private_pools.pools[0].cidrs[0].cidr", "must lie in 10.130.0.0/16"
+        )
+
+    cloud.serve("nebius.vpc.v1.SubnetService/Create", refuse)
+    ran = signed_in("vpc", "subnet", "create", "s1", "--cidr", "10.99.0.0/24")
+    assert ran.err == "neo: --cidr must lie in 10.130.0.0/16.\n"
+
+
+def test_a_refusal_of_a_field_without_an_option_is_told_as_it_is(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.bad_request(
+            [Violation("metadata.name", "is too long"), Violation("spec.network_id", "is gone")]
+        )
+
+    cloud.serve("nebius.vpc.v1.SubnetService/Create", refuse)
+    ran = signed_in("vpc", "subnet", "create", "s1")
+    assert ran.code == 2 and "metadata.name is too long" in ran.err
+
+
 def test_a_refusal_of_a_list_names_its_options(signed_in: Neo, cloud: FakeServer) -> None:
     def refuse(request: Any) -> Any:
         raise contract.bad_field("region", "value is required")
