@@ -71,3 +71,13 @@ def test_help_of_iam_names_the_token(neo: Neo) -> None:
     ran = neo("iam", "--help")
     assert "get-access-token" in ran.out
     assert "neo iam token" in " ".join(neo("iam", "get-access-token", "--help").out.split())
+
+
+@pytest.mark.parametrize("verb", ["list", "ls", "list-members"])
+def test_members_of_a_group_are_listed_by_the_usual_word(
+    signed_in: Neo, cloud: FakeServer, verb: str
+) -> None:
+    path = "nebius.iam.v1.GroupMembershipService/ListMembers"
+    cloud.serve(path, contract.method(path).output())
+    assert signed_in("iam", "group-membership", verb, "--group", "group-e00abc").code == 0
+    assert cloud.asked(path)[0].parent_id == "group-e00abc"

@@ -200,3 +200,11 @@ def test_names_are_completed(signed_in: Neo, served: FakeServer) -> None:
 def test_completion_without_a_cloud_offers_nothing(neo: Neo) -> None:
     context = typer.Context(typer.main.get_command(overview.ssh_app), obj=Choice())
     assert names_of(INSTANCES)(context, "") == []
+
+
+def test_ls_shows_buckets(signed_in: Neo, served: FakeServer) -> None:
+    path = "nebius.storage.v1.BucketService/List"
+    bucket = {"metadata": {"id": "storagebucket-e00data", "name": "data"}, "status": {"state": "ACTIVE"}}
+    served.serve(path, contract.from_dict(contract.method(path).output, {"items": [bucket]}))
+    [line] = [line for line in signed_in("ls").out.splitlines() if line.startswith("data ")]
+    assert line.split()[1:3] == ["bucket", "ACTIVE"]

@@ -47,6 +47,10 @@ def derived_pages() -> Iterator[str]:
 PAGES = list(derived_pages())
 
 
+PREFIXES = ("STATE_", "SCHEDULING_STATE_")
+"""Names of enums that the contract repeats in their values."""
+
+
 def leaves(value: object) -> Iterator[str]:
     """Yield the texts of a JSON document but for numbers and for the version, which only programs need."""
     if isinstance(value, Mapping):
@@ -65,7 +69,8 @@ def shown(text: str) -> set[str]:
     if re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", text):
         return {f"{text[:10]} {text[11:19]} UTC"}
     special = {"86461s": "24 h 01 min", "c2FtcGxl": "6 bytes; --output yaml shows them"}
-    return {special[text]} if text in special else {text, text.replace("_", " ")}
+    words = {text, text.replace("_", " "), *(text.removeprefix(each) for each in PREFIXES)}
+    return {special[text]} if text in special else words
 
 
 @pytest.fixture
@@ -171,6 +176,22 @@ def test_what_was_asked_for_and_what_there_is_are_said_once_if_they_are_the_same
     status["size_bytes"] = str(10 * 1024**3)
     view = page(made("nebius.compute.v1.Disk", {"spec": spec, "status": status, "metadata": {"name": "d"}}))
     assert by_label(view)["Size"] == "20.0 GiB" and by_label(view)["Size now"] == "10.0 GiB"
+
+
+def test_states_and_labels_are_without_names_of_types_and_versions() -> None:
+    spec = {"compute_instance_spec": {"v1": {"platform": "gpu-h100-sxm"}}}
+    spec |= {"pricing": {"max_price_v1": {"max_price": "1.50"}}}
+    status = {"state": "STATE_ACTIVE", "scheduling_state": "SCHEDULING_STATE_ALLOWED"}
+    view = page(
+        made("nebius.billing.v1.PricingPolicy", {"metadata": {"name": "p"}, "spec": spec, "status": status})
+    )
+    assert by_label(view) == {
+        "Name": "p",
+        "State": "ACTIVE",
+        "Compute instance platform": "gpu-h100-sxm",
+        "Pricing max price": "1.50",
+        "Scheduling state": "ALLOWED",
+    }
 
 
 def test_a_text_of_many_lines_is_counted_and_forges_no_row() -> None:

@@ -14,8 +14,10 @@ from neocloud.cli.resources.lookup import closest_names
 from neocloud.cli.resources.products import PRODUCTS
 from neocloud.control_plane.composition import SERVICES
 from neocloud.core import contract
+from neocloud.core.kind import Violation
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, operation
+from tests.cli.screen import on_screen
 
 FILESYSTEMS = "nebius.compute.v1.FilesystemService"
 PROJECTS = "nebius.iam.v2.ProjectService"
@@ -291,7 +293,7 @@ def test_projects_belong_to_the_tenant_of_the_profile(signed_in: Neo, cloud: Fak
     cloud.serve(f"{PROJECTS}/List", contract.method(f"{PROJECTS}/List").output())
     ran = signed_in("iam", "project", "list")
     assert cloud.asked(f"{PROJECTS}/List")[0].parent_id == TENANT
-    assert ran.err == "There is none.\n"
+    assert ran.err.startswith("There is no ")
 
 
 def test_lists_are_fetched_page_by_page(signed_in: Neo, cloud: FakeServer) -> None:
@@ -359,3 +361,69 @@ def test_of_many_names_the_closest_are_named() -> None:
     assert len(closest_names("disk-77x", many)) < 100
     assert closest_names("a", ["b", "a2"]) == "There are: a2, b"
     assert closest_names("a", []) == ""
+
+
+def test_a_refusal_of_a_group_of_fields_names_their_options(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.bad_request(
+            [
+                Violation("spec.size", "exactly one field is required in oneof"),
+                Violation("spec.type", "value is required"),
+            ]
+        )
+
+    cloud.serve("nebius.compute.v1.DiskService/Create", refuse)
+    ran = signed_in("compute", "disk", "create", "data")
+    assert ran.code == 2 and "spec." not in ran.err
+    assert "one of --size-bytes, --size-kibibytes, --size-mebibytes, --size-gibibytes is required" in ran.err
+    assert "--type is required: NETWORK_SSD" in ran.err
+
+
+def test_a_refusal_inside_an_object_names_the_option_of_the_object(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.bad_field(
+            "spec.ipv4_private_pools.pools[0].cidrs[0].cidr", "must lie in 10.130.0.0/16"
+        )
+
+    cloud.serve("nebius.vpc.v1.SubnetService/Create", refuse)
+    ran = signed_in("vpc", "subnet", "create", "s1", "--cidr", "10.99.0.0/24")
+    assert ran.err == "neo: --cidr must lie in 10.130.0.0/16.\n"
+
+
+def test_a_refusal_of_a_field_without_an_option_is_told_as_it_is(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.bad_request(
+            [Violation("metadata.name", "is too long"), Violation("spec.network_id", "is gone")]
+        )
+
+    cloud.serve("nebius.vpc.v1.SubnetService/Create", refuse)
+    ran = signed_in("vpc", "subnet", "create", "s1")
+    assert ran.code == 2 and "metadata.name is too long" in ran.err
+
+
+def test_a_refusal_of_a_list_names_its_options(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.bad_field("region", "value is required")
+
+    cloud.serve("nebius.compute.v1.ImageService/ListPublic", refuse)
+    assert signed_in("compute", "image", "list-public").err == "neo: --region is required.\n"
+
+
+def test_an_unknown_parent_names_the_command_that_lists_them(signed_in: Neo, cloud: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.not_found("security group", request.name)
+
+    cloud.serve("nebius.vpc.v1.SecurityGroupService/GetByName", refuse)
+    ran = signed_in("vpc", "security-rule", "list", "--parent-id", "web")
+    assert ran.code == 3 and "`neo vpc security-group list` shows both" in ran.err
+
+
+def test_a_token_is_not_broken_at_the_edge_of_a_terminal(signed_in: Neo, cloud: FakeServer) -> None:
+    operation_made = {"id": "operation-e00one", "resource_id": "statickey-e00one"}
+    token = f"ncsk_statickey-e00one_{'0123456789abcdef' * 6}"
+    answer = contract.method("nebius.iam.v1.StaticKeyService/Issue").output(
+        token=token, operation=operation_made
+    )
+    cloud.serve("nebius.iam.v1.StaticKeyService/Issue", answer)
+    command = ("iam", "static-key", "issue", "pulls", "--service", "OBSERVABILITY")
+    assert token in on_screen(60, lambda: signed_in(*command))

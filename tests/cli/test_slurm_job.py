@@ -199,3 +199,13 @@ def test_a_cluster_without_jobs_says_how_to_submit_one(signed_in: Neo, bank: Fak
     bank.serve(f"{JOBS}/List", contract.method(f"{JOBS}/List").output())
     ran = signed_in("slurm", "job", "logs", "bank")
     assert ran.code == 3 and "has run no jobs" in ran.err and "neo slurm job submit bank" in ran.err
+
+
+def test_an_emulated_cluster_takes_no_jobs_and_says_so(
+    signed_in: Neo, bank: FakeServer, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that /usr/local/lib/neocloud/enter-root was not found."""
+    monkeypatch.setattr("neocloud.cli.commands.slurm.job.is_emulated", lambda profile: True)
+    ran = signed_in("slurm", "job", "submit", "bank", str(script))
+    assert ran.code == 1 and "Cluster bank is emulated: no Slurm runs" in ran.err
+    assert not bank.asked("neocloud.slurm.v1.JobService/Submit")

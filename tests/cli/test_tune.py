@@ -373,6 +373,27 @@ def test_a_cloud_that_tries_nothing_checks_when_the_job_is_created(
     assert cloud_with_jobs.has_trained and len(uploads) == 1
 
 
+def test_a_dry_run_shows_the_price_and_uploads_nothing(
+    tuned: Tuned, cloud_with_jobs: Cloud, uploads: list[Path]
+) -> None:
+    def attempt(request: Any) -> Any:
+        job = contract.message("neocloud.tuning.v1.FineTuningJob")(spec=contract.unpack(request.request).spec)
+        return contract.method(TRY).output(resource=contract.pack(job))
+
+    estimate = "nebius.billing.v1.CalculatorService/EstimateBatch"
+    costs = [
+        {"aggregation_unit": {"unit": unit}, "general": {"total": {"cost": cost}}}
+        for unit, cost in (("hour", "0.0123456789"), ("month", "9.0123456789"))
+    ]
+    content = {"currency": "USD", "total_costs": costs}
+    cloud_with_jobs.server.serve(TRY, attempt)
+    cloud_with_jobs.server.serve(estimate, contract.from_dict(contract.method(estimate).output, content))
+    ran = tuned("--dry-run")
+    assert ran.code == 0, ran.err
+    assert "Costs 0.012346 USD an hour, 9.012346 USD a month of 730 hours." in ran.out
+    assert not uploads and not cloud_with_jobs.has_trained
+
+
 def test_a_missing_file_is_told_first(signed_in: Neo, cloud_with_jobs: Cloud, uploads: list[Path]) -> None:
     ran = signed_in("tune", "nowhere.jsonl", "--base", "bank")
     assert ran.code == 2 and "There is no file nowhere.jsonl" in ran.err

@@ -65,6 +65,21 @@ async def test_nothing_is_left_and_the_defaults_are_told(cloud: Cloud) -> None:
     assert await stored(cloud) == before
 
 
+async def test_secrets_do_not_come_back(cloud: Cloud) -> None:
+    spec = {
+        "image": "localhost/team/web:v1",
+        "platform": "cpu-local",
+        "preset": "1vcpu-1gb",
+        "disk": {"type": "NETWORK_SSD"},
+        "environment_variables": [{"name": "KEY", "value": "hunter2-of-ann"}],
+    }
+    endpoint = await tried(
+        cloud, "nebius.ai.v1.CreateEndpointRequest", spec, "web", assumed_fields=["spec.image"]
+    )
+    [variable] = endpoint.spec.environment_variables
+    assert (variable.name, variable.value) == ("KEY", "")
+
+
 async def test_it_is_refused_as_the_request_would_be(cloud: Cloud) -> None:
     made = await cloud.call(
         "nebius.compute.v1.DiskService/Create",

@@ -33,7 +33,8 @@ class Entry:
 SAME_VERBS: Mapping[str, tuple[str, ...]] = {
     "show": ("get",),
     "describe": ("get",),
-    "ls": ("list",),
+    "list": ("list-members",),
+    "ls": ("list", "list-members"),
     "profiles": ("list",),
     "rm": ("delete", "remove"),
     "remove": ("delete",),

@@ -53,11 +53,13 @@ def fields_table(pairs: Iterable[tuple[str, object]]) -> View:
 
 
 def size_text(number: int) -> str:
-    """ "15.3 GiB"; "" for nothing."""
+    """ "15.3 GiB", "12 KiB", "6 B"; "" for nothing."""
     for unit, each in (("GiB", 1024**3), ("MiB", 1024**2)):
         if number >= each:
             return f"{number / each:.1f} {unit}"
-    return f"{number / 1024:.0f} KiB" if number else ""
+    if number >= 1024:
+        return f"{number / 1024:.0f} KiB"
+    return f"{number} B" if number else ""
 
 
 def counted(number: int, noun: str) -> str:

@@ -20,8 +20,8 @@ def get_access_token(context: typer.Context) -> None:
 
     Examples:
 
+      neo iam get-access-token
       export NEBIUS_IAM_TOKEN=$(neo iam get-access-token)
-      neo iam get-access-token | podman login -u iam --password-stdin HOST
     """
     with client_of(context) as client:
         client.call(PROFILE)  # which renews a token that the cloud does not accept any more

@@ -50,6 +50,8 @@ OTHERS: Sequence[tuple[str, str]] = (
     ("image", "nebius.compute.v1.ImageService"),
     ("network", "nebius.vpc.v1.NetworkService"),
     ("subnet", "nebius.vpc.v1.SubnetService"),
+    ("bucket", "nebius.storage.v1.BucketService"),
+    ("registry", "nebius.registry.v1.RegistryService"),
     ("service account", "nebius.iam.v1.ServiceAccountService"),
 )
 
@@ -71,7 +73,7 @@ def ps(context: typer.Context, project: ProjectOption = "", output: OutputOption
 
 @ls_app.command()
 def ls(context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE) -> None:
-    """Show what is in the project, also what does not run: models, disks, images, networks, service accounts.
+    """Show what is in the project, also what does not run: models, disks, networks, buckets, accounts.
 
     Other kinds, such as security groups and budgets, are listed by the commands of their product.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from neocloud.cli.resources.noun import kebab
+from neocloud.cli.resources.products import PRODUCTS
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
@@ -224,8 +225,17 @@ def id_of(cloud: ProjectClient, service: str, named: str) -> str:
         raise ClientError(
             "NOT_FOUND",
             f"There is no {words} {named!r}",
-            hint or "Check the name, or give an id; the list of that noun shows both",
+            hint or f"Check the name, or give an id: `{_list_command(service)}` shows both",
         ) from error
+
+
+def _list_command(service: str) -> str:
+    """Return the command that lists the resources of a service."""
+    for product, each in PRODUCTS.items():
+        for noun in each.nouns:
+            if noun.service == service:
+                return f"neo {product} {noun.name} list"
+    return "neo slurm cluster list"
 
 
 def is_id_of(service: str, named: str) -> bool:

@@ -69,6 +69,8 @@ _SIZES: Mapping[str, int] = {
 }
 _IN_BYTES = re.compile(r"size|(.*_)?(objects|parts|content|storage|object|block)_size|.*_bytes_per_.*")
 """Names of sizes that do not say their unit, which is bytes."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_VERSION = re.compile(r"(?<=.)_v\d+$")
 _TIMES: Mapping[str, int] = {"_seconds": 1, "_minutes": 60, "_hours": 3600}
 _ENDINGS = ("_bytes_per_second", *_SIZES, *_TIMES, "_at", "_id")
 
@@ -219,6 +221,8 @@ def _joined(outer: str, inner: str) -> str:
     words, more = outer.split(), inner.split()
     if inner in ("Id", "Value"):
         return outer
+    if outer in ("", "V1"):
+        return inner
     start = next(at for at in range(len(words) + 1) if _are_same(words[at:], more[: len(words) - at]))
     joined = [*words[:start], more[0] if not start or more[0].isupper() else _small(more[0]), *more[1:]]
     return " ".join(joined)
@@ -248,7 +252,7 @@ def label_of(name: str) -> str:
     if name in _TITLES:
         return _TITLES[name]
     ending = next((each for each in _ENDINGS if name.endswith(each) and name != each[1:]), "")
-    rest = name.removesuffix(ending).replace("_bytes_per_", "_per_")
+    rest = _VERSION.sub("", name.removesuffix(ending)).removesuffix("_spec").replace("_bytes_per_", "_per_")
     words = [_WORDS.get(word, word) for word in rest.split("_")]
     text = " ".join(words)
     return text if words[0] in _WORDS.values() else f"{text[:1].upper()}{text[1:]}"
@@ -265,8 +269,8 @@ def text_of(field: FieldDescriptor, value: Any, name_of: NameOf = no_names) -> s
         return _of_standard_type(value)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
-        words = known.name if known else str(value)
-        return words.replace("_", " ") if field.name.endswith("state") else words
+        name = known.name if known else str(value)
+        return _state(field.enum_type.name, name) if field.name.endswith("state") else name
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, bytes):
@@ -276,6 +280,12 @@ def text_of(field: FieldDescriptor, value: Any, name_of: NameOf = no_names) -> s
     if isinstance(value, float):
         return f"{value:g}"
     return _of_number(field.name, value)
+
+
+def _state(kind: str, name: str) -> str:
+    """Return a state in words, without the name of its enum: "SCHEDULING_STATE_ALLOWED" is "ALLOWED"."""
+    prefix = f"{_CAMEL.sub('_', kind).upper()}_"
+    return name.removeprefix(prefix).replace("_", " ")
 
 
 def _of_string(name: str, value: str, name_of: NameOf) -> str:
@@ -291,7 +301,7 @@ def _of_number(name: str, value: int) -> str:
     unit = next((unit for ending, unit in _SIZES.items() if name.endswith(ending)), 0)
     if unit or _IN_BYTES.fullmatch(name):
         size = value * (unit or 1)
-        text = size_text(size) if size >= 1024 else f"{size} B"
+        text = size_text(size) or "0 B"
         return f"{text}/s" if name.endswith("_per_second") or "throughput" in name else text
     seconds = next((unit for ending, unit in _TIMES.items() if name.endswith(ending)), 0)
     return duration(value * seconds) if seconds else str(value)

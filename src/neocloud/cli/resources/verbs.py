@@ -1,6 +1,7 @@
 """Bodies of the derived commands: build a request, call, wait, print."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,11 +55,11 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             _function(noun.defaults)(cloud, request)
         _resolve(noun, verb, request, cloud)
         if given["dry_run"]:
-            with _naming_flags(flags):
+            with _naming_flags(noun, verb, flags):
                 show_trial(client, noun.rpc(verb).path, request, given["output"])
             return
         try:
-            operation = _call(client, noun.rpc(verb).path, request, flags)
+            operation = _call(client, noun, verb, request, flags)
         except ClientError as error:
             if error.code == "ALREADY_EXISTS":
                 refuse_name_of_deleted(noun, client, metadata["parent_id"], str(metadata["name"]))
@@ -84,7 +85,10 @@ def issue(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         answer = client.call(noun.rpc(verb).path, request)
         say("Store the token now: it is not shown again.")
         document = {"id": answer.operation.resource_id, "token": answer.token}
-        show(given["output"], document, fields_table([("Id", document["id"]), ("Token", document["token"])]))
+        if given["output"] is Format.TABLE:  # not as a table, which would break the token at the edge
+            echo(f"Id      {document['id']}\nToken   {document['token']}")
+            return
+        show(given["output"], document, fields_table(()))
 
     return run
 
@@ -102,7 +106,7 @@ def update(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         named += ["metadata.labels"] if _add_labels(metadata, given["label"]) else []
         named += fill(request, flags, given)
         _resolve(noun, verb, request, ProjectClient(client, profile, parent_id))
-        operation = _call(client, noun.rpc(verb).path, request, flags, named)
+        operation = _call(client, noun, verb, request, flags, named)
         _finish(noun, client, operation, given, "changed")
 
     return run
@@ -172,11 +176,11 @@ def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
         fill(request, flags, given)
         _resolve(noun, verb, request, ProjectClient(client, profile, parent_id))
         if verb.startswith("List"):
-            _print_list(
-                noun, rpc.output.DESCRIPTOR, list(client.list_all(rpc.path, request)), given["output"]
-            )
+            with _naming_flags(noun, verb, flags):
+                items = list(client.list_all(rpc.path, request))
+            _print_list(noun, rpc.output.DESCRIPTOR, items, given["output"])
             return
-        answer = client.call(rpc.path, request)
+        answer = _call(client, noun, verb, request, flags)
         if answer.DESCRIPTOR.full_name == "nebius.common.v1.Operation":
             _wait(client, answer, f"{verb} {noun.words}")
             say("Done.")
@@ -194,33 +198,60 @@ def _resolve(noun: Noun, verb: str, request: JsonObject, at: ProjectClient) -> N
 
 
 def _call(
-    client: Client, path: str, request: JsonObject, flags: list[Flag], reset_mask: Sequence[str] = ()
+    client: Client,
+    noun: Noun,
+    verb: str,
+    request: JsonObject,
+    flags: list[Flag],
+    reset_mask: Sequence[str] = (),
 ) -> Any:
-    with _naming_flags(flags):
-        return client.call(path, request, reset_mask=reset_mask)
+    with _naming_flags(noun, verb, flags):
+        return client.call(noun.rpc(verb).path, request, reset_mask=reset_mask)
 
 
 @contextmanager
-def _naming_flags(flags: list[Flag]) -> Iterator[None]:
-    """Name the flags in a refusal of fields that all have flags."""
+def _naming_flags(noun: Noun, verb: str, flags: list[Flag]) -> Iterator[None]:
+    """Name the flags in a refusal of fields that all have flags; of a oneof, each flag."""
     try:
         yield
     except ClientError as error:
         by_path = {".".join(flag.path): flag for flag in flags}
+        shortcuts = dict(noun.shortcuts)
+        groups = dict(_groups(noun.rpc(verb).input.DESCRIPTOR, by_path))
         if error.message.startswith(_BODY):
             why = error.message.removeprefix(_BODY).partition(": ")[2]
             raise ClientError(error.code, f"An option has a value of another form: {why}") from error
-        if not error.violations or any(field not in by_path for field, _ in error.violations):
+        words: list[str] = []
+        for field, why in error.violations:
+            path = next((each for each in by_path if re.match(rf"{re.escape(each)}(\[|\.|$)", field)), "")
+            if field in groups:
+                words.append(f"one of {groups[field]} is required")
+            elif path:
+                words.append(_violation(by_path[path], shortcuts.get(path, by_path[path].option), why))
+            else:
+                raise
+        if not words:
             raise
-        words = [_violation(by_path[field], why) for field, why in error.violations]
         raise ClientError(error.code, "; ".join(words)) from error
 
 
-def _violation(flag: Flag, why: str) -> str:
+def _groups(descriptor: Descriptor, flags: Mapping[str, Flag]) -> Iterator[tuple[str, str]]:
+    """Yield the path of each oneof, as the contract names it, with its flags."""
+    for start in {path.rpartition(".")[0] for path in flags}:
+        inside: Any = descriptor
+        for name in filter(None, start.split(".")):
+            inside = inside.fields_by_name[name].message_type
+        for group in inside.oneofs:
+            paths = [f"{start}.{field.name}".lstrip(".") for field in group.fields]
+            if known := [flags[path].option for path in paths if path in flags]:
+                yield f"{start}.{group.name}".lstrip("."), ", ".join(known)
+
+
+def _violation(flag: Flag, name: str, why: str) -> str:
     if "value is required" not in why:
-        return f"{flag.option} {why}"
+        return f"{name} {why}"
     choices = ", ".join(flag.choices)
-    return f"{flag.option} is required{f': {choices}' if choices else ''}"
+    return f"{name} is required{f': {choices}' if choices else ''}"
 
 
 def _open(given: Given) -> tuple[Profile, Client]:
@@ -355,4 +386,4 @@ def _print_list(noun: Noun, response: Descriptor, items: list[Message], output: 
     item_type = response.fields_by_name[items_field(response)].message_type
     assert item_type is not None, "items are messages"
     view = list_table(item_type, items, noun.columns)
-    show(output, [contract.to_document(item) for item in items], view, empty="There is none.")
+    show(output, [contract.to_document(item) for item in items], view, empty=f"There is no {noun.words}.")

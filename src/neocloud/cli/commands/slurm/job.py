@@ -27,6 +27,7 @@ from neocloud.cli.commands.slurm.job_text import (
     reason_sentence,
 )
 from neocloud.cli.lazy import command_group
+from neocloud.cli.machine.home import is_emulated
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
@@ -95,6 +96,12 @@ def submit(
       neo slurm job submit lab evaluate.sbatch --dependency afterok:12
     """
     cloud = connect_to_project(context, project)
+    if is_emulated(cloud.profile):
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            f"Cluster {cluster} is emulated: no Slurm runs, so it takes no jobs",
+            "For real clusters start a cloud with `neo up`",
+        )
     request = {
         "cluster_id": cloud.find(CLUSTERS, cluster).metadata.id,
         "script": _read_script(script),
