@@ -180,7 +180,7 @@ def test_each_worker_has_a_submount_of_its_own_that_holds_its_size(
 
 
 def test_memory_of_a_submount_is_not_promised_to_jobs(bank: Cluster) -> None:
-    assert bank.ssh("sinfo --noheader --node --format=%m --nodes=worker-0") == "3072"
+    assert bank.ssh("sinfo --noheader --partition=main --nodes=worker-0 --format=%m") == "3072"
     refused = bank.try_ssh("srun --mem=3500M true")
     assert refused.returncode and "Memory specification can not be satisfied" in refused.stderr
     shown = bank.cloud.neo("slurm", "cluster", "get", "bank").stdout
