@@ -14,7 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef GROUPS
 #define GROUPS "/run/neocloud/cgroups/jobs"
+#endif
 enum { GROUP_PATH = 128, ENDING_ROUNDS = 100, ENDING_MICROSECONDS = 10000 };
 
 static int has_groups(void)
