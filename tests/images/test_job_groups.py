@@ -1,6 +1,7 @@
 """What is written to the control group of a job: compiled from the image's own source, on a folder of files.
 
-Where a machine has control groups of version 2, `neo slurm cluster check` shows that the kernel takes it: SJOB-04.
+Where a machine has control groups of version 2, `neo slurm cluster check` shows that the kernel
+takes it.
 """
 
 import shutil
