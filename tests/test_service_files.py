@@ -85,6 +85,7 @@ OTHERS = {
         "slurm_records.py": "nodes and jobs as slurmrestd answers them",
         "worker_agents.py": "the node agents of workers, for the fleet service",
         "worker_nodes.py": "the workers of clusters, for the fleet service",
+        "submount_rules.py": "rules of folders that each worker has for itself",
         "topology_rules.py": "rules of the tree of switches",
     },
     "storage": {

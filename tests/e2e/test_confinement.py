@@ -40,7 +40,7 @@ def test_a_job_that_fills_tmp_and_shared_memory_leaves_those_of_others_alone(
     said = bank.run_job(fill, HERE, SHARE).splitlines()
     assert [line.rpartition(": ")[2] for line in said[::2]] == ["No space left on device"] * 2
     tmp, memory = (int(line) >> 20 for line in said[1::2])
-    assert (tmp, memory) == (125, 250)  # its share of the memory, of the node's 1024 and 2048 MiB
+    assert (tmp, memory) == (125, 250)  # its share of the memory, of the node's 768 and 1536 MiB
 
 
 def test_a_job_that_takes_more_memory_than_its_share_is_ended_alone(bank: Cluster, neighbour: None) -> None:
@@ -152,3 +152,36 @@ def test_limits_of_the_login_shell_do_not_become_those_of_jobs(bank: Cluster) ->
     assert bank.wait_for_job(job) == "COMPLETED"
     batch, hard, step = bank.output_of(job).split()
     assert batch == hard and step == hard
+
+
+SUBMOUNT = """
+cd {path} && hostname > mine.$(hostname) && ls | wc -l
+dd if=/dev/zero of=all bs=1M count=1100 2>&1 | grep -o 'No space left on device'
+stat --format=%s all; rm all
+df --output=size -m . | tail -n 1
+grep -c ' {path} .*nodev' /proc/self/mountinfo
+"""
+
+
+@pytest.mark.parametrize("path", ["/scratch", "/fast/ram"])
+def test_each_worker_has_a_submount_of_its_own_that_holds_its_size(
+    bank: Cluster, local_user: str, path: str
+) -> None:
+    """SLURM-08, as a user who is not root."""
+    for node in ("worker-0", "worker-1"):
+        job = f"su - {local_user} -c 'srun --nodelist={node} --mem=1500M bash -s'"
+        files, said, written, size, mounts = bank.ssh(job, stdin=SUBMOUNT.format(path=path)).splitlines()
+        assert (files, said, mounts) == ("1", "No space left on device", "1"), "nobody else's files"
+        assert 900 << 20 < int(written) <= 1 << 30 and 900 < int(size) <= 1024
+    assert bank.ssh(f"ls -A {path}") == "", "nothing of it is in the shared root"
+    other = f"srun --nodelist=worker-0 --mem=200M sh -c 'cat {path}/mine.worker-0; rm {path}/mine.*'"
+    assert bank.ssh(other) == "worker-0", "it stays when a job has ended"
+    bank.ssh(f"srun --nodelist=worker-1 rm {path}/mine.worker-1")
+
+
+def test_memory_of_a_submount_is_not_promised_to_jobs(bank: Cluster) -> None:
+    assert bank.ssh("sinfo --noheader --partition=main --nodes=worker-0 --format=%m") == "3072"
+    refused = bank.try_ssh("srun --mem=3500M true")
+    assert refused.returncode and "Memory specification can not be satisfied" in refused.stderr
+    shown = bank.cloud.neo("slurm", "cluster", "get", "bank").stdout
+    assert "/fast/ram: 1 GiB of each worker, in memory" in shown

@@ -50,7 +50,7 @@ ALLOWED = {
     "services/inference/render.py": "a file of the package",
     "services/slurm/api/check.py": "programs of the package, sent into the cluster",
     "services/slurm/api/diagnose.py": "the program py-spy of the package, sent into the cluster",
-    "services/slurm/api/probes/confinement.py": "runs inside the cluster, as a job: /proc and /sys",
+    "services/slurm/api/probes/confinement.py": "runs inside the cluster, as the job's user",
     "services/slurm/api/probes/node.py": "runs inside the cluster",
     "services/slurm/api/probes/ranks.py": "runs inside the cluster, as the job's user",
     "services/slurm/reconcile/__init__.py": "a certificate in the state folder, the operator's own",

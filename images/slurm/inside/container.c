@@ -365,6 +365,7 @@ int slurm_spank_task_exit(spank_t spank, int argc, char *argv[])
 
 	(void)argc;
 	(void)argv;
+	say_what_ended_for_memory();
 	if (chosen[SAVE] && container.root >= 0 && !--container.tasks_left)
 		run(spank, "save", NULL, &none, container.image);
 	return 0;

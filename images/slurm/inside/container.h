@@ -22,6 +22,7 @@ struct container_header {
 #define JOB_ROOT 48
 
 extern char job_root[JOB_ROOT]; /* of spank_jail.c: what tasks see as "/" */
+void say_what_ended_for_memory(void);
 int enter_container(void);     /* of container.c: 1 when the task is in one, 0 when the step has none */
 
 #endif

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "job_groups.h"
 #include "mount_server.h"
 
 #define JAIL "/jail"
@@ -289,13 +290,16 @@ static unsigned long node_memory_mib(void)
 	return found ? strtoul(found + strlen("RealMemory="), NULL, 10) : 0;
 }
 
-/* Make the root of a job: the shared root with all that is mounted over it, but a /tmp and a /dev/shm of its own. */
+/* Make the root of a job: the shared root with all that is mounted over it, but a /tmp and a /dev/shm of its own.
+ * And its control group, where there are such. */
 static int make_job(unsigned int job, unsigned long mib)
 {
 	struct attributes private = {0, 0, MS_PRIVATE, 0}; /* else both would be mounted over the node's, too */
 	char path[64];
 	int tree, root, result;
 
+	if (has_groups() && make_group(job, mib))
+		failed("the kernel does not keep the job to its memory");
 	snprintf(path, sizeof path, JOBS "/%u", job);
 	if (mkdir(path, 0755))
 		return errno == EEXIST ? 0 : failed(path); /* an earlier step has made it */
@@ -365,6 +369,8 @@ static int end_job(unsigned int job)
 	char path[64], tmp[80];
 	int rounds = 0;
 
+	if (has_groups() && end_group(job))
+		failed("cannot remove the control group of a job");
 	snprintf(path, sizeof path, JOBS "/%u", job);
 	snprintf(tmp, sizeof tmp, "%s/tmp", path);
 	if (!stat("/tmp", &node) && !lstat(tmp, &own) && own.st_dev != node.st_dev)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.engines.base import EngineError, EngineUnavailable
-from neocloud.engines.manifest import DataSource, VolumeClaim
+from neocloud.engines.manifest import DataSource, EmptyDir, VolumeClaim
 from neocloud.engines.podman.layout import Layout, write_record
 from neocloud.engines.podman.storage import sized_filesystems
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below, unmount
@@ -235,3 +235,36 @@ def test_a_full_host_is_an_error_of_the_one_who_writes_and_passes(tmp_path: Path
             unmount(point)
         unmount(home, lazily=True)  # the kernel still writes a file of it until the loop device is free
         shutil.rmtree(layout.run, ignore_errors=True)
+
+
+def test_scratch_space_on_disk_holds_no_more_than_its_size(layout: Layout, volumes: Volumes) -> None:
+    """SLURM-08"""
+    source = EmptyDir(None, "20Mi")
+    one, other = (volumes.scratch_path("space", pod, "scratch", source) for pod in ("one", "two"))
+    with pytest.raises(OSError) as caught:
+        write(one / "file", 21)
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(other.iterdir()) and one.stat().st_mode & 0o777 == 0o777
+    (other / "kept").write_text("kept")
+    for point in mounts_below(layout.home):
+        unmount(point)  # as after a boot
+    again = enforcing(layout).scratch_path("space", "two", "scratch", source)
+    assert again == other and (again / "kept").read_text() == "kept"
+    for pod in ("one", "two"):
+        volumes.remove_scratch("space", pod)
+    assert not mounts_below(layout.home) and loop_devices(layout.home) == []
+
+
+def test_scratch_space_without_a_size_and_of_earlier_versions_stays_a_folder(
+    layout: Layout, volumes: Volumes
+) -> None:
+    plain = volumes.scratch_path("space", "pod", "plain", EmptyDir())
+    volumes.enforces_sizes = False
+    old = volumes.scratch_path("space", "pod", "old", EmptyDir(None, "20Mi"))
+    (old / "kept").write_text("kept")
+    volumes.enforces_sizes = True
+    again = volumes.scratch_path("space", "pod", "old", EmptyDir(None, "20Mi"))
+    assert (again / "kept").read_text() == "kept" and plain.is_dir()
+    assert not mounts_below(layout.home)
+    volumes.remove_scratch("space", "pod")
+    assert not old.exists()

@@ -1,6 +1,7 @@
 """A cluster as Kubernetes objects (SLURM-02, SLURM-04, SLURM-05, SLURM-07, SLURM-17, SLURM-22)."""
 
 import base64
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from neocloud.services.slurm.render import (
     ClusterSecrets,
     ClusterView,
     NodeSetView,
+    SubmountView,
     configuration_version,
     foundation,
     pods,
@@ -23,6 +25,7 @@ from neocloud.services.slurm.render import (
 )
 from neocloud.services.slurm.render.configuration import gres_conf, node_conf, slurm_conf
 from neocloud.services.slurm.render.pods import worker_pod
+from neocloud.services.slurm.types import MODELS_MOUNT_PATH
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "cluster.yaml"
 WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"
@@ -304,3 +307,47 @@ def test_nodes_reach_and_trust_object_storage_where_there_is_one():
             if mount["mountPath"] == "/etc/neocloud/storage" and mount["readOnly"]
         ]
         assert mounting == reach
+
+
+SUBMOUNTS = replace(
+    VIEW,
+    submounts=(SubmountView("/scratch", 100), SubmountView("/fast", 2, in_memory=True)),
+    node_sets=tuple(replace(each, submount_mib=2048) for each in VIEW.node_sets),
+)
+
+
+def test_each_worker_has_submounts_of_its_own_after_the_filesystems_and_nothing_else_has_them():
+    """SLURM-08"""
+    first = len(VIEW.mounts)
+    worker = pod("worker-0", SUBMOUNTS)["spec"]
+    volumes = {each["name"]: each for each in worker["volumes"]}
+    assert volumes["submount-0"]["emptyDir"] == {"sizeLimit": "100Gi"}
+    assert volumes["submount-1"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    container = worker["containers"][0]
+    places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert places["submount-0"] == f"/run/neocloud/filesystems/{first}"
+    assert places["submount-1"] == f"/run/neocloud/filesystems/{first + 1}"
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables["NODE_FILESYSTEMS"].split()[first : first + 2] == ["/scratch", "/fast"]
+    assert variables["NODE_SUBMOUNTS"] == f"{first} {first + 1}"
+    for item in written(pods(SUBMOUNTS)):
+        if not item["metadata"]["name"].startswith(("worker", "gpu")):
+            assert "submount" not in json.dumps(item)
+
+
+def test_memory_of_submounts_is_the_workers_beside_that_of_jobs():
+    def limit(view: ClusterView) -> str:
+        return pod("worker-0", view)["spec"]["containers"][0]["resources"]["limits"]["memory"]
+
+    before, after = (int(limit(view).removesuffix("Mi")) for view in (VIEW, SUBMOUNTS))
+    assert after == before + 2048
+
+
+def test_the_models_folder_is_mounted_after_the_submounts():
+    view = replace(SUBMOUNTS, models_folder="/srv/models", models_on=frozenset({"worker-0"}))
+    container = pod("worker-0", view)["spec"]["containers"][0]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    places = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    number = int(places["shown"].rpartition("/")[2])
+    assert variables["NODE_FILESYSTEMS"].split()[number] == MODELS_MOUNT_PATH
+    assert number == len(VIEW.mounts) + 2

@@ -28,6 +28,12 @@ from neocloud.services.compute.public import (
 from neocloud.services.compute.types import FilesystemState, attachment_namespace
 from neocloud.services.iam.types import GROUP, SERVICE_ACCOUNT, tenant_of
 from neocloud.services.slurm.render import DEFAULT_PARTITION
+from neocloud.services.slurm.submount_rules import (
+    is_of_system,
+    overlaps,
+    submount_memory_violations,
+    submount_violations,
+)
 from neocloud.services.slurm.topology_rules import topology_violations
 from neocloud.services.slurm.types import CLUSTER, DEFAULT_IDLE_SECONDS, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.types import SUBNET
@@ -44,9 +50,6 @@ MAX_KEYS = 100
 """SSH keys of root in one cluster, as the contract has it."""
 MAX_USERS, MAX_KEYS_OF_USER = 200, 20
 """Users of one cluster and SSH keys of one user, as the contract has it."""
-SYSTEM_FOLDERS = frozenset(
-    {"bin", "boot", "dev", "etc", "jail", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
-)
 SYSTEM_PATHS = frozenset({"/home", "/home/shared", "/root"})
 """Folders of the shared root that a filesystem may not hide: jobs work in /home/shared by default."""
 FIRST_LOGIN_PORT = 2222
@@ -111,7 +114,9 @@ class ClusterRules(Rules[Cluster]):
             *_account_violations(new, old, reader),
             *_subnet_violations(new, reader),
             *_filesystem_violations(new, reader),
+            *submount_violations(new.spec),
         ]
+        found = found or list(submount_memory_violations(new.spec))
         if not found:
             held = cluster_demands(old.spec) if old else []
             demanded = cluster_demands(new.spec)
@@ -334,16 +339,14 @@ def _filesystem_violations(new: Cluster, reader: ResourceReader) -> Iterable[Vio
                 f"{field}.mount_path",
                 f"{path} belongs to the system; choose a folder such as /mnt/data or /home/data",
             )
-        for other in others:
-            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
-                yield Violation(f"{field}.mount_path", f"{path} and {other} are one inside the other")
+        for other in overlaps(path, others):
+            yield Violation(f"{field}.mount_path", f"{path} and {other} are one inside the other")
         others.append(path)
         seen.add(identifier)
 
 
 def _is_reserved(path: str) -> bool:
-    top = path.split("/")[1]
-    return top in SYSTEM_FOLDERS or top.startswith("lib") or path in SYSTEM_PATHS
+    return is_of_system(path) or path in SYSTEM_PATHS
 
 
 def _attachment(cluster: Cluster) -> str:

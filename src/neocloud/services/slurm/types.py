@@ -24,6 +24,11 @@ DEFAULT_IDLE_SECONDS = 300
 SHARED_ROOT_IMAGE = "jail"
 
 
+def memory_of_submounts(spec: ClusterSpec) -> int:
+    """Return the MiB of each worker's memory that its submounts may fill, and its jobs do not have."""
+    return sum(each.size_gibibytes * 1024 for each in spec.submounts if each.in_memory)
+
+
 class State(StrEnum):
     CREATING = "CREATING"
     READY = "READY"

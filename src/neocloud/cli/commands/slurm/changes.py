@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from neocloud.cli.commands.slurm.mounts import FilesystemOption, SubmountOption, mounted, submount_of
 from neocloud.cli.commands.slurm.topology import BlockOption, BlockSizeOption, PlaceOption, topology_of
 from neocloud.cli.commands.slurm.watch import watch_operation, watch_until_ready
 from neocloud.cli.output import (
@@ -86,10 +87,6 @@ ControllersOption = Annotated[
 SubnetOption = Annotated[
     str, typer.Option(help="Id or name of the subnet of the nodes. Default: a new network for the cluster.")
 ]
-FilesystemOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ID:PATH", help="Filesystem to mount for jobs, e.g. at /mnt/data; repeatable."),
-]
 AutoRepairOption = Annotated[
     bool, typer.Option("--auto-repair", help="Drain, restart and verify workers that fail: neo fleet node.")
 ]
@@ -115,6 +112,7 @@ def create(
     controllers: ControllersOption = 1,
     subnet: SubnetOption = "",
     filesystem: FilesystemOption = None,
+    submount: SubmountOption = None,
     place: PlaceOption = None,
     block: BlockOption = None,
     block_size: BlockSizeOption = None,
@@ -141,6 +139,7 @@ def create(
       neo slurm cluster create lab --workers 4 --place worker:0-1=spine/leaf-1 --place worker:2-3=spine/leaf-2
       neo slurm cluster create lab --workers 36 --block worker:0-17=rack-1 --block worker:18-35=rack-2
       neo slurm cluster create lab --subnet vpcsubnet-e00abc --filesystem computefilesystem-e00abc:/mnt/data
+      neo slurm cluster create lab --submount /scratch=100 --submount /fast=2:memory
     """
     elastic = _elastic(min_workers, idle_seconds)
     cloud = connect_to_project(context, project)
@@ -156,7 +155,8 @@ def create(
         "login": {"ssh_public_keys": keys, "port": login_port, "count": login_nodes},
         "controller": {"count": controllers},
         "subnet_id": subnet,
-        "filesystems": [_mounted(text) for text in filesystem or ()],
+        "filesystems": [mounted(text) for text in filesystem or ()],
+        "submounts": [submount_of(text) for text in submount or ()],
         "auto_repair": auto_repair,
     }
     if topology := topology_of(place or (), block or (), block_size or ()):
@@ -216,17 +216,6 @@ def _elastic(min_workers: int | None, idle_seconds: int | None) -> JsonObject:
             )
         return {}
     return {"elastic": {"min_count": min_workers, "idle_seconds": idle_seconds or 0}}
-
-
-def _mounted(text: str) -> dict[str, str]:
-    identifier, colon, path = text.partition(":")
-    if not (identifier and colon and path):
-        raise typer.BadParameter(
-            f'"{text}" is not ID:PATH; give e.g. computefilesystem-e00abc:/mnt/data'
-            " (`neo compute filesystem list` lists the ids)",
-            param_hint="--filesystem",
-        )
-    return {"filesystem_id": identifier, "mount_path": path}
 
 
 def report_ready(cluster: "Cluster", output: Format, text: str) -> None:

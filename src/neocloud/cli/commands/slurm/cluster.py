@@ -35,7 +35,7 @@ from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.client.profiles import Profile
-    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition, LoginNodeStatus, NodeSet
+    from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition, LoginNodeStatus, NodeSet, Submount
 
 app = command_group(
     """Slurm clusters: controller, accounting, login node and workers over one shared root.
@@ -118,6 +118,7 @@ def get(
             for part in cluster.spec.node_sets
         ),
         ("Shared root", f"{cluster.spec.shared_root.size_gibibytes} GiB, {status.shared_root_filesystem_id}"),
+        *(("Submount", _submount(each)) for each in cluster.spec.submounts),
         ("Login", _login_address(cloud.profile, cluster)),
         *((node.name, _login_state(node)) for node in status.login.nodes if len(status.login.nodes) > 1),
         ("Slurm", status.slurm_version),
@@ -125,6 +126,11 @@ def get(
     print_view(fields_table(rows))
     echo()
     show(Format.TABLE, None, _nodes_view(cluster), empty=NO_NODES)
+
+
+def _submount(submount: "Submount") -> str:
+    medium = "in memory" if submount.in_memory else "on disk"
+    return f"{submount.mount_path}: {submount.size_gibibytes} GiB of each worker, {medium}"
 
 
 NO_NODES = "The cluster has no nodes yet."

@@ -172,10 +172,18 @@ class Volumes:
             remove_tree(folder)
 
     def scratch_path(self, namespace: str, pod: str, volume: str, source: EmptyDir) -> Path:
-        """Return the folder of an emptyDir, in memory if its medium says so; create it if needed."""
+        """Return the folder of an emptyDir, in memory if its medium says so; create it if needed. It holds no
+        more than its size, where sizes are enforced."""
         path = self._scratch(namespace, pod) / volume
+        image = path.with_name(f"{volume}.ext4")
+        is_new = not path.exists()
         if source.medium == "Memory":
             mount_tmpfs(path, size_bytes=source.size_bytes, mode=0o1777)
+        elif image.exists() or (is_new and self.enforces_sizes and source.size_bytes):
+            sized_filesystems.create(image, source.size_bytes or 0)
+            sized_filesystems.mount(image, path)
+            path = path / "data"  # beside what mkfs makes
+            make_folder(path, _SCRATCH_MODE)
         else:
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(_SCRATCH_MODE)

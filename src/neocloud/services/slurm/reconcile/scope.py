@@ -19,6 +19,7 @@ from neocloud.engines.base import Engine, Observation, ObservedPod, PodPhase, Re
 from neocloud.engines.manifest import Interface
 from neocloud.messages.neocloud.slurm.v1 import (
     Cluster,
+    ClusterSpec,
     ClusterStatus,
     NodeSet,
     StorageKeyStatus,
@@ -39,12 +40,14 @@ from neocloud.services.slurm.render import (
     MountView,
     NodeSetView,
     PlaceView,
+    SubmountView,
 )
 from neocloud.services.slurm.slurm_records import PowerState, SlurmNode
 from neocloud.services.slurm.types import (
     LinuxUser,
     Reason,
     Secret,
+    memory_of_submounts,
     namespace,
     worker_names,
 )
@@ -289,7 +292,9 @@ async def cluster_view(
         name=scope.cluster.metadata.name,
         namespace=scope.namespace,
         image=image,
-        node_sets=tuple(_node_set_view(node_set) for node_set in scope.cluster.spec.node_sets),
+        node_sets=tuple(
+            _node_set_view(scope.cluster.spec, node_set) for node_set in scope.cluster.spec.node_sets
+        ),
         secrets=secrets_kept,
         worker_host_public_key=public_host_key(secrets_kept.worker_host_key),
         authorized_keys=tuple(key.strip() for key in scope.cluster.spec.login.ssh_public_keys),
@@ -304,6 +309,10 @@ async def cluster_view(
         block_sizes=tuple(scope.cluster.spec.topology.block_sizes),
         interfaces=scope.interfaces,
         mounts=scope.mounts,
+        submounts=tuple(
+            SubmountView(each.mount_path, each.size_gibibytes, each.in_memory)
+            for each in scope.cluster.spec.submounts
+        ),
         controller_count=len(scope.controllers),
         login_count=scope.login_count,
         keeps_balancer=scope.has_balancer,
@@ -319,13 +328,15 @@ async def cluster_view(
     )
 
 
-def _node_set_view(node_set: NodeSet) -> NodeSetView:
+def _node_set_view(spec: ClusterSpec, node_set: NodeSet) -> NodeSetView:
     shape = preset(node_set.platform, node_set.preset)
+    in_memory = memory_of_submounts(spec)
     return NodeSetView(
         name=node_set.name,
         count=node_set.count,
         cpus=shape.vcpu,
-        memory_mib=shape.memory_mib,
+        memory_mib=shape.memory_mib - in_memory,
+        submount_mib=in_memory,
         gpus=shape.gpus,
         gpu_type=shape.gpu_type,
         idle_seconds=node_set.elastic.idle_seconds if node_set.HasField("elastic") else None,

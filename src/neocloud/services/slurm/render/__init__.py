@@ -32,6 +32,7 @@ from neocloud.services.slurm.render.view import (
     MountView,
     NodeSetView,
     PlaceView,
+    SubmountView,
 )
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "ClusterSecrets",
     "ClusterView",
     "MountView",
+    "SubmountView",
     "NodeSetView",
     "PlaceView",
     "RESERVED_SWITCHES",

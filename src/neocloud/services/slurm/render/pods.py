@@ -12,6 +12,7 @@ from neocloud.engines.manifest import (
     ConfigMapSource,
     Container,
     ContainerPort,
+    EmptyDir,
     LinuxCapabilities,
     Mount,
     Pod,
@@ -38,6 +39,7 @@ from neocloud.services.slurm.render.view import (
     WORKER_ROLE,
     ClusterView,
     NodeSetView,
+    SubmountView,
 )
 from neocloud.services.slurm.types import MODELS_FEATURE, MODELS_MOUNT_PATH
 
@@ -162,17 +164,23 @@ def login_pod(view: ClusterView, index: int) -> Pod:
 def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
     memory = node_set.memory_mib
     host_key = f"{SECRETS}/worker-host-key"
-    mounts = (*_node_mounts(view), Mount("worker-host-key", host_key, read_only=True))
+    first = len(view.mounts)  # mount-jail mounts submounts after the filesystems
+    own = range(first, first + len(view.submounts))
+    mounts = (
+        *(*_node_mounts(view), Mount("worker-host-key", host_key, read_only=True)),
+        *(Mount(f"submount-{index - first}", f"{FILESYSTEMS}/{index}") for index in own),
+    )
     volumes = (
         *_node_volumes(view, int(memory * TMP_SHARE), int(memory * SHM_SHARE)),
+        *(_submount_volume(f"submount-{index}", each) for index, each in enumerate(view.submounts)),
         Volume.of_secret("worker-host-key", configuration.WORKER_HOST_KEY),
     )
     labels = {NODE_SET_LABEL: node_set.name}
-    features, paths = (), ()
+    features, paths = (), tuple(submount.path for submount in view.submounts)
     if name in view.models_on:  # the last filesystem that mount-jail mounts in the shared root
         labels[MODELS_LABEL] = "true"
-        features, paths = (MODELS_FEATURE,), (MODELS_MOUNT_PATH,)
-        mounts = (*mounts, Mount("shown", f"{FILESYSTEMS}/{len(view.mounts)}", read_only=True))
+        features, paths = (MODELS_FEATURE,), (*paths, MODELS_MOUNT_PATH)
+        mounts = (*mounts, Mount("shown", f"{FILESYSTEMS}/{own.stop}", read_only=True))
         volumes = (*volumes, Volume.of_host("shown", view.models_folder, "Directory"))
     reports_boots = name in view.reports_boots
     if reports_boots:
@@ -184,8 +192,13 @@ def worker_pod(view: ClusterView, node_set: NodeSetView, name: str) -> Pod:
             Variable("NODE_GPUS", str(node_set.gpus)),
             *((Variable("NODE_REPORTS_BOOTS", "1"),) if reports_boots else ()),
             *_filesystem_variables(view, *paths),
+            *([Variable("NODE_SUBMOUNTS", " ".join(map(str, own)))] if own else ()),
         ),
-        resources=limits(cpus=node_set.cpus, memory_mib=memory + MEMORY_FOR_DAEMONS_MIB, gpus=node_set.gpus),
+        resources=limits(
+            cpus=node_set.cpus,
+            memory_mib=memory + node_set.submount_mib + MEMORY_FOR_DAEMONS_MIB,
+            gpus=node_set.gpus,
+        ),
         security_context=_capabilities("SYS_ADMIN", "AUDIT_WRITE", "NET_RAW"),
     )
     pod = _pod(view, name, WORKER_ROLE, (container,), volumes, labels)
@@ -237,6 +250,13 @@ def _capabilities(*capabilities: str) -> SecurityContext:
 def _filesystem_variables(view: ClusterView, *more: str) -> tuple[Variable, ...]:
     paths = " ".join((*(mount.path for mount in view.mounts), *more))
     return (Variable("NODE_FILESYSTEMS", paths),) if paths else ()
+
+
+def _submount_volume(name: str, submount: SubmountView) -> Volume:
+    size = f"{submount.size_gib}Gi"
+    return (
+        Volume.in_memory(name, size) if submount.in_memory else Volume(name, empty_dir=EmptyDir(None, size))
+    )
 
 
 def _node_mounts(view: ClusterView) -> tuple[Mount, ...]:

@@ -48,6 +48,7 @@ class NodeSetView:
     count: int
     cpus: int
     memory_mib: int
+    """What jobs may use."""
     gpus: int = 0
     gpu_type: str = ""
     """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"; "" for GPUs of any type."""
@@ -55,6 +56,8 @@ class NodeSetView:
     """How long a worker of an elastic set is idle before Slurm powers it down."""
     min_count: int = 0
     """How many workers of an elastic set stay; they have the lowest numbers."""
+    submount_mib: int = 0
+    """Memory for the submounts of a worker; jobs do not have it."""
 
     def pod_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}-{index}" for index in range(self.count))
@@ -66,6 +69,15 @@ class MountView:
 
     claim: Reference
     path: str
+
+
+@dataclass(frozen=True)
+class SubmountView:
+    """A folder of the shared root that each worker has for itself."""
+
+    path: str
+    size_gib: int
+    in_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,7 @@ class ClusterView:
     """By pod name; empty for a cluster on a network of its own."""
 
     mounts: tuple[MountView, ...] = ()
+    submounts: tuple[SubmountView, ...] = ()
 
     models_folder: str = ""
     """A folder of the host that jobs see read-only; "" for none."""
