@@ -153,9 +153,7 @@ def test_a_name_of_several_resources_is_refused(signed_in: Neo, served: FakeServ
 def test_a_name_of_nothing_is_refused(signed_in: Neo, served: FakeServer) -> None:
     ran = signed_in("logs", "lost", "--workload")
     assert ran.code == 3
-    assert (
-        "deployment, fine-tuning job, endpoint or job 'lost'" in ran.err
-    )
+    assert "deployment, fine-tuning job, endpoint or job 'lost'" in ran.err
 
 
 def test_options_of_the_log_of_the_server_are_refused(signed_in: Neo, served: FakeServer) -> None:
