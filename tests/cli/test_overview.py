@@ -198,10 +198,19 @@ def dated(shown: dict[str, Any]) -> dict[str, Any]:
                 "reason": "machine failed and its recovery policy says FAIL",
                 "ended": "exit code 1",
             },
-            "STOPPED (machine failed and its recovery policy says FAIL, exit code 1)",
+            "STOPPED (machine failed, exit code 1)",
             "",
         ),
         ("STOPPED", {"power": "off"}, "STOPPED", ""),
+        (
+            "STOPPED",
+            {
+                "power": "off",
+                "reason": "preempted at 2026-11-29 01:00:00 UTC; it stays off until it is started",
+            },
+            "STOPPED (preempted at 2026-11-29 01:00:00 UTC)",
+            "",
+        ),
     ],
 )
 def test_ps_shows_how_machines_are(

@@ -66,6 +66,12 @@ async def test_a_machine_that_shall_not_recover_stays_off_when_it_fails(cloud: C
     identifier = (await cloud.machine(recovery_policy="FAIL")).metadata.id
     cloud.engine.kill(pod(identifier), exit_code=137)
     await cloud.until(identifier, "STOPPED")
+    machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
+    assert (machine.ended, "policy says FAIL" in machine.reason) == ("signal 9", True)
+    await cloud.call("InstanceService/Start", id=identifier)
+    await cloud.until(identifier, "RUNNING")
+    machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
+    assert (machine.ended, machine.reason) == ("", ""), "that is over"
 
 
 async def test_a_machine_that_shall_always_run_runs_again_when_the_guest_powers_off(cloud: Cloud) -> None:

@@ -17,6 +17,8 @@ _SPARE = "neocloud: spare"
 _CODE = re.compile(r"\bended with code (\d{1,3})\b")
 _HOW = re.compile(r"\bended \(((?:exit code|signal) \d{1,3})\)")
 """How a replica's message says that the model server ended."""
+_REST = re.compile(r" and |;")
+"""Before what the reason of a machine goes on with: a policy, or what to do."""
 MOST_TOLD = 3
 
 
@@ -94,7 +96,7 @@ def of_machine(state: str, name: str, machine: Any, now: datetime) -> tuple[str,
         seconds = _since_repair(machine, now)
         return (state if seconds is None else f"{state} (restarted {duration(seconds)} ago{ended})"), ()
     if state in ("STOPPED", "ERROR") and machine.reason:
-        return f"{state} ({machine.reason}{ended})", ()
+        return f"{state} ({_REST.split(machine.reason)[0]}{ended})", ()
     return state, ()
 
 
