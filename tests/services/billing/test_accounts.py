@@ -268,3 +268,12 @@ async def test_who_only_changed_what_the_cloud_made_did_not_create_it(bank: Bank
     assert set((await store.read(lambda tx: stored_creators(tx, child, {}))).values()) == {""}
     owned = await store.read(lambda tx: stored_creators(tx, child, {"computefilesystem-e00child": volume}))
     assert set(owned.values()) == {creator_in(bank)}
+
+    def change_often(tx: Any) -> None:
+        for number in range(150):
+            later = replace(changed, id=f"operation-e00n{number}", resource_id=volume, created_by="bob")
+            tx.insert_operation(replace(later, resource_version=number + 2))
+
+    await store.write(change_often)
+    found = await store.read(lambda tx: stored_creators(tx, {volume}, {}))
+    assert found == {volume: creator_in(bank)}, "however often others have changed it"

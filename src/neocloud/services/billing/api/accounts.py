@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from neocloud.core.service import Dependencies
-from neocloud.core.store.protocol import Transaction
+from neocloud.core.store.protocol import Page, Transaction
 from neocloud.core.usage import CallerSource, CreditSource, UsageRecord
 from neocloud.services.billing.api.usage import Window, projects_of, usage_and_credits
 from neocloud.services.billing.rules.accounts import AccountLine, by_account, callers_by_line, creators
@@ -13,6 +13,9 @@ from neocloud.services.billing.rules.price_list import Unit, price_list
 
 _CHANGES = frozenset({"Update", "Delete"})
 """Verbs of operations that a resource may have which no account created."""
+
+_PAGE = 100
+"""Operations that are in memory at a time: their requests may be large."""
 
 
 async def rated_by_account(
@@ -50,8 +53,12 @@ def stored_creators(tx: Transaction, resource_ids: set[str], owners: Mapping[str
 
     def created_by(resource_id: str) -> str:
         """Return the account of the operation that made the resource; the store keeps all operations."""
-        operations, _ = tx.list_operations(resource_id=resource_id)
-        first = operations[-1] if operations else None
+        first, after = None, ""
+        while True:
+            operations, after = tx.list_operations(resource_id=resource_id, page=Page(_PAGE, after))
+            first = operations[-1] if operations else first
+            if not after:
+                break
         if first is None or first.resource_version > 1 or first.method.rpartition("/")[2] in _CHANGES:
             return ""
         return first.created_by
