@@ -207,3 +207,95 @@ def test_the_pages_of_a_focus_report_are_one_file(signed_in: Neo, cloud: FakeSer
     assert len({(each.parent_id, each.start.seconds) for each in asked}) == 1 and len(asked) == 3
     refused = signed_in("billing", "report", "--format", "focus", "--output", "json")
     assert refused.code != 0 and "leave out --output" in refused.err
+
+
+def test_subtotals_add_up_to_the_total(signed_in: Neo, billed: FakeServer) -> None:
+    table, parts, end = signed_in("billing", "report").out.split("\n\n")
+    assert len(table.splitlines()) == 4
+    assert [row.split(maxsplit=1) for row in parts.splitlines()] == [
+        ["RESOURCE", "SUBTOTAL"],
+        ["bank", "0.3"],
+        ["lab", "1.0, and what has no price"],
+    ]
+    assert end.startswith("Total 1.3 USD")
+    out = signed_in("billing", "report", "--by", "sku").out
+    assert "SUBTOTAL" not in out, "each group is a row already"
+
+
+def test_a_credit_is_in_the_subtotal_of_what_it_is_a_part_of(signed_in: Neo, cloud: FakeServer) -> None:
+    taken = {**line("bank", "2026-11-01", "-0.1", quantity="-0.1"), "credit": CREDIT}
+    memory = line("bank", "2026-11-01", "0.05", sku="cpu-e2.memory")
+    serve_report(cloud, [line("bank", "2026-11-01", "0.3"), memory, taken], "0.25")
+    parts = signed_in("billing", "report").out.split("\n\n")[1]
+    assert parts.splitlines()[1].split() == ["bank", "0.25"]
+
+
+ANN, CI, GONE = "tenantuseraccount-e00ann", "serviceaccount-e00ci", "serviceaccount-e00gone"
+
+
+def serve_report(cloud: FakeServer, lines: list[dict[str, Any]], total: str) -> None:
+    span = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-03T00:00:00Z"}
+    answer = {"lines": lines, "total_cost": total, "currency": "USD", **span}
+    path = f"{USAGE}/GetReport"
+    cloud.serve(path, contract.from_dict(contract.method(path).output, answer))
+
+
+@pytest.fixture
+def of_accounts(cloud: FakeServer) -> FakeServer:
+    whose = [(ANN, "bank"), (CI, "lab"), (GONE, "old"), ("", "older")]
+    serve_report(
+        cloud, [line(name, "2026-11-01", "0.25") | {"account_id": who} for who, name in whose], "1.00"
+    )
+    return cloud
+
+
+def by_account(signed_in: Neo) -> dict[str, str]:
+    ran = signed_in("billing", "report", "--by", "account")
+    assert ran.code == 0, ran.err
+    rows = ran.out.split("\n\n")[0].splitlines()[1:]
+    return {row.split("  ")[0]: row.split()[-1] for row in rows}
+
+
+def test_the_report_by_account_names_whom_the_caller_may_see(signed_in: Neo, of_accounts: FakeServer) -> None:
+    def account(request: Any) -> Any:
+        if request.id != CI:
+            raise contract.not_found("service account", request.id)
+        found = contract.method("nebius.iam.v1.ServiceAccountService/Get").output()
+        found.metadata.name = "ci"
+        return found
+
+    of_accounts.serve("nebius.iam.v1.ServiceAccountService/Get", account)
+    people = "nebius.iam.v1.TenantUserAccountWithAttributesService/List"
+    ann = {
+        "tenant_user_account": {"metadata": {"id": ANN}},
+        "attributes": {"email": "ann@bank.example"},
+    }
+    of_accounts.serve(people, contract.from_dict(contract.method(people).output, {"items": [ann]}))
+    assert by_account(signed_in) == dict.fromkeys(("ann@bank.example", "ci", GONE, "not known"), "0.25")
+    assert of_accounts.asked(f"{USAGE}/GetReport")[0].by_account
+
+
+def test_without_rights_to_accounts_their_ids_are_shown(signed_in: Neo, of_accounts: FakeServer) -> None:
+    def refuse(request: Any) -> Any:
+        raise contract.permission_denied("iam.serviceAccounts.get", "tenant-e00bank")
+
+    of_accounts.serve("nebius.iam.v1.ServiceAccountService/Get", refuse)
+    assert set(by_account(signed_in)) == {ANN, CI, GONE, "not known"}
+
+
+def test_two_accounts_of_one_name_are_not_added_up(signed_in: Neo, of_accounts: FakeServer) -> None:
+    found = contract.method("nebius.iam.v1.ServiceAccountService/Get").output()
+    found.metadata.name = "ci"
+    of_accounts.serve("nebius.iam.v1.ServiceAccountService/Get", found)
+    assert set(by_account(signed_in)) == {ANN, CI, GONE, "not known"}
+
+
+def test_the_report_by_product_and_by_project(signed_in: Neo, cloud: FakeServer) -> None:
+    lines = [
+        line("bank", "2026-11-01", "0.1") | {"product": "Slurm", "parent_id": "project-e00a"},
+        line("lab", "2026-11-02", "0.2") | {"product": "Slurm", "parent_id": "project-e00b"},
+    ]
+    serve_report(cloud, lines, "0.3")
+    for by, groups in (("product", ["Slurm"]), ("project", ["project-e00a", "project-e00b"])):
+        rows = signed_in("billing", "report", "--by", by).out.split("\n\n")[0].splitlines()
+        assert [row.split()[0] for row in rows] == [by.upper(), *groups]

@@ -1,6 +1,7 @@
 """`neo ps`, `ls`, `ssh NAME`, `slurm node list`, and completion of names."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -112,6 +113,136 @@ def test_ps_says_how_the_program_of_a_job_ended(
     cloud.serve(path, contract.from_dict(contract.method(path).output, {"items": [job]}))
     row = " ".join(signed_in("ps").out.splitlines()[1].split())
     assert row.startswith(f"train job {state}"), row
+
+
+def replica(name: str, state: str = "READY", **more: Any) -> dict[str, Any]:
+    return {"name": name, "state": state, **more}
+
+
+CRASHED = "the model server ended (signal 11): segmentation fault"
+
+
+@pytest.mark.parametrize(
+    ("state", "replicas", "shown", "said"),
+    [
+        ("READY", [replica("replica-0")], "READY", ""),
+        (
+            "READY",
+            [replica("replica-0"), replica("replica-1", "PENDING", restarts="2", message=CRASHED)],
+            "DEGRADED (1 of 2 replicas)",
+            f"bank: replica-1 is PENDING: {CRASHED}",
+        ),
+        (
+            "READY",
+            [replica("replica-0"), replica("replica-1", "UNHEALTHY")],
+            "DEGRADED (1 of 2",
+            "not answer",
+        ),
+        ("READY", [replica("replica-0"), replica("replica-1", "LOADING")], "READY", ""),
+        (
+            "READY",
+            [replica("replica-0", restarts="1", started_at=REPAIRED, message=CRASHED)],
+            "READY (1 of 1 replicas; replica-0 restarted 2 min ago after signal 11)",
+            "",
+        ),
+        ("READY", [replica("replica-0", restarts="1", started_at=LONG_AGO)], "READY", ""),
+        ("ERROR", [replica("replica-0", "PENDING", restarts="5", message=CRASHED)], "ERROR (signal 11)", ""),
+        ("STARTING", [replica("replica-0", "LOADING")], "STARTING", ""),
+        ("ASLEEP", [], "ASLEEP", ""),
+    ],
+)
+def test_ps_shows_how_the_replicas_of_a_deployment_are(
+    signed_in: Neo, cloud: FakeServer, state: str, replicas: list[dict[str, Any]], shown: str, said: str
+) -> None:
+    path = "neocloud.inference.v1.DeploymentService/List"
+    status = {"state": state, "replicas": list(map(dated, replicas)), "wanted_replicas": str(len(replicas))}
+    made = {"metadata": {"id": "inferencedeployment-e00a", "name": "bank"}, "status": status}
+    cloud.serve(path, contract.from_dict(contract.method(path).output, {"items": [made]}))
+    ran = signed_in("ps")
+    row = " ".join(ran.out.splitlines()[1].split())
+    row = re.sub(r"2 min \d+ s ago", "2 min ago", row)
+    assert row.startswith(f"bank deployment {shown}"), row
+    assert said in ran.err and bool(ran.err) is bool(said)
+    assert ("(" in row) is ("(" in shown)
+
+
+def dated(shown: dict[str, Any]) -> dict[str, Any]:
+    """Replace a time ago, seen from when the test runs, by the time."""
+    ago = shown.get("started_at")
+    if not isinstance(ago, timedelta):
+        return shown
+    return shown | {"started_at": f"{datetime.now(UTC) - ago:%Y-%m-%dT%H:%M:%SZ}"}
+
+
+@pytest.mark.parametrize(
+    ("state", "machine", "shown", "said"),
+    [
+        ("RUNNING", {"power": "running"}, "RUNNING", ""),
+        (
+            "RUNNING",
+            {"power": "running", "restarts": "1", "started_at": REPAIRED, "ended": "signal 9"},
+            "RUNNING (restarted 2 min ago, signal 9)",
+            "",
+        ),
+        ("RUNNING", {"power": "running", "restarts": "1", "started_at": LONG_AGO}, "RUNNING", ""),
+        (
+            "RUNNING",
+            {"power": "io-error", "reason": "A disk of the host is full"},
+            "DEGRADED (io-error)",
+            "web: A disk of the host is full",
+        ),
+        (
+            "STOPPED",
+            {
+                "power": "off",
+                "reason": "machine failed and its recovery policy says FAIL",
+                "ended": "exit code 1",
+            },
+            "STOPPED (machine failed, exit code 1)",
+            "",
+        ),
+        ("STOPPED", {"power": "off"}, "STOPPED", ""),
+        (
+            "STOPPED",
+            {
+                "power": "off",
+                "reason": "preempted at 2026-11-29 01:00:00 UTC; it stays off until it is started",
+            },
+            "STOPPED (preempted at 2026-11-29 01:00:00 UTC)",
+            "",
+        ),
+    ],
+)
+def test_ps_shows_how_machines_are(
+    signed_in: Neo, cloud: FakeServer, state: str, machine: dict[str, Any], shown: str, said: str
+) -> None:
+    listed = {"metadata": {"id": "computeinstance-e00web", "name": "web"}, "status": {"state": state}}
+    path, get = f"{INSTANCES}/List", f"{overview.MACHINES}/Get"
+    cloud.serve(path, contract.from_dict(contract.method(path).output, {"items": [listed]}))
+    cloud.serve(get, contract.from_dict(contract.method(get).output, dated(machine)))
+    ran = signed_in("ps")
+    row = " ".join(ran.out.splitlines()[1].split())
+    row = re.sub(r"2 min \d+ s ago", "2 min ago", row)
+    assert row.startswith(f"web instance {shown}"), row
+    assert said in ran.err and bool(ran.err) is bool(said)
+    assert ("(" in row) is ("(" in shown)
+
+
+def test_ps_asks_not_more_machines_than_it_has_time_for(signed_in: Neo, cloud: FakeServer) -> None:
+    path, get = f"{INSTANCES}/List", f"{overview.MACHINES}/Get"
+    items = [
+        {"metadata": {"id": f"computeinstance-e00n{n}", "name": f"n{n}"}, "status": {"state": "RUNNING"}}
+        for n in range(30)
+    ]
+    cloud.serve(path, contract.from_dict(contract.method(path).output, {"items": items}))
+
+    def refuse(request: Any) -> Any:
+        raise contract.permission_denied("compute.instances.get", request.instance_id)
+
+    cloud.serve(get, refuse)
+    ran = signed_in("ps")
+    assert ran.code == 0 and len(ran.out.splitlines()) == 31
+    assert len(cloud.asked(get)) == overview.MOST_MACHINES
 
 
 def test_ps_of_an_empty_project_says_so(signed_in: Neo, cloud: FakeServer) -> None:

@@ -167,3 +167,23 @@ def test_only_some_logs_can_be_followed(signed_in: Neo, served: FakeServer) -> N
     assert bank.code == 2 and "cannot be followed" in bank.err
     tuned = signed_in("logs", "tiny-support", "--workload", "--follow")
     assert tuned.code == 2 and "neo tuning job events tiny-support --follow" in tuned.err
+
+
+def test_the_empty_log_of_a_deployment_says_why(signed_in: Neo, cloud: FakeServer) -> None:
+    """A replica that ended has no log any more, but its record says how."""
+    name, log = f"{DEPLOYMENTS}/GetByName", f"{DEPLOYMENTS}/ReadLog"
+    killed = "the model server ended (signal 9): it was killed"
+    replica = {"name": "replica-0", "state": "PENDING", "message": killed}
+    found = {
+        "metadata": {"id": "inferencedeployment-e00a", "name": "bank"},
+        "status": {"replicas": [replica]},
+    }
+    cloud.serve(name, contract.from_dict(contract.method(name).output, found))
+    cloud.serve(log, contract.method(log).output())
+    for options in ((), ("--replica", "replica-0")):
+        ran = signed_in("deployment", "logs", "bank", *options)
+        assert (ran.code, ran.out) == (0, "")
+        assert ran.err == f"The log is empty: {killed}\n"
+    found["status"] = {"message": "this machine cannot hold it"}
+    cloud.serve(name, contract.from_dict(contract.method(name).output, found))
+    assert "The log is empty: this machine cannot hold it" in signed_in("deployment", "logs", "bank").err

@@ -54,7 +54,7 @@ from neocloud.core.service import Service
 from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
 from neocloud.core.upstream_registries import upstream_of
-from neocloud.core.usage import UsageSource, all_usage
+from neocloud.core.usage import CallerSource, UsageSource, all_usage
 from neocloud.engines.base import Engine
 from neocloud.engines.gpu_ledger import GpuLedger
 from neocloud.engines.podman import PodmanEngine
@@ -128,6 +128,7 @@ def compose(
     provided = (
         ServiceRegistry()
         .add(billing.PriceList, billing.load_price_list(settings.price_file))
+        .add(CallerSource, tokens)
         .add(UsageSource, all_usage(tokens, bucket_usage(settings.home, clock)))
         .add(inference.MonthlySpending, tokens.monthly_spending)
         .add(inference.RouteChanges, routes)

@@ -8,7 +8,7 @@ computed again.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
 from math import ceil
@@ -71,6 +71,8 @@ class UsageRecord:
     units: int
     start: datetime
     end: datetime
+    owner_id: str = ""
+    """The resource that made this one, where the history says so."""
 
     @property
     def seconds(self) -> int:
@@ -148,6 +150,27 @@ class UsageSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class CallerUsage:
+    """How many pieces of a SKU one account used on a day (UTC), of those that a `CountedUsage` counts."""
+
+    account_id: str
+    resource_id: str
+    parent_id: str
+    sku: str
+    day: date
+    unit_price: Decimal | None
+    count: int
+
+
+class CallerSource(Protocol):
+    """Says who used what a UsageSource counts, where that is known."""
+
+    def by_caller(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CallerUsage]:
+        """Usage of these projects within [start, end). It may block, like a UsageSource."""
+        ...
+
+
 def all_usage(*sources: UsageSource) -> UsageSource:
     """Return one source for several."""
 
@@ -180,7 +203,7 @@ class Interval:
     start: datetime
     end: datetime
 
-    def record(self, *, sku: str, units: int) -> UsageRecord:
+    def record(self, *, sku: str, units: int, owner_id: str = "") -> UsageRecord:
         return UsageRecord(
             resource_id=self.entry.resource_id,
             resource_kind=self.entry.kind,
@@ -190,6 +213,7 @@ class Interval:
             units=units,
             start=self.start,
             end=self.end,
+            owner_id=owner_id,
         )
 
 

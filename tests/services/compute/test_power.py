@@ -48,6 +48,7 @@ async def test_a_guest_that_powers_itself_off_stays_off_until_it_is_started(clou
     cloud.running.worker.enqueue(identifier)
     machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
     assert (machine.power, machine.reason) == ("off", "guest powered itself off")
+    assert machine.ended == "exit code 0" and not machine.HasField("started_at")
     await cloud.call("InstanceService/Start", id=identifier)
     assert (await cloud.until(identifier, "RUNNING")).metadata.resource_version == 1
 
@@ -57,6 +58,7 @@ async def test_a_machine_that_fails_is_started_again(cloud: Cloud) -> None:
     cloud.engine.kill(pod(identifier), exit_code=137)
     machine = await until_restarted(cloud, identifier)
     assert (machine.power, machine.restarts) == ("running", 1)
+    assert machine.ended == "signal 9" and machine.HasField("started_at")
     await cloud.until(identifier, "RUNNING")
 
 
@@ -64,6 +66,12 @@ async def test_a_machine_that_shall_not_recover_stays_off_when_it_fails(cloud: C
     identifier = (await cloud.machine(recovery_policy="FAIL")).metadata.id
     cloud.engine.kill(pod(identifier), exit_code=137)
     await cloud.until(identifier, "STOPPED")
+    machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
+    assert (machine.ended, "policy says FAIL" in machine.reason) == ("signal 9", True)
+    await cloud.call("InstanceService/Start", id=identifier)
+    await cloud.until(identifier, "RUNNING")
+    machine = await cloud.call("neocloud.compute.v1.MachineService/Get", instance_id=identifier)
+    assert (machine.ended, machine.reason) == ("", ""), "that is over"
 
 
 async def test_a_machine_that_shall_always_run_runs_again_when_the_guest_powers_off(cloud: Cloud) -> None:

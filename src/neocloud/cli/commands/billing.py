@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -10,6 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from neocloud.cli.commands.billing_report import (
+    By,
+    account_names,
+    added,
+    cost_text,
+    subtotals,
+    summed,
+    why,
+)
 from neocloud.cli.commands.storage.exports import ToBucketOption, exported
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
@@ -50,13 +59,6 @@ Examples:
 """
 )
 add_nouns(app, "billing")
-
-
-class By(StrEnum):
-    RESOURCE = "resource"
-    DAY = "day"
-    SKU = "sku"
-    PROJECT = "project"
 
 
 class ReportFormat(StrEnum):
@@ -110,6 +112,9 @@ def report(
 ) -> None:
     """Show the cost, by the price list that was valid on each day. Taxes are not included.
 
+    By account: tokens belong to the account that called the model, and anything else to the account that
+    created the resource. Jobs on a Slurm cluster are the cost of the cluster.
+
     With --format focus the bill is CSV as the FinOps Open Cost and Usage Specification has it. Its costs add
     up to the total of the report. With --to-bucket the bill, JSON or CSV, becomes an object, which appears
     once it is whole. In a folder it is named after the time that it covers, such as
@@ -119,6 +124,7 @@ def report(
 
       neo billing report
       neo billing report --by day
+      neo billing report --by account
       neo billing report --from 2026-11-01 --to 2026-12-01 --output json
       neo billing report --from 2026-11-01 --to 2026-12-01 --to-bucket s3://bank-logs/bills/
       neo billing report --format focus --project tenant-e00abc > bill.csv
@@ -128,13 +134,15 @@ def report(
             raise ClientError("INVALID_ARGUMENT", "--format focus is CSV; leave out --output")
         _write_focus(context, start, end, project, to_bucket)
         return
-    answer = _report(context, "GetReport", start, end, project)
+    answer = _report(context, "GetReport", start, end, project, by_account=by is By.ACCOUNT)
     if to_bucket:
         name = f"billing-{_compact(answer.start)}-{_compact(answer.end)}.json"
         with exported(context, to_bucket, name, project) as out:
             out(json.dumps(contract.to_document(answer), indent=2, ensure_ascii=False) + "\n")
         return
-    headers, rows = [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"], summed(answer.lines, by)
+    names = _account_names(context, answer.lines) if output is Format.TABLE and by is By.ACCOUNT else {}
+    headers = [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"]
+    rows = summed(answer.lines, by, names)
     if by is By.SKU:  # which the first column has already
         headers, rows = headers[1:], [row[1:] for row in rows]
     view = table(
@@ -144,12 +152,21 @@ def report(
     )
     show(output, contract.to_document(answer), view, empty="Nothing was used in that time.")
     if output is Format.TABLE and answer.lines:
+        if parts := subtotals(answer.lines, by, names):
+            echo()
+            show(Format.TABLE, None, table([by.value.upper(), "SUBTOTAL"], parts, right=["SUBTOTAL"]))
         echo(
             f"\nTotal {answer.total_cost} {answer.currency}, {_time(answer.start)} to {_time(answer.end)} UTC"
         )
         unpriced = sorted({line.sku for line in answer.lines if line.is_unpriced})
         if unpriced:
             say(f"Without a price, so not in the total: {', '.join(unpriced)}.")
+
+
+def _account_names(context: typer.Context, lines: Iterable[Any]) -> Mapping[str, str]:
+    profile = profile_of(context)
+    with connect(profile) as client:
+        return account_names(client, profile.tenant_id, (line.account_id for line in lines))
 
 
 def _write_focus(context: typer.Context, start: str, end: str, project: str, to_bucket: str) -> None:
@@ -161,36 +178,6 @@ def _write_focus(context: typer.Context, start: str, end: str, project: str, to_
         while page.next_page_token:
             page = _report(context, FOCUS, start, end, project, page.next_page_token)
             out(page.csv)
-
-
-def summed(lines: Iterable[Any], by: By) -> list[tuple[str, ...]]:
-    """Rows of the report: quantities and costs added up over everything but `by`, SKU and price."""
-    totals: dict[tuple[str, ...], tuple[Decimal, Decimal | None]] = {}
-    for line in lines:
-        group = {
-            By.RESOURCE: _named(line),
-            By.DAY: line.day,
-            By.SKU: line.sku,
-            By.PROJECT: line.parent_id,
-        }[by]
-        sku = f"{line.sku}, credit" if line.HasField("credit") else line.sku
-        key = (group, sku, line.unit, line.unit_price)
-        quantity, cost = totals.get(key, (Decimal(0), Decimal(0)))
-        totals[key] = (quantity + Decimal(line.quantity), _added(cost, line))
-    return [
-        (group, sku, f"{quantity}", unit, price, _cost(cost))
-        for (group, sku, unit, price), (quantity, cost) in sorted(totals.items())
-    ]
-
-
-def _named(line: Any) -> str:
-    """Return the resource, and why a part of it is not charged."""
-    name = line.resource_name or line.resource_id
-    return f"{name}/{line.credit.part}: {_why(line.credit)}" if line.HasField("credit") else name
-
-
-def _why(cause: Any) -> str:
-    return f"{cause.cause} {cause.evidence}".strip()
 
 
 @app.command()
@@ -215,7 +202,7 @@ def credits(
     rows = (
         (
             f"{item.resource_name or item.resource_id}/{item.cause.part}",
-            _why(item.cause),
+            why(item.cause),
             item.cause.reason,
             f"{duration(item.seconds)}{' so far' if item.is_open else ''}",
             _time(item.start),
@@ -333,25 +320,16 @@ def tokens_by_model(lines: Iterable[Any]) -> list[JsonObject]:
             key = line.parent_id, line.resource_name
             kind = line.sku.rpartition(".")[2]
             counts.setdefault(key, Counter())[kind] += int(Decimal(line.quantity) * 10**6)
-            costs[key] = _added(costs.get(key, Decimal(0)), line)
+            costs[key] = added(costs.get(key, Decimal(0)), line)
     return [
         {
             "project": project,
             "model": model,
             **{kind: found[kind] for kind in TOKEN_KINDS},
-            "cost": _cost(costs[project, model]),
+            "cost": cost_text(costs[project, model]),
         }
         for (project, model), found in sorted(counts.items())
     ]
-
-
-def _added(cost: Decimal | None, line: Any) -> Decimal | None:
-    """Return the sum, or None if any line has no price."""
-    return None if line.is_unpriced or cost is None else cost + Decimal(line.cost)
-
-
-def _cost(cost: Decimal | None) -> str:
-    return "no price" if cost is None else f"{cost}"
 
 
 def _report(
@@ -362,6 +340,8 @@ def _report(
     project: str,
     page_token: str = "",
     service: str = SERVICE,
+    *,
+    by_account: bool = False,
 ) -> Any:
     profile = profile_of(context)
     window = {"start": parse_date(start)} if start else {}
@@ -369,6 +349,7 @@ def _report(
     with connect(profile) as client:
         request: JsonObject = {"parent_id": project_id_of(client, profile, project), **window}
         request |= {"page_token": page_token} if page_token else {}
+        request |= {"by_account": True} if by_account else {}
         return client.call(f"{service}/{method}", request)
 
 

@@ -1,6 +1,6 @@
 """`neo ps`, `neo ls` and `neo ssh`: what is in the project, whatever its kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
@@ -12,14 +12,16 @@ from neocloud.cli.commands import instance
 from neocloud.cli.commands.slurm import login
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
-from neocloud.cli.resources.condition import in_words
+from neocloud.cli.resources.condition import in_words, of_machine
 from neocloud.cli.resources.lookup import (
     AI_JOBS,
     CLUSTERS,
     DEPLOYMENTS,
     ENDPOINTS,
     INSTANCES,
+    NOT_OFFERED,
     TUNING_JOBS,
+    ProjectClient,
     ProjectOption,
     connect_to_project,
     find_in,
@@ -33,9 +35,13 @@ from neocloud.cli.resources.lookup import (
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
+INSTANCE = "instance"
+MACHINES = "neocloud.compute.v1.MachineService"
+MOST_MACHINES = 20
+"""How many machines are asked how they are; each question takes a moment."""
 RUNNING: Sequence[tuple[str, str]] = (
     ("Slurm cluster", CLUSTERS),
-    ("instance", INSTANCES),
+    (INSTANCE, INSTANCES),
     ("deployment", DEPLOYMENTS),
     ("fine-tuning job", TUNING_JOBS),
     ("endpoint", ENDPOINTS),
@@ -152,7 +158,8 @@ def _show(
     listed, refused = list_in(cloud, kinds)
     found = [(kind, item) for kind, service in kinds for item in listed.get(service, ())]
     now = datetime.now(UTC)
-    conditions = [in_words(_state(item), item, now) for _, item in found]
+    machines = _machines(cloud, [item for kind, item in found if kind == INSTANCE])
+    conditions = [_condition(item, machines.get(item.metadata.id), now) for _, item in found]
     rows = [
         (item.metadata.name, kind, state, _age(item, now), item.metadata.id)
         for (kind, item), (state, _) in zip(found, conditions, strict=True)
@@ -165,6 +172,26 @@ def _show(
     if output is Format.TABLE:
         for line in (line for _, lines in conditions for line in lines):
             say(line)
+
+
+def _condition(item: Any, machine: Any, now: datetime) -> tuple[str, Sequence[str]]:
+    state = _state(item)
+    if machine is not None:
+        return of_machine(state, item.metadata.name, machine, now)
+    return in_words(state, item, now)
+
+
+def _machines(cloud: ProjectClient, instances: Sequence[Any]) -> Mapping[str, Any]:
+    """Return what the machines of instances say of themselves; states alone where nobody answers."""
+    found: dict[str, Any] = {}
+    for item in instances[:MOST_MACHINES]:
+        instance_id = item.metadata.id
+        try:
+            found[instance_id] = cloud.client.call(f"{MACHINES}/Get", {"instance_id": instance_id})
+        except ClientError as error:
+            if error.code not in (*NOT_OFFERED, "NOT_FOUND", "UNAVAILABLE"):
+                raise
+    return found
 
 
 def _state(item: Any) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neocloud.core.callers import gateway_folder
-from neocloud.core.usage import CountedUsage
+from neocloud.core.usage import CallerUsage, CountedUsage
 from neocloud.gateway.metering.balances import Price, per_million, to_dollars
 from neocloud.gateway.metering.usage import TokenUsage
 
@@ -258,7 +258,7 @@ def ledger_reader(home: Path) -> "LedgerReader":
 
 
 class LedgerReader:
-    """A `core.usage.UsageSource`. Created by `ledger_reader`."""
+    """A `core.usage.UsageSource` and `CallerSource`. Created by `ledger_reader`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -293,6 +293,25 @@ class LedgerReader:
                 found[key] = _merged(found[key], usage) if key in found else usage
         return list(found.values())
 
+    def by_caller(self, project_ids: Sequence[str], start: datetime, end: datetime) -> Iterable[CallerUsage]:
+        """Return the same usage by the account whose key or token the requests had."""
+        columns = f"{_COLUMNS}, subject_id"
+        for project_id, deployment_id, model, *prices, subject, day, _, tokens, cached, output in self._sums(
+            project_ids, _milliseconds(start), _milliseconds(end), columns
+        ):
+            counts = {"input": tokens - cached, "cached-input": cached, "output": output}
+            for (kind, count), price in zip(counts.items(), prices, strict=True):
+                if count:
+                    yield CallerUsage(
+                        account_id=subject,
+                        resource_id=deployment_id,
+                        parent_id=project_id,
+                        sku=f"tokens.{model}.{kind}",
+                        day=datetime.fromtimestamp(day * _DAY_MS // 1000, UTC).date(),
+                        unit_price=None if prices[0] == NO_PRICE else per_million(price),
+                        count=count,
+                    )
+
     def spent(self, month: str) -> Mapping[str, Decimal]:
         """Return the dollars that each project has spent on tokens in a month (UTC) such as "2026-11"."""
         with self._read() as connection:
@@ -313,15 +332,17 @@ class LedgerReader:
             rows = connection.execute("SELECT deployment_id, at FROM last_requests")
             return {deployment_id: datetime.fromtimestamp(at / 1000, UTC) for deployment_id, at in rows}
 
-    def _sums(self, project_ids: Sequence[str], start: int, end: int) -> Sequence[tuple[Any, ...]]:
-        """Sum tokens by project, deployment, model, price and day."""
+    def _sums(
+        self, project_ids: Sequence[str], start: int, end: int, columns: str = _COLUMNS
+    ) -> Sequence[tuple[Any, ...]]:
+        """Sum tokens by project, deployment, model, price and day, or by other columns and day."""
         marks = ", ".join("?" * len(project_ids))
         sums = "sum(input), sum(cached_input), sum(output)"
 
         def select(table: str, moment: str) -> str:
             return (
-                f"SELECT {_COLUMNS}, {moment} / {_DAY_MS} AS day, min({moment}), {sums} FROM {table}"  # nosec B608
-                f" WHERE {moment} >= ? AND {moment} < ? AND project_id IN ({marks}) GROUP BY {_COLUMNS}, day"
+                f"SELECT {columns}, {moment} / {_DAY_MS} AS day, min({moment}), {sums} FROM {table}"  # nosec B608
+                f" WHERE {moment} >= ? AND {moment} < ? AND project_id IN ({marks}) GROUP BY {columns}, day"
             )
 
         window = (start, end, *project_ids)

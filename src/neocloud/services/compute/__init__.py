@@ -25,6 +25,7 @@ from neocloud.services.compute.types import (
     DISK,
     FILESYSTEM,
     INSTANCE,
+    NAMESPACE_LABEL,
     DiskType,
     FilesystemState,
     FilesystemType,
@@ -41,7 +42,11 @@ VolumeSpecT = TypeVar("VolumeSpecT", DiskSpec, FilesystemSpec)
 
 
 class VolumeMeter(ABC, Generic[VolumeSpecT]):
-    """Meters the GiB of a stored volume."""
+    """Meters the GiB of a stored volume.
+
+    The filesystem of a cluster has its cluster as a label. It counts only where no account is known to have
+    created the volume: tenants set labels, too.
+    """
 
     kinds: tuple[str, ...] = ()
     spec: type[VolumeSpecT]
@@ -55,7 +60,8 @@ class VolumeMeter(ABC, Generic[VolumeSpecT]):
         for stretch in intervals(history, start, end):
             if stretch.entry.state in STORED_STATES:
                 spec = self.spec.FromString(stretch.entry.spec)
-                yield stretch.record(sku=self.sku(spec), units=gib(size_bytes(spec)))
+                owner_id = stretch.entry.labels.get(NAMESPACE_LABEL, "")
+                yield stretch.record(sku=self.sku(spec), units=gib(size_bytes(spec)), owner_id=owner_id)
 
 
 class FilesystemMeter(VolumeMeter[FilesystemSpec]):

@@ -255,6 +255,7 @@ def pod_name(instance_id: str) -> str:
 
 _SECRET_NAME = "machine"
 _STOP_REASON, _POD_SPEC, _DISK_LIMITS, _DETACHING = "halt", "pod_spec", "disk_limits", "detaching"
+_ENDED = "ended"
 
 
 OVERDUE = "overdue"
@@ -267,6 +268,19 @@ class RuntimeState:
     disk_limits: Mapping[str, DiskLimits] = field(default_factory=dict)
     detaching: Mapping[str, str] = field(default_factory=dict)
     """The time since when the guest keeps a disk that it is to release, or OVERDUE, by disk id."""
+    ended: str = ""
+    """How the machine ended when that was why it stopped: `ending`."""
+
+
+def ending(code: int | None) -> str:
+    """Return an exit code in words, "exit code 1" or "signal 9"; "" where it is not known."""
+    if code is None:
+        return ""
+    return f"signal {code - 128}" if 128 < code < _FIRST_NO_SIGNAL else f"exit code {code}"
+
+
+_FIRST_NO_SIGNAL = 128 + 65
+"""Exit codes below are 128 and the number of a signal."""
 
 
 def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
@@ -280,6 +294,7 @@ def read_runtime_state(tx: Transaction, instance_id: str) -> RuntimeState:
         content[_POD_SPEC],
         disk_limits={disk_id: limits for disk_id, limits in reported.items() if limits is not None},
         detaching=content.get(_DETACHING, {}),
+        ended=content.get(_ENDED, ""),
     )
 
 
@@ -290,5 +305,6 @@ def write_runtime_state(tx: Transaction, instance_id: str, state: RuntimeState) 
         _POD_SPEC: state.pod_spec,
         _DISK_LIMITS: limits,
         _DETACHING: dict(state.detaching),
+        _ENDED: state.ended,
     }
     tx.put_secret(instance_id, _SECRET_NAME, json.dumps(content).encode())

@@ -35,7 +35,7 @@ class ReservationMeter:
             if interval.entry.state != RESERVATION_HELD or spec.charge != DeploymentSpec.BY_HOUR:
                 continue
             for sku, units in preset(spec.platform, spec.preset).skus().items():
-                yield interval.record(sku=sku, units=units)
+                yield interval.record(sku=sku, units=units, owner_id=spec.deployment_id)
 
 
 SERVICE = Service(

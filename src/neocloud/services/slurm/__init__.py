@@ -71,7 +71,7 @@ class ElasticWorkerMeter:
                 continue
             spec = ElasticWorkerSpec.FromString(stretch.entry.spec)
             for sku, units in preset(spec.platform, spec.preset).skus().items():
-                yield stretch.record(sku=sku, units=units)
+                yield stretch.record(sku=sku, units=units, owner_id=spec.cluster_id)
 
 
 KINDS = (

@@ -149,8 +149,11 @@ def logs(
     text = cloud.client.call(f"{DEPLOYMENTS}/ReadLog", request).text
     if text:
         echo(text)
-    else:
-        say("The log is still empty.")
+        return
+    messages = {each.name: each.message for each in item.status.replicas}
+    why = messages.get(replica, "") if replica else next(iter(messages.values()), "")
+    why = why or item.status.message
+    say(f"The log is empty: {why}" if why else "The log is still empty.")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""UsageService: the usage of a project or tenant, and its cost.
+"""UsageService: the usage of a project or tenant, and what the lines of its bill are made from.
 
 Both are computed on each call and never stored, so a bill cannot contradict the history: from the resources'
 history, and from other sources that count, such as the gateway's ledger of tokens. A page token therefore
@@ -36,13 +36,10 @@ from neocloud.messages.neocloud.billing.v1 import (
     ListCreditsRequest,
     ListUsageRequest,
     ListUsageResponse,
-    Report,
-    ReportLine,
 )
 from neocloud.messages.neocloud.billing.v1 import UsageRecord as UsageRecordMessage
-from neocloud.services.billing.rules.cost import Line, rate, total
+from neocloud.services.billing.rules.cost import Line, rate
 from neocloud.services.billing.rules.price_list import price_list
-from neocloud.services.billing.types import REPORT_PERMISSION
 from neocloud.services.iam.types import CONTAINER, is_tenant
 
 Record = UsageRecord | CountedUsage
@@ -81,19 +78,6 @@ async def list_usage(call: Call, request: ListUsageRequest) -> ListUsageResponse
     )
 
 
-async def get_report(call: Call, request: GetReportRequest) -> Report:
-    window = usage_window(request, call.dependencies.clock.now())
-    prices = price_list(call.dependencies.provided)
-    lines = await rated(call.dependencies, request.parent_id, window)
-    return Report(
-        lines=[_line_message(line) for line in lines],
-        total_cost=f"{total(lines):f}",
-        currency=prices.currency,
-        start=window.start,
-        end=window.end,
-    )
-
-
 def usage_window(
     request: ListUsageRequest | GetReportRequest | GetFocusReportRequest | ListCreditsRequest, now: datetime
 ) -> Window:
@@ -126,7 +110,7 @@ async def usage_and_credits(
     """Return the usage, and what of it is not charged. Raises ApiError."""
     provided, store = dependencies.provided, dependencies.store
     meters, source = provided.get(Meters), provided.find(UsageSource)
-    projects, kept = await store.read(lambda tx: (_projects(tx, parent_id), kept_from(tx)))
+    projects, kept = await store.read(lambda tx: (projects_of(tx, parent_id), kept_from(tx)))
     if kept is not None and window.start < kept:
         first = kept.strftime("%Y-%m-%dT%H:%M:%SZ")
         raise contract.bad_field("start", f"must be {first} or later: usage of before then is not kept")
@@ -147,7 +131,7 @@ async def usage_and_credits(
     return sorted(found, key=key), credited
 
 
-def _projects(tx: Transaction, parent_id: str) -> Sequence[str]:
+def projects_of(tx: Transaction, parent_id: str) -> Sequence[str]:
     """Return the project, or all projects of the tenant."""
     parent = tx.get(parent_id)
     if parent is None or parent.kind != CONTAINER:
@@ -184,23 +168,6 @@ def _usage_message(record: Record) -> UsageRecordMessage:
     else:
         message.units, message.seconds = record.units, record.seconds
     return message
-
-
-def _line_message(line: Line) -> ReportLine:
-    return ReportLine(
-        resource_id=line.resource_id,
-        resource_kind=line.resource_kind,
-        resource_name=line.resource_name,
-        day=line.day.isoformat(),
-        sku=line.sku,
-        quantity=f"{line.quantity:f}",
-        unit=line.unit,
-        unit_price="" if line.unit_price is None else f"{line.unit_price:f}",
-        cost="" if line.cost is None else f"{line.cost:f}",
-        is_unpriced=line.cost is None,
-        parent_id=line.parent_id,
-        credit=None if line.credit is None else cause_message(line.credit),
-    )
 
 
 def cause_message(cause: CreditCause) -> CreditCauseMessage:
@@ -266,12 +233,6 @@ METHODS = (
         "neocloud.billing.v1.UsageService/ListUsage",
         list_usage,
         "billing.usage.list",
-        target=lambda request: request.parent_id,
-    ),
-    Method(
-        "neocloud.billing.v1.UsageService/GetReport",
-        get_report,
-        REPORT_PERMISSION,
         target=lambda request: request.parent_id,
     ),
 )

@@ -41,6 +41,8 @@ class Line:
     """The project that pays."""
     credit: CreditCause | None = None
     """Why the tenant is not charged for this: quantity and cost are negative then."""
+    sold_at: Decimal | None = None
+    """The price that counted usage was sold at; None: that of the price list."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ def _line(group: _Group, name: str, amount: int, prices: PriceList) -> Line:
         cost=None if price is None else sign * rounded(quantity * Fraction(price)),
         parent_id=group.parent_id,
         credit=group.credit,
+        sold_at=group.sold_at,
     )
 
 

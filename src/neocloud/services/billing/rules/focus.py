@@ -193,6 +193,11 @@ def _moment(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
+def product_of(line: Line) -> str:
+    """Return the product that a line is of, in words."""
+    return _service(line).name
+
+
 def _service(line: Line) -> _Service:
     package = line.resource_kind.split(".")[1] if line.resource_kind.count(".") > 1 else ""
     found = _BY_SKU.get(line.sku.partition(".")[0]) or _BY_PACKAGE.get(package)

@@ -47,6 +47,7 @@ from neocloud.services.compute.types import (
     InstanceStateEnum,
     RuntimeState,
     StopReason,
+    ending,
     namespace,
     pod_name,
     read_runtime_state,
@@ -193,18 +194,23 @@ OFF = "off"
 
 async def get_machine(call: Call, request: GetMachineRequest) -> Machine:
     engine, instance_id = call.dependencies.engine, request.instance_id
-    reason = await call.dependencies.store.read(lambda tx: _stop_reason(tx, instance_id))
+    reason, ended = await call.dependencies.store.read(
+        lambda tx: (_stop_reason(tx, instance_id), _runtime_state(tx, instance_id).ended)
+    )
     capabilities = await engine.capabilities()
     answer = Machine(
         instance_id=instance_id,
         power=OFF,
         reason=reason,
         acceleration=capabilities.details.get("acceleration", "").partition(" ")[0],
+        ended=ended if reason in (StopReason.GUEST, StopReason.FAILED) else "",
     )
     pod = (await engine.observe(namespace(instance_id))).pod(pod_name(instance_id))
     if pod is None or pod.phase is not PodPhase.RUNNING:
         return answer
-    answer.restarts = pod.restart_count
+    answer.restarts, answer.ended = pod.restart_count, ending(pod.last_exit) if pod.restart_count else ""
+    if pod.started_at is not None:
+        answer.started_at.FromDatetime(pod.started_at)
     try:
         guest = await MachineControl(engine, instance_id).status()
     except RetryLater as error:

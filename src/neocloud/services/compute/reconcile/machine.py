@@ -42,6 +42,7 @@ from neocloud.services.compute.reconcile.machine_scope import (
     MachineControl,
     MachineScope,
     change_runtime_state,
+    exit_code,
     machine_status,
     read_scope,
 )
@@ -52,6 +53,7 @@ from neocloud.services.compute.types import (
     INSTANCE,
     InstanceState,
     StopReason,
+    ending,
     hostname,
     namespace,
     pod_name,
@@ -77,7 +79,7 @@ class InstanceReconciler:
         if scope.instance.spec.stopped and scope.runtime.stop_reason:
             await self._set_stop_reason(scope, StopReason.NONE)  # a requested stop replaces it
         elif ended:
-            await self._set_stop_reason(scope, ended)
+            await self._set_stop_reason(scope, ended, ending(exit_code(scope.pod)))
         return scope
 
     def steps(self, scope: MachineScope) -> Sequence[Step]:
@@ -237,5 +239,7 @@ class InstanceReconciler:
         """Store the spec before the pod exists: after a crash the same pod must be created."""
         await change_runtime_state(self._store, scope, lambda runtime: replace(runtime, pod_spec=pod.spec()))
 
-    async def _set_stop_reason(self, scope: MachineScope, reason: StopReason) -> None:
-        await change_runtime_state(self._store, scope, lambda runtime: replace(runtime, stop_reason=reason))
+    async def _set_stop_reason(self, scope: MachineScope, reason: StopReason, ended: str = "") -> None:
+        await change_runtime_state(
+            self._store, scope, lambda runtime: replace(runtime, stop_reason=reason, ended=ended)
+        )

@@ -5,6 +5,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -220,6 +221,15 @@ class MachineScope:
             return StopReason.NONE  # a pod that ended while the cloud was stopped ended because of that
         ends = {PodPhase.SUCCEEDED: StopReason.GUEST, PodPhase.FAILED: StopReason.FAILED}
         return ends.get(pod.phase, StopReason.NONE)
+
+
+_ENDED = re.compile(rf"\b{re.escape(POD_CONTAINER)} ended with code (\d{{1,3}})\b")
+
+
+def exit_code(pod: ObservedPod | None) -> int | None:
+    """Return the code with which a machine's program has ended, if it is known."""
+    found = _ENDED.search(pod.message) if pod is not None else None
+    return int(found[1]) if found else None
 
 
 async def read_scope(context: Context, engine: Engine, store: Store) -> MachineScope:

@@ -223,6 +223,9 @@ def _started_at(record: Replica) -> datetime:
     return contract.to_datetime(record.started_at)
 
 
+_EXIT = re.compile(r"\b(?:ended with|exit) code (\d{1,3})\b")
+
+
 @dataclass(frozen=True)
 class Ending:
     is_memory: bool
@@ -240,7 +243,17 @@ def explain(message: str, log: str) -> Ending:
     was_killed = bool(_KILLED.search(message)) and not errors
     if not cause and was_killed:
         cause = "it was killed, as happens when it takes more memory than its limit"
-    return Ending(bool(memory), f"the model server ended: {(cause or message or 'it wrote no log')[:400]}")
+    text = (cause or message or "it wrote no log")[:400]
+    return Ending(bool(memory), f"the model server ended{_how(message)}: {text}")
+
+
+def _how(message: str) -> str:
+    """Return the exit code or signal in the message of a backend, in words; "" where it has none."""
+    found = _EXIT.search(message)
+    code = int(found[1]) if found else 0
+    if not code:
+        return ""
+    return f" (signal {code - 128})" if 128 < code <= 128 + 64 else f" (exit code {code})"
 
 
 def pause(failures: int) -> timedelta:
