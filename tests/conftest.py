@@ -97,6 +97,7 @@ LONG = (
     "tests/e2e/test_training.py",
     "tests/e2e/test_topology.py::test_a_job_that_fits_into_one_block",
     "tests/e2e/test_two_clouds.py",
+    "tests/emulator/test_terraform.py",
     "tests/emulator/test_upgrade.py::test_a_release",
     "tests/emulator/test_upgrade.py::test_an_upgrade_that_a_power_cut_ended",
     "tests/fleet/test_long_walk.py",
