@@ -274,7 +274,7 @@ def test_what_the_real_compiler_takes_long_for_is_refused(fields: Fields, found:
 
 
 def test_long_texts_that_are_only_shown_pass() -> None:
-    shown = {"description": "x" * 20_000, "title": "x" * 9_000}
+    shown = {"description": "x" * 20_000, "title": "x" * 9_000, "default": "x" * 9_000}
     asked(schema_of({"type": "object", "properties": {"a": {"type": "string", **shown}}}))
     asked({"tools": [tool({}, description="x" * 20_000)], "tool_choice": "required"})
 

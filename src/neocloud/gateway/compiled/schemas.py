@@ -33,7 +33,10 @@ _MAPS = (".properties", ".patternProperties", ".$defs", ".definitions", ".depend
 _EXPRESSIONS = ("pattern", "regex")
 _COUNTS = ("minProperties", "maxProperties")
 _NOT_COMPILED = frozenset(
-    ("$comment", "$id", "$ref", "$schema", "description", "title", "type", *_EXPRESSIONS)
+    (
+        *("$comment", "$id", "$ref", "$schema", "description", "title", "type"),
+        *("default", "examples", "example", "grammar", *_EXPRESSIONS),
+    )
 )
 """Their texts are shown to the model at most, or have bounds of their own."""
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "elements", "tags")
