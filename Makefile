@@ -68,7 +68,7 @@ fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up reques
 	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
-	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
+	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras xgrammar; do PYTHON="$(PYTHON)" scripts/install-client $$client; done
 
 clients-long: ## install the clients of `make test-long` beside them, which take minutes (s3fs, DVC, DuckDB, MinIO's, AWS CLI v2, AWS's for Java, containerd, crane ...)
 	@for client in s3-python dvc trixie bookworm sid aws-java oci-conformance; do PYTHON="$(PYTHON)" scripts/install-client $$client; done

@@ -65,6 +65,7 @@ IMAGES = (
                 "libnss-myhostname",
             ),
             *("jq", "pciutils", "dmidecode", "linux-perf"),  # to look at a machine and at what runs in it
+            *("gpg", "console-setup"),  # cloud-init's `apt` and `keyboard` need them
         ),
         root="",
         size_mib=3072,

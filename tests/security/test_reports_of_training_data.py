@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from neocloud.core import training_data
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.training_data import CheckFailed, DataReport, check_training_data
 
@@ -34,3 +35,10 @@ async def test_many_columns_make_no_long_report(tmp_path: Path) -> None:
     except CheckFailed as error:
         pytest.fail(f"the report was not read: {error}")
     assert sum(map(len, found.notes)) < 3_000
+
+
+async def test_a_check_ends_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it uses no processor time, its limit of that never ends it. No Python starts in 10 ms."""
+    monkeypatch.setattr(training_data, "MOST_SECONDS", 0.01)
+    with pytest.raises(CheckFailed, match="did not end within"):
+        await checked(tmp_path / "one.jsonl", {"prompt": "a", "completion": "b"})

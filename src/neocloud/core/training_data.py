@@ -20,6 +20,8 @@ import neocloud
 _PACKAGE = Path(neocloud.__file__).parent
 MEMORY_BYTES = 2 << 30
 CPU_SECONDS = 1800
+MOST_SECONDS = 3600.0
+"""By the clock: on a busy machine the processor time takes longer, and a read that hangs takes none."""
 MOST_OUTPUT_BYTES = 1 << 20
 """Of a report. What the data say stands in it, and is the caller's."""
 LONGEST_TEXT = 1_000
@@ -83,10 +85,13 @@ async def check_training_data(file: BinaryIO) -> DataReport:
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        output, errors = await asyncio.gather(_some_of(process.stdout), _some_of(process.stderr))
-        if max(len(output), len(errors)) > MOST_OUTPUT_BYTES:
-            raise CheckFailed("the check said too much")
-        await process.wait()
+        async with asyncio.timeout(MOST_SECONDS):
+            output, errors = await asyncio.gather(_some_of(process.stdout), _some_of(process.stderr))
+            if max(len(output), len(errors)) > MOST_OUTPUT_BYTES:
+                raise CheckFailed("the check said too much")
+            await process.wait()
+    except TimeoutError:
+        raise CheckFailed(f"the check did not end within {MOST_SECONDS:.0f} s") from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -7,14 +7,23 @@ repetitions of the groups around it say. Where engines differ, it counts more.
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from neocloud.gateway.api.errors import OpenAiError, bad_request
 
 MAX_EXPRESSION_BYTES = 4096
 MAX_WEIGHT = 10_000
 """Of all expressions of a request together."""
+MAX_LITERAL = 8_192
+"""Characters of a text that is compiled as it is."""
+LITERAL_OF_WEIGHT = 50_000
+"""The square of its length, divided by this, weighs one: two of 4,000 that begin alike take 3 s."""
 MAX_ALTERNATIVES = 500
 """Of all expressions of a request together."""
+MAX_WIDE, LONGEST_WIDE, WEIGHT_OF_WIDE = 2_000, 100, 5
+"""Characters of a request that a class of letters or a wider one stands for, each of which takes some 50 ms
+with 150,000 tokens; how many of one repetition count: tokens are not longer; and the weight of each, which
+makes a turn longer."""
 WIDE, NARROW = 20, 3
 """Weight of a class that most tokens of a vocabulary match, and of another class; a character weighs 1."""
 OPEN_REPETITION = 10
@@ -25,6 +34,14 @@ _BOUNDS = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _WIDE_ESCAPES = "wWDSpPX"
 _MANY = re.compile(r"\^|\\[wWDSpPux]|[^\x00-\x7f]")
 """In a class: it is negated, or has a class or characters beyond ASCII."""
+_LETTERS = re.compile(r"[A-Za-z]-[A-Za-z]")
+
+
+class ExpressionCost(NamedTuple):
+    weight: int
+    alternatives: int
+    wide: int
+    """Characters that classes of letters stand for in repetitions with a number."""
 
 
 @dataclass
@@ -35,6 +52,7 @@ class Cost:
     alternatives: int = 0
     beside: int = 0
     """Weight of what no bound counts: it makes a turn longer."""
+    wide: int = 0
     lengths: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """Limits of the length of texts, each of which is compiled once."""
 
@@ -42,8 +60,23 @@ class Cost:
         """Raises OpenAiError 400 where this expression, or all of them together, cost too much."""
         if len(text.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
             raise too_costly(param, f"is larger than {MAX_EXPRESSION_BYTES} bytes")
-        weight, alternatives = expression_cost(text)
+        weight, alternatives, wide = expression_cost(text)
         self.add(weight, alternatives, param)
+        self.add_wide(wide, param)
+
+    def add_wide(self, wide: int, param: str) -> None:
+        """Raises OpenAiError 400."""
+        self.wide += wide
+        self.beside += wide * WEIGHT_OF_WIDE
+        if self.wide > MAX_WIDE:
+            found = f"has repetitions of classes of letters, or exact lengths, of more than {MAX_WIDE:,}"
+            raise too_costly(param, f"{found} characters in this request")
+
+    def add_literal(self, text: str, param: str) -> None:
+        """Raises OpenAiError 400 where a text that is compiled as it is is too long."""
+        if len(text) > MAX_LITERAL:
+            raise too_costly(param, f"has a text of more than {MAX_LITERAL:,} characters")
+        self.beside += len(text) ** 2 // LITERAL_OF_WEIGHT
 
     def add(self, weight: int, alternatives: int, param: str) -> None:
         """Raises OpenAiError 400."""
@@ -71,28 +104,33 @@ class _Group:
     """Weight of its last item, which a repetition may follow."""
     is_single: bool = True
     """The last item is a character or a class."""
+    is_wide: bool = False
+    """The last item is a class of letters, or a wider one."""
 
-    def put(self, weight: int, *, is_single: bool) -> None:
+    def put(self, weight: int, *, is_single: bool, is_wide: bool = False) -> None:
         self.weight += self.last
-        self.last, self.is_single = weight, is_single
+        self.last, self.is_single, self.is_wide = weight, is_single, is_wide
 
-    def repeat(self, least: int, most: int | None) -> None:
+    def repeat(self, least: int, most: int | None) -> int:
+        """Repeat the last item. Return how many characters of a class of letters that is."""
         times = max(least + OPEN_REPETITION if most is None else max(least, most), 1)
+        wide = max(least, most or 0) if self.is_wide else 0
         if self.is_single:
             self.last = min(self.last + times - 1, _MOST)
         else:
             self.last = min(self.last * times, _MOST)
-        self.is_single = False
+        self.is_single = self.is_wide = False
+        return min(wide, LONGEST_WIDE) if wide > 1 else 0
 
     @property
     def total(self) -> int:
         return min(self.weight + self.last, _MOST)
 
 
-def expression_cost(text: str) -> tuple[int, int]:
-    """Return (weight, alternatives). Takes time in proportion to the text."""
+def expression_cost(text: str) -> ExpressionCost:
+    """Takes time in proportion to the text."""
     groups = [_Group()]
-    alternatives = place = 0
+    alternatives = wide = place = 0
     while place < len(text):
         sign, group = text[place], groups[-1]
         place += 1
@@ -111,14 +149,16 @@ def expression_cost(text: str) -> tuple[int, int]:
             group.repeat(0, 1)
         elif sign == "{" and (bounds := _BOUNDS.match(text, place - 1)) and bounds[0] not in ("{}", "{,}"):
             place = bounds.end()
-            group.repeat(*_times(bounds))
+            wide += group.repeat(*_times(bounds))
         else:
-            weight, place = _single(text, sign, place)
-            group.put(weight, is_single=True)
+            weight, end = _single(text, sign, place)
+            is_wide = weight == WIDE or (sign == "[" and _LETTERS.search(text[place:end]) is not None)
+            group.put(weight, is_single=True, is_wide=is_wide)
+            place = end
     while len(groups) > 1:
         closed = groups.pop()
         groups[-1].put(closed.total, is_single=False)
-    return groups[0].total, alternatives
+    return ExpressionCost(groups[0].total, alternatives, wide)
 
 
 def _times(bounds: re.Match[str]) -> tuple[int, int | None]:

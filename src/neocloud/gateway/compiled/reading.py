@@ -117,6 +117,8 @@ def _add_structured_outputs(value: JsonObject, cost: Cost) -> None:
     choices = value.get("choice")
     if isinstance(choices, list) and len(choices) > MAX_CHOICES:
         raise too_costly(f"{param}.choice", f"has more than {MAX_CHOICES:,} entries")
+    for each in choices if isinstance(choices, list) else ():
+        cost.add_literal(each if isinstance(each, str) else "", f"{param}.choice")
     _add_whole_schema(_parsed(value.get("json"), f"{param}.json"), f"{param}.json", cost)
     add_schema(
         _parsed(value.get("structural_tag"), f"{param}.structural_tag"), f"{param}.structural_tag", cost

@@ -20,10 +20,25 @@ PROPERTIES_OF_WEIGHT = 1_000
 """Their square, divided by this, weighs one: 400 optional ones of any type take some 1.6 s."""
 LONGEST_COUNTED = 100
 """A length limit of a string costs no more than this one: tokens are not longer."""
+WEIGHT_OF_LENGTHS = 300
+"""Of the first length limit: each token of a vocabulary is compared with it."""
+WEIGHT_OF_FORMAT = 20
+MAX_COUNTED_PROPERTIES = 100
+"""Of an object that says how many it must or may have: the states grow with their square, the time faster."""
+COUNTED_OF_WEIGHT = 1_000
+"""The cube of their number, divided by this, weighs one."""
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))
 _MAPS = (".properties", ".patternProperties", ".$defs", ".definitions", ".dependentSchemas")
 """Places of objects whose keys are names that callers choose."""
 _EXPRESSIONS = ("pattern", "regex")
+_COUNTS = ("minProperties", "maxProperties")
+_NOT_COMPILED = frozenset(
+    (
+        *("$comment", "$id", "$ref", "$schema", "description", "title", "type"),
+        *("default", "examples", "example", "grammar", *_EXPRESSIONS),
+    )
+)
+"""Their texts are shown to the model at most, or have bounds of their own."""
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "elements", "tags")
 
 
@@ -39,16 +54,55 @@ def add_schema(schema: Json, param: str, cost: Cost) -> None:
             add_grammar(grammar, f"{place}.grammar", cost)
         for text in _keys(node.get("patternProperties")):
             cost.add_expression(text, f"{place}.patternProperties")
-        properties = len(_keys(node.get("properties")))
-        cost.beside += properties * properties // PROPERTIES_OF_WEIGHT
-        if properties > MAX_PROPERTIES:
-            raise too_costly(f"{place}.properties", f"has more than {MAX_PROPERTIES:,} entries")
+        _add_properties(node, place, cost)
+        _add_literals(node, place, cost)
         branches = (node.get(name) for name in _LISTS)
         cost.add(0, sum(len(each) for each in branches if isinstance(each, list)), place)
-        limits = _length_limits(node)
-        if any(limits) and limits not in cost.lengths:
-            cost.lengths.add(limits)
-            cost.add(WIDE + min(max(limits), LONGEST_COUNTED), 0, place)
+        _add_lengths(node, place, cost)
+
+
+def _add_properties(node: JsonObject, place: str, cost: Cost) -> None:
+    properties = len(_keys(node.get("properties")))
+    cost.beside += properties * properties // PROPERTIES_OF_WEIGHT
+    if properties > MAX_PROPERTIES:
+        raise too_costly(f"{place}.properties", f"has more than {MAX_PROPERTIES:,} entries")
+    if not any(name in node for name in _COUNTS):
+        return
+    if properties > MAX_COUNTED_PROPERTIES:
+        raise too_costly(
+            f"{place}.properties",
+            f"has more than {MAX_COUNTED_PROPERTIES} entries beside minProperties or maxProperties",
+        )
+    cost.add(properties**3 // COUNTED_OF_WEIGHT, 0, f"{place}.properties")
+
+
+def _add_literals(node: JsonObject, place: str, cost: Cost) -> None:
+    """Count the texts that stand in the answer as they are: values, and names of properties."""
+    for text in _keys(node.get("properties")):
+        cost.add_literal(text, f"{place}.properties")
+    for name, value in node.items():
+        waiting = [] if name in _NOT_COMPILED else [value]
+        while waiting:
+            found = waiting.pop()
+            if isinstance(found, str):
+                cost.add_literal(found, f"{place}.{name[:64]}")
+            elif isinstance(found, list):
+                waiting += found
+            elif isinstance(found, dict) and name in _DATA:
+                waiting += [*found, *found.values()]
+
+
+def _add_lengths(node: JsonObject, place: str, cost: Cost) -> None:
+    if isinstance(node.get("format"), str):
+        cost.add(WEIGHT_OF_FORMAT, 0, f"{place}.format")
+    limits = _length_limits(node)
+    if not any(limits) or limits in cost.lengths:
+        return
+    cost.beside += 0 if cost.lengths else WEIGHT_OF_LENGTHS
+    cost.lengths.add(limits)
+    cost.add(WIDE + min(max(limits), LONGEST_COUNTED), 0, place)
+    if limits[0] > 1:  # unlike upper limits, these share nothing
+        cost.add_wide(min(limits[0], LONGEST_COUNTED), place)
 
 
 def require_end(schema: Json, param: str) -> None:
