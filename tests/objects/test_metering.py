@@ -16,7 +16,7 @@ from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import Meters, UsageSource, all_usage
 from neocloud.objects.metering import bucket_usage
 from neocloud.objects.types import RequestClass
-from neocloud.services.billing.api.usage import get_report
+from neocloud.services.billing.api import get_report
 from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.waiting import FakeClock
 from tests.control_plane import plain_dependencies

@@ -56,6 +56,10 @@ def _rounded(amount: str) -> str:
     return f"{number:f}".rstrip("0").rstrip(".") if "." in f"{number:f}" else f"{number:f}"
 
 
+WITHOUT_PRICE = ("INVALID_ARGUMENT", "UNIMPLEMENTED", "PERMISSION_DENIED")
+"""It has none, the cloud has no calculator, or the caller may not ask it."""
+
+
 def estimate(client: Client, message: str, content: Mapping[str, Any]) -> Price:
     """Return the price of what this request would create. Raises ClientError if it cannot be asked for."""
     return estimate_of(client, contract.from_dict(contract.message(message), {**content}))
@@ -67,7 +71,7 @@ def estimate_of(client: Client, request: Message) -> Price:
     try:
         answer = client.call(ESTIMATE, asked)
     except ClientError as error:
-        if error.code != "INVALID_ARGUMENT":
+        if error.code not in WITHOUT_PRICE:
             raise
         reasons = [why for _, why in error.violations]
         return Price(NO_PRICE, NO_PRICE, reason="; ".join(reasons) or error.message)
