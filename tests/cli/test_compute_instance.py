@@ -220,7 +220,8 @@ def test_addresses_are_listed(signed_in: Neo, machines: FakeServer) -> None:
 def test_platforms_are_listed_by_preset(signed_in: Neo, machines: FakeServer) -> None:
     header, row = signed_in("compute", "platform", "list").out.splitlines()
     assert header.split()[:5] == ["PLATFORM", "PRESET", "VCPU", "GIB", "GPUS"]
-    assert row.split() == [*"cpu-local 1vcpu-1gb 1 1 0 - no price no price".split()], "there is no calculator"
+    assert row.split()[:6] == ["cpu-local", "1vcpu-1gb", "1", "1", "0", "-"]
+    assert row.count("no price") == 2, "the hour and the month: there is no calculator"
     shown = signed_in("compute", "platform", "list", "-o", "json")
     assert json.loads(shown.out)[0]["metadata"]["name"] == "cpu-local"
 
