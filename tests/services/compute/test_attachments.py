@@ -202,9 +202,9 @@ async def as_of_an_earlier_release(cloud: Cloud, instance_id: str, disk_id: str)
         content = json.loads(tx.secret(instance_id, "machine") or b"")
         kept = {"halt": content["halt"], "pod_spec": spec}
         tx.put_secret(instance_id, "machine", json.dumps(kept).encode())
+        pod.manifest = Pod.from_dict(document)  # no look may come between the two
 
     await cloud.running.store.write(as_before)
-    pod.manifest = Pod.from_dict(document)
 
 
 async def test_a_machine_that_an_earlier_release_started_keeps_its_pod(cloud: Cloud) -> None:
