@@ -198,7 +198,7 @@ def test_images_are_counted_listed_and_deleted_by_neo(
     )
     assert artifact["id"] in listed and artifact["tags"] == ["v1"]
     assert listed.split("\n")[0].split() == ["NAME", "TAGS", "BYTES", "DIGEST", "ID"]
-    assert f" {artifact['size']} " in listed
+    assert f" {int(artifact['size']) / 2**20:.1f} MiB " in listed
     neo(neocloud_emulator, "registry", "artifact", "delete", artifact["id"], "--yes")
     until(
         lambda: (

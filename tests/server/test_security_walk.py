@@ -88,6 +88,7 @@ ASK_BY_THEMSELVES = {
     "nebius.iam.v1.SessionManagementService/Revoke",
     "nebius.registry.v1.ArtifactService/Delete",
     "nebius.registry.v1.ArtifactService/Get",
+    "neocloud.common.v1.TrialService/TryCreate",
     "neocloud.iam.v1.SessionService/List",
     "neocloud.registry.v1.VulnerabilityReportService/Get",
     "neocloud.iam.v1.SessionService/Revoke",

@@ -1,6 +1,7 @@
 """`ip netns add` on the host of a cloud: the namespaces of pods stay mounted once, so Podman can end them.
 
-In a mount namespace of its own, with an empty /run, so that nothing of this machine is seen or changed.
+In a mount namespace of its own, with an empty /run, so that nothing of this machine is seen or changed. What
+clouds of this machine have mounted there is unmounted in it.
 """
 
 import subprocess
@@ -8,6 +9,7 @@ import sys
 
 SCRIPT = """
 set -e
+! mountpoint -q /run/netns || umount --lazy --recursive /run/netns
 mounts() {{ grep -c " /run/netns" /proc/self/mountinfo || true; }}
 before=$(mounts)
 mount -t tmpfs none /run

@@ -34,6 +34,9 @@ STAND_INS = {
 }
 """Fields that name something without the annotation that says what."""
 
+ANY = "google.protobuf.Any"
+CREATE = "nebius.compute.v1.DiskService/Create"
+"""The request in a request of any kind."""
 FIXED = {"reason": "the walk", "node": "worker-0", "verdict": "verdict-1", "phase": "debug"}
 """Fields with the same text in each request."""
 
@@ -81,6 +84,8 @@ def request(path: str, table: Table, held: Holdings) -> Any:
                 getattr(message, field.name).extend(known)
         elif field.name == "metadata":
             _fill_metadata(message.metadata, rpc.name, prefix, held)
+        elif field.message_type is not None and field.message_type.full_name == ANY:
+            getattr(message, field.name).CopyFrom(contract.pack(request(CREATE, table, held)))
         elif field.name == "account":
             message.account.service_account.id = held.ids["serviceaccount"]
         elif field.name == "id" and field.message_type is not None:
