@@ -16,6 +16,7 @@ FORKS = {"os.fork", "os.forkpty", "pty.fork", "pty.spawn"}
 ALONE = {
     *("tests/security/escape.py", "tests/objects/crash_worker.py"),
     *("src/neocloud/fleet/agent/child.py", "tests/fleet/agent/probe_program.py"),
+    "tests/gateway/compiled/drive_xgrammar.py",
 }
 """Programs of their own that load no gRPC."""
 
