@@ -72,7 +72,8 @@ def test_the_page_of_containers_works_as_written(bank: Cluster) -> None:
 
 def test_the_page_of_mpi_works_as_written(bank: Cluster) -> None:
     """SJOB-04: compiled and run from the login node, in a batch script, and modules."""
-    program, script, modules = blocks_of(MPI)
+    program, script, modules, submounts = blocks_of(MPI)
     assert output_of(bank, program).count("sum 3, 0 wrong") == 2
     assert output_of(bank, script).count("sum 10, 0 wrong") == 4
     assert output_of(bank, modules) == ""
+    assert "--submount /scratch" in submounts, "what it does: test_confinement.py"
