@@ -44,13 +44,10 @@ def cloud(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
         cloud.neo("destroy", "--yes")
 
 
-SUBMOUNTS = ("--submount", "/scratch=1", "--submount", "/fast/ram=1:memory")
-
-
 @pytest.fixture(scope="package")
 def bank(cloud: Cloud) -> Cluster:
     """A READY cluster with two workers. Tests leave it as they found it."""
-    return Cluster.create(cloud, "bank", "--workers", "2", "--preset", "2vcpu-4gb", *SUBMOUNTS)
+    return Cluster.create(cloud, "bank", "--workers", "2", "--preset", "2vcpu-4gb")
 
 
 @pytest.fixture

@@ -18,6 +18,19 @@ def idle(bank: Cluster) -> None:
     bank.wait_until_idle()
 
 
+SUBMOUNTS = ("--submount", "/scratch=1", "--submount", "/fast/ram=1:memory")
+
+
+@pytest.fixture(scope="module")
+def small(bank: Cluster) -> Iterator[Cluster]:
+    """A cluster whose two workers have one CPU each, and folders for themselves. `lou` is a user of it."""
+    cluster = Cluster.create(bank.cloud, "small", "--workers", "2", "--preset", "1vcpu-2gb", *SUBMOUNTS)
+    cluster.wait_until_idle()
+    cluster.ssh("useradd --create-home --shell /bin/bash lou; sacctmgr -i add user lou account=root")
+    yield cluster
+    bank.cloud.neo("slurm", "cluster", "delete", "small", "--yes")
+
+
 @pytest.fixture
 def neighbour(bank: Cluster) -> Iterator[None]:
     """A job that works on worker-0 while another misbehaves there, and must complete."""
@@ -128,19 +141,14 @@ def test_steps_beside_each_other_run_on_cpus_of_their_own(bank: Cluster) -> None
     assert (sorted(output[:2]), output[2]) == (["0", "1"], "2")
 
 
-def test_workers_of_fewer_cpus_than_the_machine_have_cpus_of_their_own(bank: Cluster) -> None:
+def test_workers_of_fewer_cpus_than_the_machine_have_cpus_of_their_own(small: Cluster) -> None:
     """Of which there is no way out: the kernel keeps them to these."""
-    small = Cluster.create(bank.cloud, "small", "--workers", "2", "--preset", "1vcpu-2gb")
-    try:
-        small.wait_until_idle()
-        widen = "import os; os.sched_setaffinity(0, range(1024)); print(*os.sched_getaffinity(0))"
-        found = small.ssh(f"srun --nodes=2 --mem=100M python3 -c '{widen}'").splitlines()
-        assert len(found) == len(set(found)) == 2 and all(line.isdigit() for line in found), found
-        said = bank.cloud.neo("slurm", "cluster", "check", "small", "--output", "json", code=None).stdout
-        verdicts = {item["check"]: item["verdict"] for item in json.loads(said)}
-        assert verdicts["job CPUs"] == "pass"
-    finally:
-        bank.cloud.neo("slurm", "cluster", "delete", "small", "--yes")
+    widen = "import os; os.sched_setaffinity(0, range(1024)); print(*os.sched_getaffinity(0))"
+    found = small.ssh(f"srun --nodes=2 --mem=100M python3 -c '{widen}'").splitlines()
+    assert len(found) == len(set(found)) == 2 and all(line.isdigit() for line in found), found
+    said = small.cloud.neo("slurm", "cluster", "check", "small", "--output", "json", code=None).stdout
+    verdicts = {item["check"]: item["verdict"] for item in json.loads(said)}
+    assert verdicts["job CPUs"] == "pass"
 
 
 def test_limits_of_the_login_shell_do_not_become_those_of_jobs(bank: Cluster) -> None:
@@ -164,24 +172,22 @@ grep -c ' {path} .*nodev' /proc/self/mountinfo
 
 
 @pytest.mark.parametrize("path", ["/scratch", "/fast/ram"])
-def test_each_worker_has_a_submount_of_its_own_that_holds_its_size(
-    bank: Cluster, local_user: str, path: str
-) -> None:
+def test_each_worker_has_a_submount_of_its_own_that_holds_its_size(small: Cluster, path: str) -> None:
     """SLURM-08, as a user who is not root."""
     for node in ("worker-0", "worker-1"):
-        job = f"su - {local_user} -c 'srun --nodelist={node} --mem=1500M bash -s'"
-        files, said, written, size, mounts = bank.ssh(job, stdin=SUBMOUNT.format(path=path)).splitlines()
+        job = f"su - lou -c 'srun --nodelist={node} --mem=500M bash -s'"
+        files, said, written, size, mounts = small.ssh(job, stdin=SUBMOUNT.format(path=path)).splitlines()
         assert (files, said, mounts) == ("1", "No space left on device", "1"), "nobody else's files"
         assert 900 << 20 < int(written) <= 1 << 30 and 900 < int(size) <= 1024
-    assert bank.ssh(f"ls -A {path}") == "", "nothing of it is in the shared root"
+    assert small.ssh(f"ls -A {path}") == "", "nothing of it is in the shared root"
     other = f"srun --nodelist=worker-0 --mem=200M sh -c 'cat {path}/mine.worker-0; rm {path}/mine.*'"
-    assert bank.ssh(other) == "worker-0", "it stays when a job has ended"
-    bank.ssh(f"srun --nodelist=worker-1 rm {path}/mine.worker-1")
+    assert small.ssh(other) == "worker-0", "it stays when a job has ended"
+    small.ssh(f"srun --nodelist=worker-1 --mem=200M rm {path}/mine.worker-1")
 
 
-def test_memory_of_a_submount_is_not_promised_to_jobs(bank: Cluster) -> None:
-    assert bank.ssh("sinfo --noheader --partition=main --nodes=worker-0 --format=%m") == "3072"
-    refused = bank.try_ssh("srun --mem=3500M true")
+def test_memory_of_a_submount_is_not_promised_to_jobs(small: Cluster) -> None:
+    assert small.ssh("sinfo --noheader --partition=main --nodes=worker-0 --format=%m") == "1024"
+    refused = small.try_ssh("srun --mem=1500M true")
     assert refused.returncode and "Memory specification can not be satisfied" in refused.stderr
-    shown = bank.cloud.neo("slurm", "cluster", "get", "bank").stdout
+    shown = small.cloud.neo("slurm", "cluster", "get", "small").stdout
     assert "/fast/ram: 1 GiB of each worker, in memory" in shown

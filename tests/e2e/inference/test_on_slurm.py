@@ -25,7 +25,7 @@ def deployment(cloud: Cloud, bank: Cluster, model: Path) -> Iterator[Served]:
     spec = {
         "model_id": registered.metadata.id,
         "slurm_cluster_id": bank.id,
-        "slurm_resources": {"cpus": 2, "memory_gibibytes": 3},
+        "slurm_resources": {"cpus": 2, "memory_gibibytes": 4},
         "scaling": {"min_replicas": 1},
         "max_adapters": 1,
     }
