@@ -76,4 +76,4 @@ def test_the_page_of_mpi_works_as_written(bank: Cluster) -> None:
     assert output_of(bank, program).count("sum 3, 0 wrong") == 2
     assert output_of(bank, script).count("sum 10, 0 wrong") == 4
     assert output_of(bank, modules) == ""
-    assert "--submount /scratch" in submounts, "what it does: test_confinement.py"
+    assert "--submount /scratch" in submounts.text, "what it does: test_confinement.py"
