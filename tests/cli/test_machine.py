@@ -30,6 +30,7 @@ from neocloud.client.profiles import config_file, read_profiles
 from neocloud.control_plane.prepared_server import PREPARED, PreparedServer
 from neocloud.control_plane.server_supervisor import (
     SUCCESSOR,
+    Supervisor,
     ended_file,
     server_child,
     successor_child,
@@ -460,6 +461,22 @@ def test_a_successor_uses_the_server_that_is_prepared(neo: Neo, machine: Path, t
     assert running(machine).pid == prepared, "one that serves is no longer taken for a prepared one"
     assert neo("down").code == 0
     wait_until(lambda: processes_of(machine) == [], "all have ended", seconds=60)
+
+
+def test_a_successor_stays_where_no_other_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> Process:
+        raise OSError("no memory")
+
+    supervisor = Supervisor(tmp_path, ["true"])
+    with (tmp_path / "log").open("wb") as log:
+        waiting = Process.start(["sleep", "60"], log)
+    supervisor._successor.process = waiting
+    monkeypatch.setattr(Child, "start", refused)
+    supervisor._hand_on()
+    assert supervisor._successor.process is waiting and not waiting.wait(0)
+    assert waiting.stop(10)
 
 
 @pytest.mark.usefixtures("prepares_at_once")

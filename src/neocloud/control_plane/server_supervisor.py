@@ -30,7 +30,8 @@ from neocloud.core.child_process import Backoff, Child
 from neocloud.core.logs import set_up_logging
 from neocloud.core.process import Process, wait_for_any
 
-logger = logging.getLogger("neocloud.control_plane.server_supervisor")  # "__main__" would be another's
+# Run as a program, `__name__` is "__main__", of which only warnings are logged.
+logger = logging.getLogger("neocloud.control_plane.server_supervisor")
 
 STOP_SECONDS = 60.0
 SUCCESSOR = "--successor"
@@ -216,7 +217,13 @@ class Supervisor:
         """Start another successor, which can use the prepared server, before the one that cannot is ended."""
         before, self._successor.process = self._successor.process, None
         self._keep_successor()
-        if before is not None:
+        if before is None:
+            return
+        if (
+            self._successor.process is None
+        ):  # as without memory: the one that waits already is better than none
+            self._successor.process = before
+        else:
             before.stop(STOP_SECONDS)
 
     def _end_others(self) -> None:
