@@ -82,11 +82,11 @@ def lower_compile_priority() -> None:
     vLLM is another one than expected it compiles as it does by itself, and says so.
     """
     try:
-        from vllm.v1.structured_output import StructuredOutputManager as Manager  # type: ignore
+        from vllm.v1.structured_output import StructuredOutputManager as Manager  # type: ignore  # noqa: PLC0415
 
         compile_as_usual = Manager._create_grammar
     except (ImportError, AttributeError) as error:
-        print(f"neocloud: schemas are compiled with the priority of chats: {error}", file=sys.stderr)
+        sys.stderr.write(f"neocloud: schemas are compiled with the priority of chats: {error}\n")
         return
 
     def compile_behind(manager: Any, request: Any) -> Any:
