@@ -55,7 +55,7 @@ REWORDED = (
     "src/neocloud/object_store/blobs",
     "src/neocloud/object_store/bodies",
     "src/neocloud/object_store/metadata",
-    "src/neocloud/object_store/operations",
+    "src/neocloud/object_store/backends/blobs",
     "src/neocloud/server",
     "src/neocloud/services/ai",
     "src/neocloud/services/audit",

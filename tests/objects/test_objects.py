@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from neocloud.object_store.backends.blobs.copies import ATTEMPTS, CopyOperations
 from neocloud.object_store.checksums import encode
 from neocloud.object_store.errors import (
     ChecksumMismatch,
@@ -31,7 +32,6 @@ from neocloud.object_store.errors import (
 )
 from neocloud.object_store.garbage import collect
 from neocloud.object_store.metadata import contents
-from neocloud.object_store.operations.copies import ATTEMPTS, CopyOperations
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import (
     Attributes,

@@ -26,6 +26,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock, sync_folder
 from neocloud.core.sqlite_file import SqliteFileError, lock_file
 from neocloud.object_store import garbage
+from neocloud.object_store.backends.files.uploads import FilesystemOperations
 from neocloud.object_store.blob_location import driver_for
 from neocloud.object_store.blobs.driver import BlobDriver, BlobError
 from neocloud.object_store.blobs.s3.location import S3Place
@@ -35,12 +36,11 @@ from neocloud.object_store.bodies.protocols import BodyReader as ObjectReader
 from neocloud.object_store.bodies.protocols import BodyWriter
 from neocloud.object_store.bodies.quota_reservations import Room
 from neocloud.object_store.errors import StoreFull, StoreUnavailable
-from neocloud.object_store.filesystems.operations import FilesystemOperations
+from neocloud.object_store.images.blob_uploads import BlobUploadOperations
+from neocloud.object_store.images.images import ImageOperations
 from neocloud.object_store.metadata.database import Database
 from neocloud.object_store.metadata.location import open_metadata
 from neocloud.object_store.metadata.transaction import Transaction
-from neocloud.object_store.operations.blob_uploads import BlobUploadOperations
-from neocloud.object_store.operations.images import ImageOperations
 
 __all__ = ["BodyWriter", "ObjectReader", "ObjectStore", "open_store"]
 

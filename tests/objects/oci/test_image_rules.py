@@ -11,8 +11,8 @@ from neocloud.core import digests
 from neocloud.object_gateway.work.workers import tidy_registries
 from neocloud.object_store.errors import ManifestUnknown
 from neocloud.object_store.image_types import NewManifest
+from neocloud.object_store.images.images import UNUSED_KEPT
 from neocloud.object_store.lifecycle_rules import ImageRules
-from neocloud.object_store.operations.images import UNUSED_KEPT
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import Bucket
 from neocloud.testing.waiting import FakeClock

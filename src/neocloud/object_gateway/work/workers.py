@@ -13,10 +13,10 @@ from neocloud.core.clock import Clock
 from neocloud.object_store import garbage
 from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.errors import NoSuchBucket, StoreFull, StoreUnavailable
+from neocloud.object_store.images.images import UNUSED_KEPT
 from neocloud.object_store.lifecycle import apply_lifecycle
 from neocloud.object_store.metadata import rows, usage_counters
 from neocloud.object_store.metadata.transaction import Transaction
-from neocloud.object_store.operations.images import UNUSED_KEPT
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import BucketState
 

@@ -4,11 +4,11 @@
 from collections.abc import Sequence
 
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.bodies.writer import key_md5
 from neocloud.object_store.errors import NoSuchUpload
 from neocloud.object_store.metadata import uploads
 from neocloud.object_store.metadata.transaction import Transaction
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.types import (
     ALWAYS,
     UNCHECKED,

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from neocloud.core.untrusted.writes import write_all
+from neocloud.object_store.backends.files.files import BucketFiles, raise_explained
+from neocloud.object_store.backends.files.records import Record, check_attributes
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.writer import verify
 from neocloud.object_store.checksums import DEFAULT, Digests
 from neocloud.object_store.errors import IncompleteBody, TooLarge
-from neocloud.object_store.filesystems.files import BucketFiles, raise_explained
-from neocloud.object_store.filesystems.records import Record, check_attributes
 from neocloud.object_store.types import (
     ALWAYS,
     UNCHECKED,

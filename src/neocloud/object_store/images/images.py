@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from neocloud.object_store import conditions
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.errors import BlobUnknown, ContentInUse, ManifestUnknown
 from neocloud.object_store.image_types import Manifest, ManifestPage, NewManifest, RemovedImages, TagPage
@@ -16,7 +17,6 @@ from neocloud.object_store.metadata.contents import NewContent
 from neocloud.object_store.metadata.database import Database
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
 from neocloud.object_store.metadata.versions import NewVersion
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.types import ALWAYS, Attributes, ByteRange, Expected, RequestClass
 
 UNUSED_KEPT = timedelta(hours=1)

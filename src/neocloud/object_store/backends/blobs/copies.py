@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.bodies.writer import Writer, key_md5
 from neocloud.object_store.checksums import DEFAULT, Digests
@@ -21,7 +22,6 @@ from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
 from neocloud.object_store.metadata.uploads import PartRow
 from neocloud.object_store.metadata.versions import NewVersion
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     ALWAYS,

@@ -13,8 +13,8 @@ from concurrent.futures import Executor
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from neocloud.object_store.backends.files.files import raise_explained
 from neocloud.object_store.errors import Damaged
-from neocloud.object_store.filesystems.files import raise_explained
 from neocloud.object_store.types import ObjectVersion
 
 CHUNK_BYTES = 1024**2

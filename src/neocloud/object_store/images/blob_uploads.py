@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import digests
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.bodies.writer import Writer
@@ -18,7 +19,6 @@ from neocloud.object_store.image_types import BlobUpload
 from neocloud.object_store.metadata import contents, repositories, rows, uploads
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
 from neocloud.object_store.metadata.uploads import PartRow, UploadRow
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     MAX_PART_NUMBER,

@@ -2,9 +2,9 @@
 """Lists of objects, versions, uploads and parts, by pages."""
 
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.metadata import lists, rows, uploads
 from neocloud.object_store.metadata.lists import Selection
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.types import MAX_PAGE, ListPage, Part, PartPage, UploadPage, VersionPage
 
 

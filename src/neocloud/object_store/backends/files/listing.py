@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neocloud.core.untrusted.files import Folder
+from neocloud.object_store.backends.files import records
+from neocloud.object_store.backends.files.files import is_object
+from neocloud.object_store.backends.files.paths import is_listed, place_of
 from neocloud.object_store.errors import InvalidRequest, ObjectStoreError
-from neocloud.object_store.filesystems import records
-from neocloud.object_store.filesystems.files import is_object
-from neocloud.object_store.filesystems.paths import is_listed, place_of
 from neocloud.object_store.types import MAX_KEY_BYTES, MAX_PAGE, ListPage, ObjectVersion
 
 MAX_FOLDER_NAMES = 1_000_000

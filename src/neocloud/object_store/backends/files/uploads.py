@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.blobs.copies import CopyOperations
+from neocloud.object_store.backends.blobs.uploads import UploadOperations
+from neocloud.object_store.backends.files import records
+from neocloud.object_store.backends.files.backend import FilesystemObjects
+from neocloud.object_store.backends.files.files import BucketFiles
+from neocloud.object_store.backends.files.paths import place_of
+from neocloud.object_store.backends.files.records import Record, check_attributes, check_key
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import BodyReader, BodyWriter
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.checksums import DEFAULT, multipart_etag
 from neocloud.object_store.errors import NoSuchUpload, ObjectStoreError, RangeNotSatisfiable
-from neocloud.object_store.filesystems import records
-from neocloud.object_store.filesystems.files import BucketFiles
-from neocloud.object_store.filesystems.objects import FilesystemObjects
-from neocloud.object_store.filesystems.paths import place_of
-from neocloud.object_store.filesystems.records import Record, check_attributes, check_key
 from neocloud.object_store.metadata import contents, uploads
 from neocloud.object_store.metadata.transaction import Transaction
 from neocloud.object_store.metadata.uploads import MAX_OBJECT_BYTES, PartRow, UploadRow
-from neocloud.object_store.operations.copies import CopyOperations
-from neocloud.object_store.operations.uploads import UploadOperations
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     ALWAYS,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.bodies.protocols import BodyReader, BodyWriter
 from neocloud.object_store.bodies.writer import MAX_BODY_BYTES, Writer, too_large
 from neocloud.object_store.errors import Damaged, InvalidRequest, ObjectStoreError
@@ -12,7 +13,6 @@ from neocloud.object_store.last_access import AccessMethod, counts
 from neocloud.object_store.metadata import rows, versions
 from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.types import (
     ALWAYS,
     READ_ALWAYS,

@@ -19,6 +19,9 @@ from typing import BinaryIO, NoReturn
 from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.core.untrusted.writes import give_name, make_owned, put_in_place, unnamed_file
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.files import records
+from neocloud.object_store.backends.files.paths import HIDDEN_PREFIX, NoFile, Place, place_of
+from neocloud.object_store.backends.files.records import Record
 from neocloud.object_store.errors import (
     InvalidRequest,
     KeyTooLong,
@@ -29,9 +32,6 @@ from neocloud.object_store.errors import (
     StoreUnavailable,
 )
 from neocloud.object_store.filesystem_view import FilesystemView
-from neocloud.object_store.filesystems import records
-from neocloud.object_store.filesystems.paths import HIDDEN_PREFIX, NoFile, Place, place_of
-from neocloud.object_store.filesystems.records import Record
 from neocloud.object_store.types import ObjectVersion, WriteConditions
 
 _ATTEMPTS = 16

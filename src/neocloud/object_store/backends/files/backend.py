@@ -7,23 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from neocloud.object_store import conditions as rules
+from neocloud.object_store.backends.blobs.backend import ObjectOperations
+from neocloud.object_store.backends.blobs.lists import ListOperations
+from neocloud.object_store.backends.files import listing
+from neocloud.object_store.backends.files.files import BucketFiles, raise_explained
+from neocloud.object_store.backends.files.listing import Selection
+from neocloud.object_store.backends.files.paths import place_of
+from neocloud.object_store.backends.files.reader import FileReader
+from neocloud.object_store.backends.files.records import check_key, no_such_feature
+from neocloud.object_store.backends.files.writer import FileWriter
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import BodyReader, BodyWriter
 from neocloud.object_store.bodies.writer import MAX_BODY_BYTES, too_large
+from neocloud.object_store.buckets import BucketOperations
 from neocloud.object_store.errors import InvalidPartNumber, NoSuchVersion, ObjectStoreError
-from neocloud.object_store.filesystems import listing
-from neocloud.object_store.filesystems.files import BucketFiles, raise_explained
-from neocloud.object_store.filesystems.listing import Selection
-from neocloud.object_store.filesystems.paths import place_of
-from neocloud.object_store.filesystems.reader import FileReader
-from neocloud.object_store.filesystems.records import check_key, no_such_feature
-from neocloud.object_store.filesystems.writer import FileWriter
 from neocloud.object_store.last_access import AccessMethod
 from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
-from neocloud.object_store.operations.buckets import BucketOperations
-from neocloud.object_store.operations.lists import ListOperations
-from neocloud.object_store.operations.objects import ObjectOperations
 from neocloud.object_store.types import (
     MAX_PAGE,
     NULL_VERSION,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from neocloud.object_store.backends.blobs.access import Operations
 from neocloud.object_store.errors import BucketNotEmpty, InvalidRequest, NoSuchBucket, ObjectLocked
 from neocloud.object_store.front_settings import FrontSettings
 from neocloud.object_store.metadata import bucket_codec, repositories, rows, uploads, usage_counters, versions
@@ -17,7 +18,6 @@ from neocloud.object_store.metadata.transaction import (
     request_sku,
 )
 from neocloud.object_store.metadata.uploads import UploadRow
-from neocloud.object_store.operations.base import Operations
 from neocloud.object_store.types import (
     EGRESS,
     EGRESS_PRIVATE,

@@ -1,0 +1,1 @@
+"""Container images of registries: blobs, manifests and tags."""
