@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.object_store.backends.blobs.copies import ATTEMPTS, CopyOperations
+from neocloud.object_store.backends.blobs.copies import ATTEMPTS, BlobCopies
 from neocloud.object_store.checksums import encode
 from neocloud.object_store.errors import (
     ChecksumMismatch,
@@ -349,7 +349,7 @@ async def test_a_source_that_is_replaced_meanwhile_is_copied_and_one_that_is_del
     async with opened(tmp_path) as store:
         bucket = await make_bucket(store)
         source = Source(bucket.id, "k")
-        look, changes = CopyOperations._checksum, list[bytes | None]((b"22", b"333"))
+        look, changes = BlobCopies._checksum, list[bytes | None]((b"22", b"333"))
 
         async def change_first(*arguments: Any) -> Checksum | None:
             if changes:
@@ -358,7 +358,7 @@ async def test_a_source_that_is_replaced_meanwhile_is_copied_and_one_that_is_del
             return await look(*arguments)
 
         await put(store, bucket, "k", b"1")
-        monkeypatch.setattr(CopyOperations, "_checksum", change_first)
+        monkeypatch.setattr(BlobCopies, "_checksum", change_first)
         await store.copy(source, bucket.id, "copy")
         assert await get(store, bucket, "copy") == b"333"
         changes.append(None)

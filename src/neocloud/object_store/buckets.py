@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from neocloud.object_store.backends.blobs.access import Operations
+from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.errors import BucketNotEmpty, InvalidRequest, NoSuchBucket, ObjectLocked
 from neocloud.object_store.front_settings import FrontSettings
 from neocloud.object_store.metadata import bucket_codec, repositories, rows, uploads, usage_counters, versions
@@ -34,7 +34,12 @@ from neocloud.object_store.types import (
 _Result = TypeVar("_Result")
 
 
-class BucketOperations(Operations):
+class Buckets:
+    """All buckets of a store, whatever keeps their objects."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
     async def apply_bucket(self, desired: DesiredBucket) -> Bucket:
         """Create or change a bucket. Raises InvalidRequest where another bucket has the name."""
 

@@ -67,6 +67,12 @@ def check_source(conditions: ReadConditions, version: ObjectVersion) -> None:
         raise ConditionFailed(str(error), name) from None
 
 
+def check_source_range(range: ByteRange | None, size: int) -> None:
+    """Check the range of a copy, which has to be whole within the source. Raises RangeNotSatisfiable."""
+    if range is not None and range.last is not None and range.last >= size:
+        raise RangeNotSatisfiable(f"The source has {size:,} bytes; the range ends behind them.", size)
+
+
 def resolve(range: ByteRange | None, size: int) -> tuple[int, int]:
     """Return the first byte and the length. The last bytes of nothing are nothing. Raises
     RangeNotSatisfiable."""

@@ -1,14 +1,42 @@
 # pyright: strict
 """Deletion of blobs that nobody uses: those that commits left in `garbage`, and those that crashes left."""
 
+import asyncio
+import logging
 from datetime import datetime, timedelta
 
+from neocloud.core.clock import Clock
+from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.bodies.engine import Engine
+from neocloud.object_store.errors import StoreFull, StoreUnavailable
 from neocloud.object_store.metadata import contents
 from neocloud.object_store.metadata.transaction import Transaction
 
+logger = logging.getLogger(__name__)
 ORPHAN_AGE = timedelta(days=1)
 _AT_ONCE = 256
+_WAIT_SECONDS = 1.0
+_LONGEST_WAIT_SECONDS = 60.0
+"""Between attempts to delete blobs while that fails."""
+
+
+async def collect_when(wake: asyncio.Event, engine: Engine, clock: Clock) -> None:
+    """Delete garbage whenever `wake` is set, and again while some is left or deletion fails."""
+    wait = _WAIT_SECONDS
+    while True:
+        await wake.wait()
+        wake.clear()
+        try:
+            is_some_left = await collect(engine)
+            wait = _WAIT_SECONDS
+        except Exception as error:
+            is_known = isinstance(error, BlobError | StoreFull | StoreUnavailable)
+            what = "Blobs that nobody uses could not be deleted: %s"
+            logger.warning(what, error, exc_info=not is_known)
+            is_some_left, wait = True, min(2 * wait, _LONGEST_WAIT_SECONDS)
+        if is_some_left:
+            await clock.sleep(wait)
+            wake.set()
 
 
 async def collect(engine: Engine) -> bool:

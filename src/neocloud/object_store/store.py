@@ -17,59 +17,254 @@ Methods that write take `request`: how the request is counted, in the same trans
 
 import asyncio
 import hmac
-import logging
 import os
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock, sync_folder
 from neocloud.core.sqlite_file import SqliteFileError, lock_file
 from neocloud.object_store import garbage
-from neocloud.object_store.backends.files.uploads import FilesystemOperations
+from neocloud.object_store.backends.blobs import changes
+from neocloud.object_store.backends.blobs.access import BlobAccess
+from neocloud.object_store.backends.blobs.backend import BlobBackend
+from neocloud.object_store.backends.blobs.copies import BlobCopies
+from neocloud.object_store.backends.blobs.uploads import Uploads
+from neocloud.object_store.backends.byte_copies import ByteCopies
+from neocloud.object_store.backends.files.access import FileAccess
+from neocloud.object_store.backends.files.backend import FileBackend
+from neocloud.object_store.backends.protocol import BucketBackend, Copies
 from neocloud.object_store.blob_location import driver_for
-from neocloud.object_store.blobs.driver import BlobDriver, BlobError
+from neocloud.object_store.blobs.driver import BlobDriver
 from neocloud.object_store.blobs.s3.location import S3Place
 from neocloud.object_store.blobs.sealing import KeySealer, NotAuthentic
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import BodyReader as ObjectReader
 from neocloud.object_store.bodies.protocols import BodyWriter
 from neocloud.object_store.bodies.quota_reservations import Room
-from neocloud.object_store.errors import StoreFull, StoreUnavailable
-from neocloud.object_store.images.blob_uploads import BlobUploadOperations
-from neocloud.object_store.images.images import ImageOperations
+from neocloud.object_store.buckets import Buckets
+from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable
+from neocloud.object_store.images.blob_uploads import ImageBlobUploads
+from neocloud.object_store.images.images import ContainerImages
+from neocloud.object_store.last_access import AccessMethod, counts
 from neocloud.object_store.metadata.database import Database
 from neocloud.object_store.metadata.location import open_metadata
 from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.types import (
+    ALWAYS,
+    Deleted,
+    DeleteItem,
+    ObjectVersion,
+    RequestClass,
+    Retention,
+    Source,
+    WriteConditions,
+)
 
 __all__ = ["BodyWriter", "ObjectReader", "ObjectStore", "open_store"]
 
-logger = logging.getLogger(__name__)
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 _FLUSH_SECONDS = 1.0
-_LONGEST_WAIT_SECONDS = 60.0
-"""Between attempts to delete blobs while that fails."""
 _MAX_THREADS = 8
 KEY_CHECK = "key-check"
 
 
-class ObjectStore(
-    FilesystemOperations,
-    ImageOperations,
-    BlobUploadOperations,
-):
-    """Opened by `open_store`. Its methods are in `operations`, by topic; those on objects that are files of a
-    shared filesystem are in `filesystems`."""
+class ObjectStore:
+    """Opened by `open_store`. It passes each operation on an object to the backend of its bucket; operations
+    on buckets, unfinished uploads and images are the same for all buckets."""
 
     def __init__(self, engine: Engine, clock: Clock, lock: HeldLock) -> None:
-        super().__init__(engine)
+        self._engine = engine
         self.clock = clock
         self._lock = lock
-        self._wake = asyncio.Event()
-        engine.database.on_garbage = self._wake.set
+        wake = asyncio.Event()
+        engine.database.on_garbage = wake.set
         self._counted = asyncio.Event()
         engine.database.on_count = self._counted.set
-        self._wake.set()  # for what the last process left
-        self._tasks = [asyncio.ensure_future(self._flush()), asyncio.ensure_future(self._collect())]
+        wake.set()  # for what the last process left
+        access, uploads, buckets = BlobAccess(engine), Uploads(engine), Buckets(engine)
+        self._blobs = BlobBackend(engine, access, uploads)
+        self._files = FileBackend(engine, FileAccess(engine, buckets.count), self._blobs)
+        self._copies_of_blobs = BlobCopies(engine, access)
+        self._copies_of_bytes = ByteCopies(self._backend, uploads)
+        self._offer_buckets(buckets)
+        self._offer_objects(uploads)
+        self._offer_images(ContainerImages(engine, access), ImageBlobUploads(engine, access))
+        self._tasks = [
+            asyncio.ensure_future(self._flush()),
+            asyncio.ensure_future(garbage.collect_when(wake, engine, clock)),
+        ]
+
+    def _offer_buckets(self, buckets: Buckets) -> None:
+        self.apply_bucket = buckets.apply_bucket
+        self.set_object_lock = buckets.set_object_lock
+        self.set_front = buckets.set_front
+        self.buckets = buckets.buckets
+        self.bucket = buckets.bucket
+        self.is_empty = buckets.is_empty
+        self.is_protected = buckets.is_protected
+        self.has_versions = buckets.has_versions
+        self.abort_uploads = buckets.abort_uploads
+        self.purge_bucket = buckets.purge_bucket
+        self.forget_bucket = buckets.forget_bucket
+        self.counters = buckets.counters
+        self.count = buckets.count
+
+    def _offer_objects(self, uploads: Uploads) -> None:
+        self.open_write = self._of_bucket(BucketBackend.open_write)
+        self.head = self._of_bucket(BucketBackend.head)
+        self.find_version = self._of_bucket(BucketBackend.find_version)
+        self.open_read = self._of_bucket(BucketBackend.open_read)
+        self.part_range = self._of_bucket(BucketBackend.part_range)
+        self.parts_of = self._of_bucket(BucketBackend.parts_of)
+        self.delete_many = self._of_bucket(BucketBackend.delete_many)
+        self.list_objects = self._of_bucket(BucketBackend.list_objects)
+        self.list_versions = self._of_bucket(BucketBackend.list_versions)
+        self.copy = self._between_buckets(Copies.copy, writes_object=True)
+        self.copy_part = self._between_buckets(Copies.copy_part, writes_object=False)
+        self.create_upload = self._of_bucket(BucketBackend.create_upload)
+        self.complete_upload = self._of_bucket(BucketBackend.complete_upload)
+        self.upload = uploads.upload
+        self.abort_upload = uploads.abort_upload
+        self.list_uploads = uploads.list_uploads
+        self.list_parts = uploads.list_parts
+
+    def _offer_images(self, images: ContainerImages, uploads: ImageBlobUploads) -> None:
+        self.blob_size = images.blob_size
+        self.open_blob = images.open_blob
+        self.mount_blob = images.mount_blob
+        self.delete_blob = images.delete_blob
+        self.put_manifest = images.put_manifest
+        self.manifest = images.manifest
+        self.open_manifest = images.open_manifest
+        self.delete_manifest = images.delete_manifest
+        self.delete_tag = images.delete_tag
+        self.delete_artifacts = images.delete_artifacts
+        self.tags = images.tags
+        self.referrers = images.referrers
+        self.image_count = images.image_count
+        self.apply_image_rules = images.apply_image_rules
+        self.removed_images = images.removed_images
+        self.collect_blobs = images.collect_blobs
+        self.begin_blob = uploads.begin_blob
+        self.blob_upload = uploads.blob_upload
+        self.open_chunk = uploads.open_chunk
+        self.finish_blob = uploads.finish_blob
+        self.abort_blob = uploads.abort_blob
+        self.abort_stale_blobs = uploads.abort_stale_blobs
+        self.received = uploads.received
+
+    def _backend(self, bucket_id: str) -> BucketBackend:
+        """Raises NoSuchBucket."""
+        bucket = self._engine.bucket(bucket_id).bucket
+        return self._blobs if bucket.filesystem is None else self._files
+
+    def _of_bucket(
+        self, method: Callable[Concatenate[BucketBackend, str, _Arguments], Coroutine[Any, Any, _Result]]
+    ) -> Callable[Concatenate[str, _Arguments], Coroutine[Any, Any, _Result]]:
+        """Return a method of the backend of the bucket that a call names."""
+
+        async def call(bucket_id: str, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+            chosen = getattr(self._backend(bucket_id), method.__name__)
+            return await chosen(bucket_id, *arguments, **options)
+
+        return call
+
+    def _between_buckets(
+        self,
+        method: Callable[Concatenate[Copies, Source, str, _Arguments], Coroutine[Any, Any, _Result]],
+        *,
+        writes_object: bool,
+    ) -> Callable[Concatenate[Source, str, _Arguments], Coroutine[Any, Any, _Result]]:
+        """Return a method of the copies between the buckets that a call names. `writes_object` False: it
+        writes a part, which is a blob in all buckets."""
+
+        async def call(
+            source: Source, bucket_id: str, *arguments: _Arguments.args, **options: _Arguments.kwargs
+        ) -> _Result:
+            reads_blob = self._backend(source.bucket_id) is self._blobs
+            writes_blob = not writes_object or self._backend(bucket_id) is self._blobs
+            copies = self._copies_of_blobs if reads_blob and writes_blob else self._copies_of_bytes
+            return await getattr(copies, method.__name__)(source, bucket_id, *arguments, **options)
+
+        return call
+
+    async def delete(
+        self,
+        bucket_id: str,
+        key: str,
+        version_id: str | None = None,
+        *,
+        conditions: WriteConditions = ALWAYS,
+        bypass_governance: bool = False,
+        request: RequestClass | None = RequestClass.DELETE,
+    ) -> Deleted:
+        """Without a version id: remove the object, or with versioning write a delete marker. Deleting what
+        does not exist succeeds. Raises ConditionFailed, NoSuchVersion (an id that no version can have),
+        ObjectLocked."""
+        item = DeleteItem(key, version_id, conditions)
+        (result,) = await self.delete_many(
+            bucket_id, [item], bypass_governance=bypass_governance, request=request
+        )
+        if isinstance(result, ObjectStoreError):
+            raise result
+        return result
+
+    async def set_tags(
+        self,
+        bucket_id: str,
+        key: str,
+        version_id: str | None,
+        tags: Mapping[str, str],
+        *,
+        request: RequestClass | None = RequestClass.MODIFY,
+    ) -> ObjectVersion:
+        """Replace the tags of a version. Raises as head. Read them from `attributes.tags`."""
+        return await self._backend(bucket_id).change_version(
+            bucket_id, key, version_id, changes.tags(tags), request
+        )
+
+    async def set_retention(
+        self,
+        bucket_id: str,
+        key: str,
+        version_id: str | None,
+        retention: Retention | None,
+        *,
+        bypass_governance: bool = False,
+        request: RequestClass | None = RequestClass.MODIFY,
+    ) -> ObjectVersion:
+        """Raises as head, ObjectLocked where the protection would become weaker, and InvalidRequest in a
+        bucket without object lock."""
+        change = changes.retention(retention, bypass_governance=bypass_governance)
+        return await self._backend(bucket_id).change_version(bucket_id, key, version_id, change, request)
+
+    async def set_legal_hold(
+        self,
+        bucket_id: str,
+        key: str,
+        version_id: str | None,
+        is_held: bool,
+        *,
+        request: RequestClass | None = RequestClass.MODIFY,
+    ) -> ObjectVersion:
+        """Raises as head, and InvalidRequest in a bucket without object lock."""
+        change = changes.legal_hold(is_held=is_held)
+        return await self._backend(bucket_id).change_version(bucket_id, key, version_id, change, request)
+
+    def note_access(
+        self, bucket_id: str, version: ObjectVersion, method: AccessMethod, user_agent: str
+    ) -> None:
+        """Remember that a client read a version, where the filter of its bucket counts such reads. It is
+        written with a later commit; what is pending in memory then is lost with the process."""
+        bucket = self._engine.database.buckets.find(bucket_id)
+        if not version.seq or bucket is None:  # a file has no number
+            return
+        if counts(bucket.bucket.access_filter, method, user_agent):
+            self._engine.database.note_access(version.seq, version.accessed_ms)
 
     @property
     def engine(self) -> Engine:
@@ -86,7 +281,7 @@ class ObjectStore(
         await self._engine.blobs.close()
         await self._engine.database.close()
         await asyncio.to_thread(self._engine.executor.shutdown)
-        await asyncio.to_thread(self.file_threads.shutdown)
+        await self._files.close()
         self._lock.release()
 
     async def flush(self) -> None:
@@ -102,23 +297,6 @@ class ObjectStore(
                 await self.flush()
             except (StoreFull, StoreUnavailable):  # counts stay in memory until the disk is back
                 self._counted.set()
-
-    async def _collect(self) -> None:
-        wait = _FLUSH_SECONDS
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                is_some_left = await garbage.collect(self._engine)
-                wait = _FLUSH_SECONDS
-            except Exception as error:
-                is_known = isinstance(error, BlobError | StoreFull | StoreUnavailable)
-                what = "Blobs that nobody uses could not be deleted: %s"
-                logger.warning(what, error, exc_info=not is_known)
-                is_some_left, wait = True, min(2 * wait, _LONGEST_WAIT_SECONDS)
-            if is_some_left:
-                await self.clock.sleep(wait)
-                self._wake.set()
 
 
 async def open_store(

@@ -67,3 +67,9 @@ class BodyWriter(Protocol):
         expected: Expected = UNCHECKED,
         request: RequestClass | None = RequestClass.MODIFY,
     ) -> Part: ...
+
+
+async def pass_on(reader: BodyReader, writer: BodyWriter) -> None:
+    """Write all that a reader yields."""
+    async for chunk in reader:
+        await writer.write(chunk)

@@ -4,7 +4,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from neocloud.object_store.blobs.driver import BlobError, NoSuchBlob
 from neocloud.object_store.blobs.sealing import (
@@ -20,6 +20,25 @@ from neocloud.object_store.metadata.contents import Leaf, Span
 from neocloud.object_store.types import ObjectVersion
 
 _CHUNK_FRAMES = 16
+
+
+class _Startable(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+_Reader = TypeVar("_Reader", bound=_Startable)
+
+
+async def started(reader: _Reader) -> _Reader:
+    """Return the reader after its first bytes were read and verified; close it where that fails."""
+    try:
+        await reader.start()
+    except BaseException:
+        await reader.close()
+        raise
+    return reader
 
 
 class Reader:

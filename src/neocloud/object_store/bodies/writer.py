@@ -283,5 +283,11 @@ def key_md5(customer_key: bytes | None) -> str:
     return base64.b64encode(hashlib.md5(customer_key, usedforsecurity=False).digest()).decode()
 
 
+def check_length(length: int | None) -> None:
+    """Check the declared length of a body; None: unknown. Raises TooLarge."""
+    if length is not None and length > MAX_BODY_BYTES:
+        raise too_large()
+
+
 def too_large() -> TooLarge:
     return TooLarge("A body has at most 5 GiB. Use a multipart upload.")

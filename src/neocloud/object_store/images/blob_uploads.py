@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import digests
-from neocloud.object_store.backends.blobs.access import Operations
+from neocloud.object_store.backends.blobs.access import BlobAccess
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.bodies.writer import Writer
@@ -63,9 +63,10 @@ class Received:
         self._known.pop(upload_id, None)
 
 
-class BlobUploadOperations(Operations):
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+class ImageBlobUploads:
+    def __init__(self, engine: Engine, access: BlobAccess) -> None:
+        self._engine = engine
+        self._access = access
         self.received = Received()
 
     async def begin_blob(self, bucket_id: str, repository: str) -> str:
@@ -82,18 +83,18 @@ class BlobUploadOperations(Operations):
 
     def blob_upload(self, bucket_id: str, repository: str, upload_id: str) -> BlobUpload:
         """Raises NoSuchUpload, also for one of another repository."""
-        _, upload, parts = self._found(bucket_id, repository, upload_id)
+        _, upload, parts = self._upload(bucket_id, repository, upload_id)
         return BlobUpload(upload.id, sum(part.size for part in parts), len(parts))
 
     async def open_chunk(self, bucket_id: str, length: int | None) -> Writer:
         """Begin a chunk; None: of unknown length. End it with `commit_part`, whose key is the repository and
         whose number is one more than there are chunks. Raises QuotaExceeded, TooLarge."""
-        return await self._open_body(bucket_id, length)
+        return await self._access.open_body(bucket_id, length)
 
     async def finish_blob(self, bucket_id: str, repository: str, upload_id: str, digest: str) -> int:
         """Make what was received a blob of the repository; return its size. Raises NoSuchUpload,
         ContentHashMismatch (the upload goes on), TooLarge."""
-        bucket, upload, parts = self._found(bucket_id, repository, upload_id)
+        bucket, upload, parts = self._upload(bucket_id, repository, upload_id)
         if len(parts) > MAX_PART_NUMBER:
             raise TooLarge(f"A blob is received in {MAX_PART_NUMBER:,} chunks at most.")
         size = sum(part.size for part in parts)
@@ -147,7 +148,7 @@ class BlobUploadOperations(Operations):
             total += aborted
         return total
 
-    def _found(
+    def _upload(
         self, bucket_id: str, repository: str, upload_id: str
     ) -> tuple[BucketRow, UploadRow, list[PartRow]]:
         bucket, reading = self._engine.bucket(bucket_id), self._engine.database.reading

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from neocloud.object_store import conditions
-from neocloud.object_store.backends.blobs.access import Operations
-from neocloud.object_store.bodies.reader import Reader
+from neocloud.object_store.backends.blobs.access import BlobAccess
+from neocloud.object_store.bodies.engine import Engine
+from neocloud.object_store.bodies.reader import Reader, started
 from neocloud.object_store.errors import BlobUnknown, ContentInUse, ManifestUnknown
 from neocloud.object_store.image_types import Manifest, ManifestPage, NewManifest, RemovedImages, TagPage
 from neocloud.object_store.metadata import contents, image_rules, manifests, repositories, rows, versions
@@ -26,10 +27,16 @@ RULED_AT_ONCE = 50
 """Images that go by rules in one transaction, with what belongs to them."""
 
 
-class ImageOperations(Operations):
+class ContainerImages:
+    """The images of all registries. Their content is kept as blobs."""
+
+    def __init__(self, engine: Engine, access: BlobAccess) -> None:
+        self._engine = engine
+        self._access = access
+
     async def blob_size(self, bucket_id: str, repository: str, digest: str) -> int:
         """Return the size of a blob, which counts as used by that. Raises BlobUnknown."""
-        bucket, number = self._place(bucket_id, repository)
+        bucket, number = self._repository(bucket_id, repository)
         reading = self._engine.database.reading
         used_ms = repositories.blob_used_ms(reading, bucket.number, number, digest)
         row = versions.latest(reading, bucket.number, digest.encode())
@@ -49,7 +56,7 @@ class ImageOperations(Operations):
         self, bucket_id: str, repository: str, digest: str, range: ByteRange | None = None
     ) -> Reader:
         """Return a reader whose first MiB was verified. Raises BlobUnknown, RangeNotSatisfiable, Damaged."""
-        bucket, number = self._place(bucket_id, repository)
+        bucket, number = self._repository(bucket_id, repository)
         repositories.blob_used_ms(self._engine.database.reading, bucket.number, number, digest)
         return await self._opened(bucket, digest, range)
 
@@ -91,19 +98,19 @@ class ImageOperations(Operations):
             tx.count(bucket.number, RequestClass.MODIFY)
             return manifests.put(tx, bucket, repository, new, content, tags).manifest(repository)
 
-        async with await self._open_body(bucket_id, len(body)) as writer:
+        async with await self._access.open_body(bucket_id, len(body)) as writer:
             await writer.write(body)
             return await writer.commit_as(work, expected=Expected(size=len(body)))
 
     def manifest(self, bucket_id: str, repository: str, reference: str) -> Manifest:
         """Return a manifest by its digest or a tag. Raises ManifestUnknown."""
-        bucket, number = self._place(bucket_id, repository)
+        bucket, number = self._repository(bucket_id, repository)
         reading = self._engine.database.reading
         return manifests.find(reading, bucket.number, number, reference).manifest(repository)
 
     async def open_manifest(self, bucket_id: str, repository: str, digest: str) -> Reader:
         """Raises ManifestUnknown, Damaged."""
-        bucket, number = self._place(bucket_id, repository)
+        bucket, number = self._repository(bucket_id, repository)
         manifests.find(self._engine.database.reading, bucket.number, number, digest)
         return await self._opened(bucket, digest, None)
 
@@ -145,7 +152,7 @@ class ImageOperations(Operations):
 
     def tags(self, bucket_id: str, repository: str, after: str, limit: int) -> TagPage:
         """Raises ManifestUnknown where nothing was ever pushed to the repository."""
-        _, number = self._place(bucket_id, repository)
+        _, number = self._repository(bucket_id, repository)
         if number is None:
             raise ManifestUnknown("The repository does not exist.")
         return manifests.tags(self._engine.database.reading, number, after, limit)
@@ -154,7 +161,7 @@ class ImageOperations(Operations):
         self, bucket_id: str, repository: str, subject: str, artifact_type: str, after: int, limit: int
     ) -> ManifestPage:
         """Return the manifests that are about a subject, which need not exist, of a type ("": of any)."""
-        _, number = self._place(bucket_id, repository)
+        _, number = self._repository(bucket_id, repository)
         if number is None:
             return ManifestPage((), 0)
         reading = self._engine.database.reading
@@ -198,7 +205,7 @@ class ImageOperations(Operations):
             total += found
         return total
 
-    def _place(self, bucket_id: str, repository: str) -> tuple[BucketRow, int | None]:
+    def _repository(self, bucket_id: str, repository: str) -> tuple[BucketRow, int | None]:
         bucket = self._engine.bucket(bucket_id)
         reading = self._engine.database.reading
         return bucket, repositories.find(reading, bucket.number, repository)
@@ -206,13 +213,7 @@ class ImageOperations(Operations):
     async def _opened(self, bucket: BucketRow, digest: str, range: ByteRange | None) -> Reader:
         row = versions.find(self._engine.database.reading, bucket, digest.encode(), None)
         first, length = conditions.resolve(range, row.size)
-        reader = self._reader(bucket, row, first, length, None)
-        try:
-            await reader.start()
-        except BaseException:
-            await reader.close()
-            raise
-        return reader
+        return await started(self._access.reader(bucket, row, first, length, None))
 
 
 def _due(database: Database, bucket: BucketRow) -> Sequence[tuple[int, int]]:

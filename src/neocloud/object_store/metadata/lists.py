@@ -5,16 +5,17 @@ A page costs about as much as it returns: what lies under a common prefix, or be
 is skipped by the index.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from neocloud.object_store import conditions as rules
 from neocloud.object_store.metadata import rows, uploads, versions
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow
 from neocloud.object_store.metadata.uploads import UploadRow
-from neocloud.object_store.types import ListPage, UploadPage, VersionPage
+from neocloud.object_store.types import ListPage, Part, PartPage, UploadPage, VersionPage
 
 _Row = TypeVar("_Row", VersionRow, UploadRow)
 _Fetch = Callable[[bytes, int | None, int], Iterator[tuple[Any, ...]]]
@@ -49,6 +50,18 @@ class Selection:
         if marker and marker.startswith(self.prefix) and self.common_prefix(marker) == marker:
             return _after(marker)
         return max(self.prefix, marker + b"\0" if marker else b"")
+
+
+def selection(prefix: str, delimiter: str, limit: int) -> Selection:
+    """Raises InvalidKey, InvalidRequest."""
+    return Selection(rules.encode(prefix), rules.encode(delimiter), rules.check_limit(limit))
+
+
+def part_page(found: Sequence[Part], limit: int) -> PartPage:
+    """Return the first parts; `found` has one more than the limit where another page follows."""
+    parts = tuple(found[:limit])
+    is_truncated = len(found) > limit > 0
+    return PartPage(parts, is_truncated, parts[-1].number if is_truncated else 0)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What an `ObjectStore` does, by topic."""
+"""Buckets whose objects are blobs."""

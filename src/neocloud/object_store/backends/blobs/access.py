@@ -1,11 +1,11 @@
 # pyright: strict
-"""What all operations share: finding a version, and room for what is written."""
+"""What operations on blobs share: finding versions, reading them, and reserving room for new ones."""
 
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.quota_reservations import Reservation
 from neocloud.object_store.bodies.reader import Reader, damaged
-from neocloud.object_store.bodies.writer import MAX_BODY_BYTES, Writer, key_md5, too_large
+from neocloud.object_store.bodies.writer import Writer, check_length, key_md5
 from neocloud.object_store.errors import InvalidPartNumber, WrongCustomerKey
 from neocloud.object_store.metadata import contents, versions
 from neocloud.object_store.metadata.rows import VersionRow
@@ -13,11 +13,11 @@ from neocloud.object_store.metadata.transaction import BucketRow
 from neocloud.object_store.types import ByteRange, ObjectVersion, Versioning
 
 
-class Operations:
+class BlobAccess:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def _find(
+    def find(
         self, bucket_id: str, key: str, version_id: str | None, customer_key: bytes | None
     ) -> tuple[BucketRow, VersionRow]:
         """Raises as head."""
@@ -31,7 +31,7 @@ class Operations:
             )
         return bucket, row
 
-    def _reader(
+    def reader(
         self,
         bucket: BucketRow,
         row: VersionRow,
@@ -48,7 +48,7 @@ class Operations:
         sealer = self._engine.key_sealer(customer_key)
         return Reader(self._engine, version or versions.show(row, bucket), first, length, spans, sealer)
 
-    def _part_range(self, row: VersionRow, number: int) -> ByteRange | None:
+    def part_range(self, row: VersionRow, number: int) -> ByteRange | None:
         """Return where a part lies; None: the only part of a simple object. Raises InvalidPartNumber."""
         if row.part_count == 0:
             if number != 1:
@@ -62,14 +62,13 @@ class Operations:
         start, size = found
         return ByteRange(start, start + size - 1)
 
-    async def _open_body(self, bucket_id: str, length: int | None) -> Writer:
+    async def open_body(self, bucket_id: str, length: int | None) -> Writer:
         """Begin a body that replaces nothing. Raises QuotaExceeded, TooLarge."""
-        if length is not None and length > MAX_BODY_BYTES:
-            raise too_large()
+        check_length(length)
         bucket = self._engine.bucket(bucket_id)
-        return Writer(self._engine, bucket, length, (), None, self._reserve(bucket, None, length))
+        return Writer(self._engine, bucket, length, (), None, self.reserve(bucket, None, length))
 
-    def _reserve(self, bucket: BucketRow, key: bytes | None, length: int | None) -> Reservation:
+    def reserve(self, bucket: BucketRow, key: bytes | None, length: int | None) -> Reservation:
         """Reserve room for a body; where it replaces an object, this counts. Raises QuotaExceeded."""
         freed = 0
         if bucket.bucket.max_size_bytes and key and bucket.bucket.versioning is Versioning.DISABLED:

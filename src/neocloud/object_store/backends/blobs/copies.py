@@ -11,11 +11,13 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from neocloud.object_store import conditions as rules
-from neocloud.object_store.backends.blobs.access import Operations
+from neocloud.object_store.backends.blobs.access import BlobAccess
+from neocloud.object_store.bodies.engine import Engine
+from neocloud.object_store.bodies.protocols import pass_on
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.bodies.writer import Writer, key_md5
 from neocloud.object_store.checksums import DEFAULT, Digests
-from neocloud.object_store.errors import InvalidRequest, NoSuchKey, RangeNotSatisfiable, StoreBusy
+from neocloud.object_store.errors import InvalidRequest, NoSuchKey, StoreBusy
 from neocloud.object_store.metadata import contents, rows, uploads, versions
 from neocloud.object_store.metadata.contents import Piece
 from neocloud.object_store.metadata.rows import VersionRow
@@ -67,7 +69,13 @@ def _of_what_is_there(
     return repeated
 
 
-class CopyOperations(Operations):
+class BlobCopies:
+    """A `Copies` between buckets whose objects are blobs; a part may be of any bucket."""
+
+    def __init__(self, engine: Engine, access: BlobAccess) -> None:
+        self._engine = engine
+        self._access = access
+
     @_of_what_is_there
     async def copy(
         self,
@@ -84,12 +92,6 @@ class CopyOperations(Operations):
         customer_key: bytes | None = None,
         request: RequestClass | None = RequestClass.MODIFY,
     ) -> ObjectVersion:
-        """Copy an object, also to itself with other attributes.
-
-        `attributes` or `tags` None: those of the source. Storage class, retention and legal hold are never
-        those of the source: they are in `attributes`, or `storage_class` and the defaults. Raises as head and
-        commit.
-        """
         row, version = self._source(source, source_conditions)
         bucket = self._engine.bucket(bucket_id)
         encoded = rules.key_bytes(key)
@@ -123,7 +125,7 @@ class CopyOperations(Operations):
             contents.share(tx, new.content)
             return versions.put(tx, target, new, conditions)
 
-        reservation = self._reserve(bucket, encoded, row.size)
+        reservation = self._access.reserve(bucket, encoded, row.size)
         try:
             return await self._engine.database.write(work, reservation.release)
         finally:
@@ -143,28 +145,24 @@ class CopyOperations(Operations):
         customer_key: bytes | None = None,
         request: RequestClass | None = RequestClass.MODIFY,
     ) -> Part:
-        """Make a range of an object a part. The bytes are read once, for the ETag. A range that is not whole
-        within the object is refused. Raises as open_read and commit_part."""
+        """The bytes are read once, for the ETag."""
         row, _ = self._source(source, source_conditions)
         bucket = self._engine.bucket(bucket_id)
         encoded = rules.key_bytes(key)
         upload = uploads.find(self._engine.database.reading, bucket, encoded, upload_id)
         if upload.customer_key_md5 != key_md5(customer_key):
             raise InvalidRequest("The part has to be encrypted by the key that the upload began with.")
-        if range is not None and range.last is not None and range.last >= row.size:
-            raise RangeNotSatisfiable(
-                f"The source has {row.size:,} bytes; the range ends behind them.", row.size
-            )
+        rules.check_source_range(range, row.size)
         first, length = rules.resolve(range, row.size)
         algorithm = DEFAULT if upload.algorithm is None else ChecksumAlgorithm(upload.algorithm)
         origin = self._engine.bucket(source.bucket_id)
-        reservation = self._reserve(bucket, None, length)
-        async with self._reader(origin, row, first, length, source.customer_key) as reader:
+        reservation = self._access.reserve(bucket, None, length)
+        async with self._access.reader(origin, row, first, length, source.customer_key) as reader:
             await reader.start()
             if key_md5(customer_key) != row.customer_key_md5:
                 writer = Writer(self._engine, bucket, length, [algorithm], customer_key, reservation)
                 async with writer:
-                    await _pass_on(reader, writer)
+                    await pass_on(reader, writer)
                     return await writer.commit_part(key, upload_id, number, request=request)
             try:
                 digests = await self._digests(reader, algorithm)
@@ -188,7 +186,7 @@ class CopyOperations(Operations):
                 reservation.release()
 
     def _source(self, source: Source, conditions: ReadConditions) -> tuple[VersionRow, ObjectVersion]:
-        bucket, row = self._find(source.bucket_id, source.key, source.version_id, source.customer_key)
+        bucket, row = self._access.find(source.bucket_id, source.key, source.version_id, source.customer_key)
         version = versions.show(row, bucket)
         rules.check_source(conditions, version)
         return row, version
@@ -203,7 +201,7 @@ class CopyOperations(Operations):
         ):
             return known
         bucket = self._engine.bucket(source.bucket_id)
-        async with self._reader(bucket, row, 0, row.size, source.customer_key) as reader:
+        async with self._access.reader(bucket, row, 0, row.size, source.customer_key) as reader:
             await reader.start()
             return (await self._digests(reader, algorithm)).checksum(algorithm)
 
@@ -229,16 +227,11 @@ class CopyOperations(Operations):
         """Copy the bytes, to encrypt them by another key."""
         origin = self._engine.bucket(source.bucket_id)
         wanted = algorithm or (version.checksum.algorithm if version.checksum else DEFAULT)
-        reservation = self._reserve(bucket, rules.key_bytes(key), row.size)
+        reservation = self._access.reserve(bucket, rules.key_bytes(key), row.size)
         writer = Writer(self._engine, bucket, row.size, [wanted], customer_key, reservation)
-        async with writer, self._reader(origin, row, 0, row.size, source.customer_key) as reader:
+        async with writer, self._access.reader(origin, row, 0, row.size, source.customer_key) as reader:
             await reader.start()
-            await _pass_on(reader, writer)
+            await pass_on(reader, writer)
             return await writer.commit(
                 key, attributes, expected=Expected(stored=wanted), conditions=conditions, request=request
             )
-
-
-async def _pass_on(reader: Reader, writer: Writer) -> None:
-    async for chunk in reader:
-        await writer.write(chunk)

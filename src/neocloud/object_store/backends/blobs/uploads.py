@@ -1,16 +1,17 @@
 # pyright: strict
-"""Multipart uploads: create, complete, abort. Their parts are bodies (bodies/writer.py) or copies."""
+"""Unfinished multipart uploads of all buckets. Their parts are blobs: bodies (bodies/writer.py) or copies."""
 
 from collections.abc import Sequence
 
 from neocloud.object_store import conditions as rules
-from neocloud.object_store.backends.blobs.access import Operations
+from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.writer import key_md5
 from neocloud.object_store.errors import NoSuchUpload
-from neocloud.object_store.metadata import uploads
+from neocloud.object_store.metadata import lists, uploads
 from neocloud.object_store.metadata.transaction import Transaction
 from neocloud.object_store.types import (
     ALWAYS,
+    MAX_PAGE,
     UNCHECKED,
     Attributes,
     ChecksumAlgorithm,
@@ -18,13 +19,18 @@ from neocloud.object_store.types import (
     CompletedPart,
     Expected,
     ObjectVersion,
+    PartPage,
     RequestClass,
     Upload,
+    UploadPage,
     WriteConditions,
 )
 
 
-class UploadOperations(Operations):
+class Uploads:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
     async def create_upload(
         self,
         bucket_id: str,
@@ -36,7 +42,6 @@ class UploadOperations(Operations):
         customer_key: bytes | None = None,
         request: RequestClass | None = RequestClass.MODIFY,
     ) -> Upload:
-        """Raises InvalidKey, InvalidRequest (an algorithm that does not have this type)."""
         encoded = rules.key_bytes(key)
         self._engine.key_sealer(customer_key)
 
@@ -65,9 +70,7 @@ class UploadOperations(Operations):
         conditions: WriteConditions = ALWAYS,
         request: RequestClass | None = RequestClass.MODIFY,
     ) -> ObjectVersion:
-        """Make the parts an object; no byte moves. A repeated call returns the same version, while it
-        is there and for a day. Raises NoSuchUpload, InvalidPart, InvalidPartOrder, PartTooSmall,
-        ChecksumMismatch, ConditionFailed, NoSuchKey (If-Match on nothing), InvalidRequest, TooLarge."""
+        """No byte moves."""
         encoded = rules.key_bytes(key)
 
         def work(tx: Transaction) -> ObjectVersion:
@@ -101,3 +104,31 @@ class UploadOperations(Operations):
             uploads.abort(tx, uploads.find(tx.connection, bucket, encoded, upload_id))
 
         await self._engine.database.write(work)
+
+    async def list_uploads(
+        self,
+        bucket_id: str,
+        *,
+        prefix: str = "",
+        delimiter: str = "",
+        key_marker: str = "",
+        upload_marker: str = "",
+        limit: int = MAX_PAGE,
+    ) -> UploadPage:
+        """Return uploads after an upload of a key; without `upload_marker`, after all uploads of it."""
+        selection = lists.selection(prefix, delimiter, limit)
+        bucket = self._engine.bucket(bucket_id)
+        return lists.all_uploads(
+            self._engine.database.reading, bucket, selection, rules.encode(key_marker), upload_marker
+        )
+
+    async def list_parts(
+        self, bucket_id: str, key: str, upload_id: str, *, after: int = 0, limit: int = MAX_PAGE
+    ) -> PartPage:
+        """Return the parts of an unfinished upload. Raises NoSuchUpload."""
+        reading = self._engine.database.reading
+        upload = uploads.find(reading, self._engine.bucket(bucket_id), rules.key_bytes(key), upload_id)
+        limit = rules.check_limit(limit)
+        return lists.part_page(
+            [row.part() for row in uploads.parts(reading, upload, after, limit + 1)], limit
+        )
