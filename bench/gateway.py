@@ -44,7 +44,7 @@ from neocloud.model_gateway.routing.upstream import Connection, ConnectionPool
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.testing.gateway import engine_process, free_port, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
-from neocloud.testing.stream_load import Outcome, keep_asking, request_bytes
+from neocloud.testing.stream_load import StreamOutcome, keep_asking, request_bytes
 from neocloud.testing.waiting import wait_until
 
 CLIENTS = Path(__file__).parents[1] / ".cache" / "clients"
@@ -206,7 +206,7 @@ def answers(url: str) -> bool:
 
 def stream(place: Place, streams: int, seconds: float) -> None:
     request = request_bytes(place.address, TOKEN, body(stream=True, max_tokens=TOKENS))
-    outcomes: list[Outcome] = uvloop.run(
+    outcomes: list[StreamOutcome] = uvloop.run(
         keep_asking(place.address, lambda number: request, streams=streams, seconds=seconds, pool=Pool(place))
     )
     good = [outcome for outcome in outcomes if outcome.is_whole and not outcome.has_error]

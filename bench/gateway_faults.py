@@ -34,7 +34,7 @@ from neocloud.testing.gateway import (
     route,
 )
 from neocloud.testing.mock_engine import Behaviour
-from neocloud.testing.stream_load import Outcome, ask, request_bytes
+from neocloud.testing.stream_load import StreamOutcome, ask, request_bytes
 
 TOKENS = 40
 TOKEN_SECONDS = 0.01
@@ -44,7 +44,7 @@ TOKEN_SECONDS = 0.01
 class Seen:
     """The outcomes that clients saw."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[StreamOutcome] = field(default_factory=list)
     left: int = 0
     kills: int = 0
 

@@ -7,7 +7,7 @@ import pytest
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.limits import Limits
 from neocloud.fleet.policy.limits_file import CHANGEABLE, is_limits_file, load_limits
-from neocloud.fleet.policy.policy import Kind, Policy, Severity
+from neocloud.fleet.policy.policy import CodeKind, Policy, Severity
 from neocloud.fleet.policy.policy_file import PolicyError, default_policy
 from neocloud.fleet.simulator.comparison import MEASURES, Comparison, Difference, Setup, compare, difference
 from neocloud.fleet.simulator.engine import Simulation
@@ -27,7 +27,7 @@ def found_of(found: Comparison) -> dict[str, Difference]:
 def with_rule(policy: Policy, code: str, severity: Severity, action: Action) -> Policy:
     rules = [
         replace(rule, severity=severity, action=action)
-        if code in rule.codes and rule.kind is Kind.COUNTER
+        if code in rule.codes and rule.kind is CodeKind.COUNTER
         else rule
         for rule in policy.rules
     ]

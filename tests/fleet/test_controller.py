@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from neocloud.fleet.control.breakers import Breakers, Trip
-from neocloud.fleet.control.controller import Fleet, Plan, decide
+from neocloud.fleet.control.controller import Fleet, FleetPlan, decide
 from neocloud.fleet.nodes import events as e
-from neocloud.fleet.nodes.events import OURS, Phase, Scope, Status
+from neocloud.fleet.nodes.events import OURS, CheckScope, Phase, Status
 from neocloud.fleet.policy.actions import Action, Suite
 from neocloud.fleet.policy.limits import DAY, HOUR, MINUTE, Limits
 from tests.fleet.walk import Walk
@@ -63,7 +63,7 @@ class Site:
         *numbers: int,
         check: str = "gpu",
         status: Status = Status.FAIL,
-        scope: Scope = Scope.NODE,
+        scope: CheckScope = CheckScope.NODE,
         fatal: bool = True,
     ) -> None:
         for number in numbers:
@@ -71,7 +71,7 @@ class Site:
             sample = ("s", "t", "test", "1", Action.RESET_GPU, scope, fatal)
             self.add(e.Verdict(self.now, f"n{number}", text, check, status, "b", *sample))
 
-    def decide(self, seconds: float = 0.0) -> Plan:
+    def decide(self, seconds: float = 0.0) -> FleetPlan:
         """Decide after a time, and take the decisions."""
         self.now += seconds
         plan = decide(self.fleet, self.now)
@@ -90,7 +90,7 @@ class Site:
         self.decide(2)
 
 
-def drains(plan: Plan) -> Sequence[str]:
+def drains(plan: FleetPlan) -> Sequence[str]:
     return [each.event.node for each in plan.decisions if isinstance(each.event, e.DrainRequested)]
 
 
@@ -226,12 +226,12 @@ def test_a_check_without_a_record_and_one_with_a_bad_one_take_no_node() -> None:
 @pytest.mark.parametrize(
     ("check", "scope", "numbers", "to_blame"),
     [
-        ("link", Scope.LINK, (0, 1, 2), "switch l0"),
-        ("mount", Scope.STORAGE, (0, 9, 17, 25, 33), "storage"),
+        ("link", CheckScope.LINK, (0, 1, 2), "switch l0"),
+        ("mount", CheckScope.STORAGE, (0, 9, 17, 25, 33), "storage"),
     ],
 )
 def test_many_nodes_that_share_something_are_not_to_blame(
-    check: str, scope: Scope, numbers: tuple[int, ...], to_blame: str
+    check: str, scope: CheckScope, numbers: tuple[int, ...], to_blame: str
 ) -> None:
     site = Site(ROOMY)
     site.fail(*numbers, check=check, scope=scope)

@@ -14,8 +14,8 @@ from neocloud.fleet.policy.kernel_log import (
     LONGEST_LINE,
     LONGEST_TEXT,
     NAMED,
-    Finding,
-    Record,
+    KernelFinding,
+    KernelMessage,
     finding_of,
     findings,
     lines_of,
@@ -23,7 +23,7 @@ from neocloud.fleet.policy.kernel_log import (
 )
 from neocloud.fleet.policy.kernel_log_line import pasted, record_of
 from neocloud.fleet.policy.kernel_log_summary import Summary, summary_of
-from neocloud.fleet.policy.policy import Kind, Severity
+from neocloud.fleet.policy.policy import CodeKind, Severity
 from neocloud.fleet.policy.policy_file import default_policy
 
 POLICY = default_policy()
@@ -122,28 +122,28 @@ NAMED_LINES = {
 }  # fmt: skip
 
 
-def found(message: str) -> Finding | None:
-    return finding_of(Record(message, 1.0))
+def found(message: str) -> KernelFinding | None:
+    return finding_of(KernelMessage(message, 1.0))
 
 
 @pytest.mark.parametrize("message", XIDS)
 def test_xids(message: str) -> None:
     finding = found(message)
-    assert finding is not None and finding.kind is Kind.XID
+    assert finding is not None and finding.kind is CodeKind.XID
     assert (finding.code, finding.device, finding.detail, finding.part) == XIDS[message]
 
 
 @pytest.mark.parametrize("message", NAMED_LINES)
 def test_faults_of_the_kernel(message: str) -> None:
     finding = found(message)
-    assert finding is not None and finding.kind is Kind.KERNEL
+    assert finding is not None and finding.kind is CodeKind.KERNEL
     assert (finding.code, finding.device) == NAMED_LINES[message]
 
 
 def test_every_fault_of_the_kernel_has_a_line_here_and_a_row_in_the_policy() -> None:
     names = {name for name, _ in NAMED}
     assert names == {name for name, _ in NAMED_LINES.values()}
-    assert names == {code for rule in POLICY.rules if rule.kind is Kind.KERNEL for code in rule.codes}
+    assert names == {code for rule in POLICY.rules if rule.kind is CodeKind.KERNEL for code in rule.codes}
 
 
 def test_sxids_carry_the_word_of_the_line() -> None:
@@ -152,7 +152,7 @@ def test_sxids_carry_the_word_of_the_line() -> None:
         finding = found(line.format(word))
         assert finding is not None
         assert (finding.kind, finding.code, finding.device, finding.detail) == (
-            Kind.SXID, "12028", "0000:05:00.0", detail,
+            CodeKind.SXID, "12028", "0000:05:00.0", detail,
         )  # fmt: skip
 
 
@@ -162,7 +162,9 @@ def test_a_gpu_off_the_bus_may_take_several_lines() -> None:
         "NVRM: (PCI ID: 10de:2330) installed in this system has",
         "NVRM: fallen off the bus and is not responding to commands.",
     )
-    assert [(each.code, each.device) for each in findings(map(Record, lines))] == [("79", "0000:18:00.0")]
+    assert [(each.code, each.device) for each in findings(map(KernelMessage, lines))] == [
+        ("79", "0000:18:00.0")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ NAMES = st.text(alphabet=st.characters(exclude_characters="\n\r"), max_size=15)
 @given(NAMES)
 def test_any_name_of_a_process_leaves_the_fault_as_it_is(name: str) -> None:
     xid = found(f"NVRM: Xid (PCI:0000:18:00): 13, pid=1, name={name}, Graphics Exception: ChID 000c")
-    assert xid is not None and (xid.kind, xid.code, xid.device) == (Kind.XID, "13", "0000:18:00.0")
+    assert xid is not None and (xid.kind, xid.code, xid.device) == (CodeKind.XID, "13", "0000:18:00.0")
     lockup = found(f"watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [{name}:9]")
     assert lockup is not None and lockup.code == "soft_lockup"
     assert found(f"{name}[4242]: segfault at 0 ip 0 sp 0 error 4 in a on b[400000+1000]") is None

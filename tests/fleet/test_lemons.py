@@ -9,7 +9,7 @@ import pytest
 
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import OURS, Phase
-from neocloud.fleet.nodes.lemons import Lemons, Record, exceeds, fleet_rate
+from neocloud.fleet.nodes.lemons import LemonRecord, Lemons, exceeds, fleet_rate
 from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.policy.limits import DAY, Limits
 from neocloud.fleet.simulator.engine import Simulation
@@ -29,7 +29,7 @@ def poisson(source: random.Random, mean: float) -> int:
 
 def lemons(failures: Mapping[str, int], limits: Limits | None = None) -> Lemons:
     found = Lemons(limits or Limits())
-    found.records = {node: Record(0.0, count) for node, count in failures.items()}
+    found.records = {node: LemonRecord(0.0, count) for node, count in failures.items()}
     return found
 
 
@@ -44,7 +44,7 @@ def test_the_probability_is_that_of_the_gamma_distribution(shape: int, limit: fl
 def test_mean_and_spread_of_the_fleet_are_found() -> None:
     source = random.Random(7)
     rates = [source.gammavariate(0.5, 0.4) for _ in range(20_000)]
-    records = [Record(0.0, poisson(source, rate * 30)) for rate in rates]
+    records = [LemonRecord(0.0, poisson(source, rate * 30)) for rate in rates]
     mean, shape = fleet_rate(records, NOW)
     assert mean == pytest.approx(0.2, rel=0.05)
     assert shape == pytest.approx(0.5, rel=0.1)
@@ -81,12 +81,12 @@ def test_what_was_refuted_what_others_drained_and_what_new_parts_ended_does_not_
     found.observe(e.DrainRequested(1.0, "n1", OURS, "v1", "gpu"), node)
     found.observe(e.DrainRequested(2.0, "n1", "operator", "ticket", "gpu"), node)
     found.observe(e.DrainRequested(2.0, "n1", OURS, "rack:r"), node)
-    assert found.records["n1"] == Record(0.0, 1)
+    assert found.records["n1"] == LemonRecord(0.0, 1)
     found.observe(e.Judged(3.0, "n1", "gpu", "v1", is_confirmed=False), node)
     assert found.records["n1"].failures == 0
     found.observe(e.DrainRequested(4.0, "n1", OURS, "v2", "gpu"), node)
     found.observe(e.Moved(5.0, "n1", Phase.RMA_RETURNED, "operator"), node)
-    assert found.records["n1"] == Record(5.0, 0)
+    assert found.records["n1"] == LemonRecord(5.0, 0)
 
 
 def test_a_lemon_goes_to_people_instead_of_through_another_reset() -> None:

@@ -9,15 +9,15 @@ from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.event_json import decode, encode
 from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
 from neocloud.fleet.nodes.part_history import MOST_GONE
-from neocloud.fleet.nodes.parts import Part, Reader, named
+from neocloud.fleet.nodes.parts import HostPart, Reader, named
 from neocloud.fleet.policy.limits import DAY, Limits
 
 LIMITS = Limits(trusted=frozenset({"gpu_lost"}), smallest_cluster_limit=50)
 KEY = ("gpu", "BAD")
 
 
-def gpu(serial: str, slot: str = "0000:18:00.0", firmware: str = "96.00") -> Part:
-    return Part("gpu", slot, "NVIDIA H100", serial, firmware)
+def gpu(serial: str, slot: str = "0000:18:00.0", firmware: str = "96.00") -> HostPart:
+    return HostPart("gpu", slot, "NVIDIA H100", serial, firmware)
 
 
 class Nodes:
@@ -34,7 +34,9 @@ class Nodes:
         self.log.append(event)
         return self.fleet.apply(event)
 
-    def has(self, node: str, *parts: Part, is_complete: bool = True, reader: Reader | None = None) -> bool:
+    def has(
+        self, node: str, *parts: HostPart, is_complete: bool = True, reader: Reader | None = None
+    ) -> bool:
         self.now += 60.0
         return self.add(e.InventoryChanged(self.now, node, reader or self.reader, parts, is_complete))
 
@@ -213,7 +215,7 @@ def test_a_label_is_taken_away_by_an_empty_value(nodes: Nodes) -> None:
     assert not nodes.add(e.Labelled(3.0, "a0", "team", "", "x"))
 
 
-HCA = Part("hca", "mlx5_0", "MT4129", "e8eb:d303")
+HCA = HostPart("hca", "mlx5_0", "MT4129", "e8eb:d303")
 
 
 @pytest.mark.parametrize(
@@ -235,5 +237,5 @@ def test_which_parts_a_check_names(devices: str, serials: Sequence[str]) -> None
     assert [each.serial for each in named(devices, parts)] == serials
 
 
-def replace_serial(part: Part) -> Part:
+def replace_serial(part: HostPart) -> HostPart:
     return part._replace(serial="")

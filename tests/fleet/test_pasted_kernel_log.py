@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.fleet.policy.kernel_log import Finding, findings
+from neocloud.fleet.policy.kernel_log import KernelFinding, findings
 from neocloud.fleet.policy.kernel_log_summary import Summary, summary_of
 from neocloud.fleet.policy.pasted_kernel_log import PastedLog
 from neocloud.fleet.policy.policy_file import default_policy
@@ -112,13 +112,13 @@ CARRIERS = {
 PREFIXES = {**DMESG, **{f"journalctl {key}": each for key, each in JOURNAL.items()}, **SYSLOG}
 
 
-def faults(text: str | Iterable[str]) -> tuple[list[Finding], PastedLog]:
+def faults(text: str | Iterable[str]) -> tuple[list[KernelFinding], PastedLog]:
     log = PastedLog()
     lines = text.splitlines(keepends=True) if isinstance(text, str) else text
     return list(findings(log.records(lines))), log
 
 
-def meaning(found: Iterable[Finding]) -> list[tuple[object, ...]]:
+def meaning(found: Iterable[KernelFinding]) -> list[tuple[object, ...]]:
     return [(each.kind, each.code, each.device, each.detail, each.part, each.text) for each in found]
 
 

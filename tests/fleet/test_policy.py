@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocloud.fleet.policy.actions import Action
-from neocloud.fleet.policy.policy import Conflict, Kind, Severity, version_of
+from neocloud.fleet.policy.policy import CodeKind, Conflict, Severity, version_of
 from neocloud.fleet.policy.policy_file import PolicyError, default_policy, load_policy
 
 POLICY = default_policy()
@@ -41,12 +41,14 @@ def changed(old: str, new: str) -> str:
 
 def test_all_codes_of_the_catalogue_have_a_row() -> None:
     """NVIDIA lists 1 to 172; gpud has 173 too."""
-    missing = [code for code in range(1, 174) if not POLICY.rows(Kind.XID, str(code))]
+    missing = [code for code in range(1, 174) if not POLICY.rows(CodeKind.XID, str(code))]
     assert not missing
 
 
 def test_what_is_done_about_well_known_faults() -> None:
-    done = {code: POLICY.response_to(Kind.XID, code).action for code in ("13", "48", "63", "79", "94", "119")}
+    done = {
+        code: POLICY.response_to(CodeKind.XID, code).action for code in ("13", "48", "63", "79", "94", "119")
+    }
     assert done == {
         "13": Action.RESTART_APP,
         "48": Action.RESET_GPU,
@@ -55,12 +57,14 @@ def test_what_is_done_about_well_known_faults() -> None:
         "94": Action.RESET_GPU,
         "119": Action.RESET_GPU,
     }
-    assert POLICY.response_to(Kind.XID, "94").severity is Severity.WARNING, "it waits until the node is idle"
-    assert POLICY.response_to(Kind.SXID, "23001").action is Action.REBOOT
+    assert POLICY.response_to(CodeKind.XID, "94").severity is Severity.WARNING, (
+        "it waits until the node is idle"
+    )
+    assert POLICY.response_to(CodeKind.SXID, "23001").action is Action.REBOOT
 
 
 def test_a_code_without_a_row_is_unknown_and_no_good_news() -> None:
-    response = POLICY.response_to(Kind.XID, "9999")
+    response = POLICY.response_to(CodeKind.XID, "9999")
     assert (response.severity, response.action) == (Severity.UNKNOWN, Action.TRIAGE)
     assert Severity.UNKNOWN.rank > Severity.INFO.rank
     assert response.unknown == "The policy has no row for xid 9999"
@@ -68,11 +72,11 @@ def test_a_code_without_a_row_is_unknown_and_no_good_news() -> None:
 
 def test_a_code_is_unknown_on_gpus_that_no_row_is_for() -> None:
     """XID 149 is of NVLink 5, which Hopper does not have; 74 is of the NVLink before."""
-    assert POLICY.response_to(Kind.XID, "149", gpu="b200", detail="fatal").action is Action.RESET_GPU
-    assert POLICY.response_to(Kind.XID, "149", gpu="h100", detail="fatal").severity is Severity.UNKNOWN
-    assert POLICY.response_to(Kind.XID, "74", gpu="blackwell").severity is Severity.UNKNOWN
-    assert POLICY.response_to(Kind.XID, "74", gpu="h200").action is Action.RESET_GPU
-    assert POLICY.response_to(Kind.XID, "79", gpu="t4").action is Action.REBOOT, "a row for all GPUs"
+    assert POLICY.response_to(CodeKind.XID, "149", gpu="b200", detail="fatal").action is Action.RESET_GPU
+    assert POLICY.response_to(CodeKind.XID, "149", gpu="h100", detail="fatal").severity is Severity.UNKNOWN
+    assert POLICY.response_to(CodeKind.XID, "74", gpu="blackwell").severity is Severity.UNKNOWN
+    assert POLICY.response_to(CodeKind.XID, "74", gpu="h200").action is Action.RESET_GPU
+    assert POLICY.response_to(CodeKind.XID, "79", gpu="t4").action is Action.REBOOT, "a row for all GPUs"
 
 
 def test_a_model_names_its_type() -> None:
@@ -83,30 +87,30 @@ def test_a_model_names_its_type() -> None:
 
 def test_of_several_rows_the_gravest_counts() -> None:
     """Without the word in the line, an NVLink 5 error is taken for fatal."""
-    both = POLICY.response_to(Kind.XID, "144")
+    both = POLICY.response_to(CodeKind.XID, "144")
     assert len(both.rules) == 2 and both.severity is Severity.FATAL
-    assert POLICY.response_to(Kind.XID, "144", detail="nonfatal").severity is Severity.INFO
+    assert POLICY.response_to(CodeKind.XID, "144", detail="nonfatal").severity is Severity.INFO
 
 
 def test_a_line_that_says_fatal_outranks_a_mild_row_or_none() -> None:
-    mild = POLICY.response_to(Kind.SXID, "12028")
+    mild = POLICY.response_to(CodeKind.SXID, "12028")
     assert mild.severity is Severity.WARNING
-    assert POLICY.response_to(Kind.SXID, "12028", detail="fatal").severity is Severity.FATAL
-    assert POLICY.response_to(Kind.SXID, "99999", detail="fatal").action is Action.REBOOT
-    assert POLICY.response_to(Kind.SXID, "99999", detail="nonfatal").severity is Severity.UNKNOWN
+    assert POLICY.response_to(CodeKind.SXID, "12028", detail="fatal").severity is Severity.FATAL
+    assert POLICY.response_to(CodeKind.SXID, "99999", detail="fatal").action is Action.REBOOT
+    assert POLICY.response_to(CodeKind.SXID, "99999", detail="nonfatal").severity is Severity.UNKNOWN
 
 
 def test_rows_for_some_drivers() -> None:
     old = changed("  name: A fault", '  drivers: "<575"\n  name: A fault')
     policy = load_policy(old, "small.yaml")
-    assert policy.response_to(Kind.XID, "9", driver=version_of("570.211.01")).action is Action.REBOOT
-    assert policy.response_to(Kind.XID, "9", driver=version_of("575")).severity is Severity.UNKNOWN
+    assert policy.response_to(CodeKind.XID, "9", driver=version_of("570.211.01")).action is Action.REBOOT
+    assert policy.response_to(CodeKind.XID, "9", driver=version_of("575")).severity is Severity.UNKNOWN
     both = load_policy(old + old[old.index("- xid") :].replace("<575", ">=575"), "small.yaml")
-    assert len(both.response_to(Kind.XID, "9").rules) == 2
+    assert len(both.response_to(CodeKind.XID, "9").rules) == 2
 
 
 def test_conflicts_have_a_reason_and_say_what_they_are_about() -> None:
-    found = POLICY.conflicts([Kind.XID])
+    found = POLICY.conflicts([CodeKind.XID])
     about = {code: rule.conflict for rule in found for code in rule.codes}
     assert about["63"] is Conflict.SERVICE, "gpud reboots, NVIDIA ignores"
     assert about["119"] is Conflict.REPAIR, "gpud has no reset"

@@ -13,8 +13,8 @@ from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
 from neocloud.fleet.nodes.lifecycle import advance
 from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.nodes.outages import HOST_PREFIX, MAINTENANCE_PREFIX, evidence_of
-from neocloud.fleet.nodes.parts import Part, Reader, named, serial_of_host
-from neocloud.fleet.nodes.repairs import Kind, Repair, Repairs, all_repairs
+from neocloud.fleet.nodes.parts import HostPart, Reader, named, serial_of_host
+from neocloud.fleet.nodes.repairs import Repair, RepairKind, Repairs, all_repairs
 from neocloud.fleet.policy.actions import Action
 from tests.fleet.walk import Walk
 
@@ -39,32 +39,32 @@ def rendered(events: Iterable[Event]) -> Iterator[Repair]:
             if about and serial:
                 serial = serials.setdefault((node, about), serial)
             yield Repair(event.at, node, kind, about, text, serial or serials.get((node, about), ""))
-            if kind is Kind.CLOSED or isinstance(event, e.DrainReleased):
+            if kind is RepairKind.CLOSED or isinstance(event, e.DrainReleased):
                 serials.pop((node, about), None)
 
 
-def told(event: Event, tickets: dict[str, str]) -> Iterator[tuple[Kind, str, str]]:
+def told(event: Event, tickets: dict[str, str]) -> Iterator[tuple[RepairKind, str, str]]:
     ticket = tickets.get(event.node, "")
     match event:
         case e.DrainRequested() if event.owner == OURS and not ticket:
             tickets[event.node] = event.evidence
-            yield Kind.OPENED, event.evidence, "the node is drained"
+            yield RepairKind.OPENED, event.evidence, "the node is drained"
         case e.DrainRequested() | e.DrainReleased() if window := evidence_of(event.owner):
             is_over = isinstance(event, e.DrainReleased)
-            yield Kind.MAINTENANCE, window, "it is over" if is_over else event.evidence
+            yield RepairKind.MAINTENANCE, window, "it is over" if is_over else event.evidence
         case e.Moved() if event.to in (Phase.RETIRED, Phase.RMA_OUT):
-            yield Kind.LEAVES, ticket, f"moved to {event.to.value}"
+            yield RepairKind.LEAVES, ticket, f"moved to {event.to.value}"
         case e.Moved() if event.to is Phase.TRIAGE and not ticket:
             tickets[event.node] = f"triage:{event.at:.0f}"
-            yield Kind.OPENED, tickets[event.node], "handed over to the operators"
+            yield RepairKind.OPENED, tickets[event.node], "handed over to the operators"
         case e.Moved() if ticket:
-            yield Kind.UPDATED, ticket, f"moved to {event.to.value}"
+            yield RepairKind.UPDATED, ticket, f"moved to {event.to.value}"
         case e.StepStarted() if ticket and event.action is not Action.NONE:
-            yield Kind.UPDATED, ticket, f"step: {event.action.value}"
+            yield RepairKind.UPDATED, ticket, f"step: {event.action.value}"
         case e.VerificationEnded() if ticket and event.passed:
-            yield Kind.CLOSED, tickets.pop(event.node), "verified"
+            yield RepairKind.CLOSED, tickets.pop(event.node), "verified"
         case e.VerificationEnded() if ticket:
-            yield Kind.UPDATED, ticket, "verification failed"
+            yield RepairKind.UPDATED, ticket, "verification failed"
         case _:
             pass
 
@@ -77,8 +77,10 @@ def story(seed: int, steps: int) -> list[Event]:
         name = chance.choice(walk.names)
         match chance.randrange(20):
             case 0:
-                parts = [Part("gpu", f"gpu{n}", "", f"{name}-{n}-{chance.randrange(3)}") for n in range(2)]
-                machine = [Part("system", "", "", f"m-{name}")] if chance.random() < 0.5 else []
+                parts = [
+                    HostPart("gpu", f"gpu{n}", "", f"{name}-{n}-{chance.randrange(3)}") for n in range(2)
+                ]
+                machine = [HostPart("system", "", "", f"m-{name}")] if chance.random() < 0.5 else []
                 walk.append(e.InventoryChanged(walk.now, name, Reader.HOST, (*parts, *machine)))
             case 1:
                 walk.append(e.DrainRequested(walk.now, name, chance.choice(WINDOWS), "planned"))
@@ -114,7 +116,7 @@ def micros(at: float) -> datetime:
 def test_what_is_kept_is_what_all_events_give(seed: int) -> None:
     events = story(seed, 1500)
     model = sorted(rendered(events), key=lambda each: micros(each.at))
-    assert {each.kind for each in model} == set(Kind) and any(each.hardware_id for each in model)
+    assert {each.kind for each in model} == set(RepairKind) and any(each.hardware_id for each in model)
     whole, kept = all_repairs(events), folded(events, Repairs(most=60, most_of_node=8, most_devices=3))
     assert whole.newest(10**9) == model
     nodes = sorted({each.node for each in model})

@@ -8,7 +8,7 @@ import pytest
 from neocloud.fleet.control.controller import Fleet
 from neocloud.fleet.policy.limits import DAY, HOUR
 from neocloud.fleet.simulator import checkpoints
-from neocloud.fleet.simulator.checkpoints import Run
+from neocloud.fleet.simulator.checkpoints import JobRun
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.rates import CAUSES, OUTLIER
 from neocloud.fleet.simulator.result import Result, summarize
@@ -109,7 +109,7 @@ def test_faster_recovery_and_saving_are_worth_what_they_are_in_the_closed_form()
 
 
 def test_kept_work_is_counted_by_whole_intervals() -> None:
-    runs = [Run(1000, is_graceful=False), Run(250, is_graceful=True), Run(90, is_graceful=False)]
+    runs = [JobRun(1000, is_graceful=False), JobRun(250, is_graceful=True), JobRun(90, is_graceful=False)]
     assert checkpoints.useful_seconds(runs, interval=100, save=10) == 900 + 220 + 0
     assert checkpoints.young(60, DAY) == pytest.approx(3220, abs=1)
     assert checkpoints.daly(60, DAY) == pytest.approx(3180, abs=1)

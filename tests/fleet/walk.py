@@ -9,7 +9,7 @@ from collections import deque
 
 from neocloud.fleet.control.controller import Fleet, decide
 from neocloud.fleet.nodes import events as e
-from neocloud.fleet.nodes.events import OURS, Event, Phase, Scope, Status
+from neocloud.fleet.nodes.events import OURS, CheckScope, Event, Phase, Status
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.limits import Limits
 
@@ -20,7 +20,7 @@ LIMITS = Limits(
     dead_checks=frozenset({"gpu-lost"}),
     dead_replacements=2,
 )
-SCOPES = {"link-down": Scope.LINK, "mount": Scope.STORAGE}
+SCOPES = {"link-down": CheckScope.LINK, "mount": CheckScope.STORAGE}
 OWNERS = ("alice", "slurm")
 
 
@@ -104,7 +104,7 @@ class Walk:
         self.append(
             e.Verdict(
                 *(self.now, name, verdict, check, status, self.boot[name], "s", "t", "walk", "1", action),
-                SCOPES.get(check, Scope.NODE),
+                SCOPES.get(check, CheckScope.NODE),
                 self.random.random() < 0.5,
             )
         )

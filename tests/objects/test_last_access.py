@@ -11,7 +11,7 @@ import pytest
 
 from neocloud.object_store.errors import StoreFull
 from neocloud.object_store.last_access import AccessCondition, AccessMethod, counts
-from neocloud.object_store.lifecycle import Action, apply_lifecycle
+from neocloud.object_store.lifecycle import LifecycleAction, apply_lifecycle
 from neocloud.object_store.lifecycle_rules import LifecycleRule, Transition
 from neocloud.object_store.metadata import accesses, database
 from neocloud.object_store.metadata.accesses import Accesses
@@ -47,13 +47,13 @@ async def test_what_nobody_reads_changes_its_class_and_its_price(tmp_path: Path)
         await clock.advance(DAY + 3600)
         await note(store, bucket, "read")
         await clock.advance(2 * DAY - 3600)
-        assert await apply_lifecycle(store.engine, bucket.id, clock.now()) == {Action.MOVE: 1}
+        assert await apply_lifecycle(store.engine, bucket.id, clock.now()) == {LifecycleAction.MOVE: 1}
         assert await classes(store, bucket) == {"never": "INTELLIGENT", "read": "STANDARD"}
     async with opened(tmp_path, clock) as store:  # what was committed is there after a restart
         await clock.advance(2 * DAY - 1)
         assert await apply_lifecycle(store.engine, bucket.id, clock.now()) == {}
         await clock.advance(1)
-        assert await apply_lifecycle(store.engine, bucket.id, clock.now()) == {Action.MOVE: 1}
+        assert await apply_lifecycle(store.engine, bucket.id, clock.now()) == {LifecycleAction.MOVE: 1}
         assert await apply_lifecycle(store.engine, bucket.id, clock.now()) == {}
         counters = {each.storage_class: each.simple_bytes for each in store.counters(bucket.id)}
         assert (counters[StorageClass.STANDARD], counters[StorageClass.INTELLIGENT]) == (0, 2000)
@@ -95,7 +95,7 @@ async def test_two_transitions_do_not_move_an_object_back_and_forth(tmp_path: Pa
         for _ in range(8):
             await clock.advance(DAY)
             found.append(await apply_lifecycle(store.engine, bucket.id, clock.now()))
-        assert found == [{}, {}, {Action.MOVE: 1}, {}, {Action.MOVE: 1}, {}, {}, {}]
+        assert found == [{}, {}, {LifecycleAction.MOVE: 1}, {}, {LifecycleAction.MOVE: 1}, {}, {}, {}]
         assert await classes(store, bucket) == {"k": "ENHANCED_THROUGHPUT"}
 
 
@@ -211,7 +211,7 @@ async def test_an_old_file_is_upgraded_and_its_objects_count_from_then(tmp_path:
         ).fetchone()
         upgraded = datetime.fromtimestamp(int(value) / 1000, UTC)
         assert (await store.head(bucket.id, "k")).accessed_ms is None
-        for days, done in ((3, {}), (4, {Action.MOVE: 1})):
+        for days, done in ((3, {}), (4, {LifecycleAction.MOVE: 1})):
             now = upgraded + timedelta(days=days) - timedelta(seconds=1)
             assert await apply_lifecycle(store.engine, bucket.id, now) == done
     check_sums(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.object_gateway.work.workers import run_round
-from neocloud.object_store.lifecycle import Action, apply_lifecycle
+from neocloud.object_store.lifecycle import LifecycleAction, apply_lifecycle
 from neocloud.object_store.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import Attributes, Bucket, StorageClass, Versioning
@@ -20,7 +20,7 @@ DAY = 86_400
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def apply(store: ObjectStore, bucket: Bucket) -> Mapping[Action, int]:
+async def apply(store: ObjectStore, bucket: Bucket) -> Mapping[LifecycleAction, int]:
     return await apply_lifecycle(store.engine, bucket.id, store.clock.now())
 
 
@@ -36,7 +36,7 @@ async def test_objects_expire_at_the_midnight_after(tmp_path: Path) -> None:
         await clock.advance(2 * DAY - 3600 - 1)
         assert await apply(store, bucket) == {}
         await clock.advance(1)
-        assert await apply(store, bucket) == {Action.EXPIRE: 1}
+        assert await apply(store, bucket) == {LifecycleAction.EXPIRE: 1}
         assert await keys(store, bucket) == ["kept", "logs/later"]
         await clock.advance(DAY)
         await run_round(store, clock)
@@ -56,7 +56,7 @@ async def test_filters(tmp_path: Path) -> None:
         await put(store, bucket, "11", b"x" * 11)
         await put(store, bucket, "one tag", b"", Attributes(tags={"a": "1"}))
         await put(store, bucket, "all tags", b"", Attributes(tags={"a": "1", "b": "2", "c": "3"}))
-        assert await apply(store, bucket) == {Action.EXPIRE: 2}
+        assert await apply(store, bucket) == {LifecycleAction.EXPIRE: 2}
         assert await keys(store, bucket) == ["10", "one tag"]
 
 
@@ -70,15 +70,15 @@ async def test_versions(tmp_path: Path) -> None:
         for number in range(4):
             await put(store, bucket, "k", bytes([number]))
         await clock.advance(4 * DAY)
-        assert await apply(store, bucket) == {Action.REMOVE: 2}
+        assert await apply(store, bucket) == {LifecycleAction.REMOVE: 2}
         await clock.advance(30 * DAY)
-        assert await apply(store, bucket) == {Action.EXPIRE: 1}
+        assert await apply(store, bucket) == {LifecycleAction.EXPIRE: 1}
         await clock.advance(4 * DAY)
-        assert await apply(store, bucket) == {Action.REMOVE: 1}
+        assert await apply(store, bucket) == {LifecycleAction.REMOVE: 1}
         page = await store.list_versions(bucket.id)
         assert [each.is_delete_marker for each in page.versions] == [True, False]
         await store.delete(bucket.id, "k", page.versions[1].version_id)
-        assert await apply(store, bucket) == {Action.REMOVE: 1}
+        assert await apply(store, bucket) == {LifecycleAction.REMOVE: 1}
         assert await store.is_empty(bucket.id)
     check_sums(tmp_path)
 
@@ -99,7 +99,7 @@ async def test_many_versions_over_several_pages(tmp_path: Path) -> None:
 
         await store.engine.database.write(work)
         await clock.advance(DAY)
-        assert await apply(store, bucket) == {Action.REMOVE: 640 + 650 + 10 - 3 * 3}
+        assert await apply(store, bucket) == {LifecycleAction.REMOVE: 640 + 650 + 10 - 3 * 3}
 
 
 async def test_uploads_are_aborted_and_classes_changed(tmp_path: Path) -> None:
@@ -121,13 +121,13 @@ async def test_uploads_are_aborted_and_classes_changed(tmp_path: Path) -> None:
         upload = await store.create_upload(bucket.id, "u", Attributes())
         await put_part(store, bucket, "u", upload.upload_id, 1, b"x" * 100_000)
         await clock.advance(DAY)
-        assert await apply(store, bucket) == {Action.MOVE: 2}
+        assert await apply(store, bucket) == {LifecycleAction.MOVE: 2}
         counters = {each.storage_class: each for each in store.counters(bucket.id)}
         assert counters[StorageClass.INTELLIGENT].simple_bytes == 5
         assert counters[StorageClass.ENHANCED_THROUGHPUT].noncurrent_simple_bytes == 5
         assert counters[StorageClass.STANDARD].bytes == 100_000
         await clock.advance(6 * DAY)
-        assert await apply(store, bucket) == {Action.ABORT: 1}
+        assert await apply(store, bucket) == {LifecycleAction.ABORT: 1}
         assert (await store.list_uploads(bucket.id)).uploads == ()
         await run_round(store, clock)
     assert files(tmp_path) == []
@@ -143,7 +143,7 @@ async def test_what_is_locked_stays(tmp_path: Path) -> None:
         await put(store, bucket, "k", b"2")
         await put(store, bucket, "k", b"3")
         await clock.advance(2 * DAY)
-        assert await apply(store, bucket) == {Action.REMOVE: 1}
+        assert await apply(store, bucket) == {LifecycleAction.REMOVE: 1}
         assert [each.size for each in (await store.list_versions(bucket.id)).versions] == [1, 1]
 
 

@@ -18,7 +18,7 @@ import pytest
 from neocloud.object_store.blobs.driver import BlobsAway
 from neocloud.object_store.blobs.s3 import attempts, driver, spool
 from neocloud.object_store.blobs.s3.driver import S3Blobs
-from neocloud.object_store.blobs.s3.location import S3Place, read_key, s3_place
+from neocloud.object_store.blobs.s3.location import S3Location, read_key, s3_place
 from neocloud.object_store.errors import Damaged, StoreBusy, StoreUnavailable
 from neocloud.object_store.garbage import collect, sweep_orphans
 from neocloud.object_store.store import ObjectStore, open_store
@@ -41,7 +41,7 @@ class Behind:
 
     engine: Served
     proxy: EngineProxy
-    place: S3Place
+    place: S3Location
 
     def keys(self) -> list[str]:
         found = self.engine.client().list_objects_v2(Bucket=self.place.bucket, Prefix=self.place.prefix)

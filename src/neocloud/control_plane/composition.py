@@ -63,7 +63,7 @@ from neocloud.model_gateway.openai_files.files import FileStore
 from neocloud.object_gateway.work.scan.reports import ReportReader
 from neocloud.object_store.artifacts import ArtifactReader
 from neocloud.object_store.blobs.location_record import problem_with
-from neocloud.object_store.blobs.s3.location import S3Place, s3_place
+from neocloud.object_store.blobs.s3.location import S3Location, s3_place
 from neocloud.object_store.blobs.s3.location import arguments as blobs_arguments
 from neocloud.object_store.errors import StoreUnavailable
 from neocloud.object_store.metadata.location import problem_with as metadata_problem
@@ -291,7 +291,7 @@ def _objects(settings: Settings, workloads: WorkloadStorage | None = None) -> Ca
     return objects
 
 
-def _blobs_place(settings: Settings) -> S3Place | None:
+def _blobs_place(settings: Settings) -> S3Location | None:
     """Return where another engine keeps the bodies of objects; None: nowhere. Raises BadSettings."""
     if not settings.object_blobs:
         return None

@@ -18,7 +18,7 @@ Work = TypeVar("Work")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WriteOutcome:
     result: Any = None
     error: Exception | None = None
 
@@ -37,7 +37,7 @@ class WriteQueue(Generic[Work]):
     """`start` it before `submit`, `stop` it at the end. `run` is called in the thread with up to
     LARGEST_GROUP writes, and returns one outcome for each."""
 
-    def __init__(self, run: Callable[[Sequence[Work]], Sequence[Outcome]], name: str) -> None:
+    def __init__(self, run: Callable[[Sequence[Work]], Sequence[WriteOutcome]], name: str) -> None:
         self._run = run
         self._name = name
         self._waiting: queue.SimpleQueue[_Job[Work] | None] = queue.SimpleQueue()
@@ -75,7 +75,7 @@ class WriteQueue(Generic[Work]):
             try:
                 outcomes = self._run([job.work for job in jobs]) if jobs else ()
             except Exception as error:  # noqa: BLE001 - the thread must survive, and every caller must get a result
-                outcomes = [Outcome(error=error)] * len(jobs)
+                outcomes = [WriteOutcome(error=error)] * len(jobs)
             _deliver(jobs, outcomes)
 
     def _next_group(self) -> tuple[list[_Job[Work]], bool]:
@@ -94,8 +94,8 @@ class WriteQueue(Generic[Work]):
         return jobs, job is not None
 
 
-def _deliver(jobs: Sequence[_Job[Any]], outcomes: Sequence[Outcome]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job[Any], Outcome]]] = {}
+def _deliver(jobs: Sequence[_Job[Any]], outcomes: Sequence[WriteOutcome]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job[Any], WriteOutcome]]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
         by_loop.setdefault(job.loop, []).append((job, outcome))
     for loop, pairs in by_loop.items():
@@ -103,7 +103,7 @@ def _deliver(jobs: Sequence[_Job[Any]], outcomes: Sequence[Outcome]) -> None:
             loop.call_soon_threadsafe(_resolve, pairs)
 
 
-def _resolve(pairs: Sequence[tuple[_Job[Any], Outcome]]) -> None:
+def _resolve(pairs: Sequence[tuple[_Job[Any], WriteOutcome]]) -> None:
     for job, outcome in pairs:
         if job.future.cancelled():
             continue

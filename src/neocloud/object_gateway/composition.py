@@ -31,7 +31,7 @@ from neocloud.object_gateway.work.transfers.follower import TransferFollower
 from neocloud.object_gateway.work.transfers.runner import TransferNetwork
 from neocloud.object_gateway.work.workers import run_workers
 from neocloud.object_store.blobs.s3.driver import S3Blobs
-from neocloud.object_store.blobs.s3.location import S3Place
+from neocloud.object_store.blobs.s3.location import S3Location
 from neocloud.object_store.errors import StoreUnavailable
 from neocloud.object_store.metadata.location import is_there
 from neocloud.object_store.store import ObjectStore, open_store
@@ -63,7 +63,7 @@ async def running_objects(
     scrub_bytes_per_second: float = 0,
     advisory_file: Path | None = None,
     transfers: TransferNetwork | None = None,
-    place: S3Place | None = None,
+    place: S3Location | None = None,
     upstreams: Sequence[Upstream] = (),
     metadata: Path | None = None,
 ) -> AsyncGenerator[Gateway]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
 from neocloud.core.upstream_registries import Upstream
 from neocloud.object_gateway.s3.settings import DEFAULT_REGION, S3Settings
-from neocloud.object_store.blobs.s3.location import S3Place
+from neocloud.object_store.blobs.s3.location import S3Location
 
 DEFAULT_PORT = 8902
 
@@ -56,7 +56,7 @@ class ObjectsSettings:
     """Whether transfers may connect to private addresses and to this machine, the latter over http too."""
     upstreams: tuple[Upstream, ...] = ()
     """Registries elsewhere that may be mirrored."""
-    place: S3Place | None = None
+    place: S3Location | None = None
     """Where another S3 engine has the bodies of objects; None: they are files in the folder."""
     metadata: Path | None = None
     """A file with the URL of a PostgreSQL database that has the metadata; None: a file in the folder."""

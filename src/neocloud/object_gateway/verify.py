@@ -22,7 +22,7 @@ from neocloud.object_store.blob_location import known_driver
 from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.blobs.sealing import KeySealer
 from neocloud.object_store.bodies.engine import Engine
-from neocloud.object_store.bodies.quota_reservations import Room
+from neocloud.object_store.bodies.quota_reservations import QuotaReservations
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
 from neocloud.object_store.metadata import location
 from neocloud.object_store.metadata.database import ReadingDatabase
@@ -40,7 +40,7 @@ async def verify(folder: Path) -> int:
     database = ReadingDatabase(lambda: location.open_beside(folder), clock)
     with ThreadPoolExecutor(THREADS) as executor:
         blobs = known_driver(database, folder, executor)
-        engine = Engine(database, blobs, KeySealer(key), executor, Room(lambda bucket: 0))
+        engine = Engine(database, blobs, KeySealer(key), executor, QuotaReservations(lambda bucket: 0))
         async for finding in verify_store(engine, clock.now(), checked):
             problem, count = finding.problem, count + 1
             where = {"bucket": finding.bucket, "key": problem.key, "version_id": problem.version_id}

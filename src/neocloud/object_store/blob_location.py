@@ -10,9 +10,9 @@ from pathlib import Path
 
 from neocloud.object_store.blobs.driver import BlobDriver
 from neocloud.object_store.blobs.files import FileBlobs
-from neocloud.object_store.blobs.location_record import FACT, RecordedPlace, problem_of, recorded_place
+from neocloud.object_store.blobs.location_record import FACT, RecordedLocation, problem_of, recorded_location
 from neocloud.object_store.blobs.s3.driver import Ownership, S3Blobs
-from neocloud.object_store.blobs.s3.location import S3Place
+from neocloud.object_store.blobs.s3.location import S3Location
 from neocloud.object_store.errors import StoreUnavailable
 from neocloud.object_store.metadata.database import Database
 from neocloud.object_store.metadata.transaction import Transaction
@@ -22,42 +22,47 @@ _FOLDER = "blobs"
 
 def known_driver(database: Database, home: Path, executor: Executor) -> BlobDriver:
     """Return the driver of a store, to read with. Raises StoreUnavailable."""
-    kept = recorded_place(database.reading)
+    kept = recorded_location(database.reading)
     if kept is None:
         return FileBlobs(home / _FOLDER, executor)
-    return _s3(kept.place(), Ownership(kept.owner, True, _nothing), home, executor)
+    return _s3(kept.location(), Ownership(kept.owner, True, _nothing), home, executor)
 
 
-async def driver_for(database: Database, home: Path, executor: Executor, place: S3Place | None) -> BlobDriver:
-    """Return the driver for a place (None: files in the store's folder), and remember it.
+async def driver_for(
+    database: Database, home: Path, executor: Executor, location: S3Location | None
+) -> BlobDriver:
+    """Return the driver for a location (None: files in the store's folder), and remember it.
     Raises StoreUnavailable where the blobs are elsewhere."""
-    kept = recorded_place(database.reading)
-    if problem := problem_of(database.reading, kept, place):
+    kept = recorded_location(database.reading)
+    if problem := problem_of(database.reading, kept, location):
         raise StoreUnavailable(problem)
-    if place is None:
+    if location is None:
         if kept is not None:
             await database.write(_forget)
         return FileBlobs(home / _FOLDER, executor)
-    if kept is None or kept.name != place.name:
-        kept = RecordedPlace(place.name, secrets.token_hex(16), False, "", "", "")
+    if kept is None or kept.name != location.name:
+        kept = RecordedLocation(location.name, secrets.token_hex(16), False, "", "", "")
     wanted = replace(
-        kept, endpoint=place.endpoint, region=place.region, credentials_file=str(place.credentials_file)
+        kept,
+        endpoint=location.endpoint,
+        region=location.region,
+        credentials_file=str(location.credentials_file),
     )
     await database.write(lambda tx: _keep(tx, wanted))
 
     async def claimed() -> None:
         await database.write(lambda tx: _keep(tx, replace(wanted, is_claimed=True)))
 
-    return _s3(place, Ownership(wanted.owner, wanted.is_claimed, claimed), home, executor)
+    return _s3(location, Ownership(wanted.owner, wanted.is_claimed, claimed), home, executor)
 
 
-def _s3(place: S3Place, ownership: Ownership, home: Path, executor: Executor) -> S3Blobs:
+def _s3(location: S3Location, ownership: Ownership, home: Path, executor: Executor) -> S3Blobs:
     try:
-        return S3Blobs(place, ownership, home, executor)
+        return S3Blobs(location, ownership, home, executor)
     except (ValueError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise StoreUnavailable(
-            f"The key of {place.name} in {place.credentials_file} cannot be used: {why}."
+            f"The key of {location.name} in {location.credentials_file} cannot be used: {why}."
         ) from error
 
 
@@ -65,7 +70,7 @@ def _forget(tx: Transaction) -> None:
     tx.connection.execute("DELETE FROM fact WHERE name = ?", (FACT,))
 
 
-def _keep(tx: Transaction, kept: RecordedPlace) -> None:
+def _keep(tx: Transaction, kept: RecordedLocation) -> None:
     tx.connection.execute(
         "INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (FACT, json.dumps(asdict(kept)).encode()),

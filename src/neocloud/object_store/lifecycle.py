@@ -27,7 +27,7 @@ from neocloud.object_store.types import DeleteItem
 _PAGE = 500
 
 
-class Action(StrEnum):
+class LifecycleAction(StrEnum):
     EXPIRE = "expire"
     """Delete the object: with versioning, write a delete marker."""
     REMOVE = "remove"
@@ -40,7 +40,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class _Due:
-    action: Action
+    action: LifecycleAction
     row: VersionRow
     rank: int
     """Its place among the noncurrent versions of its key."""
@@ -54,9 +54,9 @@ class _Round:
     """Since when reads are known."""
 
 
-async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapping[Action, int]:
+async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapping[LifecycleAction, int]:
     """Do all that is due in a bucket; return how often. Raises NoSuchBucket, StoreFull, StoreUnavailable."""
-    done: Counter[Action] = Counter()
+    done: Counter[LifecycleAction] = Counter()
     bucket = engine.bucket(bucket_id)
     rules = [rule for rule in bucket.bucket.lifecycle if rule.is_enabled]
     if not rules:
@@ -103,12 +103,12 @@ def _due(
     matching = [rule for rule in rules if _matches(rule.filter, bucket, row)]
     if any(_expires(rule, row, rank, round.now) for rule in matching):
         is_expired = row.is_latest and not row.is_marker
-        yield _Due(Action.EXPIRE if is_expired else Action.REMOVE, row, rank)
+        yield _Due(LifecycleAction.EXPIRE if is_expired else LifecycleAction.REMOVE, row, rank)
         return
     moves = [move for rule in matching if (move := _move(rule, row, rank, round.tracked_ms))]
     moves = [(at, target) for at, target in moves if at <= round.now]
     if moves and (target := max(moves, key=lambda move: move[0])[1]) != row.storage_class:
-        yield _Due(Action.MOVE, row, rank, target)
+        yield _Due(LifecycleAction.MOVE, row, rank, target)
 
 
 def _expires(rule: LifecycleRule, row: VersionRow, rank: int, now: datetime) -> bool:
@@ -191,10 +191,10 @@ def expiration(bucket: BucketRow, row: VersionRow) -> datetime | None:
     return min(ends, default=None)
 
 
-def _act(tx: Transaction, bucket_id: str, due: Sequence[_Due], round: _Round) -> Counter[Action]:
+def _act(tx: Transaction, bucket_id: str, due: Sequence[_Due], round: _Round) -> Counter[LifecycleAction]:
     bucket = tx.bucket(bucket_id)
     rules = [rule for rule in bucket.bucket.lifecycle if rule.is_enabled]
-    done: Counter[Action] = Counter()
+    done: Counter[LifecycleAction] = Counter()
     for each in due:
         row = rows.select(tx.connection, "seq = ?", (each.row.seq,))
         if row is None or row.is_latest != each.row.is_latest:
@@ -213,10 +213,10 @@ def _is_same(one: _Due, other: _Due) -> bool:
 
 
 def _do(tx: Transaction, bucket: BucketRow, row: VersionRow, due: _Due) -> bool:
-    if due.action is Action.EXPIRE:
+    if due.action is LifecycleAction.EXPIRE:
         item = DeleteItem(row.key.decode())
         versions.delete(tx, bucket, row.key, item, bypass_governance=False)
-    elif due.action is Action.MOVE:
+    elif due.action is LifecycleAction.MOVE:
         assert due.storage_class is not None
         kind = kind_of(bool(row.is_latest), row.part_count)
         tx.changes.add(row.bucket, StorageClass(row.storage_class), kind, -1, -row.size)
@@ -239,9 +239,9 @@ def _has_others(tx: Transaction, row: VersionRow) -> bool:
 
 async def _abort_uploads(
     engine: Engine, bucket: BucketRow, rules: Sequence[LifecycleRule], now: datetime
-) -> Counter[Action]:
+) -> Counter[LifecycleAction]:
     where = "bucket = ? AND created_ms <= ? ORDER BY number"
-    done: Counter[Action] = Counter()
+    done: Counter[LifecycleAction] = Counter()
     days = [each.abort_upload_days for each in rules if each.abort_upload_days is not None]
     if not days:
         return done
@@ -255,7 +255,7 @@ async def _abort_uploads(
             and _is_over(each.created_ms, rule.abort_upload_days, now)
             for rule in rules
         ):
-            done[Action.ABORT] += await engine.database.write(lambda tx, each=each: _abort(tx, each))
+            done[LifecycleAction.ABORT] += await engine.database.write(lambda tx, each=each: _abort(tx, each))
     return done
 
 

@@ -38,12 +38,12 @@ from neocloud.object_store.backends.files.backend import FileBackend
 from neocloud.object_store.backends.protocol import BucketBackend, Copies
 from neocloud.object_store.blob_location import driver_for
 from neocloud.object_store.blobs.driver import BlobDriver
-from neocloud.object_store.blobs.s3.location import S3Place
+from neocloud.object_store.blobs.s3.location import S3Location
 from neocloud.object_store.blobs.sealing import KeySealer, NotAuthentic
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import BodyReader as ObjectReader
 from neocloud.object_store.bodies.protocols import BodyWriter
-from neocloud.object_store.bodies.quota_reservations import Room
+from neocloud.object_store.bodies.quota_reservations import QuotaReservations
 from neocloud.object_store.buckets import Buckets
 from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable
 from neocloud.object_store.images.blob_uploads import ImageBlobUploads
@@ -305,7 +305,7 @@ async def open_store(
     clock: Clock,
     *,
     blobs: BlobDriver | None = None,
-    place: S3Place | None = None,
+    place: S3Location | None = None,
     metadata: Path | None = None,
     is_alone: bool = True,
 ) -> ObjectStore:
@@ -332,7 +332,9 @@ async def open_store(
         if isinstance(error, OSError):
             raise _unusable(home, error) from error
         raise
-    return ObjectStore(Engine(database, driver, sealer, executor, Room(database.total_bytes)), clock, lock)
+    return ObjectStore(
+        Engine(database, driver, sealer, executor, QuotaReservations(database.total_bytes)), clock, lock
+    )
 
 
 def _open(home: Path, clock: Clock, address_file: Path | None, is_alone: bool) -> tuple[Database, HeldLock]:

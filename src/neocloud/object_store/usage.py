@@ -56,9 +56,9 @@ class UsageReader:
                 return ()
             buckets = _buckets(connection, project_ids)
             sums: dict[tuple[int, int, str], int] = {}
-            for place, count in (*_counted(connection, first, last), *_stored(connection, first, last)):
-                if place[0] in buckets and count:
-                    sums[place] = sums.get(place, 0) + count
+            for counter, count in (*_counted(connection, first, last), *_stored(connection, first, last)):
+                if counter[0] in buckets and count:
+                    sums[counter] = sums.get(counter, 0) + count
         return [
             _usage(buckets[bucket], to_time(hour), what, count)
             for (bucket, hour, what), count in sorted(sums.items())

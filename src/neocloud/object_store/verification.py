@@ -35,7 +35,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Finding:
+class StoreProblem:
     """Something wrong in a store."""
 
     bucket: str
@@ -57,7 +57,7 @@ async def _no_pace(length: int) -> None:
 
 async def verify_store(
     engine: Engine, now: datetime, checked: Checked, pace: Pace = _no_pace
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[StoreProblem]:
     """Yield what is wrong in a store. Raises StoreUnavailable, BlobError."""
     found = engine.database.reading.execute(
         "SELECT id, name FROM bucket WHERE forgotten_ms IS NULL ORDER BY number"
@@ -65,14 +65,14 @@ async def verify_store(
     for bucket_id, name in found:
         if find_bucket(engine.database.reading, bucket_id) is not None:  # else it was purged meanwhile
             async for problem in verify_bucket(engine, bucket_id, checked, pace):
-                yield Finding(name, problem)
+                yield StoreProblem(name, problem)
     for what in await _in_thread(engine, wrong_uses):
-        yield Finding("", Problem("", "", what))
+        yield StoreProblem("", Problem("", "", what))
     async for stat in engine.blobs.list():
         is_known = now - stat.written_at <= OVERDUE or contents.is_known(engine.database.reading, stat.name)
         if not is_known and await engine.blobs.stat(stat.name) is not None:  # else it was deleted meanwhile
             what = f"no object uses the blob {stat.name} ({stat.size:,} bytes)"
-            yield Finding("", Problem("", "", what))
+            yield StoreProblem("", Problem("", "", what))
 
 
 async def verify_bucket(

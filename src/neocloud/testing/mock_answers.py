@@ -51,7 +51,7 @@ class Counts:
     """Headers and body of the last request."""
 
 
-class Answer:
+class MockAnswer:
     """The answer to one request, in vLLM's shape for its path."""
 
     def __init__(self, behaviour: Behaviour, counts: Counts, path: str, body: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import httptools
 import uvloop
 
-from neocloud.testing.mock_answers import Answer, Behaviour, Counts
+from neocloud.testing.mock_answers import Behaviour, Counts, MockAnswer
 
 FAULTS = {
     "": "none",
@@ -39,11 +39,11 @@ class Engine:
     def __init__(self, behaviour: Behaviour | None = None) -> None:
         self.behaviour = behaviour or Behaviour()
         self.counts = Counts()
-        self.connections: set[Connection] = set()
+        self.connections: set[MockConnection] = set()
 
     async def listen(self, host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
+        return await loop.create_server(lambda: MockConnection(self), host, port, backlog=2048)
 
     def compiles(self, seconds: float, done: Callable[[], None]) -> None:
         """Count a compilation, and call `done` at its end."""
@@ -63,7 +63,7 @@ class Engine:
             connection.transport.abort()
 
 
-class Connection(asyncio.Protocol):
+class MockConnection(asyncio.Protocol):
     """The connection of one client, with one request after the other."""
 
     transport: asyncio.Transport
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
             self._answer(path, body)
 
     def _answer(self, path: str, body: dict[str, Any]) -> None:
-        answer = Answer(self.engine.behaviour, self.engine.counts, path, body)
+        answer = MockAnswer(self.engine.behaviour, self.engine.counts, path, body)
         if body.get("stream"):
             self.answering = asyncio.ensure_future(self._run(self._stream(answer)))
         elif answer.seconds or self.engine.behaviour.fault not in ("", "compile"):
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
         finally:
             counts.in_flight -= 1
 
-    async def _whole(self, answer: Answer) -> None:
+    async def _whole(self, answer: MockAnswer) -> None:
         await asyncio.sleep(answer.seconds)
         answer.count(answer.tokens)
         if self.engine.behaviour.fault == "die":
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
             raise asyncio.CancelledError
         self._send(200, answer.whole())
 
-    async def _stream(self, answer: Answer) -> None:
+    async def _stream(self, answer: MockAnswer) -> None:
         behaviour = self.engine.behaviour
         await asyncio.sleep(behaviour.first_seconds)
         self._write_head(200, b"text/event-stream; charset=utf-8", None)

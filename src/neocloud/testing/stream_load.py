@@ -11,7 +11,7 @@ from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFaile
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StreamOutcome:
     request_id: str
     status: int
     """0: the connection broke."""
@@ -49,7 +49,7 @@ def request_bytes(
     return head.encode() + content
 
 
-async def ask(pool: ConnectionPool, address: str, request: bytes) -> Outcome:
+async def ask(pool: ConnectionPool, address: str, request: bytes) -> StreamOutcome:
     """Send one request; an error is an outcome too."""
     started = time.perf_counter()
     first, status, request_id = 0.0, 0, ""
@@ -68,7 +68,7 @@ async def ask(pool: ConnectionPool, address: str, request: bytes) -> Outcome:
     finally:
         if connection is not None:
             pool.release(address, connection)
-    return Outcome(request_id, status, first, time.perf_counter() - started, b"".join(pieces))
+    return StreamOutcome(request_id, status, first, time.perf_counter() - started, b"".join(pieces))
 
 
 async def keep_asking(
@@ -78,10 +78,10 @@ async def keep_asking(
     streams: int,
     seconds: float,
     pool: ConnectionPool | None = None,
-) -> list[Outcome]:
+) -> list[StreamOutcome]:
     """Keep this many requests under way; at the end, finish those, and close the connections."""
     pool = pool or ConnectionPool()
-    outcomes: list[Outcome] = []
+    outcomes: list[StreamOutcome] = []
     deadline = time.perf_counter() + seconds
     numbers = iter(range(10**12))
 

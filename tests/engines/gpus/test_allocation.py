@@ -15,7 +15,7 @@ from neocloud.engines.manifest import Container, Pod, Volume, limits
 from neocloud.engines.podman.containers import Row
 from neocloud.engines.podman.gpus import cdi
 from neocloud.engines.podman.gpus.allocator import GpuAllocator
-from neocloud.engines.podman.gpus.discovery import Found, GpuDiscovery
+from neocloud.engines.podman.gpus.discovery import FoundGpus, GpuDiscovery
 from neocloud.engines.podman.gpus.passthrough import Passthrough
 from neocloud.engines.podman.layout import Layout, Objects
 from neocloud.engines.podman.pods import Pods
@@ -32,9 +32,9 @@ class Machine(GpuDiscovery):
         super().__init__(kernel.pci, lambda: ())
         self.gpus = tuple(gpus)
 
-    async def find(self, *, is_fresh: bool = False) -> Found:
+    async def find(self, *, is_fresh: bool = False) -> FoundGpus:
         await asyncio.sleep(0)
-        return Found(self.gpus, (), {each.key: int(each.key[-1], 16) for each in self.gpus})
+        return FoundGpus(self.gpus, (), {each.key: int(each.key[-1], 16) for each in self.gpus})
 
 
 @pytest.fixture

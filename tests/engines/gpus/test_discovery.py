@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import NO_IOMMU, Accelerator
-from neocloud.engines.podman.gpus.discovery import Found, GpuDiscovery
+from neocloud.engines.podman.gpus.discovery import FoundGpus, GpuDiscovery
 from neocloud.engines.podman.gpus.owner import GpuOwner
 from neocloud.engines.podman.gpus.pci import normal_address
 from tests.engines.gpus.machine import VERSION_MISMATCH, Kernel, Nvml, h100, l40s
@@ -27,7 +27,7 @@ async def test_gpus_are_found_with_their_addresses_and_groups(kernel: Kernel, nv
         kernel.add(gpu.pci_address, gpu.iommu_group)
     nvml.answers(*gpus)
     found = await discovery(kernel, nvml).find()
-    assert found == Found(gpus, (), {"GPU-00000000": 0, "GPU-00000001": 1})
+    assert found == FoundGpus(gpus, (), {"GPU-00000000": 0, "GPU-00000001": 1})
 
 
 async def test_a_lost_gpu_is_left_out_and_the_others_stay(kernel: Kernel, nvml: Nvml) -> None:
@@ -90,13 +90,13 @@ async def test_a_machine_without_nvml_has_no_gpus(kernel: Kernel, nvml: Nvml, tm
     empty = tmp_path / "empty"
     empty.mkdir()
     environment = {**nvml.environment, "LD_LIBRARY_PATH": str(empty)}
-    assert await discovery(kernel, nvml, environment=environment).find() == Found()
+    assert await discovery(kernel, nvml, environment=environment).find() == FoundGpus()
 
 
 async def test_a_machine_without_an_nvidia_device_starts_no_process(kernel: Kernel, nvml: Nvml) -> None:
     kernel.add("0000:01:00.0", "7", driver="amdgpu", vendor="0x1002")
     nvml.says("crash")
-    assert await discovery(kernel, nvml).find() == Found()
+    assert await discovery(kernel, nvml).find() == FoundGpus()
 
 
 async def test_a_gpu_that_a_virtual_machine_has_is_known_from_before(kernel: Kernel, nvml: Nvml) -> None:
@@ -116,7 +116,7 @@ async def test_a_gpu_that_a_virtual_machine_gets_meanwhile_is_not_missed(kernel:
     nvml.answers()
     passed = iter([(), (gpu,)])
     search = GpuDiscovery(kernel.pci, lambda: next(passed), environment=nvml.environment)
-    assert await search.find() == Found((gpu,))
+    assert await search.find() == FoundGpus((gpu,))
 
 
 async def test_why_virtual_machines_cannot_get_a_gpu_is_a_warning(kernel: Kernel, nvml: Nvml) -> None:

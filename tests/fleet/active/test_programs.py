@@ -21,16 +21,16 @@ from neocloud.fleet.active import all_reduce, cpu, pair, sdc
 from neocloud.fleet.active.bundle import LOADER, archive
 from neocloud.fleet.active.catalogue import GOLDEN, catalogue, named, suite_checks
 from neocloud.fleet.active.jobs import running_job
-from neocloud.fleet.active.judge import Measured, Place, judge
+from neocloud.fleet.active.judge import CheckedBoot, CheckMeasurement, judge
 from neocloud.fleet.active.report import decode
 from neocloud.fleet.active.run import GPU_PROGRAMS, NICE, Runner
-from neocloud.fleet.agent.child import Children, Job, Outcome
+from neocloud.fleet.agent.child import Children, Job, ProbeOutcome
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.nodes.events import Status, Verdict
 from neocloud.fleet.policy.actions import Suite
 
-HERE = Place("n", "b", 1.0)
+HERE = CheckedBoot("n", "b", 1.0)
 
 
 def runner(folder: Path, **more) -> Runner:
@@ -102,7 +102,10 @@ def test_a_file_that_reads_back_otherwise_fails(monkeypatch, tmp_path: Path) -> 
     monkeypatch.setattr(cpu, "_write", corrupt)
     (reading,) = cpu.disk_read(tmp_path).readings
     said = judge(
-        named("disk_read"), [Measured("disk_read", "", reading.value, "MB/s", reading.note)], HERE, "1"
+        named("disk_read"),
+        [CheckMeasurement("disk_read", "", reading.value, "MB/s", reading.note)],
+        HERE,
+        "1",
     )
     assert isinstance(said, Verdict) and said.status is Status.FAIL and "differs" in said.sample
 
@@ -121,24 +124,24 @@ def test_a_program_that_hangs_is_ended_and_unknown(tmp_path: Path) -> None:
     assert verdict.status is Status.UNKNOWN and "did not answer within" in verdict.sample
 
 
-def stopped(folder: Path) -> Found:
+def stopped(folder: Path) -> ProbeResult:
     os.kill(os.getpid(), signal.SIGSTOP)
-    return Found()
+    return ProbeResult()
 
 
-def spinning(folder: Path) -> Found:
+def spinning(folder: Path) -> ProbeResult:
     while True:
         pass
 
 
-def hanging(folder: Path) -> Found:
+def hanging(folder: Path) -> ProbeResult:
     threading.Event().wait()
-    return Found()
+    return ProbeResult()
 
 
 @pytest.mark.parametrize(("program", "is_busy"), [(stopped, True), (spinning, False), (hanging, False)])
 def test_a_program_that_gets_no_processor_is_not_run_and_one_that_takes_too_long_unknown(
-    tmp_path: Path, program: Callable[[Path], Found], is_busy: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: Callable[[Path], ProbeResult], is_busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process is what one is that the scheduler passes over: it could not have been faster."""
     monkeypatch.setattr("neocloud.fleet.active.run.BUSY_FACTOR", 3.0 if is_busy else 500.0)
@@ -155,13 +158,13 @@ def test_a_program_that_gets_no_processor_is_not_run_and_one_that_takes_too_long
 def test_a_program_that_shares_its_processor_is_seen_to_wait() -> None:
     processor = min(os.sched_getaffinity(0))
 
-    def work() -> Found:
+    def work() -> ProbeResult:
         os.sched_setaffinity(0, {processor})
         os.nice(NICE)
         until = time.process_time() + 0.3
         while time.process_time() < until:
             pass
-        return Found()
+        return ProbeResult()
 
     other = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-S", "-c", other, f"{processor}"]) as neighbour:
@@ -176,12 +179,12 @@ def test_what_was_measured_beside_others_load_fails_nothing_and_is_compared_with
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("neocloud.fleet.active.run.BUSY_SHARE", 0.2)
-    of, place, limit = runner(tmp_path), Place("a", "b", 1.0), 0.5
+    of, place, limit = runner(tmp_path), CheckedBoot("a", "b", 1.0), 0.5
 
     def judged(name: str, value: float, waited_s: float) -> tuple[Verdict | NotRun, int]:
-        found, measured = Found(), list[Measured]()
+        found, measured = ProbeResult(), list[CheckMeasurement]()
         found.read(name, "", value, "", unit=named(name).unit)
-        outcome = Outcome(name, found, seconds=10.0, waited_s=waited_s)
+        outcome = ProbeOutcome(name, found, seconds=10.0, waited_s=waited_s)
         return of._judged(named(name), outcome, place, measured), len(measured)
 
     slow, kept = judged("memory_bandwidth", limit / 2, 5.0)
@@ -204,7 +207,7 @@ def test_checks_that_the_time_of_a_run_does_not_reach_are_not_begun(tmp_path: Pa
 def test_a_job_that_starts_ends_the_check_and_those_after_it(tmp_path: Path) -> None:
     began = time.monotonic()
     stop = lambda: "a job" if time.monotonic() > began + 0.3 else ""  # noqa: E731
-    programs = {"cpu_sdc": lambda folder: time.sleep(60), "memory_bandwidth": lambda folder: Found()}
+    programs = {"cpu_sdc": lambda folder: time.sleep(60), "memory_bandwidth": lambda folder: ProbeResult()}
     checks = [named("cpu_sdc"), named("memory_bandwidth")]
     ran = runner(tmp_path, programs=programs, stop=stop).run(checks)
     assert ran.preempted == "a job" and ran.preempted_after_s < 1.0 and time.monotonic() < began + 2.0
@@ -459,10 +462,10 @@ def test_limits_are_of_the_model_and_have_a_source() -> None:
 
 def test_the_worst_device_decides_and_a_model_without_limit_gets_no_verdict() -> None:
     gemm = named("gpu_gemm")
-    good = Measured("gpu_gemm", "gpu0 NVIDIA H100", 700, "TFLOP/s")
-    bad = Measured("gpu_gemm", "gpu1 NVIDIA H100", 500, "TFLOP/s")
+    good = CheckMeasurement("gpu_gemm", "gpu0 NVIDIA H100", 700, "TFLOP/s")
+    bad = CheckMeasurement("gpu_gemm", "gpu1 NVIDIA H100", 500, "TFLOP/s")
 
-    def verdict_on(*measured: Measured) -> Verdict:
+    def verdict_on(*measured: CheckMeasurement) -> Verdict:
         said = judge(gemm, measured, HERE, "1")
         assert isinstance(said, Verdict)
         return said

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.fleet.active.judge import Measured
+from neocloud.fleet.active.judge import CheckMeasurement
 from neocloud.fleet.active.report import MOST_MEASURED, MOST_REPORT_BYTES, Report, decode, encode
 from neocloud.fleet.agent.document import Document, DocumentError
 
@@ -14,12 +14,14 @@ ROW = {"check": "gpu_gemm", "device": "gpu0", "value": 700.0, "unit": "TFLOP/s",
 
 def given(**changes: Any) -> bytes:
     document = Document("n", "b", 1.0, 2.0)
-    return json.dumps(json.loads(encode(Report(document, [Measured(**ROW)], 3.0))) | changes).encode()
+    return json.dumps(json.loads(encode(Report(document, [CheckMeasurement(**ROW)], 3.0))) | changes).encode()
 
 
 def test_what_is_encoded_is_read_again() -> None:
     report = decode(given(), host="n", at=9.0)
-    assert report.measured == [Measured(**ROW)] and report.seconds == 3.0 and report.document.host == "n"
+    assert (
+        report.measured == [CheckMeasurement(**ROW)] and report.seconds == 3.0 and report.document.host == "n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,43 +15,43 @@ from neocloud.fleet.agent import child, host
 from neocloud.fleet.agent.child import Children, Job
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host import HostChecks, Memory
-from neocloud.fleet.agent.host_files import Room, Tree
-from neocloud.fleet.agent.judge import Answer
+from neocloud.fleet.agent.host_files import FreeSpace, Tree
+from neocloud.fleet.agent.judge import CheckAnswer
 from neocloud.fleet.agent.plan import PROBES
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.policy.policy_file import default_policy
 
 DEADLINE_S = 2.0
 
 
-def works() -> Found:
-    found = Found()
+def works() -> ProbeResult:
+    found = ProbeResult()
     found.read("gpu_lost", "0000:18:00.0", 0, "fine")
     return found
 
 
-def hangs() -> Found:
+def hangs() -> ProbeResult:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     while True:
         signal.pause()
 
 
-def crashes() -> Found:
+def crashes() -> ProbeResult:
     os.kill(os.getpid(), signal.SIGSEGV)
     raise AssertionError
 
 
-def raises() -> Found:
+def raises() -> ProbeResult:
     raise OSError("the driver says no")
 
 
-def talks_without_end() -> Found:
-    found = Found()
+def talks_without_end() -> ProbeResult:
+    found = ProbeResult()
     found.read("gpu_lost", "x" * (child.MOST_BYTES + 1), 0)
     return found
 
 
-def starts_a_child() -> Found:
+def starts_a_child() -> ProbeResult:
     """And hangs with it: the whole group has to end."""
     pid = os.fork()
     if pid:
@@ -59,7 +59,7 @@ def starts_a_child() -> Found:
     return hangs()
 
 
-def outcomes(children: Children, *jobs: Callable[[], Found]) -> dict[str, object]:
+def outcomes(children: Children, *jobs: Callable[[], ProbeResult]) -> dict[str, object]:
     done = children.run([Job(each.__name__, each, DEADLINE_S) for each in jobs])
     return {each.name: {"why": each.why, "lives": each.lives, "found": bool(each.found)} for each in done}
 
@@ -93,7 +93,7 @@ def stuck() -> None:
 
 
 class SilentMount(Tree):
-    def room(self, mount_point: str) -> Room:
+    def room(self, mount_point: str) -> FreeSpace:
         if mount_point == "/jail":
             hangs()
         return super().room(mount_point)
@@ -116,7 +116,13 @@ def mount() -> None:
         checks.run()
         said = {name: each.answer for name, each in checks.said.items()}
         named = {name: said[name] for name in ("mount_silent_s", "disk_used")}
-        say({name: [each.status, each.sample] for name, each in named.items() if isinstance(each, Answer)})
+        say(
+            {
+                name: [each.status, each.sample]
+                for name, each in named.items()
+                if isinstance(each, CheckAnswer)
+            }
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 from neocloud.fleet.agent import delivery
 from neocloud.fleet.agent.bundle import write_bundle
-from neocloud.fleet.agent.delivery import Answer
+from neocloud.fleet.agent.delivery import AgentAnswer
 from neocloud.fleet.agent.document import decode
 from neocloud.testing.waiting import wait_until
 from tests.fleet.agent import trees
@@ -72,7 +72,7 @@ class Bundle:
             agent.kill()
             agent.wait()
 
-    def ask(self, after: int = 0, of: str = "", trusted: str = "", inventory: str = "") -> Answer:
+    def ask(self, after: int = 0, of: str = "", trusted: str = "", inventory: str = "") -> AgentAnswer:
         folders = ("--spool", str(self.spool), "--last", str(self.last))
         command = [sys.executable, "-I", "-S", str(self.program), "carry", *folders]
         command += ["--after", str(after), "--of", of, "--trusted", trusted, "--inventory", inventory]

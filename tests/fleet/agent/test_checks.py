@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from neocloud.fleet.agent.checks import CHECKS, IB_COUNTERS
-from neocloud.fleet.agent.child import Children, Job, Outcome
+from neocloud.fleet.agent.child import Children, Job, ProbeOutcome
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.judge import Answer, Judge, limit_of
+from neocloud.fleet.agent.judge import CheckAnswer, Judge, limit_of
 from neocloud.fleet.agent.plan import PROBES
 from neocloud.fleet.agent.probe_result import NotRun, Reading
-from neocloud.fleet.nodes.events import Scope, Status
+from neocloud.fleet.nodes.events import CheckScope, Status
 from neocloud.fleet.policy.actions import Action
-from neocloud.fleet.policy.policy import Kind
+from neocloud.fleet.policy.policy import CodeKind
 from neocloud.fleet.policy.policy_file import default_policy
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node, bad
@@ -33,8 +33,8 @@ OF_GPUS = [name for name, check in CHECKS.items() if check.probe == "gpus"]
 class InThisProcess(Children):
     """Runs probes without processes, so that a table of cases takes seconds."""
 
-    def run(self, jobs: list[Job], stop: Callable[[], str] | None = None) -> list[Outcome]:
-        return [Outcome(job.name, job.run()) for job in jobs]
+    def run(self, jobs: list[Job], stop: Callable[[], str] | None = None) -> list[ProbeOutcome]:
+        return [ProbeOutcome(job.name, job.run()) for job in jobs]
 
 
 class Checked:
@@ -53,7 +53,7 @@ class Checked:
             children=InThisProcess(),
         )
 
-    def after(self, seconds: float) -> Mapping[str, Answer | NotRun]:
+    def after(self, seconds: float) -> Mapping[str, CheckAnswer | NotRun]:
         self.now += seconds
         self._checks.run()
         return {name: said.answer for name, said in self._checks.said.items()}
@@ -151,7 +151,9 @@ def test_a_healthy_node_passes_every_check(tmp_path: Path) -> None:
     checked = Checked(trees.h100_node(tmp_path))
     checked.after(0)
     said = checked.after(DAY + 1)
-    passed = {name for name, each in said.items() if isinstance(each, Answer) and each.status is Status.PASS}
+    passed = {
+        name for name, each in said.items() if isinstance(each, CheckAnswer) and each.status is Status.PASS
+    }
     assert passed >= set(CHECKS) - set(OF_GPUS)
     assert passed == set(said), "and nothing else was said"
 
@@ -164,7 +166,7 @@ def test_a_check_fails(name: str, tmp_path: Path) -> None:
     change(tmp_path)
     checked.after(1)
     answer = checked.after(seconds)[name]
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CheckAnswer)
     assert (answer.status, answer.action) == (Status.FAIL, action)
     assert answer.threshold and answer.source and answer.version and answer.sample
 
@@ -212,7 +214,7 @@ def test_a_gpu_in_use_that_does_nothing_for_ten_minutes() -> None:
     """A warning about the application: nothing is done to the node."""
     judge = Judge(default_policy(), History())
     seen = [Reading("gpu_stalled_s", GPUS[0], 1, "in use 100 %"), Reading("gpu_stalled_s", GPUS[1], 0)]
-    statuses = dict[float, Answer]()
+    statuses = dict[float, CheckAnswer]()
     for now in (1000.0, 1600.0, 1601.0):
         (statuses[now],), _ = judge.answers(seen, [], now)
     assert [each.status for each in statuses.values()] == [Status.PASS, Status.PASS, Status.FAIL]
@@ -264,9 +266,9 @@ def test_a_fault_of_a_link_or_of_the_storage_says_so(tmp_path: Path) -> None:
     remove_port(root)
     write(root, {"proc/self/mountinfo": NOT_MOUNTED})
     said = Checked(root).after(0)
-    scopes = {name: each.scope for name, each in said.items() if isinstance(each, Answer)}
-    assert (scopes["ib_port_missing"], scopes["mount_missing"]) == (Scope.LINK, Scope.STORAGE)
-    assert scopes["nvme_not_live"] is Scope.NODE
+    scopes = {name: each.scope for name, each in said.items() if isinstance(each, CheckAnswer)}
+    assert (scopes["ib_port_missing"], scopes["mount_missing"]) == (CheckScope.LINK, CheckScope.STORAGE)
+    assert scopes["nvme_not_live"] is CheckScope.NODE
 
 
 def test_what_does_not_apply_is_not_run_and_no_pass(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_a_link_slower_than_its_device_in_a_slow_slot_is_as_fast_as_it_can_be(tm
     slow = "8.0 GT/s PCIe"
     write(root, {f"{bridge(NVME)}/max_link_speed": slow, f"{device(NVME)}/current_link_speed": slow})
     answer = Checked(root).after(0)["pcie_degraded"]
-    assert isinstance(answer, Answer) and answer.status is Status.PASS
+    assert isinstance(answer, CheckAnswer) and answer.status is Status.PASS
 
 
 def test_an_idle_gpu_may_have_a_slow_link(node: Node) -> None:
@@ -304,12 +306,12 @@ def test_a_port_that_is_down_since_just_now_is_unknown_until_it_is_a_fault(tmp_p
     checked = Checked(trees.h100_node(tmp_path))
     write(tmp_path, {f"{PORT}/state": "1: DOWN"})
     states = [checked.after(seconds)["ib_port_down_s"] for seconds in (0, 20, 20)]
-    assert [each.status for each in states if isinstance(each, Answer)] == [
+    assert [each.status for each in states if isinstance(each, CheckAnswer)] == [
         *(Status.UNKNOWN, Status.UNKNOWN, Status.FAIL)
     ]
     write(tmp_path, {f"{PORT}/state": "4: ACTIVE"})
     up = checked.after(5)["ib_port_down_s"]
-    assert isinstance(up, Answer) and up.status is Status.PASS
+    assert isinstance(up, CheckAnswer) and up.status is Status.PASS
 
 
 def test_a_counter_is_judged_by_its_growth_and_after_its_time(tmp_path: Path) -> None:
@@ -320,10 +322,10 @@ def test_a_counter_is_judged_by_its_growth_and_after_its_time(tmp_path: Path) ->
         "53 in a minute may yet be 120 in an hour"
     )
     passed = checked.after(3600)["ib_symbol_error"]
-    assert isinstance(passed, Answer) and passed.status is Status.PASS
+    assert isinstance(passed, CheckAnswer) and passed.status is Status.PASS
     counters("ib_symbol_error", 300)(tmp_path)
     failed = checked.after(60)["ib_symbol_error"]
-    assert isinstance(failed, Answer) and failed.status is Status.FAIL
+    assert isinstance(failed, CheckAnswer) and failed.status is Status.FAIL
     assert "mlx5_0/1: +" in failed.sample and "mlx5_1" not in failed.sample
 
 
@@ -332,7 +334,7 @@ def test_an_increase_is_remembered_for_an_hour(tmp_path: Path) -> None:
     checked.after(0)
     counters("ib_link_downed", 8)(tmp_path)
     said = [checked.after(seconds)["ib_link_downed"] for seconds in (10, 10, 3500, 200)]
-    states = [each.status for each in said if isinstance(each, Answer)]
+    states = [each.status for each in said if isinstance(each, CheckAnswer)]
     assert states == [Status.FAIL, Status.FAIL, Status.FAIL, Status.PASS]
 
 
@@ -341,18 +343,18 @@ def test_a_counter_that_began_again_did_not_shrink(tmp_path: Path) -> None:
     checked.after(0)
     counters("ib_link_downed", 2)(tmp_path)
     answer = checked.after(10)["ib_link_downed"]
-    assert isinstance(answer, Answer) and "+2 in 10 s" in answer.sample
+    assert isinstance(answer, CheckAnswer) and "+2 in 10 s" in answer.sample
 
 
 def test_names_of_processes_cannot_pose_as_states(tmp_path: Path) -> None:
     """The tree has a process with the name "a) D (b"; a real one may have any."""
     said = Checked(trees.h100_node(tmp_path)).after(0)["blocked_task_s"]
-    assert isinstance(said, Answer) and said.sample == "no (no task is blocked)"
+    assert isinstance(said, CheckAnswer) and said.sample == "no (no task is blocked)"
 
 
 def test_a_filesystem_that_is_meant_to_be_read_only_passes(tmp_path: Path) -> None:
     said = Checked(trees.h100_node(tmp_path)).after(0)["mount_read_only"]
-    assert isinstance(said, Answer) and said.status is Status.PASS, "/images is"
+    assert isinstance(said, CheckAnswer) and said.status is Status.PASS, "/images is"
 
 
 TENANT_MOUNTS = """\
@@ -371,7 +373,7 @@ def test_a_tenant_who_fills_or_breaks_a_volume_of_its_own_does_not_drain_the_nod
     said = Checked(root).after(0)
     for name in ("disk_full", "disk_used", "inodes_full", "mount_read_only", "mount_silent_s"):
         answer = said[name]
-        assert isinstance(answer, Answer) and answer.status is Status.PASS, name
+        assert isinstance(answer, CheckAnswer) and answer.status is Status.PASS, name
 
 
 def test_a_tenant_who_blocks_a_task_of_its_own_does_not_reboot_the_node(tmp_path: Path) -> None:
@@ -385,7 +387,7 @@ def test_a_tenant_who_blocks_a_task_of_its_own_does_not_reboot_the_node(tmp_path
     checked = Checked(root)
     checked.after(0)
     answer = checked.after(400)["blocked_task_s"]
-    assert isinstance(answer, Answer) and answer.status is Status.PASS
+    assert isinstance(answer, CheckAnswer) and answer.status is Status.PASS
 
 
 def test_the_guide_has_every_check_with_its_limit() -> None:
@@ -394,7 +396,7 @@ def test_the_guide_has_every_check_with_its_limit() -> None:
     told = {row[0]: row for row in cells if len(row) == 5}
     assert told.keys() == CHECKS.keys()
     for name, check in CHECKS.items():
-        response = default_policy().response_to(Kind.COUNTER, name)
+        response = default_policy().response_to(CodeKind.COUNTER, name)
         limit = limit_of(response)
         assert limit is not None and told[name][2] == f"{limit.text} {check.unit}".strip()
         assert told[name][4] == f"{response.severity}, `{response.action}"

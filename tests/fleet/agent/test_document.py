@@ -22,12 +22,13 @@ from neocloud.fleet.agent.document import (
     encode,
     to_json,
 )
-from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import CheckScope, Status, Verdict
 from neocloud.fleet.policy.actions import Action
 
 VERDICT = Verdict(
     at=1795776532.5, node="node-1", id="1", check="disk_used", status=Status.FAIL, boot="boot-1",
-    sample="91 %", threshold="over 85 %", source="gcm", version="2026", action=Action.NONE, scope=Scope.NODE,
+    sample="91 %", threshold="over 85 %", source="gcm", version="2026", action=Action.NONE,
+    scope=CheckScope.NODE,
 )  # fmt: skip
 DOCUMENT = Document("node-1", "boot-1", 1795776532.5, 100.0, [VERDICT], [NotRun("gpu_lost", "No GPU")])
 

@@ -19,12 +19,12 @@ from neocloud.fleet.agent.hardware import (
     shared_serials,
 )
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.nodes.parts import Part, named
+from neocloud.fleet.nodes.parts import HostPart, named
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 
-GPU = Part("gpu", "0000:18:00.0", "NVIDIA H100 80GB HBM3", "1650000000000", "96.00.00.00.01")
-DISK = Part("nvme", "nvme0", "SAMSUNG MZQL27T6", "S6CK1", "GDC5602Q")
+GPU = HostPart("gpu", "0000:18:00.0", "NVIDIA H100 80GB HBM3", "1650000000000", "96.00.00.00.01")
+DISK = HostPart("nvme", "nvme0", "SAMSUNG MZQL27T6", "S6CK1", "GDC5602Q")
 HOST = Hardware("node-1", "boot-1", [GPU, DISK], [])
 
 
@@ -59,10 +59,10 @@ def tree(tmp_path: Path) -> Path:
 
 def test_parts_are_read_from_the_files_of_a_host(tree: Path) -> None:
     found = {(each.kind, each.slot): each for each in read(Tree(tree), "node-1").parts}
-    assert found["system", "host"] == Part("system", "host", "XE9680", "ABC123", "2.1.5")
+    assert found["system", "host"] == HostPart("system", "host", "XE9680", "ABC123", "2.1.5")
     assert found["board", "host"].serial == "", "what a maker writes who does not number boards"
     assert [found["cpu", f"socket {n}"].firmware for n in (0, 1)] == ["0x2b", "0x2c"]
-    assert found["nvme", "nvme0"] == Part("nvme", "nvme0", "SAMSUNG MZQL27T6", "S6CK1[31m", "GDC5602Q")
+    assert found["nvme", "nvme0"] == HostPart("nvme", "nvme0", "SAMSUNG MZQL27T6", "S6CK1[31m", "GDC5602Q")
     assert found["hca", "mlx5_0"].firmware == "28.39.1002"
     assert found["nic", "eth0"].model == "8086:1593"
     assert ("nic", "br0") not in found
@@ -148,7 +148,7 @@ def test_a_list_that_a_host_made_up_is_refused(data: bytes) -> None:
         decode(data)
 
 
-def changes(*parts: Part) -> list[tuple[str, str]]:
+def changes(*parts: HostPart) -> list[tuple[str, str]]:
     return [(each.part.serial, each.what) for each in differences(HOST, replace(HOST, parts=parts))]
 
 

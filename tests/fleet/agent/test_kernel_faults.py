@@ -2,10 +2,10 @@
 
 import pytest
 
-from neocloud.fleet.agent.judge import Answer
+from neocloud.fleet.agent.judge import CheckAnswer
 from neocloud.fleet.agent.kernel_faults import MOST_CHECKS, MOST_LINES, KernelFaults, Line
 from neocloud.fleet.agent.probe_result import KernelLines
-from neocloud.fleet.nodes.events import Scope, Status
+from neocloud.fleet.nodes.events import CheckScope, Status
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.policy_file import default_policy
 
@@ -13,7 +13,7 @@ GPU = "NVRM: Xid (PCI:0000:18:00): "
 SILENT = "nfs: server 10.0.0.5 not responding, still trying"
 
 
-def answers(*messages: str, now_s: float = 1000.0, gpu: str = "h100") -> dict[str, Answer]:
+def answers(*messages: str, now_s: float = 1000.0, gpu: str = "h100") -> dict[str, CheckAnswer]:
     lines: list[Line] = [(100.0, number, message) for number, message in enumerate(messages)]
     found = KernelLines(len(lines), 0, len(lines), now_s, lines)
     return {each.check: each for each in KernelFaults().take(found, default_policy(), gpu)}
@@ -50,7 +50,7 @@ def test_a_fault_is_a_check(message: str, check: str, status: Status, action: Ac
 def test_a_server_that_answers_again_is_no_fault() -> None:
     found = answers(SILENT, "nfs: server 10.0.0.5 OK")["kernel.nfs_not_responding"]
     assert found.status is Status.PASS
-    assert answers(SILENT)["kernel.nfs_not_responding"].scope is Scope.STORAGE
+    assert answers(SILENT)["kernel.nfs_not_responding"].scope is CheckScope.STORAGE
 
 
 def test_a_fault_of_a_program_that_comes_back_is_the_nodes() -> None:

@@ -14,7 +14,7 @@ from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.engines.base import Reference
 from neocloud.services.compute.reconcile.image_import import IMPORT_POD, ImageImports
 from neocloud.services.compute.render import VolumeView, volume_objects, volume_removal
-from neocloud.services.storage.public import ObjectPlace
+from neocloud.services.storage.public import ObjectLocation
 from tests.images.machines.bench import KEY, MachineBench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,7 +27,9 @@ class FileReads:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+    async def fetch(
+        self, resource_id: str, place: ObjectLocation, target: BinaryIO, largest_bytes: int
+    ) -> None:
         await asyncio.to_thread(target.write, self.file.read_bytes())
 
 

@@ -28,7 +28,7 @@ from neocloud.services.iam.types import (
     GROUP,
     GROUP_MEMBERSHIP,
     SERVICE_ACCOUNT,
-    State,
+    IamState,
     TokenIssuer,
 )
 from neocloud.settings.settings import Settings
@@ -145,7 +145,7 @@ def _hold(tx: Transaction, first: iam.Bootstrap, name: str) -> Holdings:
     key_id = held.ids["statickey"]
     key = tx.get(key_id)
     assert key is not None
-    tx.update(replace(key, state=State.ACTIVE, owner_id=first.service_account_id))
+    tx.update(replace(key, state=IamState.ACTIVE, owner_id=first.service_account_id))
     rows = {prefix: tx.get(identifier) for prefix, identifier in held.ids.items()}
     operations = {prefix: _operation(tx, row, first) for prefix, row in rows.items() if row is not None}
     return replace(held, static_token=new_token(tx, key_id), operations=operations)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.services.compute import disk_export
-from neocloud.services.compute.disk_export import CLUSTER, ExportedFile, Refused
+from neocloud.services.compute.disk_export import CLUSTER, ExportedFile, ExportRefused
 from tests.services.compute.encrypted_disks import encrypt_disk
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-nbd") is None, reason="needs qemu-utils")
@@ -99,33 +99,33 @@ def test_the_file_is_a_plain_disk_of_the_same_content(
 @pytest.mark.parametrize("served", [True], indirect=True)
 def test_another_key_opens_nothing(folder: Path, served: int) -> None:
     (folder / "key").write_text("cd" * 32)
-    with pytest.raises(Refused, match="cannot be read by qemu-img"):
+    with pytest.raises(ExportRefused, match="cannot be read by qemu-img"):
         disk_export.read_clusters(encrypted=True, size=DISK_BYTES)
     (folder / "key").unlink()
-    with pytest.raises(Refused, match="its key is not here"):
+    with pytest.raises(ExportRefused, match="its key is not here"):
         disk_export.read_clusters(encrypted=True, size=DISK_BYTES)
 
 
 def test_what_would_read_another_file_is_refused(folder: Path) -> None:
     disk = folder / "disk.qcow2"
-    with pytest.raises(Refused, match="no machine has ever used it"):
+    with pytest.raises(ExportRefused, match="no machine has ever used it"):
         disk_export.checked_head(disk)
     disk.symlink_to("/etc/passwd")
-    with pytest.raises(Refused, match="not a file of this cloud"):
+    with pytest.raises(ExportRefused, match="not a file of this cloud"):
         disk_export.checked_head(disk)
     disk.unlink()
     os.mkfifo(disk)
-    with pytest.raises(Refused, match="not a file of this cloud"):
+    with pytest.raises(ExportRefused, match="not a file of this cloud"):
         disk_export.checked_head(disk)
     disk.unlink()
     qemu_img("create", "-f", "qcow2", "-F", "raw", "-u", "-b", "/etc/shadow", disk, "1M")
-    with pytest.raises(Refused, match="not a file of this cloud"):
+    with pytest.raises(ExportRefused, match="not a file of this cloud"):
         disk_export.checked_head(disk)
     qemu_img("create", "-f", "qcow2", "-o", f"data_file={folder}/data", disk, "1M")
-    with pytest.raises(Refused, match="not a file of this cloud"):
+    with pytest.raises(ExportRefused, match="not a file of this cloud"):
         disk_export.checked_head(disk)
     disk.write_bytes(b"raw" * 1000)
-    with pytest.raises(Refused, match="not a file of this cloud"):
+    with pytest.raises(ExportRefused, match="not a file of this cloud"):
         disk_export.checked_head(disk)
 
 
@@ -136,13 +136,13 @@ def test_a_disk_that_says_it_is_huge_is_refused(folder: Path) -> None:
     for size in (0, 2**63 - 1, disk_export.LARGEST_DISK_BYTES + 512):
         struct.pack_into(">Q", head, 24, size)
         disk.write_bytes(head)
-        with pytest.raises(Refused, match="bytes; at most"):
+        with pytest.raises(ExportRefused, match="bytes; at most"):
             disk_export.checked_head(disk)
 
 
 def test_extents_beyond_the_disk_are_refused() -> None:
     line = b'{ "start": 0, "length": 131072, "depth": 0, "present": true, "zero": false, "data": true}'
-    with pytest.raises(Refused, match="larger than its head says"):
+    with pytest.raises(ExportRefused, match="larger than its head says"):
         disk_export.mark_extent(bytearray(2048), line, CLUSTER)
 
 

@@ -18,7 +18,7 @@ from neocloud.services.compute.reconcile import disk_export_pod
 from neocloud.services.compute.reconcile.disk_exports import DiskExportReconciler
 from neocloud.services.compute.render import VolumeView, volume_objects
 from neocloud.services.compute.types import DISK, DISK_EXPORT
-from neocloud.services.storage.public import ObjectPlace
+from neocloud.services.storage.public import ObjectLocation
 from neocloud.testing.crash import CrashStory, crash_everywhere
 from neocloud.testing.waiting import FakeClock
 
@@ -35,7 +35,7 @@ class Bucket:
     content: bytes | None = None
     puts: int = 0
 
-    async def put_new(self, resource_id: str, place: ObjectPlace, stream: Any) -> None:
+    async def put_new(self, resource_id: str, place: ObjectLocation, stream: Any) -> None:
         parts = []
         while piece := await stream.next_piece():
             parts.append(piece)

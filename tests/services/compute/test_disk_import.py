@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.services.compute import disk_import
-from neocloud.services.compute.disk_import import DISK, INCOMING, WHOLE, Refused
+from neocloud.services.compute.disk_import import DISK, INCOMING, WHOLE, ImportRefused
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="needs qemu-utils")
 MIB = 2**20
@@ -152,7 +152,7 @@ def test_a_small_file_does_not_become_a_large_one(
 ) -> None:
     (folder / "output").mkdir()
     monkeypatch.setattr(disk_import, "LARGEST_STORED_BYTES", MIB // 2)
-    with pytest.raises(Refused, match="takes more than 524,288 bytes"):
+    with pytest.raises(ImportRefused, match="takes more than 524,288 bytes"):
         disk_import.convert("qcow2", qcow2_disk(tmp_path / "disk"), folder / "output" / DISK)
 
 

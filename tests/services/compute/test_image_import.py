@@ -19,7 +19,7 @@ from neocloud.services.compute.encryption import disk_key
 from neocloud.services.compute.reconcile import image_import
 from neocloud.services.compute.reconcile.image_import import IMPORT_POD, ImageImports
 from neocloud.services.compute.render import VolumeView, volume_objects
-from neocloud.services.storage.public import ObjectPlace
+from neocloud.services.storage.public import ObjectLocation
 from tests import control_plane
 from tests.services.storage.cloud import AccessKey
 from tests.services.storage.served import ServedCloud
@@ -162,7 +162,9 @@ class Reads:
         self.breaks_after = len(DISK)
         self.largest = 0
 
-    async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+    async def fetch(
+        self, resource_id: str, place: ObjectLocation, target: BinaryIO, largest_bytes: int
+    ) -> None:
         self.largest = largest_bytes
         for at in range(0, self.breaks_after, PIECE_BYTES):
             await asyncio.to_thread(target.write, DISK[at : at + PIECE_BYTES])

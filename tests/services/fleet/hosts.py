@@ -14,7 +14,7 @@ from neocloud.fleet.agent.document import Document
 from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import Spool
 from neocloud.fleet.nodes.events import Status, Verdict
-from neocloud.fleet.nodes.parts import Part
+from neocloud.fleet.nodes.parts import HostPart
 from neocloud.services.compute.public import HOST_POOL, drained_hosts, known_hosts
 from neocloud.services.fleet.public import LEAF_LABEL, Host, HostsUnreachable
 
@@ -34,7 +34,7 @@ class FakeHosts:
     """Of the last word of each agent."""
     asked: list[tuple[int, str]] = field(default_factory=list)
     said: Sequence[tuple[str, Status, str]] = GOOD
-    parts: Sequence[Part] = ()
+    parts: Sequence[HostPart] = ()
     now: float = 100_000.0
 
     async def look(self) -> Sequence[Host]:

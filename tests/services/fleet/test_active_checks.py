@@ -15,7 +15,7 @@ from neocloud.core.store.event_log import LogEvent
 from neocloud.emulator.fakes import run_no_check
 from neocloud.engines.base import ExecResult
 from neocloud.fleet.active.catalogue import catalogue, named
-from neocloud.fleet.active.judge import Measured, Place, judge
+from neocloud.fleet.active.judge import CheckedBoot, CheckMeasurement, judge
 from neocloud.fleet.active.report import Report, decode, encode
 from neocloud.fleet.active.schedule import CheckHistory, is_covered, oldest_answer
 from neocloud.fleet.agent.document import Document, NotRun
@@ -62,8 +62,10 @@ def reports(
     def answer(command: Sequence[str]) -> ExecResult:
         name = host or command[command.index("--host") + 1]
         asked = [each.removeprefix("--check=") for each in command if each.startswith("--check=")]
-        measured = [Measured(each, "", values[each], named(each).unit) for each in asked if each in values]
-        said = [judge(named(each.check), [each], Place(name, "b", 1.0), "1") for each in measured]
+        measured = [
+            CheckMeasurement(each, "", values[each], named(each).unit) for each in asked if each in values
+        ]
+        said = [judge(named(each.check), [each], CheckedBoot(name, "b", 1.0), "1") for each in measured]
         why = f"It was ended: {preempted}" if preempted else "There is no GPU here"
         left_out = [NotRun(each, why) for each in asked if each not in values]
         verdicts = [each for each in said if isinstance(each, Verdict)]

@@ -19,7 +19,7 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.event_json import encode
 from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
-from neocloud.fleet.nodes.parts import Part, Reader
+from neocloud.fleet.nodes.parts import HostPart, Reader
 from neocloud.fleet.nodes.repairs import all_repairs
 from neocloud.services import iam
 from neocloud.services.slurm.public import NODE_POOL
@@ -28,9 +28,9 @@ from tests.services.fleet.test_fleet import NODES, WatchedCloud
 from tests.services.iam import keys
 from tests.services.slurm.cloud import fake_cloud
 
-GPU = Part("gpu", "0000:18:00.0", "NVIDIA H100", "SERIAL-1", "96.00")
-DISK = Part("nvme", "nvme0", "SAMSUNG", "DISK-1")
-MACHINE = Part("system", "host", "XE9680", "MACHINE-1")
+GPU = HostPart("gpu", "0000:18:00.0", "NVIDIA H100", "SERIAL-1", "96.00")
+DISK = HostPart("nvme", "nvme0", "SAMSUNG", "DISK-1")
+MACHINE = HostPart("system", "host", "XE9680", "MACHINE-1")
 
 
 class Cloud(WatchedCloud):
@@ -44,7 +44,7 @@ class Cloud(WatchedCloud):
 
         await self.running.store.write(add)
 
-    async def has(self, node: str, *parts: Part, at: float, cluster_id: str = "", **more: Any) -> None:
+    async def has(self, node: str, *parts: HostPart, at: float, cluster_id: str = "", **more: Any) -> None:
         reader = more.pop("reader", Reader.POD)
         await self.happened(e.InventoryChanged(at, node, reader, parts, **more), cluster_id=cluster_id)
 

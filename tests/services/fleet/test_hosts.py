@@ -17,7 +17,7 @@ from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import Phase, Status
 from neocloud.fleet.nodes.node_state import NodeState
-from neocloud.fleet.nodes.parts import Part
+from neocloud.fleet.nodes.parts import HostPart
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool
 from neocloud.services.fleet.node_logs import PoolLog
@@ -179,8 +179,8 @@ async def test_a_fault_drains_a_host_and_its_repair_is_for_an_operator(cloud: Ho
 
 async def test_parts_of_a_host_are_those_that_its_own_agent_reads(cloud: HostedCloud) -> None:
     cloud.hosts.parts = (
-        Part("nvme", "nvme0", "DC-1", "S1", "1.0"),
-        Part("gpu", "0000:01:00.0", "H100", "G1"),
+        HostPart("nvme", "nvme0", "DC-1", "S1", "1.0"),
+        HostPart("gpu", "0000:01:00.0", "H100", "G1"),
     )
     await cloud.watched_host()
     node = await cloud.host_when(lambda node: node.inventory.parts)

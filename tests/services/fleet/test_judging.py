@@ -12,7 +12,7 @@ from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
 from neocloud.engines.base import ExecResult
 from neocloud.fleet.active.catalogue import catalogue, named
-from neocloud.fleet.active.judge import Measured, Place, judge
+from neocloud.fleet.active.judge import CheckedBoot, CheckMeasurement, judge
 from neocloud.fleet.active.report import Report, encode
 from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.fleet.control.breakers import Breakers, shadow
@@ -52,8 +52,10 @@ def copies_at(speed: float) -> Callable[[Sequence[str]], ExecResult]:
     def answer(command: Sequence[str]) -> ExecResult:
         name = command[command.index("--host") + 1]
         asked = [each.removeprefix("--check=") for each in command if each.startswith("--check=")]
-        measured = [Measured(COPY, "gpu0", speed, named(COPY).unit, "NVIDIA H100")] if COPY in asked else []
-        found = [judge(named(COPY), measured, Place(name, "b", 1.0), "1")] if measured else []
+        measured = (
+            [CheckMeasurement(COPY, "gpu0", speed, named(COPY).unit, "NVIDIA H100")] if COPY in asked else []
+        )
+        found = [judge(named(COPY), measured, CheckedBoot(name, "b", 1.0), "1")] if measured else []
         verdicts = [each for each in found if isinstance(each, Verdict)]
         left_out = [NotRun(each, "Not here") for each in asked if each != COPY]
         document = Document(name, "b", 1.0, 1.0, verdicts, left_out)

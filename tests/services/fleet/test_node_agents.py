@@ -24,7 +24,7 @@ from neocloud.fleet.nodes.event_json import encode
 from neocloud.fleet.nodes.events import Phase, Status, Verdict
 from neocloud.fleet.nodes.gpu_use import GpuUse
 from neocloud.fleet.nodes.node_state import Attempt, NodeState
-from neocloud.fleet.nodes.parts import Part, Reader
+from neocloud.fleet.nodes.parts import HostPart, Reader
 from neocloud.services.fleet.node_agents import AGENT, OF_PODS, START_SECONDS, NodeAgents
 from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.act import verification
@@ -78,7 +78,7 @@ class Pod:
         self.spool.append("changes", {"document": document.to_json(self.said(*verdicts))})
         delivery.write_last(self.base / "last", self.said(*verdicts))
 
-    def has(self, *parts: Part, not_run: Sequence[NotRun] = ()) -> None:
+    def has(self, *parts: HostPart, not_run: Sequence[NotRun] = ()) -> None:
         delivery.write_inventory(
             self.base / "last", Hardware("worker-0", "kernel", parts, not_run, "a stand-in")
         )
@@ -409,7 +409,7 @@ async def test_checks_in_shadow_neither_pass_nor_fail_a_verification(pod: Pod) -
     assert ended([passes], [], shadow="shadow") == [], "a source that said nothing is waited for"
 
 
-GPU = Part("gpu", "0000:18:00.0", "NVIDIA H100", "SERIAL-1", "96.00")
+GPU = HostPart("gpu", "0000:18:00.0", "NVIDIA H100", "SERIAL-1", "96.00")
 
 
 def pool(*events: e.Event) -> PoolLog:
@@ -473,7 +473,7 @@ async def test_a_pod_tells_of_gpus_alone_bounded_and_each_once(pod: Pod) -> None
     log, agents = pool(), source(pod)
     pod.writes()
     many = [GPU._replace(slot=f"{number:04x}", serial=f"S{number}\u00b0") for number in range(500)]
-    host = Part("system", "host", "XE9680", "SERIAL-OF-HOST")
+    host = HostPart("system", "host", "XE9680", "SERIAL-OF-HOST")
     pod.has(host, GPU, GPU._replace(slot="0000:99:00.0"), *many)
     await look(agents)
     (event,) = changed(log, agents, 100.0)

@@ -11,7 +11,7 @@ import pytest
 from neocloud.core.store import LogEvent, Store, Transaction, open_store
 from neocloud.core.store.event_log import Snapshot
 from neocloud.fleet.active.catalogue import catalogue
-from neocloud.fleet.active.judge import Measured
+from neocloud.fleet.active.judge import CheckMeasurement
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.fleet.control import failing, fold_json
@@ -266,7 +266,7 @@ def runs_of_checks(seed: int, runs: int) -> list[LogEvent]:
         at = 3600.0 * position
         name, other = chance.sample([f"n{number}" for number in range(6)], 2)
         is_pair = chance.random() < 0.4
-        verdicts, not_run, measured = list[e.Verdict](), list[NotRun](), list[Measured]()
+        verdicts, not_run, measured = list[e.Verdict](), list[NotRun](), list[CheckMeasurement]()
         for check in (each for each in checks if (each.program == "pair") is is_pair):
             value, status = chance.uniform(1, 30), chance.choice(list(Status))
             if chance.random() < 0.3:
@@ -276,7 +276,7 @@ def runs_of_checks(seed: int, runs: int) -> list[LogEvent]:
             verdicts.append(
                 e.Verdict(at, name, id, check.name, status, "b", f"{value:.3f}", ">= 2", "x", "1")
             )
-            measured.append(Measured(check.name, chance.choice(("", "gpu0")), value, check.unit))
+            measured.append(CheckMeasurement(check.name, chance.choice(("", "gpu0")), value, check.unit))
         preempted = chance.choice(("", "", "", "job 7"))
         document = Document(name, "b", at, at, verdicts, not_run)
         report = Report(document, measured, 1.0, preempted, 0.5 if preempted else 0.0)

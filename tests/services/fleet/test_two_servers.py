@@ -19,7 +19,7 @@ from neocloud.fleet.nodes.events import Event, Phase, Status
 from neocloud.fleet.policy.actions import Suite
 from neocloud.services.fleet.fleet_breaker import SMALLEST_LIMIT
 from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
-from neocloud.services.fleet.reconcile import PoolReconciler, Scope
+from neocloud.services.fleet.reconcile import NodePoolScope, PoolReconciler
 from neocloud.services.fleet.types import Check
 from neocloud.services.slurm.public import NODE_POOL
 from neocloud.testing.postgres import running_postgres
@@ -71,7 +71,7 @@ async def decide(store: Store, logs: NodeLogs, clock: FakeClock, pool_id: str) -
     reconciler: Any = PoolReconciler.__new__(PoolReconciler)
     vars(reconciler).update(_clock=clock, _store=store, _logs=logs)
     spec = NodePoolSpec(cluster_id=pool_id, node_set="w", wanted=4)
-    scope = Scope(Context(store), NodePool(spec=spec))  # type: ignore[arg-type]
+    scope = NodePoolScope(Context(store), NodePool(spec=spec))  # type: ignore[arg-type]
     scope.pool.metadata.id = pool_id
     scope.log = await logs.read(pool_id, 4)
     await reconciler._decide(scope)

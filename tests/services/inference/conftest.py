@@ -7,9 +7,9 @@ import pytest
 from neocloud.messages.neocloud.inference.v1 import Deployment, Model
 
 from neocloud.services.inference.public import ModelFolders
-from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.scope import DeploymentScope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
-from neocloud.services.inference.rules.memory import Plan
+from neocloud.services.inference.rules.memory import MemoryPlan
 from tests.services.inference.cloud import write_model
 from tests.services.inference.scripted_slurm import (
     CLUSTER,
@@ -49,7 +49,7 @@ def backend(jobs: ScriptedJobs, well: set[str], store: PlainStore, tmp_path: Pat
 
 
 @pytest.fixture
-def scope(tmp_path: Path) -> Scope:
+def scope(tmp_path: Path) -> DeploymentScope:
     deployment, model = Deployment(), Model()
     deployment.metadata.id = DEPLOYMENT
     deployment.spec.slurm_cluster_id = CLUSTER
@@ -58,6 +58,6 @@ def scope(tmp_path: Path) -> Scope:
     resources.cpus, resources.memory_gibibytes, resources.partition = 2, 4, "main"
     model.metadata.name = "bank; rm -rf /"  # a name that no rule would let through, to see where it goes
     model.spec.source.folder = str(write_model(tmp_path / "weights"))
-    plan = Plan(True, "enough", 2048, 16)
+    plan = MemoryPlan(True, "enough", 2048, 16)
     context: Any = PlainContext()
-    return Scope(context, deployment, model, plan=plan, desired=2, server_key=KEY)
+    return DeploymentScope(context, deployment, model, plan=plan, desired=2, server_key=KEY)

@@ -10,7 +10,7 @@ import pytest
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
 from neocloud.services.inference.public import ModelFolders
-from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.scope import DeploymentScope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
 from neocloud.services.slurm.types import (
@@ -32,7 +32,7 @@ from tests.services.inference.scripted_slurm import (
 
 
 async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_arguments(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, tmp_path: Path
 ) -> None:
     await backend.start(scope, ["replica-0", "replica-1"])
     first, second = jobs.submitted
@@ -55,7 +55,7 @@ async def test_a_job_asks_for_what_the_spec_says_and_runs_the_engine_by_argument
 
 
 async def test_a_job_is_a_replica_from_the_queue_to_its_end(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, well: set[str]
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, well: set[str]
 ) -> None:
     await backend.start(scope, ["replica-0"])
     (waiting,) = await backend.observe(scope)
@@ -72,7 +72,7 @@ async def test_a_job_is_a_replica_from_the_queue_to_its_end(
 
 
 async def test_a_requeued_job_is_the_same_replica_elsewhere(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await backend.start(scope, ["replica-0"])
     jobs.runs(1)
@@ -85,7 +85,7 @@ async def test_a_requeued_job_is_the_same_replica_elsewhere(
 
 
 async def test_the_end_of_a_job_is_told_once_and_then_it_is_gone(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await backend.start(scope, ["replica-0"])
     scope.record("replica-0").job_id = 1
@@ -101,7 +101,7 @@ async def test_the_end_of_a_job_is_told_once_and_then_it_is_gone(
 
 
 async def test_a_job_that_somebody_cancelled_is_no_failure(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await backend.start(scope, ["replica-0"])
     scope.record("replica-0").job_id = 1
@@ -110,7 +110,7 @@ async def test_a_job_that_somebody_cancelled_is_no_failure(
 
 
 async def test_another_wish_ends_the_job_first_since_both_want_its_port(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await backend.start(scope, ["replica-0"])
     jobs.runs(1)
@@ -126,7 +126,7 @@ async def test_another_wish_ends_the_job_first_since_both_want_its_port(
 
 
 async def test_stopping_waits_until_the_jobs_have_ended_and_leaves_others(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, tmp_path: Path
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, tmp_path: Path
 ) -> None:
     jobs.all.append(BatchJob(1, "training", "RUNNING", False))
     jobs.all.append(BatchJob(2, f"{DEPLOYMENT}-other.replica-0.x", "RUNNING", False))
@@ -144,7 +144,7 @@ async def test_stopping_waits_until_the_jobs_have_ended_and_leaves_others(
 
 
 async def test_adapters_are_laid_where_jobs_see_them(
-    backend: SlurmBackend, scope: Scope, tmp_path: Path
+    backend: SlurmBackend, scope: DeploymentScope, tmp_path: Path
 ) -> None:
     write_adapter(ModelFolders(tmp_path / "models").of_deployment(DEPLOYMENT) / "inferencemodel-e00a")
     path = backend.adapter_path(scope, "inferencemodel-e00a")
@@ -154,7 +154,7 @@ async def test_adapters_are_laid_where_jobs_see_them(
 
 
 async def test_what_slurm_or_the_cluster_do_not_allow_is_said(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     jobs.refusal = ClusterUnreachable("cluster lab is STOPPED, not READY")
     with pytest.raises(RetryLater, match="STOPPED"):
@@ -168,7 +168,9 @@ async def test_what_slurm_or_the_cluster_do_not_allow_is_said(
         await backend.start(scope, ["replica-0"])
 
 
-async def test_jobs_go_with_their_cluster(backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope) -> None:
+async def test_jobs_go_with_their_cluster(
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
+) -> None:
     jobs.refusal = ClusterUnreachable("there is no such cluster")
     scope.context = PlainContext(has_cluster=False)  # type: ignore[assignment]
     assert not await backend.observe(scope)

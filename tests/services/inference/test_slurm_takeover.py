@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neocloud.core.reconcile.reconciler import RetryLater
-from neocloud.services.inference.reconcile.scope import Scope
+from neocloud.services.inference.reconcile.scope import DeploymentScope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_submissions import SECRET_NAME
 from neocloud.services.slurm.types import UNKNOWN_USER_ID, ClusterUnreachable, SubmissionUnknown
@@ -14,7 +14,7 @@ from tests.services.inference.scripted_slurm import DEPLOYMENT, PlainStore, Scri
 MALLORY = 5001
 
 
-async def started(backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope) -> None:
+async def started(backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope) -> None:
     scope.desired = 1
     await backend.start(scope, ["replica-0"])
     jobs.runs(1)
@@ -22,7 +22,7 @@ async def started(backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope) -> No
 
 @pytest.mark.parametrize("user_id", [MALLORY, UNKNOWN_USER_ID])
 async def test_a_newer_job_of_the_same_name_and_token_is_another_users(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, well: set[str], user_id: int
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, well: set[str], user_id: int
 ) -> None:
     await started(backend, jobs, scope)
     real = jobs.all[0]
@@ -38,7 +38,7 @@ async def test_a_newer_job_of_the_same_name_and_token_is_another_users(
 
 
 async def test_a_job_of_root_that_somebody_named_so_is_no_replica_either(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await started(backend, jobs, scope)
     jobs.runs(jobs.adds(jobs.all[0].name), "10.89.3.66")
@@ -47,7 +47,7 @@ async def test_a_job_of_root_that_somebody_named_so_is_no_replica_either(
 
 
 async def test_a_forged_job_is_not_taken_while_the_number_is_unknown(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, store: PlainStore
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, store: PlainStore
 ) -> None:
     """Between the token and the number, after a crash: a user cannot know the token before root has used it,
     and may copy it from then on."""
@@ -62,7 +62,7 @@ async def test_a_forged_job_is_not_taken_while_the_number_is_unknown(
 
 
 async def test_a_job_that_was_submitted_just_before_a_crash_is_found(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, store: PlainStore
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, store: PlainStore
 ) -> None:
     jobs.crash = KeyboardInterrupt()  # as kill -9: nothing runs after it
     with pytest.raises(KeyboardInterrupt):
@@ -75,7 +75,7 @@ async def test_a_job_that_was_submitted_just_before_a_crash_is_found(
 
 
 async def test_a_job_that_comes_late_is_a_repeat_and_is_cancelled(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     jobs.crash = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -89,7 +89,7 @@ async def test_a_job_that_comes_late_is_a_repeat_and_is_cancelled(
 
 
 async def test_jobs_of_an_earlier_release_are_found_by_name_if_they_are_roots(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope, store: PlainStore
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope, store: PlainStore
 ) -> None:
     earlier, forged = (
         jobs.adds(f"{DEPLOYMENT}.replica-0.old"),
@@ -105,7 +105,7 @@ async def test_jobs_of_an_earlier_release_are_found_by_name_if_they_are_roots(
 
 
 async def test_nothing_is_sent_while_slurm_does_not_answer(
-    backend: SlurmBackend, jobs: ScriptedJobs, scope: Scope
+    backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await started(backend, jobs, scope)
     jobs.refusal = ClusterUnreachable("Slurm does not answer")

@@ -20,7 +20,7 @@ from neocloud.services.slurm.api.findings import (
     AllReduceReport,
     AllReduceRow,
     BadReport,
-    Finding,
+    NodeFinding,
     NodeReport,
     all_reduce_findings,
     gpu_finding,
@@ -147,7 +147,7 @@ def test_a_report_of_a_job_that_is_none_is_refused(output: str):
         job_reports(output.encode())
 
 
-def of_check(check: str, why: str, **figures: float) -> Finding:
+def of_check(check: str, why: str, **figures: float) -> NodeFinding:
     (job,) = job_reports(json.dumps({"node": "worker-0", **IN_A_JOB, **figures}).encode())
     found = confinement_findings([job], {"worker-0": HEALTHY}, has_gpus=True, why=why)
     return next(finding for finding in found if finding.check == check)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.services.slurm.api.diagnosis import Finding, diagnose
+from neocloud.services.slurm.api.diagnosis import DiagnosisFinding, diagnose
 from neocloud.services.slurm.api.findings import BadReport
 from neocloud.services.slurm.api.rank_reports import MOST_LINE_BYTES, RankReport, rank_reports
 
@@ -38,7 +38,7 @@ def read(*ranks: dict[str, Any]) -> list[RankReport]:
     return rank_reports(b"\n".join(json.dumps(line).encode() for line in lines), NODES)
 
 
-def findings(*ranks: dict[str, Any], suspects: dict[str, str] | None = None) -> dict[str, Finding]:
+def findings(*ranks: dict[str, Any], suspects: dict[str, str] | None = None) -> dict[str, DiagnosisFinding]:
     return {each.kind: each for each in diagnose(read(*ranks), suspects or {}).findings}
 
 

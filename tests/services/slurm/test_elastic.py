@@ -19,7 +19,7 @@ from neocloud.services.slurm.render import NodeSetView, pods
 from neocloud.services.slurm.render.configuration import slurm_conf
 from neocloud.services.slurm.rules import ClusterRules
 from neocloud.services.slurm.slurm_records import PowerState
-from neocloud.services.slurm.types import ELASTIC_WORKER, WORKER_STOPPED, WORKER_UP, State
+from neocloud.services.slurm.types import ELASTIC_WORKER, WORKER_STOPPED, WORKER_UP, ClusterState
 from neocloud.testing.waiting import until
 from tests.services.fleet.hosts import FakeHosts, is_known, written_as_drained
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
@@ -300,7 +300,7 @@ def test_the_quota_of_an_elastic_set_is_that_of_all_its_workers(cluster):
 
 def test_only_the_workers_that_are_there_are_charged():
     spec = ElasticWorkerSpec(cluster_id="slurmcluster-e00bank", platform="cpu-local", preset="1vcpu-4gb")
-    cluster = entry(0, State.READY, 0)
+    cluster = entry(0, ClusterState.READY, 0)
     states = [
         (10, WORKER_UP, False),
         (20, WORKER_STOPPED, False),
@@ -312,7 +312,7 @@ def test_only_the_workers_that_are_there_are_charged():
             cluster,
             kind=ELASTIC_WORKER,
             spec=spec.SerializeToString(),
-            at=entry(minutes, State.READY, 0).at,
+            at=entry(minutes, ClusterState.READY, 0).at,
             state=state,
             is_deleted=is_deleted,
         )
@@ -325,7 +325,7 @@ def test_only_the_workers_that_are_there_are_charged():
 
 
 def test_the_cluster_itself_does_not_charge_for_elastic_sets():
-    known = entry(0, State.READY, 2)
+    known = entry(0, ClusterState.READY, 2)
     spec = ClusterSpec.FromString(known.spec)
     spec.node_sets[0].elastic.min_count = 1
     assert list(ClusterMeter()([replace(known, spec=spec.SerializeToString())], START, END)) == []

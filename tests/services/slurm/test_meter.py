@@ -6,13 +6,13 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.slurm import ClusterMeter
-from neocloud.services.slurm.types import CLUSTER, State
+from neocloud.services.slurm.types import CLUSTER, ClusterState
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 END = START + timedelta(days=1)
 
 
-def entry(minutes: float, state: State, count: int, *, is_deleted: bool = False) -> HistoryEntry:
+def entry(minutes: float, state: ClusterState, count: int, *, is_deleted: bool = False) -> HistoryEntry:
     spec = ClusterSpec()
     spec.node_sets.add(name="worker", platform="cpu-local", preset="1vcpu-4gb", count=count)
     return HistoryEntry(
@@ -36,35 +36,47 @@ def unit_seconds(history, start=START, end=END) -> dict[str, int]:
 
 
 def test_a_cluster_costs_nothing_until_it_is_ready():
-    history = [entry(0, State.CREATING, 2), entry(10, State.READY, 2), entry(20, State.DELETING, 2)]
+    history = [
+        entry(0, ClusterState.CREATING, 2),
+        entry(10, ClusterState.READY, 2),
+        entry(20, ClusterState.DELETING, 2),
+    ]
     assert unit_seconds(history) == {"cpu-local.vcpu": 2 * 600, "cpu-local.ram": 8 * 600}
 
 
 def test_a_deleted_cluster_stops_costing():
     history = [
-        entry(0, State.READY, 1),
-        entry(10, State.DELETING, 1),
-        entry(11, State.DELETING, 1, is_deleted=True),
+        entry(0, ClusterState.READY, 1),
+        entry(10, ClusterState.DELETING, 1),
+        entry(11, ClusterState.DELETING, 1, is_deleted=True),
     ]
     assert unit_seconds(history)["cpu-local.vcpu"] == 600
 
 
 def test_a_cluster_of_a_stopped_cloud_costs_nothing():
-    history = [entry(0, State.READY, 1), entry(10, State.STOPPED, 1), entry(50, State.READY, 1)]
+    history = [
+        entry(0, ClusterState.READY, 1),
+        entry(10, ClusterState.STOPPED, 1),
+        entry(50, ClusterState.READY, 1),
+    ]
     assert unit_seconds(history, START, START + timedelta(hours=1))["cpu-local.vcpu"] == 1200
 
 
 def test_a_smaller_node_set_costs_less_from_then_on():
-    history = [entry(0, State.READY, 2), entry(30, State.UPDATING, 1), entry(60, State.DELETING, 1)]
+    history = [
+        entry(0, ClusterState.READY, 2),
+        entry(30, ClusterState.UPDATING, 1),
+        entry(60, ClusterState.DELETING, 1),
+    ]
     assert unit_seconds(history)["cpu-local.vcpu"] == 2 * 1800 + 1 * 1800
 
 
 def test_a_cluster_without_workers_costs_nothing():
-    assert unit_seconds([entry(0, State.READY, 0)]) == {}
+    assert unit_seconds([entry(0, ClusterState.READY, 0)]) == {}
 
 
 def test_parts_of_a_day_add_up_to_the_day():
-    history = [entry(0, State.READY, 2), entry(100, State.DELETING, 2)]
+    history = [entry(0, ClusterState.READY, 2), entry(100, ClusterState.DELETING, 2)]
     middle = START + timedelta(minutes=37)
     first, second = unit_seconds(history, START, middle), unit_seconds(history, middle, END)
     assert first["cpu-local.vcpu"] + second["cpu-local.vcpu"] == unit_seconds(history)["cpu-local.vcpu"]

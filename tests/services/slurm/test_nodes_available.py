@@ -10,7 +10,7 @@ from neocloud.messages.neocloud.slurm.v1 import Cluster
 from neocloud.core.reconcile.reconciler import ReconcileResult
 from neocloud.services.slurm.reconcile.status import _conditions
 from neocloud.services.slurm.slurm_records import SlurmNode
-from neocloud.services.slurm.types import State
+from neocloud.services.slurm.types import ClusterState
 
 
 def node(name: str, reason: str = "", *states: str) -> SlurmNode:
@@ -29,7 +29,7 @@ def condition(*nodes: SlurmNode, spares: int = 0) -> tuple[str, str]:
         **dict.fromkeys(("left_out", "storage_problem", "no_host", "start_failure"), ""),
     )
     scope.workers, scope.elastic = dict(scope.workers), frozenset()
-    found = _conditions(scope, ReconcileResult(), State.READY)
+    found = _conditions(scope, ReconcileResult(), ClusterState.READY)
     (available,) = [each for each in found if each.type == "NodesAvailable"]
     return available.status, available.message
 

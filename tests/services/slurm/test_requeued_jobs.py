@@ -15,7 +15,7 @@ from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.batch_jobs import ClusterJobs
 from neocloud.services.slurm.reconcile.nodes import has_settled, lost_under_jobs
 from neocloud.services.slurm.reconcile.requeued_jobs import MOST_JOBS, restart_requeued_jobs
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.slurm_records import SlurmJob
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -234,7 +234,7 @@ def test_a_worker_that_started_after_its_job_was_lost_with_it(changes: dict[str,
         "worker-0": SimpleNamespace(started_at=NOW + timedelta(seconds=0.9)),
         "worker-1": SimpleNamespace(started_at=NOW - timedelta(hours=1)),
     }
-    scope = cast(Scope, SimpleNamespace(workers=pods, observation=SimpleNamespace(pod=pods.get)))
+    scope = cast(ClusterScope, SimpleNamespace(workers=pods, observation=SimpleNamespace(pod=pods.get)))
     running = {"state": "RUNNING", "nodes": ("worker-0",), "started_at": NOW - timedelta(seconds=1)}
     assert bool(lost_under_jobs(scope, [job(7, **running | changes)])) is is_lost
 
@@ -260,4 +260,4 @@ def test_jobs_are_not_read_once_all_nodes_have_run_for_minutes(
         observation=SimpleNamespace(pod=pods.get),
         context=SimpleNamespace(now=NOW),
     )
-    assert has_settled(cast(Scope, scope)) is is_settled
+    assert has_settled(cast(ClusterScope, scope)) is is_settled

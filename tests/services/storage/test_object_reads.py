@@ -18,14 +18,14 @@ from neocloud.services.iam.access.signed_requests import StoreSignedRequests
 from neocloud.services.iam.types import KeyLimit, SignedRequests
 from neocloud.services.storage.gateway_link import BucketBoard
 from neocloud.services.storage.object_reads import StoreObjectReads
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, Unreadable
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unreadable
 from tests import control_plane
 from tests.objects.s3.served import error_of
 from tests.services.storage.cloud import AccessKey
 from tests.services.storage.served import ServedCloud, object_gateway
 from tests.services.storage.test_temporary_keys import person as made_person
 
-PLACE = ObjectPlace("data-sets", "chats/bank.jsonl")
+PLACE = ObjectLocation("data-sets", "chats/bank.jsonl")
 JOB = ResourceMetadata(id="finetuningjob-e00test")
 LIMIT = 1000
 DENIED = (403, "AccessDenied")
@@ -44,12 +44,12 @@ class Cloud(ServedCloud):
     def subject(self) -> Subject:
         return Subject(self.account_id, "service_account", "owner", self.tenant_id)
 
-    async def allow(self, place: ObjectPlace = PLACE, subject: Subject | None = None) -> None:
+    async def allow(self, place: ObjectLocation = PLACE, subject: Subject | None = None) -> None:
         job = ResourceMetadata(id=JOB.id, parent_id=self.project_id)
         who = subject or self.subject
         await self.running.store.write(lambda tx: self.reads.allow(tx, who, job, place))
 
-    async def fetch(self, place: ObjectPlace = PLACE) -> bytes:
+    async def fetch(self, place: ObjectLocation = PLACE) -> bytes:
         target = io.BytesIO()
         await self.reads.fetch(JOB.id, place, target, LIMIT)
         return target.getvalue()
@@ -93,11 +93,11 @@ async def problem_of(call: Any) -> AccessProblem:
 async def test_objects_and_folders_that_were_allowed_are_read(cloud: Cloud) -> None:
     await cloud.allow()
     assert await cloud.fetch() == b"chats/bank.jsonl"
-    folder = ObjectPlace("data-sets", "chats/")
+    folder = ObjectLocation("data-sets", "chats/")
     await cloud.allow(folder)
     assert await cloud.reads.names(JOB.id, folder, 2) == ["bank.jsonl", "shop.jsonl"]
     assert await problem_of(cloud.reads.names(JOB.id, folder, 1)) is AccessProblem.TOO_LARGE
-    absent = ObjectPlace("data-sets", "none/")
+    absent = ObjectLocation("data-sets", "none/")
     assert await problem_of(cloud.reads.names(JOB.id, absent, 1)) is AccessProblem.MISSING
 
 
@@ -149,7 +149,7 @@ async def test_a_sign_in_for_other_services_is_not_allowed_to_read(cloud: Cloud)
     limited = Subject(cloud.account_id, "service_account", "owner", cloud.tenant_id, scopes=("tuning.*",))
     for bucket in ("data-sets", "open-sets"):
         with pytest.raises(contract.ApiError, match="another service"):
-            await cloud.allow(ObjectPlace(bucket, "x"), limited)
+            await cloud.allow(ObjectLocation(bucket, "x"), limited)
 
 
 async def test_another_bucket_that_took_the_name_is_not_read(cloud: Cloud) -> None:

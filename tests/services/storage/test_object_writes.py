@@ -11,12 +11,12 @@ from neocloud.core.readers import Subject
 from neocloud.services.iam.types import KeyLimit
 from neocloud.services.storage import object_writes
 from neocloud.services.storage.object_writes import StoreObjectWrites
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, Unwritable
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unwritable
 from tests.objects.s3.served import error_of
 from tests.services.storage.test_object_reads import DENIED, JOB, Cloud, cloud
 
 __all__ = ["cloud"]
-FOLDER = ObjectPlace("data-sets", "out/job/")
+FOLDER = ObjectLocation("data-sets", "out/job/")
 MIB = 1024**2
 
 

@@ -6,12 +6,12 @@ from neocloud.messages.neocloud.tuning.v1 import FineTuningJobSpec
 
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.services.tuning import FineTuningJobMeter
-from neocloud.services.tuning.types import JOB, State
+from neocloud.services.tuning.types import JOB, JobState
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def entry(seconds: int, state: State) -> HistoryEntry:
+def entry(seconds: int, state: JobState) -> HistoryEntry:
     spec = FineTuningJobSpec(platform="cpu-local", preset="2vcpu-8gb").SerializeToString()
     fields = dict.fromkeys(HistoryEntry.__dataclass_fields__, "")
     given = {
@@ -23,11 +23,11 @@ def entry(seconds: int, state: State) -> HistoryEntry:
 
 def test_only_what_ran_is_charged() -> None:
     history = [
-        entry(0, State.VALIDATING_FILES),
-        entry(10, State.RUNNING),
-        entry(70, State.PAUSED),
-        entry(100, State.RUNNING),
-        entry(130, State.SUCCEEDED),
+        entry(0, JobState.VALIDATING_FILES),
+        entry(10, JobState.RUNNING),
+        entry(70, JobState.PAUSED),
+        entry(100, JobState.RUNNING),
+        entry(130, JobState.SUCCEEDED),
     ]
     records = list(FineTuningJobMeter()(history, START, START + timedelta(hours=1)))
     sums: dict[str, int] = {}

@@ -13,7 +13,7 @@ from neocloud.client.errors import ClientError
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.nvlink import MOST_REGISTERS, SOURCE_5, SOURCE_74, meanings
 from neocloud.fleet.policy.policy import (
-    Kind,
+    CodeKind,
     Policy,
     Response,
     Rule,
@@ -94,7 +94,7 @@ def xid(
     """
     number = _number(code)
     values = _registers(number, registers) if registers else ()
-    _explain(Kind.XID, number, gpu, driver, output, values)
+    _explain(CodeKind.XID, number, gpu, driver, output, values)
 
 
 @app.command()
@@ -107,7 +107,7 @@ def sxid(code: NumberArgument, output: OutputOption = Format.TABLE) -> None:
 
       neo fleet explain sxid 12028
     """
-    _explain(Kind.SXID, _number(code), "", "", output)
+    _explain(CodeKind.SXID, _number(code), "", "", output)
 
 
 @app.command()
@@ -122,7 +122,7 @@ def kernel(
       neo fleet explain kernel
       neo fleet explain kernel soft_lockup
     """
-    _explain_named(Kind.KERNEL, name, "", output)
+    _explain_named(CodeKind.KERNEL, name, "", output)
 
 
 @app.command()
@@ -138,7 +138,7 @@ def counter(
       neo fleet explain counter
       neo fleet explain counter ib_symbol_error
     """
-    _explain_named(Kind.COUNTER, name, gpu, output)
+    _explain_named(CodeKind.COUNTER, name, gpu, output)
 
 
 @conflicts_app.command()
@@ -203,7 +203,7 @@ def _registers(code: str, text: str) -> Sequence[int]:
 
 
 def _explain(
-    kind: Kind, code: str, gpu: str, driver: str, output: Format, registers: Sequence[int] = ()
+    kind: CodeKind, code: str, gpu: str, driver: str, output: Format, registers: Sequence[int] = ()
 ) -> None:
     policy = default_policy()
     gpu_name, version = gpu_and_driver(policy, gpu, driver)
@@ -229,7 +229,7 @@ def _explain(
     say(f"\nPolicy of {policy.updated}. Where sources disagree: neo fleet conflicts")
 
 
-def _explain_named(kind: Kind, name: str, gpu: str, output: Format) -> None:
+def _explain_named(kind: CodeKind, name: str, gpu: str, output: Format) -> None:
     policy = default_policy()
     names = {code: rule for rule in policy.rules if rule.kind is kind for code in rule.codes}
     if not name:

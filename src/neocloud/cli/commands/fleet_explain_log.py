@@ -25,7 +25,7 @@ from neocloud.fleet.policy.kernel_log import lines_of
 from neocloud.fleet.policy.kernel_log_reader import DEVICE, available_lines
 from neocloud.fleet.policy.kernel_log_summary import Fault, summary_of
 from neocloud.fleet.policy.pasted_kernel_log import PastedLog
-from neocloud.fleet.policy.policy import Kind, Severity
+from neocloud.fleet.policy.policy import CodeKind, Severity
 from neocloud.fleet.policy.policy_file import default_policy
 
 __all__ = ["app", "log"]
@@ -128,7 +128,7 @@ def _say_rest(records: int, others: int, faults: Iterable[Fault]) -> None:
 
 
 def _title(fault: Fault) -> str:
-    return fault.code if fault.kind is Kind.KERNEL else f"{fault.kind.upper()} {fault.code}"
+    return fault.code if fault.kind is CodeKind.KERNEL else f"{fault.kind.upper()} {fault.code}"
 
 
 def _what(fault: Fault) -> str:

@@ -23,7 +23,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
 from neocloud.core.store.transaction import SqlTransaction
 from neocloud.core.store.vault import Vault
-from neocloud.core.write_queue import Outcome, WriteQueue
+from neocloud.core.write_queue import WriteOutcome, WriteQueue
 
 _ATTEMPTS = 12
 _FIRST_PAUSE_SECONDS = 0.002
@@ -69,7 +69,7 @@ class GroupCommit:
         """Return when everything submitted so far is committed or refused."""
         await self._queue.stop()
 
-    def run(self, works: Sequence[Work]) -> list[Outcome]:
+    def run(self, works: Sequence[Work]) -> list[WriteOutcome]:
         """Run these as one group in this thread."""
         pause = _FIRST_PAUSE_SECONDS
         for attempt in range(1, _ATTEMPTS + 1):
@@ -77,43 +77,43 @@ class GroupCommit:
                 return self._attempt(works)
             except DBAPIError as error:
                 if not self._database.is_conflict(error) or attempt == _ATTEMPTS:
-                    return [Outcome(error=self._database.explain(error))] * len(works)
+                    return [WriteOutcome(error=self._database.explain(error))] * len(works)
             time.sleep(pause)
             pause *= 2
         raise AssertionError("The last attempt returns.")
 
-    def _attempt(self, works: Sequence[Work]) -> list[Outcome]:
+    def _attempt(self, works: Sequence[Work]) -> list[WriteOutcome]:
         if len(works) == 1:
             return [self._alone(works[0])]
         with self._database.engine.begin() as connection:
             return [self._in_savepoint(connection, work) for work in works]
 
-    def _alone(self, work: Work) -> Outcome:
+    def _alone(self, work: Work) -> WriteOutcome:
         """Run a single write without a savepoint: the whole transaction is rolled back if it raises."""
         try:
             with self._database.engine.begin() as connection:
-                return Outcome(self._run(work, connection))
+                return WriteOutcome(self._run(work, connection))
         except DBAPIError:
             raise
         except Exception as error:  # noqa: BLE001 - passed on to the caller that submitted the work
-            return Outcome(error=error)
+            return WriteOutcome(error=error)
 
     def _run(self, work: Work, connection: Connection) -> Any:
         with writing():
             return work(self._open(connection))
 
-    def _in_savepoint(self, connection: Connection, work: Work) -> Outcome:
+    def _in_savepoint(self, connection: Connection, work: Work) -> WriteOutcome:
         connection.exec_driver_sql("SAVEPOINT work")
         try:
             result = self._run(work, connection)
             connection.exec_driver_sql("RELEASE SAVEPOINT work")
-            return Outcome(result)
+            return WriteOutcome(result)
         except DBAPIError as error:
             if self._database.is_conflict(error) or self._database.is_lost(error):
                 raise
-            outcome = Outcome(error=self._database.explain(error))
+            outcome = WriteOutcome(error=self._database.explain(error))
         except Exception as error:  # noqa: BLE001 - passed on to the caller that submitted the work
-            outcome = Outcome(error=error)
+            outcome = WriteOutcome(error=error)
         connection.exec_driver_sql("ROLLBACK TO SAVEPOINT work")
         connection.exec_driver_sql("RELEASE SAVEPOINT work")
         return outcome

@@ -146,7 +146,7 @@ _REMOVE_OLDEST_MARKS = delete(marks).where(
 )
 
 
-class Records(Session):
+class RecordSession(Session):
     """Operations, idempotency keys, secrets, audit events, the history, counters and marks."""
 
     # Operations, idempotency keys, secrets

@@ -34,7 +34,7 @@ from neocloud.core.store.protocol import (
     StaleVersion,
     is_noted,
 )
-from neocloud.core.store.records import Records
+from neocloud.core.store.records import RecordSession
 from neocloud.core.store.rows import (
     Rows,
     from_micros_or_none,
@@ -142,7 +142,7 @@ _HELD = select(claims.c.space, claims.c.value).where(claims.c.resource_id == bin
 _RELEASE = delete(claims).where(claims.c.space == bindparam("space"), claims.c.value == bindparam("value"))
 
 
-class SqlTransaction(Records, EventLogRows):
+class SqlTransaction(RecordSession, EventLogRows):
     """A transaction over one SQLAlchemy connection. It is valid until its work returns."""
 
     # Resources

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from neocloud.fleet.nodes.events import Scope
+from neocloud.fleet.nodes.events import CheckScope
 from neocloud.fleet.policy.actions import Action, Suite
 
 FILE = "catalogue.json"
@@ -48,7 +48,7 @@ class ActiveCheck:
     margin: float
     """Share of the median of its cohort by which a node has to be worse."""
     action: Action
-    scope: Scope
+    scope: CheckScope
     limits: tuple[Limit, ...]
 
     def limit(self, device: str) -> Limit | None:
@@ -114,7 +114,7 @@ def _check(row: dict[str, Any]) -> ActiveCheck:
         better=Better(row["better"]),
         margin=float(row["margin"]),
         action=Action(row["action"]),
-        scope=Scope(row["scope"]),
+        scope=CheckScope(row["scope"]),
         limits=tuple(
             Limit(tuple(each["models"]), float(each["value"]), each["source"], each["note"])
             for each in row["limits"]

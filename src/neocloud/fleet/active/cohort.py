@@ -45,7 +45,7 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Found:
+class CohortResult:
     """What a cohort says of one member."""
 
     distance: Distance
@@ -56,7 +56,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Comparison:
-    members: Mapping[str, Found]
+    members: Mapping[str, CohortResult]
     incident: str = ""
     """Why no member is blamed, although there are outliers."""
 
@@ -100,17 +100,20 @@ def compare(
     if sum(weight for _, weight in values) < SMALLEST:
         return Comparison({})
     middle = Centre.of(values)
-    found = dict[str, Found]()
+    found = dict[str, CohortResult]()
     for name, last in known.items():
         distances = [middle.distance(check, each) for each in last]
         beyond = [each.is_outlier(check.margin) for each in distances]
         is_fault = beyond[-1] and sum(beyond) >= AGREEING
-        found[name] = Found(distances[-1], is_fault, wants_repeat=beyond[-1] and not is_fault)
+        found[name] = CohortResult(distances[-1], is_fault, wants_repeat=beyond[-1] and not is_fault)
     outliers = sum(each.is_fault or each.wants_repeat for each in found.values())
     if outliers > max(1, INCIDENT_SHARE * len(found)):
         text = f"{outliers} of {len(found)} like nodes are outliers of {check.name}, so none is blamed"
         return Comparison(
-            {name: Found(each.distance, is_fault=False, wants_repeat=False) for name, each in found.items()},
+            {
+                name: CohortResult(each.distance, is_fault=False, wants_repeat=False)
+                for name, each in found.items()
+            },
             text,
         )
     return Comparison(found)

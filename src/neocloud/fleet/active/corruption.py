@@ -21,7 +21,7 @@ _SIGN = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Found:
+class CorruptionResult:
     wrong: int
     """Results that were not right; a result is a whole product or a whole block of memory."""
     rounds: int
@@ -49,7 +49,7 @@ def search(
     side: int = SIDE,
     golden: str = GOLDEN,
     tamper: Callable[[int, torch.Tensor], None] | None = None,
-) -> Found:
+) -> CorruptionResult:
     """Multiply and read back for so many seconds, and count what is wrong. At least two rounds are made.
 
     The first product is hashed on the host; where it is right, later ones are compared with it on the device.
@@ -72,7 +72,7 @@ def search(
         rounds += 1
     blocks, bad = _memory(device)
     note = f"{rounds} products of {side} x {side}, {blocks} blocks of memory of {_BLOCK >> 20} MiB"
-    return Found(wrong + bad, rounds, note)
+    return CorruptionResult(wrong + bad, rounds, note)
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from neocloud.fleet.active import sdc
 from neocloud.fleet.active.catalogue import GOLDEN
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 
 SDC_SECONDS = 2.0
 COPY_BYTES = 64 << 20
@@ -27,9 +27,9 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 MOUNTS = Path("/proc/self/mounts")
 
 
-def cpu_sdc(folder: Path, work: Callable[[], str] = sdc.work) -> Found:
+def cpu_sdc(folder: Path, work: Callable[[], str] = sdc.work) -> ProbeResult:
     """Do the known work on each processor in turn, at least once, and count wrong results."""
-    found = Found()
+    found = ProbeResult()
     processors = sorted(os.sched_getaffinity(0))
     each_seconds = SDC_SECONDS / len(processors)
     wrong, rounds = dict[int, int](), 0
@@ -50,9 +50,9 @@ def cpu_sdc(folder: Path, work: Callable[[], str] = sdc.work) -> Found:
     return found
 
 
-def memory_bandwidth(folder: Path) -> Found:
+def memory_bandwidth(folder: Path) -> ProbeResult:
     """Copy a block that fits in no cache; reading and writing both count, as STREAM counts a copy."""
-    found = Found()
+    found = ProbeResult()
     source, target = bytearray(COPY_BYTES), bytearray(COPY_BYTES)
     view = memoryview(target)
     view[:] = source  # pages are there from now on
@@ -65,16 +65,16 @@ def memory_bandwidth(folder: Path) -> Found:
     return found
 
 
-def disk_write(folder: Path) -> Found:
+def disk_write(folder: Path) -> ProbeResult:
     return _disk(folder, "disk_write")
 
 
-def disk_read(folder: Path) -> Found:
+def disk_read(folder: Path) -> ProbeResult:
     return _disk(folder, "disk_read")
 
 
-def _disk(folder: Path, name: str) -> Found:
-    found = Found()
+def _disk(folder: Path, name: str) -> ProbeResult:
+    found = ProbeResult()
     if why := _no_disk(folder):
         found.leave_out(why, name)
         return found
@@ -120,9 +120,9 @@ def _read_back(path: Path, block: bytes) -> tuple[float, bool]:
     return time.perf_counter() - began, is_same
 
 
-def metadata(folder: Path) -> Found:
+def metadata(folder: Path) -> ProbeResult:
     """Small files as many ranks write them: each file is created, looked at, renamed and removed."""
-    found = Found()
+    found = ProbeResult()
     if why := _no_disk(folder):
         found.leave_out(why, "metadata")
         return found
@@ -139,8 +139,8 @@ def metadata(folder: Path) -> Found:
     return found
 
 
-def import_torch(folder: Path) -> Found:
-    found = Found()
+def import_torch(folder: Path) -> ProbeResult:
+    found = ProbeResult()
     if importlib.util.find_spec("torch") is None:
         found.leave_out("There is no torch in this Python", "import_torch")
         return found
@@ -171,6 +171,6 @@ def filesystem_type(folder: Path, mounts: str) -> str:
     return found
 
 
-PROGRAMS: dict[str, Callable[[Path], Found]] = {
+PROGRAMS: dict[str, Callable[[Path], ProbeResult]] = {
     each.__name__: each for each in (cpu_sdc, memory_bandwidth, disk_write, disk_read, metadata, import_torch)
 }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 
 LEVEL = "3"
 CHECK = "dcgm_diag"
@@ -22,9 +22,9 @@ CONFIGURATION = 5
 MOST_BYTES = 4 << 20
 
 
-def dcgm_diag(folder: Path) -> Found:
+def dcgm_diag(folder: Path) -> ProbeResult:
     """Run the diagnostics. Raises ValueError and OSError."""
-    found = Found()
+    found = ProbeResult()
     if (program := shutil.which("dcgmi")) is None:
         found.leave_out("dcgmi is not installed; it comes with DCGM", CHECK)
         return found

@@ -21,7 +21,7 @@ COPY_ROUNDS = 9
 SDC_SECONDS = 20.0
 
 
-class Measured(NamedTuple):
+class DeviceMeasurement(NamedTuple):
     """One number of one device."""
 
     device: str
@@ -30,14 +30,14 @@ class Measured(NamedTuple):
     note: str = ""
 
 
-def measure(name: str) -> list[Measured]:
+def measure(name: str) -> list[DeviceMeasurement]:
     """Return what the check measured, for each GPU in turn. Raises KeyError for a name that is no check of a
     GPU, and torch's own errors where the GPU does not do its work."""
     check = CHECKS[name]
     return [check(index) for index in range(torch.cuda.device_count())]
 
 
-def _gemm(index: int) -> Measured:
+def _gemm(index: int) -> DeviceMeasurement:
     """bf16 products of random matrices; on zeros the GPU would run faster, as it needs less power."""
     side = GEMM_SIDE
     with torch.cuda.device(index):
@@ -52,7 +52,7 @@ def _gemm(index: int) -> Measured:
     return _measured(index, statistics.median(rates), "TFLOP/s", note)
 
 
-def _memory(index: int) -> Measured:
+def _memory(index: int) -> DeviceMeasurement:
     with torch.cuda.device(index):
         size = _copy_bytes(COPY_BYTES)
         a, b = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in "ab")
@@ -61,15 +61,15 @@ def _memory(index: int) -> Measured:
     return _measured(index, statistics.median(rates), "GB/s", note)
 
 
-def _to_device(index: int) -> Measured:
+def _to_device(index: int) -> DeviceMeasurement:
     return _pcie(index, to_device=True)
 
 
-def _from_device(index: int) -> Measured:
+def _from_device(index: int) -> DeviceMeasurement:
     return _pcie(index, to_device=False)
 
 
-def _pcie(index: int, *, to_device: bool) -> Measured:
+def _pcie(index: int, *, to_device: bool) -> DeviceMeasurement:
     with torch.cuda.device(index):
         size = _copy_bytes(PCIE_BYTES)
         host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
@@ -82,19 +82,19 @@ def _pcie(index: int, *, to_device: bool) -> Measured:
     return _measured(index, statistics.median(rates), "GB/s", f"{size >> 20} MiB of pinned memory")
 
 
-def _corruption(index: int) -> Measured:
+def _corruption(index: int) -> DeviceMeasurement:
     found = corruption.search(torch.device("cuda", index), SDC_SECONDS)
     return _measured(index, found.wrong, "wrong rounds", found.note)
 
 
-def _training(index: int) -> Measured:
+def _training(index: int) -> DeviceMeasurement:
     curve = training.train(torch.device("cuda", index), training.FULL)
     deviation, step = training.deviation(curve.losses, training.golden(training.FULL))
     note = f"at step {step} of {len(curve.losses)}; {curve.tokens_per_second:,.0f} tokens/s"
     return _measured(index, 100 * deviation, "%", f"from the known loss {note}")
 
 
-def _repeat(index: int) -> Measured:
+def _repeat(index: int) -> DeviceMeasurement:
     """Train twice: a sound GPU gives the same bits, whichever model or release of torch it is."""
     device = torch.device("cuda", index)
     first, second = (training.train(device, training.SHORT).losses for _ in range(2))
@@ -103,7 +103,7 @@ def _repeat(index: int) -> Measured:
     return _measured(index, len(apart), "steps that differ", note)
 
 
-CHECKS: Mapping[str, Callable[[int], Measured]] = {
+CHECKS: Mapping[str, Callable[[int], DeviceMeasurement]] = {
     "gpu_gemm": _gemm,
     "gpu_memory_bandwidth": _memory,
     "gpu_pcie_h2d": _to_device,
@@ -121,9 +121,9 @@ def name_of(index: int) -> str:
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 
-def _measured(index: int, value: float, unit: str, note: str) -> Measured:
+def _measured(index: int, value: float, unit: str, note: str) -> DeviceMeasurement:
     """Limits depend on the model of the GPU, so the note begins with it."""
-    return Measured(name_of(index), value, unit, f"{torch.cuda.get_device_name(index)}: {note}")
+    return DeviceMeasurement(name_of(index), value, unit, f"{torch.cuda.get_device_name(index)}: {note}")
 
 
 def _copy_bytes(wanted: int) -> int:

@@ -21,7 +21,7 @@ MOST_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Measured:
+class CheckMeasurement:
     check: str
     device: str
     value: float
@@ -37,7 +37,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckedBoot:
     """Which node and boot a verdict is about, and when its check began."""
 
     host: str
@@ -49,7 +49,9 @@ def is_busy(left_out: NotRun) -> bool:
     return left_out.why.startswith(BUSY)
 
 
-def judge(check: ActiveCheck, measured: Sequence[Measured], place: Place, run: str) -> Verdict | NotRun:
+def judge(
+    check: ActiveCheck, measured: Sequence[CheckMeasurement], place: CheckedBoot, run: str
+) -> Verdict | NotRun:
     """Return one verdict on all devices of a node. `run` makes its id unique."""
     if not measured:
         return NotRun(check.name, "It measured nothing")
@@ -70,7 +72,7 @@ def judge(check: ActiveCheck, measured: Sequence[Measured], place: Place, run: s
 
 
 def verdict(
-    check: ActiveCheck, status: Status, sample: str, threshold: str, source: str, place: Place, run: str
+    check: ActiveCheck, status: Status, sample: str, threshold: str, source: str, place: CheckedBoot, run: str
 ) -> Verdict:
     return Verdict(
         *(place.at, place.host, f"{check.name}-{run}", check.name, status, place.boot),
@@ -83,7 +85,7 @@ def threshold_of(check: ActiveCheck, limit: Limit) -> str:
     return f"{SIGNS[check.better]} {limit.value:g} {check.unit}".strip()
 
 
-def sample_of(check: ActiveCheck, measured: Sequence[Measured]) -> str:
+def sample_of(check: ActiveCheck, measured: Sequence[CheckMeasurement]) -> str:
     ordered = sorted(measured, key=lambda each: each.value, reverse=check.better is not Better.HIGHER)
     more = f"; {len(ordered) - MOST_SHOWN} more" if len(ordered) > MOST_SHOWN else ""
     return plain("; ".join(each.text for each in ordered[:MOST_SHOWN]) + more)
@@ -95,9 +97,9 @@ def plain(text: str, most: int = LONGEST_TEXT) -> str:
     return shown.encode(errors="replace").decode()[:most]
 
 
-def _is_beyond(check: ActiveCheck, measured: Measured, limit: Limit | None) -> bool:
+def _is_beyond(check: ActiveCheck, measured: CheckMeasurement, limit: Limit | None) -> bool:
     return limit is not None and not check.is_within(measured.value, limit)
 
 
-def _has_unit(check: ActiveCheck, measured: Measured) -> bool:
+def _has_unit(check: ActiveCheck, measured: CheckMeasurement) -> bool:
     return not check.unit or measured.unit == check.unit

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from neocloud.fleet.active import all_reduce
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 
 SECONDS = 3.0
 ROUNDS = 500
@@ -63,9 +63,9 @@ class Partner:
         return link
 
 
-def measure(name: str, partner: Partner) -> Found:
+def measure(name: str, partner: Partner) -> ProbeResult:
     """Measure with a node that serves. Raises OSError."""
-    found, transport = Found(), REDUCED.get(name, "")
+    found, transport = ProbeResult(), REDUCED.get(name, "")
     if transport and (why := all_reduce.reason_against(transport)):
         found.leave_out(why, name)
         return found
@@ -87,7 +87,7 @@ def _padded(token: str) -> bytes:
     return token.encode()[:TOKEN_BYTES].ljust(TOKEN_BYTES, b"\0")
 
 
-def _reduce(found: Found, name: str, transport: str, link: socket.socket) -> None:
+def _reduce(found: ProbeResult, name: str, transport: str, link: socket.socket) -> None:
     link.settimeout(all_reduce.START_S)
     answer = link.recv(LONGEST_ANSWER).decode(errors="replace")
     if answer != all_reduce.READY:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from neocloud.fleet.active.judge import Measured
+from neocloud.fleet.active.judge import CheckMeasurement
 from neocloud.fleet.agent.document import (
     LONGEST_NAME,
     MOST_BYTES,
@@ -30,7 +30,7 @@ MOST_VALUE = 1e18
 @dataclass(frozen=True)
 class Report:
     document: Document
-    measured: Sequence[Measured] = ()
+    measured: Sequence[CheckMeasurement] = ()
     seconds: float = 0.0
     preempted: str = ""
     """Why the suite was ended before its end; "" where it was not."""
@@ -80,7 +80,7 @@ def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> 
     )
 
 
-def _measured(given: object) -> Measured:
+def _measured(given: object) -> CheckMeasurement:
     if not isinstance(given, dict) or set(cast(dict[str, Any], given)) != {
         "check",
         "device",
@@ -93,7 +93,7 @@ def _measured(given: object) -> Measured:
     value = row["value"]
     if type(value) not in (int, float) or not -MOST_VALUE <= value <= MOST_VALUE:  # so no NaN, either
         raise DocumentError("a measured value is not a number")
-    return Measured(
+    return CheckMeasurement(
         _text(row["check"], LONGEST_NAME),
         _text(row["device"], LONGEST_NAME),
         float(value),

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from neocloud.fleet.active import cpu, dcgm, pair
 from neocloud.fleet.active.catalogue import ActiveCheck, Better
-from neocloud.fleet.active.judge import BUSY, Measured, Place, judge, plain, verdict
+from neocloud.fleet.active.judge import BUSY, CheckedBoot, CheckMeasurement, judge, plain, verdict
 from neocloud.fleet.active.report import LONGEST_NOTE, Report
-from neocloud.fleet.agent.child import Children, Job, Outcome
+from neocloud.fleet.agent.child import Children, Job, ProbeOutcome
 from neocloud.fleet.agent.document import LONGEST_NAME, Document, NotRun
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.nodes.events import Status, Verdict
 
 NICE = 19
@@ -31,7 +31,7 @@ BUSY_SHARE = 0.2
 GPU_PROGRAMS = "neocloud.fleet.active.gpu"
 """Module with `measure(name) -> list[tuple[device, value, unit, note]]`."""
 GPU_DEVICES = ("nvidiactl", "nvidia0", "gpu0", "dxg")
-Program = Callable[[Path], Found]
+Program = Callable[[Path], ProbeResult]
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Runner:
 
     def run(self, checks: Sequence[ActiveCheck]) -> Report:
         began, at = time.monotonic(), time.time()
-        measured, verdicts, not_run = list[Measured](), list[Verdict](), list[NotRun]()
-        place = Place(self.host, self.boot, at)
+        measured, verdicts, not_run = list[CheckMeasurement](), list[Verdict](), list[NotRun]()
+        place = CheckedBoot(self.host, self.boot, at)
         folder = Path(tempfile.mkdtemp(prefix="neocloud-check-", dir=self.folder))
         try:
             for check in checks:
@@ -73,9 +73,9 @@ class Runner:
         began, at = time.monotonic(), time.time()
         asked = _StopWatch(self.stop)
 
-        def program(folder: Path) -> Found:
+        def program(folder: Path) -> ProbeResult:
             work()
-            return Found()
+            return ProbeResult()
 
         (outcome,) = self._children.run([Job("serve", lambda: _niced(program, self.folder), seconds)], asked)
         if outcome.is_stopped:
@@ -87,7 +87,7 @@ class Runner:
         return Report(document, (), time.monotonic() - began, preempted, self._stop_took)
 
     def _answer(
-        self, check: ActiveCheck, folder: Path, place: Place, measured: list[Measured]
+        self, check: ActiveCheck, folder: Path, place: CheckedBoot, measured: list[CheckMeasurement]
     ) -> Verdict | NotRun:
         if why := self._reason_against(check):
             return NotRun(check.name, plain(why))
@@ -104,7 +104,7 @@ class Runner:
         return self._judged(check, outcome, place, measured)
 
     def _judged(
-        self, check: ActiveCheck, outcome: Outcome, place: Place, measured: list[Measured]
+        self, check: ActiveCheck, outcome: ProbeOutcome, place: CheckedBoot, measured: list[CheckMeasurement]
     ) -> Verdict | NotRun:
         run = secrets.token_hex(4)
         waited = f"{BUSY}it waited {outcome.waited_s:.1f} of {outcome.seconds:.1f} s for a processor"
@@ -115,7 +115,7 @@ class Runner:
         if outcome.found.not_run:
             return NotRun(check.name, plain(outcome.found.not_run[0].why))
         found = [
-            Measured(
+            CheckMeasurement(
                 *(check.name, plain(each.device, LONGEST_NAME), each.value),
                 *(plain(each.unit, LONGEST_NAME), plain(each.note, LONGEST_NOTE)),
             )
@@ -152,7 +152,7 @@ class Runner:
         return self.programs[check.name]
 
 
-def _niced(program: Program, folder: Path) -> Found:
+def _niced(program: Program, folder: Path) -> ProbeResult:
     """Run in the child alone: the parent has to get a processor at once when a job takes all of them."""
     os.nice(NICE)
     return program(folder)
@@ -176,9 +176,9 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
     return any((devices / name).exists() for name in GPU_DEVICES)
 
 
-def on_gpu(check: ActiveCheck) -> Found:
+def on_gpu(check: ActiveCheck) -> ProbeResult:
     """Run a program of `neocloud.fleet.active.gpu`. In a process of its own, as it loads CUDA."""
-    found = Found()
+    found = ProbeResult()
     if importlib.util.find_spec(GPU_PROGRAMS) is None:
         found.leave_out("This release has no program for it", check.name)
     elif importlib.util.find_spec("torch") is None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from neocloud.fleet.agent.probe_result import Found, decode, encode
+from neocloud.fleet.agent.probe_result import ProbeResult, decode, encode
 
 MOST_BYTES = 4 << 20
 KILL_SECONDS = 0.5
@@ -39,7 +39,7 @@ class Job:
     """A probe to run."""
 
     name: str
-    run: Callable[[], Found]
+    run: Callable[[], ProbeResult]
     deadline_s: float
     most_s: float | None = None
     """If given, the deadline does not count time in which the probe waits for a processor or is stopped, and
@@ -47,11 +47,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProbeOutcome:
     """How a probe ended: with what it found, or with why there is nothing."""
 
     name: str
-    found: Found | None
+    found: ProbeResult | None
     why: str = ""
     seconds: float = 0.0
     lives: bool = False
@@ -118,12 +118,12 @@ class Children:
         """Process ids by the names of probes that cannot be ended."""
         return {name: child.pid for name, child in self._stuck.items()}
 
-    def run(self, jobs: list[Job], stop: Callable[[], str] | None = None) -> list[Outcome]:
+    def run(self, jobs: list[Job], stop: Callable[[], str] | None = None) -> list[ProbeOutcome]:
         """Run the jobs at the same time, and return when each has ended or is past its deadline.
 
         `stop` is asked several times a second: where it says why, all that still run are ended at once."""
         self._reap()
-        outcomes = list[Outcome]()
+        outcomes = list[ProbeOutcome]()
         running = dict[int, _Child]()
         for job in jobs:
             if child := self._stuck.get(job.name):
@@ -139,7 +139,7 @@ class Children:
         return outcomes
 
     def _wait(
-        self, running: dict[int, _Child], outcomes: list[Outcome], stop: Callable[[], str] | None
+        self, running: dict[int, _Child], outcomes: list[ProbeOutcome], stop: Callable[[], str] | None
     ) -> None:
         while running:
             if stop is not None and (why := stop()):
@@ -166,14 +166,14 @@ class Children:
                     outcomes.append(replace(self._end(child), waited_s=child.waited_s, is_late=child.is_late))
                     del running[pipe]
 
-    def _read(self, child: _Child) -> Outcome | None:
+    def _read(self, child: _Child) -> ProbeOutcome | None:
         data = os.read(child.pipe, 1 << 16)
         child.data += data
         if data and len(child.data) <= MOST_BYTES:
             return None
         if data:
             self._end(child)
-            return Outcome(
+            return ProbeOutcome(
                 child.job.name, None, f"the probe answers more than {MOST_BYTES:,} bytes", child.age()
             )
         os.close(child.pipe)
@@ -181,12 +181,12 @@ class Children:
         _, status = os.waitpid(child.pid, 0)
         return replace(_ended(child, status), waited_s=child.waited_s)
 
-    def _end(self, child: _Child) -> Outcome:
+    def _end(self, child: _Child) -> ProbeOutcome:
         _kill(child.pid)
         os.close(child.pipe)
         if _is_gone(child.pid):
             why = f"the probe did not answer within {child.job.deadline_s:g} s and was ended"
-            return Outcome(child.job.name, None, why, child.age())
+            return ProbeOutcome(child.job.name, None, why, child.age())
         self._stuck[child.job.name] = child
         return _stuck(child)
 
@@ -235,25 +235,25 @@ def _start(job: Job) -> _Child:
         os._exit(code)
 
 
-def _ended(child: _Child, status: int) -> Outcome:
+def _ended(child: _Child, status: int) -> ProbeOutcome:
     code, age, name = os.waitstatus_to_exitcode(status), child.age(), child.job.name
     if code < 0:
-        return Outcome(name, None, f"the probe was ended by {signal.Signals(-code).name}", age)
+        return ProbeOutcome(name, None, f"the probe was ended by {signal.Signals(-code).name}", age)
     text = bytes(child.data)
     if code:
-        return Outcome(name, None, f"the probe failed: {text.decode(errors='replace')[:500]}", age)
+        return ProbeOutcome(name, None, f"the probe failed: {text.decode(errors='replace')[:500]}", age)
     try:
-        return Outcome(name, decode(text), "", age)
+        return ProbeOutcome(name, decode(text), "", age)
     except ValueError as error:
-        return Outcome(name, None, str(error), age)
+        return ProbeOutcome(name, None, str(error), age)
 
 
-def _stuck(child: _Child) -> Outcome:
+def _stuck(child: _Child) -> ProbeOutcome:
     why = (
         f"process {child.pid} of the probe has been blocked in the kernel for {child.age():.0f} s"
         " and cannot be ended; no second one is started"
     )
-    return Outcome(child.job.name, None, why, child.age(), lives=True)
+    return ProbeOutcome(child.job.name, None, why, child.age(), lives=True)
 
 
 def _is_gone(pid: int) -> bool:

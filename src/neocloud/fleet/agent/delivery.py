@@ -37,7 +37,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Answer:
+class AgentAnswer:
     """What an agent said when it was asked."""
 
     spool: str
@@ -163,7 +163,7 @@ def problem_of(verdict: Verdict) -> str:
     return f"{verdict.scope} problem: {verdict.check}: {sample}"
 
 
-def decode(data: bytes, *, host: str, at: float) -> Answer:
+def decode(data: bytes, *, host: str, at: float) -> AgentAnswer:
     """Return the answer of a host's agent that came at a time of the receiver's clock. Raises DocumentError.
 
     A verdict is as old as the agent says by its clock since the boot, and never of the future.
@@ -198,7 +198,7 @@ def decode(data: bytes, *, host: str, at: float) -> Answer:
     name, inventory = _inventory_of(fields.get("inventory"), host)
     gpus = gpu_use_json.from_json(fields.get("gpus"))
     gpus_age = max(0.0, now - gpus.since_boot_s)
-    return Answer(
+    return AgentAnswer(
         *(spool, version, newest, age, read, n, has_more, inventory, name),
         *(gpus.gpus, gpus_age, gpus.simulated),
     )

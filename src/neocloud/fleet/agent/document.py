@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import CheckScope, Status, Verdict
 from neocloud.fleet.policy.actions import Action
 
 FORMAT = 1
@@ -155,7 +155,7 @@ def _verdict(fields: "Fields", host: str, boot: str, at: float) -> Verdict:
         source=fields.text("source"),
         version=fields.text("version"),
         action=fields.choice("action", Action),
-        scope=fields.choice("scope", Scope),
+        scope=fields.choice("scope", CheckScope),
         is_fatal=fields.boolean("is_fatal"),
         devices=fields.text("devices") if "devices" in fields else "",
     )

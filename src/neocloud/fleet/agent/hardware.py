@@ -21,9 +21,9 @@ from neocloud.fleet.agent.document import (
     NotRun,
 )
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.agent.probes import gpus
-from neocloud.fleet.nodes.parts import Part
+from neocloud.fleet.nodes.parts import HostPart
 
 MOST_PARTS = 1024
 DEADLINE_S = 20.0
@@ -39,7 +39,7 @@ PLACEHOLDERS = frozenset({"none", "not specified", "to be filled by o.e.m.", "de
 class Hardware:
     host: str
     boot: str
-    parts: Sequence[Part]
+    parts: Sequence[HostPart]
     not_run: Sequence[NotRun] = ()
     simulated: str = ""
 
@@ -48,7 +48,7 @@ class Hardware:
 class Difference:
     """What is not as in an earlier list of the same host, in words."""
 
-    part: Part
+    part: HostPart
     what: str
 
 
@@ -60,21 +60,21 @@ def read(tree: Tree, host: str, children: Children | None = None, *, is_pod: boo
     jobs = [Job("gpus", lambda: gpus.parts(tree), DEADLINE_S)]
     if not is_pod:
         jobs.append(Job("files", lambda: _of_files(tree), DEADLINE_S))
-    parts, not_run = list[Part](), list[NotRun]()
+    parts, not_run = list[HostPart](), list[NotRun]()
     simulated = "" if tree.is_host else f"files below {tree.root} were read"[:LONGEST_TEXT]
     for outcome in (children or Children()).run(jobs):
         if outcome.found is None:
             not_run.append(NotRun(outcome.name, outcome.why[:LONGEST_TEXT]))
             continue
-        parts += [Part(*(_printable(text) for text in each)) for each in outcome.found.parts]
+        parts += [HostPart(*(_printable(text) for text in each)) for each in outcome.found.parts]
         not_run += [NotRun(each.check, each.why) for each in outcome.found.not_run]
         simulated = simulated or outcome.found.simulated
     ordered = sorted(parts, key=lambda each: (each.kind, each.slot))[:MOST_PARTS]
     return Hardware(host, tree.boot_id(), ordered, sorted(not_run, key=lambda each: each.check), simulated)
 
 
-def _of_files(tree: Tree) -> Found:
-    found = Found()
+def _of_files(tree: Tree) -> ProbeResult:
+    found = ProbeResult()
     found.parts += [*_board(tree), *_processors(tree), *_disks(tree), *_adapters(tree)]
     if tree.exists(DMI) and tree.optional(f"{DMI}/product_serial") is None:
         found.leave_out("The serial number of the host is for root alone", "system serial")
@@ -92,19 +92,19 @@ def _printable(text: str) -> str:
     return "".join(each for each in text if each.isprintable())[:LONGEST_NAME]
 
 
-def _board(tree: Tree) -> Iterator[Part]:
+def _board(tree: Tree) -> Iterator[HostPart]:
     if tree.exists(DMI):
-        yield Part(
+        yield HostPart(
             "system", "host", _text(tree, f"{DMI}/product_name"), _text(tree, f"{DMI}/product_serial"),
             _text(tree, f"{DMI}/bios_version"),
         )  # fmt: skip
         if board := _text(tree, f"{DMI}/board_name"):
-            yield Part("board", "host", board, _text(tree, f"{DMI}/board_serial"))
+            yield HostPart("board", "host", board, _text(tree, f"{DMI}/board_serial"))
 
 
-def _processors(tree: Tree) -> Iterator[Part]:
+def _processors(tree: Tree) -> Iterator[HostPart]:
     """One for each socket; a processor does not tell its serial number."""
-    sockets = dict[str, Part]()
+    sockets = dict[str, HostPart]()
     fields = dict[str, str]()
     for line in [*(tree.optional("proc/cpuinfo") or "").splitlines(), ""]:
         name, colon, value = line.partition(":")
@@ -112,29 +112,31 @@ def _processors(tree: Tree) -> Iterator[Part]:
             fields[name.strip()] = value.strip()[:LONGEST_NAME]
         elif fields:
             slot = f"socket {fields.get('physical id', '0')}"
-            sockets[slot] = Part("cpu", slot, fields.get("model name", ""), "", fields.get("microcode", ""))
+            sockets[slot] = HostPart(
+                "cpu", slot, fields.get("model name", ""), "", fields.get("microcode", "")
+            )
             fields = {}
     yield from sockets.values()
 
 
-def _disks(tree: Tree) -> Iterator[Part]:
+def _disks(tree: Tree) -> Iterator[HostPart]:
     for name in tree.names(NVME):
         folder = f"{NVME}/{name}"
         model, serial = _text(tree, f"{folder}/model"), _text(tree, f"{folder}/serial")
-        yield Part("nvme", name, model, serial, _text(tree, f"{folder}/firmware_rev"))
+        yield HostPart("nvme", name, model, serial, _text(tree, f"{folder}/firmware_rev"))
 
 
-def _adapters(tree: Tree) -> Iterator[Part]:
+def _adapters(tree: Tree) -> Iterator[HostPart]:
     for name in tree.names(INFINIBAND):
         folder = f"{INFINIBAND}/{name}"
         kind = _text(tree, f"{folder}/hca_type") or _text(tree, f"{folder}/board_id")
-        yield Part("hca", name, kind, _text(tree, f"{folder}/node_guid"), _text(tree, f"{folder}/fw_ver"))
+        yield HostPart("hca", name, kind, _text(tree, f"{folder}/node_guid"), _text(tree, f"{folder}/fw_ver"))
     for name in tree.names(NET):
         folder = f"{NET}/{name}"
         if not tree.exists(f"{folder}/device/vendor"):
             continue  # a bridge or tunnel is no part
         ids = (_text(tree, f"{folder}/device/{each}").removeprefix("0x") for each in ("vendor", "device"))
-        yield Part("nic", name, ":".join(ids), _text(tree, f"{folder}/address"))
+        yield HostPart("nic", name, ":".join(ids), _text(tree, f"{folder}/address"))
 
 
 def encode(found: Hardware) -> bytes:
@@ -179,9 +181,9 @@ def from_json(given: object, *, host: str | None = None) -> Hardware:
     return found
 
 
-def _part(fields: Fields) -> Part:
+def _part(fields: Fields) -> HostPart:
     names = ("kind", "slot", "model", "serial", "firmware")
-    part = Part(*(fields.text(each, LONGEST_TEXT) for each in names))
+    part = HostPart(*(fields.text(each, LONGEST_TEXT) for each in names))
     fields.finish()
     return part
 
@@ -221,6 +223,6 @@ def shared_serials(hosts: Sequence[Hardware]) -> Mapping[tuple[str, str], Sequen
     return {key: names for key, names in places.items() if len(names) > 1}
 
 
-def _by_key(parts: Sequence[Part]) -> dict[tuple[str, str], Part]:
+def _by_key(parts: Sequence[HostPart]) -> dict[tuple[str, str], HostPart]:
     """Return the parts by serial number, and by slot and model where a part does not tell one."""
     return {(each.kind, each.serial or f"{each.slot} {each.model}"): each for each in parts}

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from neocloud.fleet.agent.child import Children, Job, Outcome
+from neocloud.fleet.agent.child import Children, Job, ProbeOutcome
 from neocloud.fleet.agent.document import LATEST, LONGEST_NAME, LONGEST_TEXT, Document
 from neocloud.fleet.agent.document import NotRun as DocumentNotRun
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.judge import Answer, Judge
+from neocloud.fleet.agent.judge import CheckAnswer, Judge
 from neocloud.fleet.agent.kernel_faults import KernelFaults
 from neocloud.fleet.agent.plan import (
     DEADLINE_S,
@@ -26,7 +26,7 @@ from neocloud.fleet.agent.plan import (
 from neocloud.fleet.agent.probe_result import NotRun, Reading, Unreadable
 from neocloud.fleet.agent.probes import storage
 from neocloud.fleet.agent.probes.kernel import KernelProbe
-from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import CheckScope, Status, Verdict
 from neocloud.fleet.nodes.gpu_use import GpuUse
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.policy import Policy
@@ -55,7 +55,7 @@ class Said:
 
     at: float
     """Since the boot."""
-    answer: Answer | NotRun
+    answer: CheckAnswer | NotRun
 
     @property
     def mark(self) -> str:
@@ -156,7 +156,7 @@ class HostChecks:
     def _room(self, point: str):
         return lambda: storage.room(self._tree, point)
 
-    def _take(self, outcome: Outcome, interval: int) -> None:
+    def _take(self, outcome: ProbeOutcome, interval: int) -> None:
         self._say_probe(outcome)
         found = outcome.found
         self._readings[outcome.name] = found.readings if found is not None else ()
@@ -179,7 +179,7 @@ class HostChecks:
             outcome.name, [*answers, *found.not_run, *(NotRun(each.check, each.why) for each in left_out)]
         )
 
-    def _take_rooms(self, outcomes: Sequence[Outcome]) -> None:
+    def _take_rooms(self, outcomes: Sequence[ProbeOutcome]) -> None:
         readings, unreadable = list[Reading](), list[Unreadable]()
         for each in outcomes:
             point = each.name.removeprefix(ROOM)
@@ -192,11 +192,11 @@ class HostChecks:
         answers, left_out = self._judge.answers(readings, unreadable, self._now())
         self._say(ROOM, [*answers, *(NotRun(each.check, each.why) for each in left_out)])
 
-    def _say_probe(self, outcome: Outcome) -> None:
+    def _say_probe(self, outcome: ProbeOutcome) -> None:
         check = f"probe.{outcome.name}"
         is_answered = outcome.found is not None
         sample = f"answered after {outcome.seconds * 1000:.0f} ms" if is_answered else outcome.why
-        answer = Answer(
+        answer = CheckAnswer(
             check,
             Status.PASS if is_answered else Status.UNKNOWN,
             sample,
@@ -204,7 +204,7 @@ class HostChecks:
             "neocloud",
             "with the agent",
             Action.REBOOT if outcome.lives else Action.TRIAGE,
-            Scope.NODE,
+            CheckScope.NODE,
             False,
             "" if is_answered else "lives" if outcome.lives else "ended",
         )
@@ -213,7 +213,7 @@ class HostChecks:
     def _deadline(self, name: str) -> float:
         return next((each.deadline_s for each in self._probes if each.name == name), DEADLINE_S)
 
-    def _say(self, probe: str, words: Sequence[Answer | NotRun]) -> None:
+    def _say(self, probe: str, words: Sequence[CheckAnswer | NotRun]) -> None:
         """Note the words of a probe; what it no longer speaks of is over."""
         now = self._now()
         new = {each.check: Said(now, each) for each in words}
@@ -225,7 +225,7 @@ class HostChecks:
 
 def _verdict(said: Said, host: str, boot: str, wall: float) -> Verdict:
     answer = said.answer
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CheckAnswer)
     return Verdict(
         at=wall,
         node=host,

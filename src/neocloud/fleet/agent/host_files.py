@@ -18,7 +18,7 @@ _STA_UNSYNC, _STA_NANO = 0x0040, 0x2000
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeSpace:
     """What statvfs says of a filesystem: bytes and inodes, free ones as a program without rights has them."""
 
     bytes_total: int
@@ -102,16 +102,16 @@ class Tree:
         """Return the id of the running boot. Raises OSError."""
         return self.text("proc/sys/kernel/random/boot_id").strip()
 
-    def room(self, mount_point: str) -> Room:
+    def room(self, mount_point: str) -> FreeSpace:
         """Return the room of a filesystem. May block for as long as it does. Raises OSError."""
         if self.is_host:
             found = os.statvfs(mount_point)
             used = (found.f_blocks - found.f_bfree) * found.f_frsize
-            return Room(
+            return FreeSpace(
                 found.f_blocks * found.f_frsize, used, found.f_bavail * found.f_frsize,
                 found.f_files, found.f_favail,
             )  # fmt: skip
-        return Room(**self._call("statvfs")[mount_point])
+        return FreeSpace(**self._call("statvfs")[mount_point])
 
     def clock(self) -> ClockState:
         """Return the state of the clock. Raises OSError."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from neocloud.fleet.agent.checks import CHECKS, HOUR, Check, How
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.probe_result import Reading, Unreadable
-from neocloud.fleet.nodes.events import Scope, Status
+from neocloud.fleet.nodes.events import CheckScope, Status
 from neocloud.fleet.policy.actions import Action
-from neocloud.fleet.policy.policy import Kind, Limit, Policy, Response, Rule, Severity
-from neocloud.fleet.policy.policy import Scope as FaultScope
+from neocloud.fleet.policy.policy import CodeKind, Limit, Policy, Response, Rule, Severity
+from neocloud.fleet.policy.policy import FaultScope as FaultScope
 
 MOST_NAMED = 6
 """Devices in a sample."""
@@ -23,7 +23,7 @@ LOCAL_STORAGE = frozenset({"mount_missing", "mount_read_only", "mount_silent_s",
 
 
 @dataclass(frozen=True)
-class Answer:
+class CheckAnswer:
     """What one check says, before it has a host and a time."""
 
     check: str
@@ -33,7 +33,7 @@ class Answer:
     source: str
     version: str
     action: Action
-    scope: Scope = Scope.NODE
+    scope: CheckScope = CheckScope.NODE
     is_fatal: bool = False
     about: str = ""
     """What the answer is about beyond its status: other devices make it another answer."""
@@ -67,21 +67,21 @@ class Judge:
 
     def answers(
         self, readings: Sequence[Reading], unreadable: Sequence[Unreadable], now: float
-    ) -> tuple[list[Answer], list[NotJudged]]:
+    ) -> tuple[list[CheckAnswer], list[NotJudged]]:
         """Return an answer for each check that was read, or why there is none. `now` is since the boot."""
-        answers, left_out = list[Answer](), list[NotJudged]()
+        answers, left_out = list[CheckAnswer](), list[NotJudged]()
         names = dict.fromkeys(each.check for each in (*readings, *unreadable))
         for name in names:
             check = CHECKS[name]
             judged = [self._judge(check, each, now) for each in readings if each.check == name]
             self._forget(check, readings)
             found = self._answer(check, judged, [each for each in unreadable if each.check == name])
-            (answers if isinstance(found, Answer) else left_out).append(found)  # pyright: ignore[reportArgumentType]
+            (answers if isinstance(found, CheckAnswer) else left_out).append(found)  # pyright: ignore[reportArgumentType]
         return answers, left_out
 
     def _judge(self, check: Check, reading: Reading, now: float) -> _Judged:
         gpu = self._policy.type_of(reading.gpu) if reading.gpu else ""
-        response = self._policy.response_to(Kind.COUNTER, check.name, gpu=gpu)
+        response = self._policy.response_to(CodeKind.COUNTER, check.name, gpu=gpu)
         limit = limit_of(response)
         if limit is None:
             return _Judged(reading, "", None, f"The policy has no limit for {reading.gpu or check.name}")
@@ -134,7 +134,7 @@ class Judge:
 
     def _answer(
         self, check: Check, judged: Sequence[_Judged], unreadable: Sequence[Unreadable]
-    ) -> Answer | NotJudged:
+    ) -> CheckAnswer | NotJudged:
         broken = [each for each in judged if each.status is Status.FAIL]
         if broken:
             return _answer_of(check, Status.FAIL, broken, _sample(broken))
@@ -143,7 +143,7 @@ class Judge:
             texts = [f"{_named(each.device)}{each.why}" for each in unreadable[:MOST_NAMED]]
             sample = "; ".join([*texts, *([_sample(doubtful)] if doubtful else [])])
             about = ",".join(each.device for each in unreadable)
-            response = self._policy.response_to(Kind.COUNTER, check.name)
+            response = self._policy.response_to(CodeKind.COUNTER, check.name)
             return _answer(check, Status.UNKNOWN, sample, response, about, Action.TRIAGE)
         open_ = [each for each in judged if each.status is None]
         if open_:
@@ -151,7 +151,7 @@ class Judge:
         return _answer_of(check, Status.PASS, judged, _summary(check, judged))
 
 
-def _answer_of(check: Check, status: Status, judged: Sequence[_Judged], sample: str) -> Answer:
+def _answer_of(check: Check, status: Status, judged: Sequence[_Judged], sample: str) -> CheckAnswer:
     responses = [each.response for each in judged if each.response]
     worst = max(responses, key=lambda each: (each.severity.rank, each.action.rung))
     about = ",".join(each.reading.device for each in judged) if status is not Status.PASS else ""
@@ -160,23 +160,23 @@ def _answer_of(check: Check, status: Status, judged: Sequence[_Judged], sample: 
 
 def _answer(
     check: Check, status: Status, sample: str, response: Response, about: str, action: Action | None = None
-) -> Answer:
+) -> CheckAnswer:
     rule = _rule(response)
     limit = limit_of(response)
     threshold = f"{limit.text} {check.unit}".strip() if limit else ""
     source, version = source_of(rule, limit) if rule and limit else ("", "")
-    return Answer(
+    return CheckAnswer(
         check.name, status, sample, threshold, source, version, action or response.action,
         scope_of(check.name, rule.scope if rule else FaultScope.HOST),
         response.severity is Severity.FATAL and status is Status.FAIL, about, about,
     )  # fmt: skip
 
 
-def scope_of(name: str, scope: FaultScope) -> Scope:
+def scope_of(name: str, scope: FaultScope) -> CheckScope:
     """Return whom a fault speaks against, where several nodes have it."""
     if scope in (FaultScope.LINK, FaultScope.NETWORK):
-        return Scope.LINK
-    return Scope.STORAGE if name in LOCAL_STORAGE else Scope.NODE
+        return CheckScope.LINK
+    return CheckScope.STORAGE if name in LOCAL_STORAGE else CheckScope.NODE
 
 
 def _rule(response: Response) -> Rule | None:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.fleet.agent.judge import Answer, scope_of
+from neocloud.fleet.agent.judge import CheckAnswer, scope_of
 from neocloud.fleet.agent.probe_result import KernelLines
 from neocloud.fleet.nodes.events import Status
 from neocloud.fleet.policy.actions import Action
-from neocloud.fleet.policy.kernel_log import Record
+from neocloud.fleet.policy.kernel_log import KernelMessage
 from neocloud.fleet.policy.kernel_log_summary import Fault, summary_of
-from neocloud.fleet.policy.policy import Policy, Scope, Severity
+from neocloud.fleet.policy.policy import FaultScope, Policy, Severity
 
 CHECK = "kernel_log"
 MOST_LINES = 512
@@ -30,7 +30,7 @@ class KernelFaults:
     records: int = 0
     """Read since the agent started."""
 
-    def take(self, found: KernelLines, policy: Policy, gpu: str) -> list[Answer]:
+    def take(self, found: KernelLines, policy: Policy, gpu: str) -> list[CheckAnswer]:
         """Add new lines, and return what the log says of the host."""
         known = {sequence for _, sequence, _ in self.lines}
         new = [each for each in found.lines if each[1] not in known]
@@ -38,9 +38,9 @@ class KernelFaults:
         self.unreported = [*self.unreported, *new][-MOST_LINES:]
         self.records += found.read
         self.next_sequence = max(self.next_sequence, found.next_sequence)
-        records = [Record(message, time_s, sequence) for time_s, sequence, message in self.lines]
+        records = [KernelMessage(message, time_s, sequence) for time_s, sequence, message in self.lines]
         if records:
-            records.append(Record("", found.now_s, self.next_sequence))  # how long what is open lasts
+            records.append(KernelMessage("", found.now_s, self.next_sequence))  # how long what is open lasts
         faults = summary_of(records, policy, gpu=gpu).faults
         return [_reading(found, self.records), *_answers(faults, policy)]
 
@@ -68,7 +68,7 @@ class KernelFaults:
         return cls(int(given["next"]), lines)
 
 
-def _reading(found: KernelLines, records: int) -> Answer:
+def _reading(found: KernelLines, records: int) -> CheckAnswer:
     """Whether the log was read whole: what lost records said is not known."""
     status = Status.UNKNOWN if found.lost else Status.PASS
     sample = (
@@ -76,26 +76,28 @@ def _reading(found: KernelLines, records: int) -> Answer:
         if found.lost
         else f"{records:,} records read"
     )
-    return Answer(CHECK, status, sample, "over 0 lost", "neocloud", "with the fault policy", Action.TRIAGE)
+    return CheckAnswer(
+        CHECK, status, sample, "over 0 lost", "neocloud", "with the fault policy", Action.TRIAGE
+    )
 
 
-def _answers(faults: Sequence[Fault], policy: Policy) -> list[Answer]:
+def _answers(faults: Sequence[Fault], policy: Policy) -> list[CheckAnswer]:
     by_check = dict[str, list[Fault]]()
     for fault in faults:  # the gravest first
         by_check.setdefault(f"{fault.kind}.{fault.code}", []).append(fault)
     return [_answer(check, group, policy) for check, group in list(by_check.items())[:MOST_CHECKS]]
 
 
-def _answer(check: str, faults: Sequence[Fault], policy: Policy) -> Answer:
+def _answer(check: str, faults: Sequence[Fault], policy: Policy) -> CheckAnswer:
     worst = faults[0]
     rule = max(worst.response.rules, key=lambda rule: rule.severity.rank, default=None)
-    scope = rule.scope if rule else Scope.HOST
+    scope = rule.scope if rule else FaultScope.HOST
     source = rule.statements[0].source if rule and rule.statements else None
     threshold = f"{worst.severity}: {worst.action}"
     if worst.because:
         threshold += f" ({worst.because[0]})"
     status = _status(worst, scope)
-    return Answer(
+    return CheckAnswer(
         check,
         status,
         "; ".join(_sample(fault) for fault in faults[:3]),
@@ -110,11 +112,11 @@ def _answer(check: str, faults: Sequence[Fault], policy: Policy) -> Answer:
     )
 
 
-def _status(fault: Fault, scope: Scope) -> Status:
+def _status(fault: Fault, scope: FaultScope) -> Status:
     if fault.severity is Severity.UNKNOWN:
         return Status.UNKNOWN
     is_over = fault.open_since_s is None and fault.code == "nfs_not_responding"
-    is_of_job = scope is Scope.APPLICATION and fault.action.rung <= Action.RESTART_APP.rung
+    is_of_job = scope is FaultScope.APPLICATION and fault.action.rung <= Action.RESTART_APP.rung
     if fault.severity is Severity.INFO or is_of_job or is_over:
         return Status.PASS  # it is recorded; the node is healthy
     return Status.FAIL

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.agent.probes import gpu_use, gpus, links, storage, system
 
 GPU_USE = "gpu_use"
@@ -22,7 +22,7 @@ DEFAULT_INTERVAL_S = 10.0
 @dataclass(frozen=True)
 class Probe:
     name: str
-    run: Callable[[Tree, Expected], Found]
+    run: Callable[[Tree, Expected], ProbeResult]
     every: int
     """In intervals of the agent."""
     deadline_s: float = DEADLINE_S

@@ -10,17 +10,17 @@ from typing import Any
 
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.policy import (
+    CodeKind,
     DriverRange,
     Escalation,
-    Kind,
+    FaultScope,
     Limit,
     Per,
     Policy,
+    PolicySource,
     Repetition,
     Rule,
-    Scope,
     Severity,
-    Source,
     Statement,
     Word,
 )
@@ -53,7 +53,7 @@ def to_json(policy: Policy) -> str:
 def from_json(text: str) -> Policy:
     """Return the policy that `to_json` wrote; without words of sources, which only people read."""
     given: dict[str, Any] = json.loads(text)
-    sources = {name: Source(name, *each) for name, each in given["sources"].items()}
+    sources = {name: PolicySource(name, *each) for name, each in given["sources"].items()}
     return Policy(
         given["updated"],
         sources,
@@ -96,16 +96,16 @@ def _rule_json(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _rule(given: dict[str, Any], sources: dict[str, Source]) -> Rule:
+def _rule(given: dict[str, Any], sources: dict[str, PolicySource]) -> Rule:
     least, before, text = given["drivers"]
     return Rule(
-        kind=Kind(given["kind"]),
+        kind=CodeKind(given["kind"]),
         codes=tuple(given["codes"]),
         name=given["name"],
         meaning="",
         severity=Severity(given["severity"]),
         action=Action(given["action"]),
-        scope=Scope(given["scope"]),
+        scope=FaultScope(given["scope"]),
         detail=given["detail"],
         generations=frozenset(given["generations"]),
         drivers=DriverRange(tuple(least), None if before is None else tuple(before), text),
@@ -117,7 +117,7 @@ def _rule(given: dict[str, Any], sources: dict[str, Source]) -> Rule:
     )
 
 
-def _escalation(given: list[Any], sources: dict[str, Source]) -> Escalation:
+def _escalation(given: list[Any], sources: dict[str, PolicySource]) -> Escalation:
     action, source, severity, count, within_s, per, lasting_s = given
     graver = Severity(severity) if severity else None
     return Escalation(Action(action), sources[source], graver, count, within_s, Per(per), lasting_s)
@@ -130,7 +130,7 @@ def _repetition_json(each: Repetition) -> list[Any]:
     ]
 
 
-def _repetition(given: list[Any], sources: dict[str, Source]) -> Repetition:
+def _repetition(given: list[Any], sources: dict[str, PolicySource]) -> Repetition:
     name, kind, count, within_s, per, action, source, severity = given
     graver = Severity(severity) if severity else None
     return Repetition(name, kind, count, within_s, Per(per), Action(action), sources[source], graver)

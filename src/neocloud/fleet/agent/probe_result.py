@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neocloud.fleet.nodes.gpu_use import GpuUse
-from neocloud.fleet.nodes.parts import Part
+from neocloud.fleet.nodes.parts import HostPart
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class KernelLines:
 
 
 @dataclass
-class Found:
+class ProbeResult:
     """Everything that one run of a probe found."""
 
     readings: list[Reading] = field(default_factory=list[Reading])
@@ -65,7 +65,7 @@ class Found:
     """Mount points whose room is asked for next, each in a process of its own."""
     simulated: str = ""
     """What was not real, or ""."""
-    parts: list[Part] = field(default_factory=list[Part])
+    parts: list[HostPart] = field(default_factory=list[HostPart])
     gpus: list[GpuUse] = field(default_factory=list[GpuUse])
 
     def read(
@@ -80,23 +80,23 @@ class Found:
         self.not_run += [NotRun(check, why) for check in checks]
 
 
-def encode(found: Found) -> bytes:
+def encode(found: ProbeResult) -> bytes:
     return json.dumps(dataclasses.asdict(found)).encode()
 
 
-def decode(data: bytes) -> Found:
+def decode(data: bytes) -> ProbeResult:
     """Return what `encode` was given. The data come from a child of this program. Raises ValueError."""
     try:
         given: dict[str, Any] = json.loads(data)
         kernel = given["kernel"]
-        return Found(
+        return ProbeResult(
             [Reading(**each) for each in given["readings"]],
             [Unreadable(**each) for each in given["unreadable"]],
             [NotRun(**each) for each in given["not_run"]],
             _kernel(kernel) if kernel else None,
             list(given["mounts"]),
             given["simulated"],
-            [Part(*each) for each in given["parts"]],
+            [HostPart(*each) for each in given["parts"]],
             [GpuUse(**each) for each in given["gpus"]],
         )
     except (KeyError, TypeError, RecursionError) as error:

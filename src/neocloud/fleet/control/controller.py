@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from neocloud.fleet.control.breakers import Breakers
 from neocloud.fleet.control.ladder import next_action
 from neocloud.fleet.nodes import events as e
-from neocloud.fleet.nodes.events import OURS, Event, Phase, Scope, Status
+from neocloud.fleet.nodes.events import OURS, CheckScope, Event, Phase, Status
 from neocloud.fleet.nodes.lemons import Lemons
 from neocloud.fleet.nodes.lifecycle import advance, note
 from neocloud.fleet.nodes.node_state import NodeState
@@ -56,7 +56,7 @@ class Fleet:
         self.reserved = 0
         self.drained_by_us = 0
         self.draining_of_job: Counter[str] = Counter()
-        self.open_faults: Counter[tuple[Scope, str]] = Counter()
+        self.open_faults: Counter[tuple[CheckScope, str]] = Counter()
         """Nodes with an open link fault by leaf, and with an open storage fault."""
 
     @classmethod
@@ -126,8 +126,8 @@ class Fleet:
             self.out_of_rack[state.rack] += sign
         if state.phase is Phase.DRAINING and state.job and state.is_drained_by_us:
             self.draining_of_job[state.job] += sign
-        for scope in {fault.scope for fault in state.faults if fault.scope is not Scope.NODE}:
-            self.open_faults[scope, state.leaf if scope is Scope.LINK else ""] += sign
+        for scope in {fault.scope for fault in state.faults if fault.scope is not CheckScope.NODE}:
+            self.open_faults[scope, state.leaf if scope is CheckScope.LINK else ""] += sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +137,13 @@ class Decision:
 
 
 @dataclass
-class Plan:
+class FleetPlan:
     decisions: list[Decision] = field(default_factory=list[Decision])
     held: dict[str, str] = field(default_factory=dict[str, str])
     """Nodes for which something is due and may not be done now, and why."""
 
 
-def decide(fleet: Fleet, now: float) -> Plan:
+def decide(fleet: Fleet, now: float) -> FleetPlan:
     """Return what is due now. The fleet is not changed; each decision counts for the ones after it."""
     return _Planning(fleet, now).run()
 
@@ -152,9 +152,9 @@ class _Planning:
     def __init__(self, fleet: Fleet, now: float) -> None:
         self.given, self.now, self.limits = fleet, now, fleet.limits
         self.fleet = fleet
-        self.plan = Plan()
+        self.plan = FleetPlan()
 
-    def run(self) -> Plan:
+    def run(self) -> FleetPlan:
         for node in list(self.given.unsettled):
             state = self.fleet.nodes[node]
             if state.restarted and state.phase is not Phase.READY_SPARE:
@@ -214,7 +214,7 @@ class _Planning:
             return f"{fault.check} gives no answer for {age:.0f} s"
         if shadow := self.fleet.breakers.in_shadow(fault.check, fault.status):
             return shadow
-        if fault.scope is Scope.NODE:
+        if fault.scope is CheckScope.NODE:
             return ""
         if age < self.limits.correlation_delay:
             return f"{fault.check}: waits for faults of other nodes"
@@ -364,12 +364,12 @@ class _Planning:
 
 def blamed_elsewhere(fleet: Fleet, fault: e.Verdict, state: NodeState) -> str:
     """Return what is to blame instead of the node when many nodes fail together, or ""."""
-    if fault.scope is Scope.LINK:
-        count = fleet.open_faults[Scope.LINK, state.leaf]
+    if fault.scope is CheckScope.LINK:
+        count = fleet.open_faults[CheckScope.LINK, state.leaf]
         if count >= fleet.limits.link_faults_blame_leaf:
             return f"{count} nodes on leaf switch {state.leaf} have link faults: look at the switch"
-    if fault.scope is Scope.STORAGE:
-        count = fleet.open_faults[Scope.STORAGE, ""]
+    if fault.scope is CheckScope.STORAGE:
+        count = fleet.open_faults[CheckScope.STORAGE, ""]
         if count >= fleet.limits.storage_faults_blame_storage:
             return f"{count} nodes have storage faults: look at the storage"
     return ""

@@ -20,7 +20,7 @@ import orjson
 from neocloud.fleet.control import breakers, controller, failing, precision
 from neocloud.fleet.nodes import incidents, lemons, node_state, outages, part_history, parts, repairs
 from neocloud.fleet.nodes.event_json import TYPES
-from neocloud.fleet.nodes.events import Phase, Scope, Status
+from neocloud.fleet.nodes.events import CheckScope, Phase, Status
 from neocloud.fleet.policy.actions import Action, Suite
 from neocloud.fleet.policy.limits import Limits
 
@@ -28,15 +28,21 @@ CLASSES: Mapping[str, type[Any]] = {
     each.__name__: each
     for each in (
         *TYPES.values(),
-        *(Action, Phase, Scope, Status, Suite),
+        *(Action, Phase, CheckScope, Status, Suite),
         *(node_state.NodeState, node_state.Certificate, node_state.Attempt),
         *(breakers.Breakers, breakers.Trip, breakers.CheckRate, precision.Precision, precision.Judgements),
         *(failing.FailingVerdicts, failing.Failing),
-        *(lemons.Lemons, lemons.Record, controller.Fleet),
-        *(parts.Part, parts.Reader, part_history.PartHistory, part_history.PartRecord, part_history.Place),
+        *(lemons.Lemons, lemons.LemonRecord, controller.Fleet),
+        *(
+            parts.HostPart,
+            parts.Reader,
+            part_history.PartHistory,
+            part_history.PartRecord,
+            part_history.PartLocation,
+        ),
         *(incidents.Incidents, incidents.Incident, incidents.IncidentStep),
         *(outages.Outages, outages.Outage, outages.Cause),
-        *(repairs.Repairs, repairs.Repair, repairs.Kind),
+        *(repairs.Repairs, repairs.Repair, repairs.RepairKind),
     )
 }
 """The classes that a fold is made of. They run no code of their own when they are built."""

@@ -15,7 +15,7 @@ from typing import Any, cast, get_type_hints
 
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import Event
-from neocloud.fleet.nodes.parts import LONGEST, MOST_PARTS, Part
+from neocloud.fleet.nodes.parts import LONGEST, MOST_PARTS, HostPart
 
 MAX_TEXT = 4000
 """Longest text of an event; samples of probes are cut before."""
@@ -103,7 +103,7 @@ def _checked(name: str, field: str, value: object, wanted: Any) -> object:
     if wanted is float and type(value) is float and math.isfinite(value):
         return value
     where = f"{name}.{field}"
-    if wanted == tuple[Part, ...]:
+    if wanted == tuple[HostPart, ...]:
         return _parts(where, value)
     if wanted in _ENUMS:
         try:
@@ -121,7 +121,7 @@ def _checked(name: str, field: str, value: object, wanted: Any) -> object:
     return value
 
 
-def _parts(where: str, value: object) -> tuple[Part, ...]:
+def _parts(where: str, value: object) -> tuple[HostPart, ...]:
     """Return the parts of a node, each a list of its fields."""
     if not isinstance(value, list | tuple):
         raise BadEvent(f"{where} is not a list")
@@ -131,11 +131,11 @@ def _parts(where: str, value: object) -> tuple[Part, ...]:
     return tuple(_part(where, row) for row in rows)
 
 
-def _part(where: str, row: object) -> Part:
+def _part(where: str, row: object) -> HostPart:
     values = cast(list[object], row) if isinstance(row, list | tuple) else []
     texts = [each for each in values if isinstance(each, str)]
-    if len(values) != len(Part._fields) or len(texts) < len(values):
-        raise BadEvent(f"{where} has an entry that is not {len(Part._fields)} texts")
+    if len(values) != len(HostPart._fields) or len(texts) < len(values):
+        raise BadEvent(f"{where} has an entry that is not {len(HostPart._fields)} texts")
     if any(len(each) > LONGEST for each in texts):
         raise BadEvent(f"{where} has a text of more than {LONGEST} characters")
-    return Part(*texts)
+    return HostPart(*texts)

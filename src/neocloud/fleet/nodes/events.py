@@ -8,7 +8,7 @@ the fold judges by times, boot ids and attempt numbers, so that late and duplica
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neocloud.fleet.nodes.parts import Part, Reader
+from neocloud.fleet.nodes.parts import HostPart, Reader
 from neocloud.fleet.policy.actions import Action, Suite
 
 OURS = "neocloud"
@@ -47,7 +47,7 @@ class Phase(StrEnum):
     QUARANTINED_RACK = "quarantined_rack"
 
 
-class Scope(StrEnum):
+class CheckScope(StrEnum):
     """What a failing check speaks of, before topology is looked at."""
 
     NODE = "node"
@@ -93,7 +93,7 @@ class Verdict(Event):
     version: str
     action: Action = Action.REBOOT
     """Lowest rung of the ladder that is worth trying."""
-    scope: Scope = Scope.NODE
+    scope: CheckScope = CheckScope.NODE
     is_fatal: bool = False
     """Whether the workload is dead already, so that a drain takes nothing from it."""
     devices: str = ""
@@ -229,7 +229,7 @@ class InventoryChanged(Event):
     """The node has other parts than it said before."""
 
     reader: Reader
-    parts: tuple[Part, ...]
+    parts: tuple[HostPart, ...]
     is_complete: bool = True
     """Whether every part answered: of one that did not, nothing is known."""
     simulated: str = ""

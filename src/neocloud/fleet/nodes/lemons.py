@@ -24,7 +24,7 @@ MOST_DRAINS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LemonRecord:
     since: float
     failures: int = 0
     drains: tuple[str, ...] = field(default=(), compare=False)
@@ -36,7 +36,7 @@ class Lemons:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, LemonRecord] = {}
 
     def copy(self) -> "Lemons":
         other = copy(self)
@@ -47,7 +47,7 @@ class Lemons:
         """Take in an event that changed its node, or a judgement."""
         match event:
             case e.Registered():
-                self.records.setdefault(event.node, Record(event.at))
+                self.records.setdefault(event.node, LemonRecord(event.at))
             case e.DrainRequested() if event.owner == OURS and event.check and not before.is_drained_by_us:
                 record = self.records[event.node]
                 drains = (*record.drains, event.evidence)[-MOST_DRAINS:]
@@ -56,7 +56,7 @@ class Lemons:
             case e.Judged() if not event.is_confirmed:
                 self._refuted(event)
             case e.Moved() if event.to in RENEWED:
-                self.records[event.node] = Record(event.at)
+                self.records[event.node] = LemonRecord(event.at)
             case _:
                 pass
 
@@ -77,7 +77,7 @@ class Lemons:
         return f"lemon: {why}" if why else ""
 
 
-def excess_of_failures(record: Record, others: Iterable[Record], limits: Limits, now: float) -> str:
+def excess_of_failures(record: LemonRecord, others: Iterable[LemonRecord], limits: Limits, now: float) -> str:
     """Return how far one fails more often than its fleet, which it is one of; "" if it does not."""
     mean, shape = fleet_rate(others, now)
     if not mean:
@@ -93,7 +93,7 @@ def excess_of_failures(record: Record, others: Iterable[Record], limits: Limits,
     )
 
 
-def fleet_rate(records: Iterable[Record], now: float) -> tuple[float, float]:
+def fleet_rate(records: Iterable[LemonRecord], now: float) -> tuple[float, float]:
     """Return the mean of the nodes' failure rates, per day, and the shape of their Gamma distribution.
 
     A count over t days has the mean m t and the variance m t + v t^2; the shape is m^2 / v, and infinite when

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import OURS, Event, Status
-from neocloud.fleet.nodes.lemons import Record, excess_of_failures
+from neocloud.fleet.nodes.lemons import LemonRecord, excess_of_failures
 from neocloud.fleet.nodes.node_state import NodeState
-from neocloud.fleet.nodes.parts import Key, Part, Reader, named
+from neocloud.fleet.nodes.parts import HostPart, Key, Reader, named
 from neocloud.fleet.policy.limits import Limits
 
 MOST_PLACES = 16
@@ -27,7 +27,7 @@ _RANK = {reader: rank for rank, reader in enumerate(Reader)}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartLocation:
     """Where a part was, with what firmware, and who said so."""
 
     node: str
@@ -47,7 +47,7 @@ class PartRecord:
     kind: str
     model: str
     serial: str
-    places: tuple[Place, ...] = ()
+    places: tuple[PartLocation, ...] = ()
     """In the order in which they began."""
     failures: int = 0
     """Drains for a failing check that named the part, without those that turned out to be wrong."""
@@ -57,17 +57,17 @@ class PartRecord:
     """Since when it has been in some node; infinite while it is in none."""
 
     @property
-    def open_places(self) -> tuple[Place, ...]:
+    def open_places(self) -> tuple[PartLocation, ...]:
         return tuple(each for each in self.places if each.is_open)
 
     @property
-    def holder(self) -> Place | None:
+    def holder(self) -> PartLocation | None:
         """Who speaks for the part."""
         return min(self.open_places, key=lambda each: (-_RANK[each.reader], each.since), default=None)
 
-    def watched(self, now: float) -> Record:
+    def watched(self, now: float) -> LemonRecord:
         """Return its failures and the time in nodes, as of something that was watched without a break."""
-        return Record(now - self.seconds - max(0.0, now - self.fitted_since), self.failures)
+        return LemonRecord(now - self.seconds - max(0.0, now - self.fitted_since), self.failures)
 
 
 class PartHistory:
@@ -99,7 +99,7 @@ class PartHistory:
             case _:
                 pass
 
-    def _compare(self, event: e.InventoryChanged, old: Iterable[Part], new: Iterable[Part]) -> None:
+    def _compare(self, event: e.InventoryChanged, old: Iterable[HostPart], new: Iterable[HostPart]) -> None:
         was = {each.key: each for each in old if each.key}
         now = {each.key: each for each in new if each.key}
         for key, part in was.items():
@@ -125,9 +125,9 @@ class PartHistory:
         seconds = record.seconds + max(0.0, event.at - record.fitted_since)
         self.records[key] = replace(record, seconds=seconds, fitted_since=math.inf)
 
-    def _open(self, key: Key, part: Part, event: e.InventoryChanged) -> None:
+    def _open(self, key: Key, part: HostPart, event: e.InventoryChanged) -> None:
         known = self.records.get(key) or PartRecord(part.kind, part.model, part.serial)
-        place = Place(event.node, part.slot, part.firmware, event.reader, event.at)
+        place = PartLocation(event.node, part.slot, part.firmware, event.reader, event.at)
         ended = [each for each in known.places if not each.is_open]
         kept = ended[max(0, len(ended) + 1 - MOST_PLACES) :]
         self.records[key] = replace(
@@ -192,5 +192,5 @@ class PartHistory:
         return f"lemon: {record.kind} {record.serial}, in {nodes} nodes so far, {why}" if why else ""
 
 
-def parts_of(node: NodeState) -> tuple[Part, ...]:
+def parts_of(node: NodeState) -> tuple[HostPart, ...]:
     return node.inventory.parts if node.inventory else ()

@@ -26,7 +26,7 @@ class Reader(StrEnum):
     """The control plane, which knows that a node has gone."""
 
 
-class Part(NamedTuple):
+class HostPart(NamedTuple):
     """A part of a host that can be replaced. What it does not tell is ""."""
 
     kind: str
@@ -42,7 +42,7 @@ class Part(NamedTuple):
         return (self.kind, self.serial) if self.serial else None
 
 
-def merged(old: Sequence[Part], new: Sequence[Part]) -> tuple[Part, ...]:
+def merged(old: Sequence[HostPart], new: Sequence[HostPart]) -> tuple[HostPart, ...]:
     """Return the parts after a reading in which some did not answer: none of them counts as removed."""
     slots = {(each.kind, each.slot) for each in new}
     keys = {each.key for each in new if each.key}
@@ -50,7 +50,7 @@ def merged(old: Sequence[Part], new: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(sorted([*kept, *new])[:MOST_PARTS])
 
 
-def named(devices: str, parts: Sequence[Part]) -> list[Part]:
+def named(devices: str, parts: Sequence[HostPart]) -> list[HostPart]:
     """Return the parts with serial numbers that a check blames, by the devices that it names.
 
     Empty where it names none, or more than a fault of single parts explains.
@@ -65,12 +65,12 @@ def _names(devices: str) -> Iterator[str]:
             yield name
 
 
-def _is_at(part: Part, device: str) -> bool:
+def _is_at(part: HostPart, device: str) -> bool:
     """A device is a slot, a port ("mlx5_0/1"), a PCI address without its function, or a serial number."""
     slot = part.slot.lower()
     return device in (slot, part.serial.lower()) or device.split("/")[0] == slot or slot == f"{device}.0"
 
 
-def serial_of_host(parts: Sequence[Part]) -> str:
+def serial_of_host(parts: Sequence[HostPart]) -> str:
     """Return the serial number of the machine itself, or ""."""
     return next((each.serial for each in parts if each.kind == "system"), "")

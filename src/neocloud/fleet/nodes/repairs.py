@@ -27,7 +27,7 @@ MOST_DEVICES = 50
 """Failing verdicts of a node of which the devices are kept, beside those that speak against it."""
 
 
-class Kind(StrEnum):
+class RepairKind(StrEnum):
     MAINTENANCE = "maintenance"
     LEAVES = "leaves"
     OPENED = "opened"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 class Repair:
     at: float
     node: str
-    kind: Kind
+    kind: RepairKind
     ticket: str
     """What it is about: a ticket, or a window of maintenance."""
     text: str
@@ -86,7 +86,7 @@ class Repairs:
         for each in self._told(event, ticket):
             made = replace(each, hardware_id=self._serial(each, before))
             self._keep(made)
-            if made.kind is Kind.CLOSED:
+            if made.kind is RepairKind.CLOSED:
                 self._forget(event.node, ticket)
                 del self._tickets[event.node]
             elif isinstance(event, e.DrainReleased):
@@ -97,23 +97,25 @@ class Repairs:
         match event:
             case e.DrainRequested() if event.owner == OURS and not ticket:
                 self._tickets[node] = event.evidence
-                yield Repair(at, node, Kind.OPENED, event.evidence, "the node is drained")
+                yield Repair(at, node, RepairKind.OPENED, event.evidence, "the node is drained")
             case e.DrainRequested() if window := evidence_of(event.owner):
-                yield Repair(at, node, Kind.MAINTENANCE, window, event.evidence)
+                yield Repair(at, node, RepairKind.MAINTENANCE, window, event.evidence)
             case e.DrainReleased() if window := evidence_of(event.owner):
-                yield Repair(at, node, Kind.MAINTENANCE, window, "it is over")
+                yield Repair(at, node, RepairKind.MAINTENANCE, window, "it is over")
             case e.Moved() if event.to in (Phase.RETIRED, Phase.RMA_OUT):
-                yield Repair(at, node, Kind.LEAVES, ticket, _moved(event))
+                yield Repair(at, node, RepairKind.LEAVES, ticket, _moved(event))
             case e.Moved() if event.to is Phase.TRIAGE and not ticket:
                 self._tickets[node] = f"triage:{at:.0f}"
-                yield Repair(at, node, Kind.OPENED, self._tickets[node], "handed over to the operators")
+                yield Repair(at, node, RepairKind.OPENED, self._tickets[node], "handed over to the operators")
             case e.Moved() if ticket:
-                yield Repair(at, node, Kind.UPDATED, ticket, _moved(event))
+                yield Repair(at, node, RepairKind.UPDATED, ticket, _moved(event))
             case e.StepStarted() if ticket and event.action is not Action.NONE:
-                yield Repair(at, node, Kind.UPDATED, ticket, f"step: {event.action.value}")
+                yield Repair(at, node, RepairKind.UPDATED, ticket, f"step: {event.action.value}")
             case e.VerificationEnded() if ticket:
                 kind, text = (
-                    (Kind.CLOSED, "verified") if event.passed else (Kind.UPDATED, "verification failed")
+                    (RepairKind.CLOSED, "verified")
+                    if event.passed
+                    else (RepairKind.UPDATED, "verification failed")
                 )
                 yield Repair(at, node, kind, ticket, text)
             case _:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from neocloud.fleet.policy.policy import Kind
+from neocloud.fleet.policy.policy import CodeKind
 
 LONGEST_LINE = 4096
 LONGEST_TEXT = 512
@@ -25,7 +25,7 @@ _LED_BY_PROCESS = re.compile(
 
 
 @dataclass(frozen=True)
-class Record:
+class KernelMessage:
     """One message of the kernel."""
 
     message: str
@@ -36,10 +36,10 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Finding:
+class KernelFinding:
     """A fault that the kernel reported."""
 
-    kind: Kind
+    kind: CodeKind
     code: str
     device: str = ""
     """PCI address, disk, memory controller, processor or server."""
@@ -64,7 +64,7 @@ def lines_of(stream: BinaryIO) -> Iterator[str]:
             pass
 
 
-def finding_of(record: Record) -> Finding | None:
+def finding_of(record: KernelMessage) -> KernelFinding | None:
     """Return the fault that a message reports, or None."""
     message = record.message[:LONGEST_LINE]
     if _LED_BY_PROCESS.match(message):
@@ -73,7 +73,9 @@ def finding_of(record: Record) -> Finding | None:
     if found is None:
         return None
     kind, code, device, detail, part, is_end = found
-    return Finding(kind, code, device, detail, part, record.time_s, visible(message), record.sequence, is_end)
+    return KernelFinding(
+        kind, code, device, detail, part, record.time_s, visible(message), record.sequence, is_end
+    )
 
 
 def visible(text: str, longest: int = LONGEST_TEXT) -> str:
@@ -84,7 +86,7 @@ def visible(text: str, longest: int = LONGEST_TEXT) -> str:
 
 UNREADABLE = "unreadable"
 """In place of a code or detail that is missing where it should be: no row has it, so it is unknown."""
-_Found = tuple[Kind, str, str, str, str, bool]
+_Found = tuple[CodeKind, str, str, str, str, bool]
 
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}\): (?P<code>\d{{1,6}})(?![\d.])(?P<rest>.*)")
 _OFF_BUS = re.compile(rf"NVRM: GPU (?:at PCI:)?{_ADDRESS}: GPU has fallen off the bus")
@@ -101,10 +103,10 @@ _SXID_BEGIN = re.compile(r"nvidia-nvswitch\d{1,3}: SXid ")
 
 def _xid(message: str) -> _Found | None:
     if match := _OFF_BUS.match(message):
-        return Kind.XID, "79", _pci(match), "", "", False
+        return CodeKind.XID, "79", _pci(match), "", "", False
     match = _XID.match(message)
     if match is None:
-        return (Kind.XID, UNREADABLE, "", "", "", False) if message.startswith("NVRM: Xid ") else None
+        return (CodeKind.XID, UNREADABLE, "", "", "", False) if message.startswith("NVRM: Xid ") else None
     code, rest = str(int(match["code"])), match["rest"]
     detail = part = ""
     # Of each, the last counts: the name of a process, which could hold such words too, comes before.
@@ -115,16 +117,16 @@ def _xid(message: str) -> _Found | None:
         detail = words[-1].lower()
     elif code == "13" and (parts := _PART.findall(rest)):
         part = "GPC {}, TPC {}".format(*parts[-1])
-    return Kind.XID, code, _pci(match), detail, part, False
+    return CodeKind.XID, code, _pci(match), detail, part, False
 
 
 def _sxid(message: str) -> _Found | None:
     match = _SXID.match(message)
     if match is None:
         is_one = _SXID_BEGIN.match(message) is not None
-        return (Kind.SXID, UNREADABLE, "", "", "", False) if is_one else None
+        return (CodeKind.SXID, UNREADABLE, "", "", "", False) if is_one else None
     detail = (match["word"] or "").lower().replace("-", "")
-    return Kind.SXID, str(int(match["code"])), _pci(match), detail, "", False
+    return CodeKind.SXID, str(int(match["code"])), _pci(match), detail, "", False
 
 
 def _pci(match: re.Match[str]) -> str:
@@ -147,7 +149,7 @@ def _unread(message: str) -> _Found | None:
     """A message in words that are not known may be the one that matters, so it is an unknown fault."""
     if not names_fault(message) or _NAMES_PROCESSES.match(message) or _OFF_BUS_LATER.match(message):
         return None
-    return Kind.SXID if "SXid" in message else Kind.XID, UNREADABLE, "", "", "", False
+    return CodeKind.SXID if "SXid" in message else CodeKind.XID, UNREADABLE, "", "", "", False
 
 
 _DEVICE = r"(?P<device>[\w./:-]{1,64})"
@@ -241,7 +243,7 @@ def _named(message: str) -> _Found | None:
             device = _pci(match) if groups.get("address") else groups.get("device") or ""
             if not device and groups.get("cpu"):
                 device = f"cpu {groups['cpu']}"
-            return Kind.KERNEL, name, visible(device, 255), "", "", bool(groups.get("end"))
+            return CodeKind.KERNEL, name, visible(device, 255), "", "", bool(groups.get("end"))
     return None
 
 
@@ -250,7 +252,7 @@ _OFF_BUS_LATER = re.compile(r"NVRM: .{0,120}fallen off the bus and is not respon
 _LINES_BETWEEN = 4
 
 
-def findings(records: Iterable[Record]) -> Iterator[Finding]:
+def findings(records: Iterable[KernelMessage]) -> Iterator[KernelFinding]:
     """Yield the faults of successive records; a GPU off the bus may take several of them."""
     device, left = "", 0
     for record in records:
@@ -259,7 +261,9 @@ def findings(records: Iterable[Record]) -> Iterator[Finding]:
             device, left = _pci(match), _LINES_BETWEEN
         if _OFF_BUS_LATER.match(message):
             text = visible(message)
-            yield Finding(Kind.XID, "79", device, time_s=record.time_s, text=text, sequence=record.sequence)
+            yield KernelFinding(
+                CodeKind.XID, "79", device, time_s=record.time_s, text=text, sequence=record.sequence
+            )
             device, left = "", 0
         elif found := finding_of(record):
             yield found

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from neocloud.fleet.policy.kernel_log import LONGEST_LINE, Record, finding_of
+from neocloud.fleet.policy.kernel_log import LONGEST_LINE, KernelMessage, finding_of
 
 MOST_PIECES = 16
 _KMSG = re.compile(r"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]{0,64};(.*)")
@@ -76,7 +76,7 @@ _CARRIED = tuple(
 class Line:
     """What was read of one line."""
 
-    record: Record | None
+    record: KernelMessage | None
     """None for a line of which nothing shows that it is the kernel's own."""
     since_s: float | None = None
     """Seconds since the line before, where the line has no other time."""
@@ -86,7 +86,7 @@ class _NotTheKernels(Exception):
     """The line says that a program wrote it."""
 
 
-def record_of(line: str) -> Record | None:
+def record_of(line: str) -> KernelMessage | None:
     """Return the record in a line with its prefix; None where nothing shows that it is the kernel's own."""
     text = line[:LONGEST_LINE].rstrip("\r\n")
     if match := _KMSG.fullmatch(text):
@@ -120,13 +120,13 @@ class _Prefix:
         self._has_name = self._has_clock = self._is_structured = False
         self._is_inside = False
         """Whether what follows is from the kernel or dmesg, and no longer from what carries their lines."""
-        self.record: Record | None = None
+        self.record: KernelMessage | None = None
         try:
             self.record = self._read()
         except _NotTheKernels:
             self.is_known = True
 
-    def _read(self) -> Record | None:
+    def _read(self) -> KernelMessage | None:
         for _ in range(MOST_PIECES):
             if self.is_pasted and (kmsg := _KMSG.fullmatch(self.text)):
                 return _of_kmsg(kmsg)
@@ -137,7 +137,7 @@ class _Prefix:
             message = message.lstrip(" ")
         elif self.is_pasted and (not message or message[0].isspace()):
             return None
-        record = Record(message, self.time_s)
+        record = KernelMessage(message, self.time_s)
         is_doubtful = self._has_clock and not self._has_name and not message.startswith(_OF_DRIVER)
         if is_doubtful and _OF_PROGRAM.match(message):
             return record if self.is_pasted and finding_of(record) is not None else None
@@ -225,10 +225,10 @@ def _expect(is_kernels: bool) -> None:
         raise _NotTheKernels
 
 
-def _of_kmsg(match: re.Match[str]) -> Record | None:
+def _of_kmsg(match: re.Match[str]) -> KernelMessage | None:
     if int(match[1]) >> 3:  # another facility: a program wrote it to /dev/kmsg
         return None
-    return Record(match[4], int(match[3]) / 1e6, int(match[2]))
+    return KernelMessage(match[4], int(match[3]) / 1e6, int(match[2]))
 
 
 def _iso(match: re.Match[str]) -> float | None:

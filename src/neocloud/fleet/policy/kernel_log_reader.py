@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from neocloud.core.osfiles import read_private, write_file
-from neocloud.fleet.policy.kernel_log import Record
+from neocloud.fleet.policy.kernel_log import KernelMessage
 from neocloud.fleet.policy.kernel_log_line import record_of, sequence_of
 
 DEVICE = Path("/dev/kmsg")
@@ -41,7 +41,7 @@ class Cursor:
 class Batch:
     """What was there to read."""
 
-    records: Sequence[Record]
+    records: Sequence[KernelMessage]
     """Those that are the kernel's own."""
     lost: int
     """How many records the kernel overwrote before they were read: what they said is not known."""
@@ -67,7 +67,7 @@ class KernelLog:
 
     def read(self) -> Batch:
         """Return the records that came since the last batch, without waiting for more."""
-        records, lost, sequence = list[Record](), 0, self.cursor.sequence
+        records, lost, sequence = list[KernelMessage](), 0, self.cursor.sequence
         for line in available_lines(self._descriptor, most=MOST_RECORDS):
             found = sequence_of(line)
             if found is None or found < sequence:

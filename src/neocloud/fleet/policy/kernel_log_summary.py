@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neocloud.fleet.policy.actions import Action
-from neocloud.fleet.policy.kernel_log import Finding, Record, findings
+from neocloud.fleet.policy.kernel_log import KernelFinding, KernelMessage, findings
 from neocloud.fleet.policy.nvlink import meanings, registers_of
 from neocloud.fleet.policy.policy import (
+    CodeKind,
     Escalation,
-    Kind,
     Per,
     Policy,
     Repetition,
@@ -31,7 +31,7 @@ MOST_TIMES = 1000
 class Fault:
     """One fault of one device, with all its lines."""
 
-    kind: Kind
+    kind: CodeKind
     code: str
     device: str
     detail: str
@@ -52,7 +52,7 @@ class Fault:
     because: list[str] = field(default_factory=list[str])
     """Why severity or action are graver than those of the row."""
 
-    def add(self, finding: Finding, burst_s: float) -> None:
+    def add(self, finding: KernelFinding, burst_s: float) -> None:
         now, before = finding.time_s, self.last_line_s
         if finding.is_end:
             self.open_since_s = None
@@ -66,9 +66,9 @@ class Fault:
             self.open_since_s = now
         self.last_line_s = now
 
-    def decode(self, finding: Finding, driver: Version | None) -> None:
+    def decode(self, finding: KernelFinding, driver: Version | None) -> None:
         """Take what registers in the line say. It may be graver than the word in the line."""
-        if finding.kind is not Kind.XID or (found := registers_of(finding.text)) is None:
+        if finding.kind is not CodeKind.XID or (found := registers_of(finding.text)) is None:
             return
         link, values = found
         for meaning in meanings(int(finding.code) if finding.code.isdigit() else 0, values, driver):
@@ -100,7 +100,7 @@ class Summary:
 
 
 def summary_of(
-    records: Iterable[Record], policy: Policy, *, gpu: str = "", driver: Version | None = None
+    records: Iterable[KernelMessage], policy: Policy, *, gpu: str = "", driver: Version | None = None
 ) -> Summary:
     """Return the faults in the records, with the limits of the policy applied."""
     counted = _Counted(records)
@@ -134,7 +134,7 @@ def summary_of(
 class _Counted:
     """Counts records as they pass, and remembers the time of the last."""
 
-    records: Iterable[Record]
+    records: Iterable[KernelMessage]
     count: int = 0
     last_s: float | None = None
 
@@ -156,7 +156,7 @@ def _apply_limits(faults: Sequence[Fault], policy: Policy, end_s: float | None) 
         for each in rules[line].escalations:
             _escalate(of_row, rules[line], each, end_s)
     for each in policy.repetition:
-        if each.kind in list(Kind):
+        if each.kind in list(CodeKind):
             _repeat([fault for fault in faults if fault.kind == each.kind], each)
 
 

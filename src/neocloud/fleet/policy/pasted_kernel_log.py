@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, Record, names_fault, visible
+from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, KernelMessage, names_fault, visible
 from neocloud.fleet.policy.kernel_log_line import Line, pasted, sequence_of
 
 MOST_FIELDS = 200
@@ -44,7 +44,7 @@ class PastedLog:
     _indent: str | None = None
     _entry: dict[str, Any] | None = None
 
-    def records(self, lines: Iterable[str]) -> Iterator[Record]:
+    def records(self, lines: Iterable[str]) -> Iterator[KernelMessage]:
         """Yield the records of the kernel."""
         for line in lines:
             yield from self._records(self._without_indent(line))
@@ -58,7 +58,7 @@ class PastedLog:
             self._indent = found[0] if found else ""
         return line.removeprefix(self._indent or "") if self._indent else line
 
-    def _records(self, line: str) -> Iterator[Record]:
+    def _records(self, line: str) -> Iterator[KernelMessage]:
         text = line.rstrip("\r\n")
         if _VERBOSE.match(text) or text.startswith("__CURSOR=") or text.strip() in ("{", "}, {", "},{"):
             yield from self._end_entry()
@@ -69,7 +69,7 @@ class PastedLog:
         elif not self._add_field(text) and not _BRACE.fullmatch(text):
             yield from self._line(text)
 
-    def _line(self, text: str) -> Iterator[Record]:
+    def _line(self, text: str) -> Iterator[KernelMessage]:
         sequence = sequence_of(text)
         if sequence is not None:
             self.lost += max(0, sequence - self._next_sequence)
@@ -80,7 +80,7 @@ class PastedLog:
         found = _line_of(fields) if any(name in fields for name in _MESSAGES) else pasted(text)
         yield from self._kept(found, text)
 
-    def _kept(self, found: Line, text: str) -> Iterator[Record]:
+    def _kept(self, found: Line, text: str) -> Iterator[KernelMessage]:
         record = found.record
         if record is None:
             if text.strip():
@@ -111,7 +111,7 @@ class PastedLog:
             return True
         return False
 
-    def _end_entry(self) -> Iterator[Record]:
+    def _end_entry(self) -> Iterator[KernelMessage]:
         fields, self._entry = self._entry or {}, None
         if any(name in fields for name in _MESSAGES):
             yield from self._kept(_line_of(fields), _text_of(fields))
@@ -134,7 +134,7 @@ def _line_of(fields: Mapping[str, Any]) -> Line:
     if isinstance(priority, int) and priority >> 3:
         return Line(None)
     text = _text_of(fields)
-    found = Line(Record(text)) if fields.get("_TRANSPORT") == "kernel" else pasted(text)
+    found = Line(KernelMessage(text)) if fields.get("_TRANSPORT") == "kernel" else pasted(text)
     record, time_s = found.record, _time_of(fields)
     if record is None or time_s is None:
         return found

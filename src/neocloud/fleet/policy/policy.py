@@ -17,7 +17,7 @@ ANY = "any"
 Version = tuple[int, ...]
 
 
-class Kind(StrEnum):
+class CodeKind(StrEnum):
     """Where a code comes from."""
 
     XID = "xid"
@@ -43,7 +43,7 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
-class Scope(StrEnum):
+class FaultScope(StrEnum):
     """What the fault is of, and so what is drained or repaired."""
 
     APPLICATION = "application"
@@ -75,7 +75,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Source:
+class PolicySource:
     """Somebody else's table of faults, as it was read."""
 
     name: str
@@ -89,7 +89,7 @@ class Source:
 class Statement:
     """What a source says about the codes of a row."""
 
-    source: Source
+    source: PolicySource
     word: Word
 
 
@@ -112,7 +112,7 @@ class Escalation:
     """A later step where a fault repeats (`count` times in `within_s`) or lasts (`lasting_s`)."""
 
     action: Action
-    source: Source
+    source: PolicySource
     severity: Severity | None = None
     count: int = 0
     within_s: float | None = None
@@ -155,13 +155,13 @@ class Conflict(StrEnum):
 class Rule:
     """One row: codes that are treated alike."""
 
-    kind: Kind
+    kind: CodeKind
     codes: tuple[str, ...]
     name: str
     meaning: str
     severity: Severity
     action: Action
-    scope: Scope
+    scope: FaultScope
     why: str = ""
     detail: str = ""
     generations: frozenset[str] = frozenset()
@@ -176,7 +176,7 @@ class Rule:
     @property
     def conflict(self) -> Conflict | None:
         """The gravest disagreement between the sources, or None."""
-        if self.kind is Kind.COUNTER:
+        if self.kind is CodeKind.COUNTER:
             return Conflict.LIMIT if len({each.word.text for each in self.statements}) > 1 else None
         actions = {each.word.action for each in self.statements if each.word.action is not None}
         if len({_leaves_in_service(action) for action in actions}) > 1:
@@ -217,7 +217,7 @@ class Repetition:
     within_s: float | None
     per: Per
     action: Action
-    source: Source
+    source: PolicySource
     severity: Severity | None = None
 
 
@@ -225,7 +225,7 @@ class Repetition:
 class Response:
     """What the policy says of one code."""
 
-    kind: Kind
+    kind: CodeKind
     code: str
     severity: Severity
     action: Action
@@ -240,7 +240,7 @@ class Policy:
     """All rows, with their sources."""
 
     updated: str
-    sources: Mapping[str, Source]
+    sources: Mapping[str, PolicySource]
     generations: Mapping[str, frozenset[str]]
     rules: Sequence[Rule]
     repetition: Sequence[Repetition] = ()
@@ -261,12 +261,12 @@ class Policy:
         named = [name for name in listed if words >= frozenset(name.split("-"))]
         return max(named, key=len, default=model.lower())
 
-    def rows(self, kind: Kind, code: str) -> Sequence[Rule]:
+    def rows(self, kind: CodeKind, code: str) -> Sequence[Rule]:
         """Return all rows of a code, whatever GPU and driver they are for."""
         return [rule for rule in self.rules if rule.kind is kind and code in rule.codes]
 
     def response_to(
-        self, kind: Kind, code: str, *, gpu: str = "", driver: Version | None = None, detail: str = ""
+        self, kind: CodeKind, code: str, *, gpu: str = "", driver: Version | None = None, detail: str = ""
     ) -> Response:
         """Return what is done about a code. Of several rows that apply, the gravest one counts."""
         generation, rows = self.generation_of(gpu), self.rows(kind, code)
@@ -279,19 +279,19 @@ class Policy:
         worst = max(found, key=lambda rule: (rule.severity.rank, rule.action.rung))
         return Response(kind, code, worst.severity, worst.action, tuple(found))
 
-    def main_source(self, kind: Kind) -> Source | None:
+    def main_source(self, kind: CodeKind) -> PolicySource | None:
         """Return where a code of that kind is looked up: the first source that says something of one."""
         cited = {each.source.name for rule in self.rules if rule.kind is kind for each in rule.statements}
         return next((source for name, source in self.sources.items() if name in cited), None)
 
-    def conflicts(self, kinds: Iterable[Kind] = tuple(Kind)) -> Sequence[Rule]:
+    def conflicts(self, kinds: Iterable[CodeKind] = tuple(CodeKind)) -> Sequence[Rule]:
         """Return the rows whose sources disagree, the gravest first."""
         wanted, order = frozenset(kinds), list(Conflict)
         found = [rule for rule in self.rules if rule.kind in wanted and rule.conflict is not None]
         return sorted(found, key=lambda rule: order.index(rule.conflict or Conflict.LIMIT))
 
 
-def _reason(kind: Kind, code: str, gpu: str, generation: str | None, rows: Sequence[Rule]) -> str:
+def _reason(kind: CodeKind, code: str, gpu: str, generation: str | None, rows: Sequence[Rule]) -> str:
     if not rows:
         return f"The policy has no row for {kind} {code}"
     if generation is None:

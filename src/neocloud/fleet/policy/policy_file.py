@@ -13,17 +13,17 @@ import yaml
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.policy import (
     ANY,
+    CodeKind,
     DriverRange,
     Escalation,
-    Kind,
+    FaultScope,
     Limit,
     Per,
     Policy,
+    PolicySource,
     Repetition,
     Rule,
-    Scope,
     Severity,
-    Source,
     Statement,
     Word,
     version_of,
@@ -76,11 +76,11 @@ def load_policy(text: str, file: str) -> Policy:
     return Policy(updated, sources, generations, rules, repetition, burst_s)
 
 
-def _source(name: str, fields: "_Fields") -> Source:
+def _source(name: str, fields: "_Fields") -> PolicySource:
     title, version, url = fields.text("title"), fields.text("version"), fields.text("url", "")
     words = {word: _word(word, each) for word, each in fields.mapping("words", or_none=True)}
     fields.finish()
-    return Source(name, title, version, url, words)
+    return PolicySource(name, title, version, url, words)
 
 
 def _word(text: str, fields: "_Fields") -> Word:
@@ -90,7 +90,7 @@ def _word(text: str, fields: "_Fields") -> Word:
     return word
 
 
-def _rule(fields: "_Fields", sources: Mapping[str, Source], generations: Mapping[str, object]) -> Rule:
+def _rule(fields: "_Fields", sources: Mapping[str, PolicySource], generations: Mapping[str, object]) -> Rule:
     kind, codes = _codes(fields)
     rule = Rule(
         kind=kind,
@@ -99,7 +99,7 @@ def _rule(fields: "_Fields", sources: Mapping[str, Source], generations: Mapping
         meaning=fields.text("meaning"),
         severity=fields.required("severity", Severity),
         action=fields.required("action", Action),
-        scope=fields.required("scope", Scope),
+        scope=fields.required("scope", FaultScope),
         why=fields.text("why", ""),
         detail=fields.text("detail", ""),
         generations=frozenset(fields.texts("generations", or_none=True)),
@@ -120,7 +120,7 @@ def _rule(fields: "_Fields", sources: Mapping[str, Source], generations: Mapping
 def _check(rule: Rule, fields: "_Fields") -> None:
     if rule.severity is Severity.UNKNOWN:
         raise fields.error("the severity of a row is not unknown; leave the row out", "severity")
-    if (rule.limit is None) is (rule.kind is Kind.COUNTER):
+    if (rule.limit is None) is (rule.kind is CodeKind.COUNTER):
         raise fields.error("a counter has a limit, and nothing else has", "limit")
     if ANY in rule.codes and (len(rule.codes) > 1 or not rule.detail):
         raise fields.error(f"a row for [{ANY}] has no other code, and a detail")
@@ -130,14 +130,14 @@ def _check(rule: Rule, fields: "_Fields") -> None:
         raise fields.error("there is neither a source nor a `why`")
 
 
-def _codes(fields: "_Fields") -> tuple[Kind, tuple[str, ...]]:
-    kinds = [kind for kind in Kind if kind in fields]
+def _codes(fields: "_Fields") -> tuple[CodeKind, tuple[str, ...]]:
+    kinds = [kind for kind in CodeKind if kind in fields]
     if len(kinds) != 1:
-        raise fields.error(f"a row has one of {', '.join(Kind)}, with its codes")
+        raise fields.error(f"a row has one of {', '.join(CodeKind)}, with its codes")
     kind, codes = kinds[0], list[str]()
     for text in fields.texts(kinds[0]):
         match = _CODE.fullmatch(text)
-        if match is None or (text != ANY and (kind in (Kind.XID, Kind.SXID)) != bool(match[1])):
+        if match is None or (text != ANY and (kind in (CodeKind.XID, CodeKind.SXID)) != bool(match[1])):
             raise fields.error(f"{text[:40]!r} is not a code of {kind}", kind)
         first, last = int(match[1] or 0), int(match[2] or match[1] or 0)
         if not 0 <= last - first < MOST_CODES:
@@ -149,12 +149,12 @@ def _codes(fields: "_Fields") -> tuple[Kind, tuple[str, ...]]:
 
 
 def _statement(
-    fields: "_Fields", kind: Kind, sources: Mapping[str, Source], name: str, text: str
+    fields: "_Fields", kind: CodeKind, sources: Mapping[str, PolicySource], name: str, text: str
 ) -> Statement:
     source = sources.get(name)
     if source is None:
         raise fields.error(f"{name!r} is not one of the sources", "says")
-    if kind is Kind.COUNTER:
+    if kind is CodeKind.COUNTER:
         if _LIMIT.fullmatch(text) is None:
             raise fields.error(f"{text!r} is not a limit such as over 0", "says")
         return Statement(source, Word(text))
@@ -163,7 +163,7 @@ def _statement(
     return Statement(source, source.words[text])
 
 
-def _escalation(fields: "_Fields", sources: Mapping[str, Source]) -> Escalation:
+def _escalation(fields: "_Fields", sources: Mapping[str, PolicySource]) -> Escalation:
     count, lasting = fields.number("count", 0), fields.duration("lasting")
     if bool(count) is (lasting is not None):
         raise fields.error("an escalation has a `count`, or it is `lasting`")
@@ -180,7 +180,7 @@ def _escalation(fields: "_Fields", sources: Mapping[str, Source]) -> Escalation:
     return found
 
 
-def _repetition(fields: "_Fields", sources: Mapping[str, Source]) -> Repetition:
+def _repetition(fields: "_Fields", sources: Mapping[str, PolicySource]) -> Repetition:
     found = Repetition(
         name=fields.text("name"),
         kind=fields.text("kind"),
@@ -195,7 +195,7 @@ def _repetition(fields: "_Fields", sources: Mapping[str, Source]) -> Repetition:
     return found
 
 
-def _named(fields: "_Fields", sources: Mapping[str, Source]) -> Source:
+def _named(fields: "_Fields", sources: Mapping[str, PolicySource]) -> PolicySource:
     name = fields.text("source")
     if name not in sources:
         raise fields.error(f"{name!r} is not one of the sources", "source")
@@ -233,7 +233,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _refuse_overlaps(rules: Iterable[Rule], file: str) -> None:
-    by_code: dict[tuple[Kind, str], list[Rule]] = {}
+    by_code: dict[tuple[CodeKind, str], list[Rule]] = {}
     for rule in rules:
         for code in rule.codes:
             others = by_code.setdefault((rule.kind, code), [])

@@ -33,14 +33,14 @@ def first_order_ettr(interval: float, save: float, mtti: float, recovery: float)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """The job ran from start to end; a graceful end was announced in time to save."""
 
     seconds: float
     is_graceful: bool
 
 
-def useful_seconds(runs: Iterable[Run], interval: float, save: float) -> float:
+def useful_seconds(runs: Iterable[JobRun], interval: float, save: float) -> float:
     """Return the computing time that checkpoints kept."""
     useful = 0.0
     for run in runs:
@@ -51,7 +51,7 @@ def useful_seconds(runs: Iterable[Run], interval: float, save: float) -> float:
     return useful
 
 
-def best_interval(runs: Sequence[Run], save: float, around: float) -> float:
+def best_interval(runs: Sequence[JobRun], save: float, around: float) -> float:
     """Return the interval that would have kept most of these runs; the interruptions do not depend on it."""
     candidates = [around * 2 ** (step / 8) for step in range(-16, 17)]
     return max(candidates, key=lambda interval: useful_seconds(runs, interval, save))

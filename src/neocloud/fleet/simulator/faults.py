@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from neocloud.fleet.nodes import events as e
-from neocloud.fleet.nodes.events import Phase, Scope, Status
+from neocloud.fleet.nodes.events import CheckScope, Phase, Status
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.limits import DAY, HOUR
 from neocloud.fleet.policy.policy import Severity
@@ -111,7 +111,7 @@ class Faults:
         node = self._victim(draw)
         if node is None:
             return
-        if cause.scope is Scope.LINK and draw.random() < self.scenario.leaf_share:
+        if cause.scope is CheckScope.LINK and draw.random() < self.scenario.leaf_share:
             self._leaf_fault(cause, self.simulation.fleet.nodes[node].leaf)
             return
         cure = draw.choices(list(cause.cured_by), list(cause.cured_by.values()))[0]
@@ -140,7 +140,7 @@ class Faults:
         is_named = draw.random() < self.scenario.recall
         check = cause.check if is_named else rates.SEARCH
         wait = self.scenario.detect + (0.0 if is_named else self.scenario.search)
-        scope = cause.scope if is_named else Scope.NODE
+        scope = cause.scope if is_named else CheckScope.NODE
         severity, action = self._response(cause) if is_named else (Severity.FATAL, Action.REBOOT)
 
         def report() -> None:
@@ -165,7 +165,7 @@ class Faults:
         node: str,
         check: str,
         action: Action,
-        scope: Scope = Scope.NODE,
+        scope: CheckScope = CheckScope.NODE,
         *,
         is_fatal: bool = True,
         status: Status = Status.FAIL,
@@ -200,7 +200,7 @@ class Faults:
 
         def report(status: Status) -> None:
             for node in nodes:
-                self._report(node, cause.check, Action.REBOOT, Scope.LINK, status=status)
+                self._report(node, cause.check, Action.REBOOT, CheckScope.LINK, status=status)
 
         self.simulation.block("search", self.scenario.detect, lambda: report(Status.FAIL))
         self.simulation.after(self.scenario.detect + self.scenario.leaf_repair, lambda: report(Status.PASS))

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from neocloud.fleet.simulator.checkpoints import Run
+from neocloud.fleet.simulator.checkpoints import JobRun
 
 
 class Stop(StrEnum):
@@ -23,7 +23,7 @@ class Job:
     started_at: float | None = None
     stopped_at: float = 0.0
     reason: Stop = Stop.PLANNED
-    runs: list[Run] = field(default_factory=list[Run])
+    runs: list[JobRun] = field(default_factory=list[JobRun])
     stops: Counter[Stop] = field(default_factory=Counter[Stop])
     down: dict[Stop, float] = field(default_factory=lambda: dict.fromkeys(Stop, 0.0))
     """Seconds without the job, by what stopped it."""
@@ -41,12 +41,12 @@ class Job:
         self.stops[reason] += 1
         if self.started_at is None:
             return
-        self.runs.append(Run(now - self.started_at, is_graceful=reason is not Stop.UNPLANNED))
+        self.runs.append(JobRun(now - self.started_at, is_graceful=reason is not Stop.UNPLANNED))
         self.started_at, self.stopped_at, self.reason = None, now, reason
 
     def end(self, now: float) -> None:
         if self.started_at is not None:
-            self.runs.append(Run(now - self.started_at, is_graceful=True))
+            self.runs.append(JobRun(now - self.started_at, is_graceful=True))
         else:
             self.down[self.reason] += now - self.stopped_at
         self.started_at, self.stopped_at = None, now

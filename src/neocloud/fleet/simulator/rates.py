@@ -8,9 +8,9 @@ Models", table 5). The counts sum to 419; the printed 30.1% for faulty GPUs does
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocloud.fleet.nodes.events import Scope
+from neocloud.fleet.nodes.events import CheckScope
 from neocloud.fleet.policy.actions import Action
-from neocloud.fleet.policy.policy import Kind
+from neocloud.fleet.policy.policy import CodeKind
 
 LLAMA_GPUS = 16_384
 LLAMA_DAYS = 54.0
@@ -44,8 +44,8 @@ class Cause:
     check: str = ""
     cured_by: Mapping[Action, float] | None = None
     """[assumed] Share of the faults by the lowest rung that cures them."""
-    scope: Scope = Scope.NODE
-    in_policy: tuple[Kind, str] | None = None
+    scope: CheckScope = CheckScope.NODE
+    in_policy: tuple[CodeKind, str] | None = None
     """[assumed] The fault of the policy that says what is done about it, where a policy is compared."""
 
     @property
@@ -59,33 +59,39 @@ _PART = {Action.RMA: 1.0}
 _MEMORY = {Action.RESET_GPU: 0.6, Action.RMA: 0.4}
 
 CAUSES: tuple[Cause, ...] = (
-    Cause("faulty GPU", 148, "gpu-lost", _GPU, in_policy=(Kind.COUNTER, "gpu_lost")),
-    Cause("GPU HBM3 memory", 72, "ecc-uncorrectable", _MEMORY, in_policy=(Kind.COUNTER, "ecc_uncorrected")),
+    Cause("faulty GPU", 148, "gpu-lost", _GPU, in_policy=(CodeKind.COUNTER, "gpu_lost")),
+    Cause(
+        "GPU HBM3 memory", 72, "ecc-uncorrectable", _MEMORY, in_policy=(CodeKind.COUNTER, "ecc_uncorrected")
+    ),
     Cause("software bug", 54),
     Cause(
-        *("network switch or cable", 35, "link-down", {Action.REBOOT: 0.5, Action.RMA: 0.5}, Scope.LINK),
-        in_policy=(Kind.COUNTER, "ib_port_down_s"),
+        *("network switch or cable", 35, "link-down", {Action.REBOOT: 0.5, Action.RMA: 0.5}, CheckScope.LINK),
+        in_policy=(CodeKind.COUNTER, "ib_port_down_s"),
     ),
     Cause("unplanned host maintenance", 32, "host-maintenance", {Action.REBOOT: 1.0}),
-    Cause("GPU SRAM memory", 19, "ecc-uncorrectable", _MEMORY, in_policy=(Kind.COUNTER, "sram_uncorrected")),
+    Cause(
+        "GPU SRAM memory", 19, "ecc-uncorrectable", _MEMORY, in_policy=(CodeKind.COUNTER, "sram_uncorrected")
+    ),
     Cause(
         *("GPU system processor", 17, "gsp-timeout", {Action.REBOOT: 0.8, Action.RMA: 0.2}),
-        in_policy=(Kind.XID, "119"),
+        in_policy=(CodeKind.XID, "119"),
     ),
     Cause(
         *("NIC", 7, "nic-lost", {Action.REBOOT: 0.5, Action.RMA: 0.5}),
-        in_policy=(Kind.COUNTER, "ib_port_missing"),
+        in_policy=(CodeKind.COUNTER, "ib_port_missing"),
     ),
     Cause("NCCL watchdog timeouts", 7),
     Cause("silent data corruption", 6, "sdc", _PART),
     Cause("GPU thermal interface and sensor", 6, "thermal", _PART),
-    Cause("SSD", 3, "disk", _PART, in_policy=(Kind.COUNTER, "nvme_missing")),
+    Cause("SSD", 3, "disk", _PART, in_policy=(CodeKind.COUNTER, "nvme_missing")),
     Cause("power supply", 3, "power-supply", _PART),
     Cause("server chassis", 2, "chassis", _PART),
     Cause("IO expansion board", 2, "io-board", _PART),
     Cause("dependency", 2),
-    Cause("CPU", 2, "machine-check", _PART, in_policy=(Kind.KERNEL, "machine_check_uncorrected")),
-    Cause("system memory", 2, "memory-uncorrectable", _PART, in_policy=(Kind.KERNEL, "memory_uncorrected")),
+    Cause("CPU", 2, "machine-check", _PART, in_policy=(CodeKind.KERNEL, "machine_check_uncorrected")),
+    Cause(
+        "system memory", 2, "memory-uncorrectable", _PART, in_policy=(CodeKind.KERNEL, "memory_uncorrected")
+    ),
 )
 SEARCH = "hang-search"
 """Finds the node of a fault that no other check names."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neocloud.fleet.nodes.events import Scope
+from neocloud.fleet.nodes.events import CheckScope
 from neocloud.fleet.policy.actions import Action, Suite
 from neocloud.fleet.policy.limits import DAY, HOUR, MINUTE, Limits
 from neocloud.fleet.policy.policy import Policy
@@ -117,4 +117,4 @@ class Scenario:
         return count
 
     def _node_share(self, cause: Cause) -> float:
-        return 1 - self.leaf_share if cause.scope is Scope.LINK else 1.0
+        return 1 - self.leaf_share if cause.scope is CheckScope.LINK else 1.0

@@ -19,7 +19,7 @@ from neocloud.object_gateway.access import KeyLimit
 from neocloud.object_gateway.oci import paths
 from neocloud.object_gateway.oci.context import JSON, Exchange, RegistryFront, RegistryRequest, parsed_form
 from neocloud.object_gateway.oci.errors import RegistryError, denied
-from neocloud.object_gateway.oci.mirror import Place
+from neocloud.object_gateway.oci.mirror import MirroredRepository
 from neocloud.object_gateway.oci.tokens import LIFETIME, MAX_SCOPES, Token
 from neocloud.object_gateway.s3 import signature
 from neocloud.object_gateway.s3.authorizer import Caller, caller_of
@@ -151,7 +151,7 @@ class RegistryAccess:
         return found if PERMISSIONS[action] in permissions else None
 
 
-async def mirrored(exchange: Exchange) -> Place | None:
+async def mirrored(exchange: Exchange) -> MirroredRepository | None:
     """Return what the repository mirrors, for a caller who may bring something in: it is stored and billed
     as if they had pushed it."""
     path, front = exchange.path, exchange.front

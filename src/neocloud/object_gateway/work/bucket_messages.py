@@ -166,7 +166,7 @@ def in_parts(whole: ReportBucketsRequest) -> Iterator[ReportBucketsRequest]:
 
 
 def blob_place(blobs: S3Blobs) -> BlobPlace:
-    place, attempts = blobs.place, blobs.attempts
+    place, attempts = blobs.location, blobs.attempts
     return BlobPlace(
         name=place.name,
         endpoint=place.endpoint,

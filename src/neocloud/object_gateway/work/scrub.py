@@ -15,7 +15,7 @@ from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.errors import StoreFull, StoreUnavailable
 from neocloud.object_store.metadata.transaction import Transaction
 from neocloud.object_store.store import ObjectStore
-from neocloud.object_store.verification import Checked, Finding, Problem, verify_store
+from neocloud.object_store.verification import Checked, Problem, StoreProblem, verify_store
 
 HOUR = 2
 """The hour, in UTC, at which a scrub begins."""
@@ -34,7 +34,7 @@ class ScrubResult:
     versions: int
     bytes: int
     problem_count: int
-    problems: tuple[Finding, ...]
+    problems: tuple[StoreProblem, ...]
     """The first ones."""
 
 
@@ -58,7 +58,7 @@ class Scrubber:
     async def scrub(self) -> ScrubResult:
         """Verify all, and keep the result. Raises BlobError, StoreFull, StoreUnavailable."""
         started_at, checked = self._clock.now(), Checked()
-        count, problems = 0, list[Finding]()
+        count, problems = 0, list[StoreProblem]()
         async for finding in verify_store(self._store.engine, started_at, checked, self._pace):
             count += 1
             where, what = finding.problem, finding.problem.what
@@ -97,7 +97,7 @@ def read_result(store: ObjectStore) -> ScrubResult | None:
         kept["versions"],
         kept["bytes"],
         kept["problem_count"],
-        tuple(Finding(each["bucket"], Problem(**each["problem"])) for each in kept["problems"]),
+        tuple(StoreProblem(each["bucket"], Problem(**each["problem"])) for each in kept["problems"]),
     )
 
 

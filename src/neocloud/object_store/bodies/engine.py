@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from neocloud.object_store.blobs.driver import BlobDriver, BlobError, BlobsAway, BlobsFull
 from neocloud.object_store.blobs.sealing import KEY_BYTES, KeySealer
-from neocloud.object_store.bodies.quota_reservations import Room
+from neocloud.object_store.bodies.quota_reservations import QuotaReservations
 from neocloud.object_store.errors import InvalidRequest, StoreBusy, StoreFull, StoreUnavailable
 from neocloud.object_store.metadata.database import Database
 from neocloud.object_store.metadata.transaction import BucketRow, no_such_bucket
@@ -34,7 +34,7 @@ class Engine:
     sealer: KeySealer
     executor: Executor
     """Threads that hash and encrypt."""
-    room: Room
+    reservations: QuotaReservations
     pins: Counter[int] = field(default_factory=_no_pins)
     """How often a content is being read; its blob is not deleted meanwhile."""
     tasks: set[asyncio.Future[Any]] = field(default_factory=_no_tasks)

@@ -13,7 +13,7 @@ STEP_BYTES = 64 * 1024**2
 """Reserved at a time for a body of unknown length."""
 
 
-class Room:
+class QuotaReservations:
     """Reservations of all buckets. Used in the thread of the event loop alone."""
 
     def __init__(self, used: Callable[[int], int]) -> None:
@@ -47,8 +47,8 @@ class Room:
 class Reservation:
     """Room for one body; `release` it after the commit."""
 
-    def __init__(self, room: Room, bucket: int, limit: int) -> None:
-        self._room = room
+    def __init__(self, reservations: QuotaReservations, bucket: int, limit: int) -> None:
+        self._all = reservations
         self._bucket = bucket
         self._limit = limit
         self._size = 0
@@ -56,19 +56,19 @@ class Reservation:
         """The length that the body may have."""
 
     def add(self, size: int) -> None:
-        self._room.change(self._bucket, size)
+        self._all.change(self._bucket, size)
         self._size += size
 
     def cover(self, length: int) -> None:
         """Extend it for a body that has become longer. Raises QuotaExceeded."""
         if not self._limit or length <= self.covered:
             return
-        more = min(max(STEP_BYTES, length - self.covered), self._room.left(self._bucket, self._limit))
+        more = min(max(STEP_BYTES, length - self.covered), self._all.left(self._bucket, self._limit))
         if self.covered + more < length:
             raise quota_exceeded(self._limit)
         self.add(more)
         self.covered += more
 
     def release(self) -> None:
-        self._room.change(self._bucket, -self._size)
+        self._all.change(self._bucket, -self._size)
         self._size = 0

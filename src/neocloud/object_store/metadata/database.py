@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from neocloud.core.clock import Clock
-from neocloud.core.write_queue import Outcome, WriteQueue
+from neocloud.core.write_queue import WriteOutcome, WriteQueue
 from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable
 from neocloud.object_store.metadata import accesses, usage_counters
 from neocloud.object_store.metadata.accesses import Accesses, Taken
@@ -70,9 +70,9 @@ class Database:
     def count(self, bucket: int, sku: str, number: int) -> None:
         """Count in this hour, with the next commit."""
         now_ms = self.now_ms()
-        place = (bucket, sku, now_ms - now_ms % usage_counters.HOUR_MS)
+        counter = (bucket, sku, now_ms - now_ms % usage_counters.HOUR_MS)
         with self._pending_lock:
-            self._pending[place] = self._pending.get(place, 0) + number
+            self._pending[counter] = self._pending.get(counter, 0) + number
         self.on_count()
 
     def note_access(self, seq: int, accessed_ms: int | None) -> None:
@@ -115,7 +115,7 @@ class Database:
             self._totals[bucket] = usage_counters.total_bytes(self.reading, bucket)
         return self._totals[bucket]
 
-    def _run(self, works: Sequence[_Work]) -> Sequence[Outcome]:
+    def _run(self, works: Sequence[_Work]) -> Sequence[WriteOutcome]:
         """Called in the writer thread."""
         with self._pending_lock:
             counted, self._pending = self._pending, {}
@@ -143,15 +143,15 @@ class Database:
 
     def _failed(
         self, works: Sequence[_Work], counted: _Counted, taken: Taken, error: ObjectStoreError
-    ) -> Sequence[Outcome]:
+    ) -> Sequence[WriteOutcome]:
         self._metadata.rollback()
         with self._pending_lock:
-            for place, number in counted.items():
-                self._pending[place] = self._pending.get(place, 0) + number
+            for counter, number in counted.items():
+                self._pending[counter] = self._pending.get(counter, 0) + number
         self._accesses.put_back(taken)
-        return [Outcome(error=error)] * len(works)
+        return [WriteOutcome(error=error)] * len(works)
 
-    def _in_savepoint(self, work: _Work) -> Outcome:
+    def _in_savepoint(self, work: _Work) -> WriteOutcome:
         self._writing.execute("SAVEPOINT work")
         tx = Transaction(self._writing, self.now_ms(), self._metadata.take_seq)
         try:
@@ -162,9 +162,9 @@ class Database:
                 raise
             self._writing.execute("ROLLBACK TO work")
             self._writing.execute("RELEASE work")
-            return Outcome(error=error)
+            return WriteOutcome(error=error)
         self._writing.execute("RELEASE work")
-        return Outcome((result, self._commit_number + 1, totals, tx.has_garbage))
+        return WriteOutcome((result, self._commit_number + 1, totals, tx.has_garbage))
 
     def now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)

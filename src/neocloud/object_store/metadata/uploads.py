@@ -18,7 +18,7 @@ from neocloud.object_store.errors import (
 from neocloud.object_store.metadata import contents, rows, versions
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
-from neocloud.object_store.metadata.usage_counters import Kind
+from neocloud.object_store.metadata.usage_counters import CounterKind
 from neocloud.object_store.metadata.versions import NewVersion
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
@@ -137,7 +137,7 @@ def create(
     )
     marks = ", ".join("?" * len(row[1:]))
     tx.connection.execute(f"INSERT INTO upload ({_NEW_COLUMNS}) VALUES ({marks})", row[1:])  # nosec B608
-    tx.changes.add(bucket.number, StorageClass(row.storage_class), Kind.UPLOAD, 1, 0)
+    tx.changes.add(bucket.number, StorageClass(row.storage_class), CounterKind.UPLOAD, 1, 0)
     return row.upload()
 
 
@@ -152,7 +152,7 @@ def put_part(tx: Transaction, upload: UploadRow, part: PartRow) -> Part:
         f"INSERT INTO part (upload, {PART_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # nosec B608
         (upload.number, *part),
     )
-    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), Kind.PART, 1, part.size)
+    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), CounterKind.PART, 1, part.size)
     return part.part()
 
 
@@ -182,7 +182,7 @@ def complete(
     for number in uploaded.keys() - {part.number for part in used}:
         _drop(tx, upload, uploaded[number])
     storage_class = StorageClass(upload.storage_class)
-    tx.changes.add(upload.bucket, storage_class, Kind.PART, -len(used), -size)
+    tx.changes.add(upload.bucket, storage_class, CounterKind.PART, -len(used), -size)
     _remove(tx, upload)
     new = NewVersion(
         upload.key,
@@ -226,7 +226,7 @@ def take_content(tx: Transaction, upload: UploadRow) -> tuple[int, int, int]:
     used = _parts(tx.connection, upload, "ORDER BY number")
     size = sum(part.size for part in used)
     content = used[0].content if len(used) == 1 else _composed(tx, used)
-    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), Kind.PART, -len(used), -size)
+    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), CounterKind.PART, -len(used), -size)
     _remove(tx, upload)
     return content, size, len(used) if len(used) > 1 else 0
 
@@ -289,10 +289,10 @@ def _drop(tx: Transaction, upload: UploadRow, part: PartRow) -> None:
     values = (upload.number, part.number)
     tx.connection.execute("DELETE FROM part WHERE upload = ? AND number = ?", values)
     contents.release(tx, part.content)
-    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), Kind.PART, -1, -part.size)
+    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), CounterKind.PART, -1, -part.size)
 
 
 def _remove(tx: Transaction, upload: UploadRow) -> None:
     tx.connection.execute("DELETE FROM part WHERE upload = ?", (upload.number,))
     tx.connection.execute("DELETE FROM upload WHERE number = ?", (upload.number,))
-    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), Kind.UPLOAD, -1, 0)
+    tx.changes.add(upload.bucket, StorageClass(upload.storage_class), CounterKind.UPLOAD, -1, 0)

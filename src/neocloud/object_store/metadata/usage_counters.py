@@ -16,7 +16,7 @@ from neocloud.object_store.types import Counters
 HOUR_MS = 3_600_000
 
 
-class Kind(StrEnum):
+class CounterKind(StrEnum):
     SIMPLE = "simple"
     MULTIPART = "multipart"
     NONCURRENT_SIMPLE = "noncurrent_simple"
@@ -25,14 +25,14 @@ class Kind(StrEnum):
     PART = "part"
 
 
-Change = tuple[int, StorageClass, Kind]
+Change = tuple[int, StorageClass, CounterKind]
 """Bucket, class and kind that changed."""
 
 
-def kind_of(is_latest: bool, part_count: int) -> Kind:
+def kind_of(is_latest: bool, part_count: int) -> CounterKind:
     if is_latest:
-        return Kind.MULTIPART if part_count else Kind.SIMPLE
-    return Kind.NONCURRENT_MULTIPART if part_count else Kind.NONCURRENT_SIMPLE
+        return CounterKind.MULTIPART if part_count else CounterKind.SIMPLE
+    return CounterKind.NONCURRENT_MULTIPART if part_count else CounterKind.NONCURRENT_SIMPLE
 
 
 class Changes:
@@ -41,10 +41,12 @@ class Changes:
     def __init__(self) -> None:
         self._changes: dict[Change, tuple[int, int]] = {}
 
-    def add(self, bucket: int, storage_class: StorageClass, kind: Kind, number: int, size: int) -> None:
-        place = (bucket, storage_class, kind)
-        old_number, old_size = self._changes.get(place, (0, 0))
-        self._changes[place] = (old_number + number, old_size + size)
+    def add(
+        self, bucket: int, storage_class: StorageClass, kind: CounterKind, number: int, size: int
+    ) -> None:
+        counter = (bucket, storage_class, kind)
+        old_number, old_size = self._changes.get(counter, (0, 0))
+        self._changes[counter] = (old_number + number, old_size + size)
 
     def growth(self) -> Mapping[int, int]:
         """Return by how many bytes each bucket grows that changes at all; negative where it shrinks."""
@@ -59,24 +61,24 @@ class Changes:
                 _change(connection, (bucket, storage_class, kind), number, size, now_ms)
 
 
-def _change(connection: Connection, place: Change, number: int, size: int, now_ms: int) -> None:
+def _change(connection: Connection, counter: Change, number: int, size: int, now_ms: int) -> None:
     where = "bucket = ? AND class = ? AND kind = ?"
-    row = connection.execute(f"SELECT bytes, since_ms FROM held WHERE {where}", place).fetchone()  # nosec B608
+    row = connection.execute(f"SELECT bytes, since_ms FROM held WHERE {where}", counter).fetchone()  # nosec B608
     if row is None:
-        connection.execute("INSERT INTO held VALUES (?, ?, ?, ?, ?, ?)", (*place, number, size, now_ms))
+        connection.execute("INSERT INTO held VALUES (?, ?, ?, ?, ?, ?)", (*counter, number, size, now_ms))
         return
-    since = settle(connection, place, row[0], row[1], now_ms)
+    since = settle(connection, counter, row[0], row[1], now_ms)
     connection.execute(
         f"UPDATE held SET number = number + ?, bytes = bytes + ?, since_ms = ? WHERE {where}",  # nosec B608
-        (number, size, since, *place),
+        (number, size, since, *counter),
     )
 
 
-def settle(connection: Connection, place: Change, held_bytes: int, since_ms: int, now_ms: int) -> int:
+def settle(connection: Connection, counter: Change, held_bytes: int, since_ms: int, now_ms: int) -> int:
     """Add the bytes that were held until now to their hours; return since when the rest counts."""
     if held_bytes:
         for hour, milliseconds in hours(since_ms, now_ms):
-            _add(connection, place, hour, held_bytes * milliseconds)
+            _add(connection, counter, hour, held_bytes * milliseconds)
     return max(since_ms, now_ms)
 
 
@@ -86,10 +88,10 @@ def settle_all(connection: Connection, now_ms: int) -> None:
         "SELECT bucket, class, kind, bytes, since_ms FROM held WHERE since_ms < ?", (now_ms - HOUR_MS,)
     ).fetchall()
     for bucket, storage_class, kind, held_bytes, since in rows:
-        place = (bucket, StorageClass(storage_class), Kind(kind))
-        since = settle(connection, place, held_bytes, since, now_ms)
+        counter = (bucket, StorageClass(storage_class), CounterKind(kind))
+        since = settle(connection, counter, held_bytes, since, now_ms)
         connection.execute(
-            "UPDATE held SET since_ms = ? WHERE bucket = ? AND class = ? AND kind = ?", (since, *place)
+            "UPDATE held SET since_ms = ? WHERE bucket = ? AND class = ? AND kind = ?", (since, *counter)
         )
 
 
@@ -102,17 +104,17 @@ def hours(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         start_ms = until
 
 
-def _add(connection: Connection, place: Change, hour: int, byte_ms: int) -> None:
+def _add(connection: Connection, counter: Change, hour: int, byte_ms: int) -> None:
     """Add in Python, since the sums of large buckets exceed SQLite's integers."""
     row = connection.execute(
         "SELECT byte_ms FROM stored_hour WHERE bucket = ? AND class = ? AND kind = ? AND hour = ?",
-        (*place, hour),
+        (*counter, hour),
     ).fetchone()
     total = byte_ms + (int(row[0]) if row else 0)
     connection.execute(
         "INSERT INTO stored_hour VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (bucket, class, kind, hour) DO UPDATE SET byte_ms = excluded.byte_ms",
-        (*place, hour, str(total)),
+        (*counter, hour, str(total)),
     )
 
 
@@ -137,9 +139,9 @@ def counters(connection: Connection, bucket: int) -> list[Counters]:
     rows = connection.execute("SELECT class, kind, number, bytes FROM held WHERE bucket = ?", (bucket,))
     for storage_class, kind, number, size in rows:
         fields = found.setdefault(StorageClass(storage_class), {})
-        if kind == Kind.UPLOAD:
+        if kind == CounterKind.UPLOAD:
             fields["uploads"] = number
-        elif kind == Kind.PART:
+        elif kind == CounterKind.PART:
             fields |= {"parts": number, "part_bytes": size}
         else:
             fields |= {f"{kind}_objects": number, f"{kind}_bytes": size}

@@ -49,7 +49,7 @@ _OF_OBJECTS = Is("method", Test.CONTAINS, OBJECT_METHOD)
 
 
 @dataclass
-class _Found:
+class _MatchedEvent:
     events: list[AuditEvent] = field(default_factory=list)
     after: str = ""
 
@@ -79,10 +79,10 @@ async def list_events(call: Call, request: ListAuditEventRequest) -> ListAuditEv
     )
 
 
-async def _search(call: Call, query: AuditQuery, node: Node, size: int, after: str) -> _Found:
+async def _search(call: Call, query: AuditQuery, node: Node, size: int, after: str) -> _MatchedEvent:
     """Read rows until the page is full. Each read takes as many rows as are missing, so a page never ends in
     the middle of one."""
-    found = _Found(after=after)
+    found = _MatchedEvent(after=after)
     for _ in range(_MAX_READS):
         page = Page(max(size - len(found.events), _MIN_ROWS), found.after)
         rows: Sequence[AuditEvent]

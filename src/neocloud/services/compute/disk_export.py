@@ -57,7 +57,7 @@ LOOK_SECONDS = 0.05
 _EXTENT = re.compile(rb'"start": (\d+), "length": (\d+),.*"zero": (true|false), "data": (true|false)')
 
 
-class Refused(Exception):
+class ExportRefused(Exception):
     """The disk cannot be exported; the message completes "The disk cannot be exported: it "."""
 
 
@@ -79,8 +79,8 @@ def main(arguments: list[str]) -> int:
         (WORK / "draft").write_text(json.dumps(plan))
         (WORK / "draft").rename(WORK / PLAN)
         code = serving.wait()
-        raise Refused(f"is not served any more: qemu-nbd ended with {code}")
-    except Refused as error:
+        raise ExportRefused(f"is not served any more: qemu-nbd ended with {code}")
+    except ExportRefused as error:
         sys.stdout.write(json.dumps({"problem": str(error)}) + "\n")
         sys.stdout.flush()
         return 0
@@ -95,19 +95,19 @@ def checked_head(file: Path) -> tuple[bool, int]:
     try:
         found = file.lstat()
     except FileNotFoundError:
-        raise Refused("is empty: no machine has ever used it") from None
+        raise ExportRefused("is empty: no machine has ever used it") from None
     if not stat.S_ISREG(found.st_mode):
-        raise Refused("is not a file of this cloud")
+        raise ExportRefused("is not a file of this cloud")
     with file.open("rb") as content:
         head = content.read(HEAD_BYTES)
     if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
-        raise Refused("is not a file of this cloud")
+        raise ExportRefused("is not a file of this cloud")
     _, version, backing, _, _, size, encryption, *_ = HEAD.unpack_from(head)
     (features,) = struct.unpack_from(">Q", head, INCOMPATIBLE_AT) if version == VERSION else (0,)
     if version not in (2, VERSION) or backing or features & ~HARMLESS_FEATURES or encryption not in (0, LUKS):
-        raise Refused("is not a file of this cloud, or is damaged")
+        raise ExportRefused("is not a file of this cloud, or is damaged")
     if not 0 < size <= LARGEST_DISK_BYTES:
-        raise Refused(f"has {size:,} bytes; at most {LARGEST_DISK_BYTES:,} can be exported")
+        raise ExportRefused(f"has {size:,} bytes; at most {LARGEST_DISK_BYTES:,} can be exported")
     return encryption == LUKS, size
 
 
@@ -123,7 +123,7 @@ def read_clusters(encrypted: bool, size: int) -> bytearray:
             mark_extent(clusters, line, size)
         timer.cancel()
     if listing.returncode:
-        raise Refused(f"cannot be read by qemu-img, which ended with {listing.returncode}")
+        raise ExportRefused(f"cannot be read by qemu-img, which ended with {listing.returncode}")
     return clusters
 
 
@@ -134,7 +134,7 @@ def mark_extent(clusters: bytearray, line: bytes, size: int) -> None:
         return
     start, length = int(found[1]), int(found[2])
     if start + length > -(-size // CLUSTER) * CLUSTER:
-        raise Refused("is larger than its head says")
+        raise ExportRefused("is larger than its head says")
     first, last = start // CLUSTER, -(-(start + length) // CLUSTER)
     while first < last and first % 8:
         clusters[first // 8] |= 1 << first % 8
@@ -157,7 +157,7 @@ def start_server(encrypted: bool) -> subprocess.Popen[bytes]:
             return server
         except OSError:
             time.sleep(LOOK_SECONDS)
-    raise Refused(f"cannot be opened: qemu-nbd ended with {server.returncode}")
+    raise ExportRefused(f"cannot be opened: qemu-nbd ended with {server.returncode}")
 
 
 def started(
@@ -187,7 +187,7 @@ def open_key() -> int:
     try:
         key = KEY.read_bytes()
     except FileNotFoundError:
-        raise Refused("is encrypted, and its key is not here") from None
+        raise ExportRefused("is encrypted, and its key is not here") from None
     descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
     os.write(descriptor, key)
     os.fchown(descriptor, QEMU_ID, QEMU_ID)

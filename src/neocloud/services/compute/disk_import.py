@@ -57,7 +57,7 @@ LOOK_SECONDS = 0.2
 BLOCK_BYTES = 1024**2
 
 
-class Refused(Exception):
+class ImportRefused(Exception):
     """The file cannot be a disk of machines; the message completes "The object cannot be used: it "."""
 
 
@@ -69,7 +69,7 @@ def main() -> int:
         shutil.rmtree(FOLDER / OUTPUT, ignore_errors=True)
         shutil.rmtree(FOLDER / "incoming", ignore_errors=True)
         return say(size_bytes=checked_head(FOLDER / DISK, LUKS)[1])
-    except Refused as error:
+    except ImportRefused as error:
         (FOLDER / INCOMING).write_bytes(b"")  # it takes no more room; the pod stays to say why
         return say(problem=str(error))
 
@@ -94,12 +94,12 @@ def make_disk() -> None:
     check_whole(FOLDER / INCOMING, wait_for_whole())
     kind, size = checked_head(FOLDER / INCOMING)
     if size > LARGEST_DISK_BYTES:
-        raise Refused(f"is a disk of {size:,} bytes; at most {LARGEST_DISK_BYTES:,} are allowed")
+        raise ImportRefused(f"is a disk of {size:,} bytes; at most {LARGEST_DISK_BYTES:,} are allowed")
     convert(kind, FOLDER / INCOMING, output / DISK)
     found = (output / DISK).lstat()
     same = ("qcow2", -(-size // 512) * 512)
     if not stat.S_ISREG(found.st_mode) or checked_head(output / DISK, LUKS) != same:
-        raise Refused("was not converted to a disk of the same size")
+        raise ImportRefused("was not converted to a disk of the same size")
     os.chown(output / DISK, 0, 0)
     (output / DISK).chmod(0o644)
     sync(output / DISK)
@@ -121,7 +121,7 @@ def check_whole(file: Path, wanted: dict[str, Any]) -> None:
         while block := content.read(BLOCK_BYTES):
             digest.update(block)
         if (content.tell(), digest.hexdigest()) != (wanted["size_bytes"], wanted["sha256"]):
-            raise Refused("arrived damaged; create the image again")
+            raise ImportRefused("arrived damaged; create the image again")
 
 
 def checked_head(file: Path, encryption: int = 0) -> tuple[str, int]:
@@ -138,27 +138,27 @@ def checked_head(file: Path, encryption: int = 0) -> tuple[str, int]:
 
 def qcow2_size(head: bytes, allowed: int) -> int:
     if len(head) < HEAD_BYTES:
-        raise Refused("is cut off")
+        raise ImportRefused("is cut off")
     _, version, backing, _, _, size, encryption, *_ = HEAD.unpack_from(head)
     features = 0
     if version == 3:
         (features,) = struct.unpack_from(">Q", head, INCOMPATIBLE_AT)
     elif version != 2:
-        raise Refused(f"is qcow2 of version {version}")
+        raise ImportRefused(f"is qcow2 of version {version}")
     if backing:
-        raise Refused("has a backing file. Make it stand for itself with `qemu-img convert`")
+        raise ImportRefused("has a backing file. Make it stand for itself with `qemu-img convert`")
     if features & ~HARMLESS_FEATURES:
-        raise Refused("has its data in another file, or is damaged. Convert it with `qemu-img convert`")
+        raise ImportRefused("has its data in another file, or is damaged. Convert it with `qemu-img convert`")
     if encryption not in (0, allowed):
-        raise Refused("is encrypted. Decrypt it with `qemu-img convert`")
+        raise ImportRefused("is encrypted. Decrypt it with `qemu-img convert`")
     if not size:
-        raise Refused("is an empty disk")
+        raise ImportRefused("is an empty disk")
     return size
 
 
 def raw_size(head: bytes, content: BinaryIO) -> int:
     if head[510:512] != BOOT_SIGNATURE:
-        raise Refused("is neither qcow2 nor a raw disk with a boot sector")
+        raise ImportRefused("is neither qcow2 nor a raw disk with a boot sector")
     return content.seek(0, os.SEEK_END)
 
 
@@ -178,9 +178,9 @@ def convert(kind: str, source: Path, target: Path) -> None:
     limited = ["prlimit", *bounds, "--", *unprivileged(words)]
     done = run_with(key, limited)
     if TOO_LARGE in done.stderr or -done.returncode == signal.SIGXCPU:
-        raise Refused(f"takes more than {most:,} bytes, or an hour, to be stored")
+        raise ImportRefused(f"takes more than {most:,} bytes, or an hour, to be stored")
     if done.returncode:
-        raise Refused(f"cannot be read by qemu-img: {done.stderr.strip()[-300:] or done.returncode}")
+        raise ImportRefused(f"cannot be read by qemu-img: {done.stderr.strip()[-300:] or done.returncode}")
 
 
 def run_with(key: int, command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -44,7 +44,7 @@ class Incidents(Protocol):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldRequest:
     """An operation that a fault delays."""
 
     tenant_id: str
@@ -57,7 +57,7 @@ class FaultRegistry:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._by_tenant: dict[str, dict[str, Fault]] = {}
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldRequest] = {}
         self._arming = 0
 
     def add(self, tenant_id: str, spec: FaultSpec, effect: str = "") -> Fault:
@@ -109,7 +109,7 @@ class FaultRegistry:
             self._arming -= 1
 
     def hold(self, tenant_id: str, resource_id: str, delay: timedelta) -> None:
-        self._held[resource_id] = _Held(tenant_id, self._clock.now() + delay)
+        self._held[resource_id] = _HeldRequest(tenant_id, self._clock.now() + delay)
 
     def held_seconds(self, resource_id: str) -> float:
         """Return for how long the resource's operations are still delayed; 0 when they are not."""

@@ -4,7 +4,7 @@ from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.services.export.reconcile import ExportRuleReconciler
 from neocloud.services.export.rules import ExportRuleRules
-from neocloud.services.export.types import RULE, RULE_ID_PREFIX, State
+from neocloud.services.export.types import RULE, RULE_ID_PREFIX, ExportState
 
 KINDS = (
     Kind(
@@ -15,7 +15,7 @@ KINDS = (
         parent_kinds=("nebius.iam.v1.Container",),
         verbs=frozenset({"Create", "Get", "GetByName", "List", "Delete"}),
         rules=ExportRuleRules(),
-        initial_state=State.ACTIVE,
+        initial_state=ExportState.ACTIVE,
         is_reconciled=True,
     ),
 )

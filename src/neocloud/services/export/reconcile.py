@@ -33,14 +33,14 @@ from neocloud.services.export.types import (
     AUDIT_LOG,
     PERMISSIONS,
     RULE,
+    ExportState,
     Period,
-    State,
     StateEnum,
     period_with,
     read_actor,
 )
 from neocloud.services.iam.types import SignedRequests
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, ObjectWrites, Unwritable
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, ObjectWrites, Unwritable
 
 SETTLE = timedelta(minutes=15)
 """After the end of a period, until all that belongs to it is in the store."""
@@ -62,7 +62,7 @@ _REASONS: Mapping[AccessProblem, str] = {
 
 
 @dataclass
-class Scope:
+class ExportScope:
     context: Context
     rule: ExportRule
     status: ExportRuleStatus
@@ -81,7 +81,7 @@ class Scope:
 
     @property
     def goes_on_failing(self) -> bool:
-        return self.context.resource.state == State.FAILED and not self.has_written
+        return self.context.resource.state == ExportState.FAILED and not self.has_written
 
     @property
     def wait_seconds(self) -> float:
@@ -97,30 +97,30 @@ class ExportRuleReconciler:
         self._dependencies = dependencies
         self._work = BackgroundWork[Period](MOST_AT_A_TIME)
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> ExportScope:
         rule = wire.message(context.resource, ExportRule)
-        return Scope(context, rule, ExportRuleStatus.FromString(context.resource.status))
+        return ExportScope(context, rule, ExportRuleStatus.FromString(context.resource.status))
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: ExportScope) -> Sequence[Step[ExportScope]]:
         return (Step("Write what is due", self._write_due),)
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: ExportScope) -> Sequence[Step[ExportScope]]:
         return (Step("Stop writing", self._stop),)
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        status, state = scope.status, State.ACTIVE
+    def status(self, scope: ExportScope, result: ReconcileResult) -> ReconcileResult:
+        status, state = scope.status, ExportState.ACTIVE
         if scope.context.resource.deleted_at is not None:
-            state = State.DELETING
+            state = ExportState.DELETING
         elif result.error is not None or (result.waiting and scope.goes_on_failing):
-            state = State.FAILED
+            state = ExportState.FAILED
         status.state = StateEnum.Value(state)
         status.reconciling = not result.is_done
-        kept = status.message if state == State.FAILED else scope.problem
+        kept = status.message if state == ExportState.FAILED else scope.problem
         status.message = str(result.error) if result.error else kept
         wait = FAILED_SECONDS if result.error else min(scope.wait_seconds, LONGEST_WAIT_SECONDS)
         return result.with_status(status, state, wait)
 
-    async def _write_due(self, scope: Scope) -> None:
+    async def _write_due(self, scope: ExportScope) -> None:
         """Begin to write the next period, or count it as written. Raises RetryLater until no more is due."""
         running = self._work.find(scope.rule_id)
         if running is None:
@@ -143,10 +143,10 @@ class ExportRuleReconciler:
         if scope.wait_seconds == 0:
             raise RetryLater("the next object is due", delay_seconds=0)
 
-    async def _stop(self, scope: Scope) -> None:
+    async def _stop(self, scope: ExportScope) -> None:
         self._work.cancel(scope.rule_id)
 
-    def _start(self, scope: Scope) -> None:
+    def _start(self, scope: ExportScope) -> None:
         rule_id, spec, period, folder = scope.rule_id, scope.rule.spec, scope.next_period, _folder(scope)
 
         async def write() -> None:
@@ -195,7 +195,7 @@ class ExportRuleReconciler:
             yield await provided.get(FocusBills)(spec.source_id, period.start, period.end)
 
 
-def _folder(scope: Scope) -> ObjectPlace:
+def _folder(scope: ExportScope) -> ObjectLocation:
     folder = folder_of(scope.rule.spec)
     assert folder is not None, "Else the rules refused it."
     return folder

@@ -12,19 +12,19 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.export.v1 import ExportRule, ExportRuleSpec
 from neocloud.services.export.types import PERMISSIONS, write_actor
 from neocloud.services.iam.types import CONTAINER, SignedRequests
-from neocloud.services.storage.public import SCHEME, ObjectPlace, ObjectWrites, folder_place
+from neocloud.services.storage.public import SCHEME, ObjectLocation, ObjectWrites, folder_place
 
 MOST_DAYS = 366
 """How long ago the first period may be: a rule writes a few thousand objects at once, not millions."""
 
 
-def folder_of(spec: ExportRuleSpec) -> ObjectPlace | None:
+def folder_of(spec: ExportRuleSpec) -> ObjectLocation | None:
     """Return the folder of a rule's objects; None where the destination is not the URL of a folder."""
     bucket, _, prefix = spec.destination.removeprefix(SCHEME).partition("/")
     if not spec.destination.startswith(SCHEME) or not bucket:
         return None
     top = folder_place(bucket, prefix)
-    return ObjectPlace(bucket, f"{top.key}{spec.source_id}/")
+    return ObjectLocation(bucket, f"{top.key}{spec.source_id}/")
 
 
 class ExportRuleRules(Rules[ExportRule]):

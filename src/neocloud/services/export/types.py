@@ -23,7 +23,7 @@ _HOURLY = ExportRuleSpec.Schedule.Value("HOURLY")
 _NAMES: Mapping[int, tuple[str, str]] = {AUDIT_LOG: ("audit", "jsonl"), FOCUS_BILL: ("focus", "csv")}
 
 
-class State(StrEnum):
+class ExportState(StrEnum):
     ACTIVE = "ACTIVE"
     FAILED = "FAILED"
     DELETING = "DELETING"

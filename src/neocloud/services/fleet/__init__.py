@@ -26,7 +26,7 @@ from neocloud.services.fleet.types import (
     MAINTENANCE_WINDOW,
     MAINTENANCE_WINDOW_ID_PREFIX,
     NODE_POOL_ID_PREFIX,
-    State,
+    PoolState,
 )
 from neocloud.services.slurm.public import NODE_POOL, NodeHistory, WorkerAgents, WorkerNodes
 
@@ -38,9 +38,9 @@ KINDS = (
         permission="fleet.nodePools",
         parent_kinds=("nebius.iam.v1.Container",),
         verbs=frozenset(),
-        initial_state=State.BLIND,
-        deleting_state=State.DELETING,
-        stopped_state=State.STOPPED,
+        initial_state=PoolState.BLIND,
+        deleting_state=PoolState.DELETING,
+        stopped_state=PoolState.STOPPED,
         is_reconciled=True,
     ),
     Kind(
@@ -50,8 +50,8 @@ KINDS = (
         permission="fleet.hostPools",
         parent_kinds=("nebius.iam.v1.Container",),
         verbs=frozenset(),
-        initial_state=State.BLIND,
-        deleting_state=State.DELETING,
+        initial_state=PoolState.BLIND,
+        deleting_state=PoolState.DELETING,
         is_reconciled=True,
     ),
     Kind(

@@ -15,8 +15,8 @@ from neocloud.core.clock import Clock
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Store
 from neocloud.fleet.active import catalogue as checks
-from neocloud.fleet.active.cohort import Found
-from neocloud.fleet.active.judge import Place, verdict
+from neocloud.fleet.active.cohort import CohortResult
+from neocloud.fleet.active.judge import CheckedBoot, verdict
 from neocloud.fleet.active.pairing import choose_pairs
 from neocloud.fleet.active.schedule import CheckHistory, Choice, choose
 from neocloud.fleet.agent.document import NotRun
@@ -208,10 +208,10 @@ def with_cohort(said: Verdict | NotRun, at: float, boot: str, name: str, known: 
         sample += f", z {away.z:.1f}"
         threshold = f"z >= -4 or within {margin} of {away.members} alike"
     run = said.id.rpartition("-")[2] if isinstance(said, Verdict) else f"{at:.0f}"
-    return verdict(check, status, sample.strip(), threshold, "its cohort", Place(name, boot, at), run)
+    return verdict(check, status, sample.strip(), threshold, "its cohort", CheckedBoot(name, boot, at), run)
 
 
-def _of_node(name: str, known: PoolRuns, check: str) -> list[tuple[str, Found]]:
+def _of_node(name: str, known: PoolRuns, check: str) -> list[tuple[str, CohortResult]]:
     members = known.compared()[check].members
     split = ((member.split("\t"), found) for member, found in members.items())
     return [(device, found) for (node, device, _), found in split if node == name]

@@ -17,7 +17,7 @@ from neocloud.fleet.nodes.events import OURS, Event, Phase
 from neocloud.fleet.nodes.incidents import TICKET_EVIDENCE
 from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.nodes.outages import OPERATOR_PREFIX, TENANT_PREFIX
-from neocloud.fleet.nodes.repairs import Kind, Repair, all_repairs
+from neocloud.fleet.nodes.repairs import Repair, RepairKind, all_repairs
 from neocloud.messages.neocloud.fleet.v1 import (
     BreakFixEvent,
     BreakFixRequest,
@@ -38,12 +38,12 @@ CANNOT = {
     BreakFixRequest.Action.POWER_CYCLE: "a worker is a pod and has no power of its own",
     BreakFixRequest.Action.RESET_GPU: "a worker is a pod; its GPUs are reset with their host",
 }
-TYPES: Mapping[Kind, BreakFixEvent.Type] = {
-    Kind.MAINTENANCE: BreakFixEvent.Type.MAINTENANCE,
-    Kind.LEAVES: BreakFixEvent.Type.RETIREMENT_NOTICE,
-    Kind.OPENED: BreakFixEvent.Type.REPAIR_TICKET_OPENED,
-    Kind.UPDATED: BreakFixEvent.Type.REPAIR_TICKET_UPDATED,
-    Kind.CLOSED: BreakFixEvent.Type.REPAIR_TICKET_CLOSED,
+TYPES: Mapping[RepairKind, BreakFixEvent.Type] = {
+    RepairKind.MAINTENANCE: BreakFixEvent.Type.MAINTENANCE,
+    RepairKind.LEAVES: BreakFixEvent.Type.RETIREMENT_NOTICE,
+    RepairKind.OPENED: BreakFixEvent.Type.REPAIR_TICKET_OPENED,
+    RepairKind.UPDATED: BreakFixEvent.Type.REPAIR_TICKET_UPDATED,
+    RepairKind.CLOSED: BreakFixEvent.Type.REPAIR_TICKET_CLOSED,
 }
 
 

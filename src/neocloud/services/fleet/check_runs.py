@@ -9,8 +9,8 @@ from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Page, Store, Transaction
 from neocloud.fleet import active, agent
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
-from neocloud.fleet.active.cohort import LAST, Comparison, Found, compare
-from neocloud.fleet.active.judge import Measured, is_busy
+from neocloud.fleet.active.cohort import LAST, CohortResult, Comparison, compare
+from neocloud.fleet.active.judge import CheckMeasurement, is_busy
 from neocloud.fleet.active.pairing import Meeting
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE, CheckHistory
@@ -68,7 +68,7 @@ class NodeRuns:
             self._take_values(run.report.measured)
         self.unfinished = self.unfinished + 1 if self.problem or has_unknown else 0
 
-    def _take_values(self, measured: Sequence[Measured]) -> None:
+    def _take_values(self, measured: Sequence[CheckMeasurement]) -> None:
         for each in measured[:64]:
             key = (each.check, each.device, each.unit)
             known = self.values.setdefault(key, [])
@@ -158,7 +158,7 @@ class PoolRuns:
         return self._compared
 
     def _compare(self, check: ActiveCheck) -> Comparison:
-        found, incidents = dict[str, Found](), list[str]()
+        found, incidents = dict[str, CohortResult](), list[str]()
         for hardware in sorted({node.hardware for node in self.nodes.values()}):
             own = {
                 f"{name}\t{device}\t{unit}": values

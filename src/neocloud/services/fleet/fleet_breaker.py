@@ -49,14 +49,14 @@ class DrainTimes:
 
 
 @dataclass(frozen=True)
-class Room:
+class DrainAllowance:
     """How many drains the whole fleet has room for; with none, when it is looked at again."""
 
     drains: int
     closed_until: float = 0.0
 
 
-def room(pools: Sequence[DrainTimes], nodes: int, limits: Limits, now: float) -> Room:
+def room(pools: Sequence[DrainTimes], nodes: int, limits: Limits, now: float) -> DrainAllowance:
     """Return the room for drains now, of so many nodes in all pools."""
     times = sorted(min(at, now) for pool in pools for at in pool.times)  # another server's clock may be ahead
     limit = max(SMALLEST_LIMIT, int(limits.cluster_drains * nodes))
@@ -66,8 +66,8 @@ def room(pools: Sequence[DrainTimes], nodes: int, limits: Limits, now: float) ->
             break
         within = place + 1 - bisect_right(times, at - limits.window)
         if within >= limit:
-            return Room(0, at + limits.cool_down)
-    return Room(max(1, limit - len(times) + bisect_right(times, now - limits.window)))
+            return DrainAllowance(0, at + limits.cool_down)
+    return DrainAllowance(max(1, limit - len(times) + bisect_right(times, now - limits.window)))
 
 
 def within_room(decided: Sequence[Event], left: int) -> tuple[list[Event], dict[str, str]]:

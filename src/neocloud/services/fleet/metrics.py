@@ -23,7 +23,7 @@ from neocloud.fleet.nodes.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import GpuUseSource, VerdictSources
-from neocloud.services.fleet.types import State, plain
+from neocloud.services.fleet.types import PoolState, plain
 from neocloud.services.slurm.public import NODE_POOL
 
 MOST_CHECKS = 200
@@ -94,7 +94,7 @@ async def metrics(dependencies: Dependencies) -> Iterable[Metric]:
         except BrokenLog:
             families.blind.add_metric(of_pool, 1)
             continue
-        families.blind.add_metric(of_pool, state == State.BLIND)
+        families.blind.add_metric(of_pool, state == PoolState.BLIND)
         families.wanted.add_metric(of_pool, pool.spec.wanted)
         families.held.add_metric(of_pool, len(pool.status.held))
         _add_pool(families, of_pool, log)

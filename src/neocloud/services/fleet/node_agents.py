@@ -25,7 +25,7 @@ from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S, POD_PROBES
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
 from neocloud.fleet.nodes.events import InventoryChanged, Status, Verdict
 from neocloud.fleet.nodes.gpu_use import GpuUse
-from neocloud.fleet.nodes.parts import LONGEST, MOST_PARTS, Part, Reader
+from neocloud.fleet.nodes.parts import LONGEST, MOST_PARTS, HostPart, Reader
 from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.public import HostNodes, HostsUnreachable
 from neocloud.services.fleet.sources import verdict_id
@@ -264,9 +264,9 @@ def inventory_of(name: str, found: Hardware, at: float, reader: Reader = Reader.
     Another kind would be of the host, which a pod does not see. Where one did not answer, none is gone.
     """
     is_host = reader is Reader.HOST
-    parts: dict[object, Part] = {}
+    parts: dict[object, HostPart] = {}
     for each in found.parts:
-        part = Part(*(plain(text, LONGEST) for text in each))
+        part = HostPart(*(plain(text, LONGEST) for text in each))
         if is_host or part.kind in PARTS_OF_PODS:
             parts.setdefault(part.key or (part.kind, part.slot), part)
     return InventoryChanged(

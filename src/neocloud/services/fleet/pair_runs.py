@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
 from neocloud.fleet.active.cohort import LAST
-from neocloud.fleet.active.judge import Place, is_busy, verdict
+from neocloud.fleet.active.judge import CheckedBoot, is_busy, verdict
 from neocloud.fleet.active.pairing import Blame, Edge, Meeting, Pair, Speeds, blame
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import CheckScope, Status, Verdict
 from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.types import plain
 
@@ -161,7 +161,7 @@ class PairRuns:
             own = [(pair, each) for pair, each in self._current(check, boots, now).items() if name in pair]
             if own:
                 pair, results = max(own, key=lambda each: each[1][-1].at)
-                place = Place(name, boots.get(name, ""), results[-1].at)
+                place = CheckedBoot(name, boots.get(name, ""), results[-1].at)
                 yield _verdict(check, name, said[check.name], pair, results[-1].sample, place), place.at
             elif (left_out := self._left_out.get((check.name, name))) is not None:
                 yield left_out
@@ -182,7 +182,9 @@ def _edge(pair: Pair, results: Sequence[Result], speeds: Speeds) -> Edge:
     return Edge(pair, bool(whys[-1]), failures, whys[-1])
 
 
-def _verdict(check: ActiveCheck, name: str, said: Blame, pair: Pair, newest: str, place: Place) -> Verdict:
+def _verdict(
+    check: ActiveCheck, name: str, said: Blame, pair: Pair, newest: str, place: CheckedBoot
+) -> Verdict:
     links = [why for pair, why in sorted(said.links.items()) if name in pair]
     other = pair[1] if name == pair[0] else pair[0]
     status, sample = Status.PASS, f"with {other}: {newest}"
@@ -196,5 +198,5 @@ def _verdict(check: ActiveCheck, name: str, said: Blame, pair: Pair, newest: str
         status, sample = Status.UNKNOWN, f"its partner is at fault, and it passed with no other yet; {sample}"
     made = verdict(check, status, sample, THRESHOLD, "the pairs of its pool", place, f"{place.at:.0f}")
     if status is Status.FAIL and name not in said.nodes:  # a link is no fault of the node: nothing is done
-        return replace(made, action=Action.NONE, scope=Scope.LINK)
+        return replace(made, action=Action.NONE, scope=CheckScope.LINK)
     return made

@@ -15,7 +15,7 @@ MAINTENANCE_WINDOW = "neocloud.fleet.v1.MaintenanceWindow"
 MAINTENANCE_WINDOW_ID_PREFIX = "fleetwindow"
 
 
-class State(StrEnum):
+class PoolState(StrEnum):
     ACTIVE = "ACTIVE"
     BLIND = "BLIND"
     STOPPED = "STOPPED"

@@ -35,7 +35,7 @@ from neocloud.services.iam.defaults import (
     move_operator,
 )
 from neocloud.services.iam.rules.accounts import DEFAULT_REGION
-from neocloud.services.iam.types import AUTH_PUBLIC_KEY, State
+from neocloud.services.iam.types import AUTH_PUBLIC_KEY, IamState
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def _still_valid(
     if rows is None:
         return None
     key = tx.get(subject.get("kid", ""))
-    if key is None or key.kind != AUTH_PUBLIC_KEY or key.state != State.ACTIVE:
+    if key is None or key.kind != AUTH_PUBLIC_KEY or key.state != IamState.ACTIVE:
         return None
     if not key.owner_id == rows.service_account.id == subject.get("iss") == subject.get("sub"):
         return None

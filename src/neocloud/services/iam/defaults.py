@@ -128,7 +128,7 @@ def add_operator_key(tx: Transaction, rows: TenantDefaults, public_pem: str, now
     with reading_own():
         AuthPublicKeyRules().defaults(key)
     prefix, owner_id = iam.AUTH_PUBLIC_KEY_ID_PREFIX, rows.service_account.id
-    return _insert(tx, now, key, prefix, rows.tenant.id, owner_id=owner_id, state=iam.State.ACTIVE)
+    return _insert(tx, now, key, prefix, rows.tenant.id, owner_id=owner_id, state=iam.IamState.ACTIVE)
 
 
 def _description(key: Resource) -> str:
@@ -139,7 +139,7 @@ def _container(tx: Transaction, parent_id: str, name: str, region: str, now: dat
     container = Container(status=active_container(region))
     container.spec.region = region
     prefix = iam.PROJECT_ID_PREFIX if parent_id else iam.TENANT_ID_PREFIX
-    return _insert(tx, now, container, prefix, parent_id, name=name, state=iam.State.ACTIVE)
+    return _insert(tx, now, container, prefix, parent_id, name=name, state=iam.IamState.ACTIVE)
 
 
 def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetime) -> Resource:
@@ -148,7 +148,7 @@ def _group(tx: Transaction, tenant: Resource, name: str, role: str, now: datetim
         return found
     group = Group()
     GroupRules().defaults(group)
-    row = _insert(tx, now, group, iam.GROUP_ID_PREFIX, tenant.id, name=name, state=iam.State.ACTIVE)
+    row = _insert(tx, now, group, iam.GROUP_ID_PREFIX, tenant.id, name=name, state=iam.IamState.ACTIVE)
     permit = AccessPermit()
     permit.spec.resource_id = tenant.id
     permit.spec.role = role

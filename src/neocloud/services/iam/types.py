@@ -57,7 +57,7 @@ SECRETS_ID = "iam"
 SIGNING_KEY_SECRET = "access-token-signing-key"
 
 
-class State(StrEnum):
+class IamState(StrEnum):
     """The states of the resources of this service."""
 
     ACTIVE = "ACTIVE"

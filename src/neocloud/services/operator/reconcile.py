@@ -33,7 +33,7 @@ _AT_REST = frozenset({InstanceState.STOPPED, InstanceState.ERROR})
 
 
 @dataclass
-class Scope:
+class MaintenanceScope:
     context: Context
     maintenance: Maintenance
     state: MaintenanceState
@@ -49,28 +49,28 @@ class MaintenanceReconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._store: Store = dependencies.store
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> MaintenanceScope:
         maintenance = wire.message(context.resource, Maintenance)
         state = maintenance_state(maintenance.spec, context.now)
         is_deleting = context.resource.deleted_at is not None
-        scope = Scope(context, maintenance, MaintenanceState.DELETING if is_deleting else state)
+        scope = MaintenanceScope(context, maintenance, MaintenanceState.DELETING if is_deleting else state)
         scope.clusters = [row.id for row in await context.list(CLUSTER)]
         return scope
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: MaintenanceScope) -> Sequence[Step[MaintenanceScope]]:
         announce = Step("Announce it to the owners", self._announce)
         if scope.state != MaintenanceState.UNDER_WAY:
             return (announce,)
         return (announce, Step("Stop the instances", self._stop))
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: MaintenanceScope) -> Sequence[Step[MaintenanceScope]]:
         return (Step("Start the instances", self._finish),)
 
-    async def _announce(self, scope: Scope) -> None:
+    async def _announce(self, scope: MaintenanceScope) -> None:
         await self._store.write(lambda tx: self._events(tx, scope))
         scope.instances = await self._store.read(lambda tx: _affected(tx, scope.maintenance))
 
-    async def _stop(self, scope: Scope) -> None:
+    async def _stop(self, scope: MaintenanceScope) -> None:
         def stop(tx: Transaction) -> None:
             events = self._events(tx, scope)
             for row in _affected(tx, scope.maintenance):
@@ -81,14 +81,14 @@ class MaintenanceReconciler:
         await self._store.write(stop)
         scope.instances = await self._store.read(lambda tx: _affected(tx, scope.maintenance))
 
-    async def _finish(self, scope: Scope) -> None:
+    async def _finish(self, scope: MaintenanceScope) -> None:
         spec, now = scope.maintenance.spec, scope.context.now
         identifier = scope.maintenance.metadata.id
         scope.woken |= await self._store.write(
             lambda tx: finish_maintenance(tx, identifier, now, spec.reason)
         )
 
-    def _events(self, tx: Transaction, scope: Scope) -> dict[str, str]:
+    def _events(self, tx: Transaction, scope: MaintenanceScope) -> dict[str, str]:
         """Return the id of the event of each affected instance."""
         spec, identifier = scope.maintenance.spec, scope.maintenance.metadata.id
         start = contract.to_datetime(spec.start_at)
@@ -99,7 +99,7 @@ class MaintenanceReconciler:
             for row in _affected(tx, scope.maintenance)
         }
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: MaintenanceScope, result: ReconcileResult) -> ReconcileResult:
         running = [row.id for row in scope.instances if row.state not in _AT_REST]
         is_under_way = scope.state == MaintenanceState.UNDER_WAY
         status = MaintenanceStatus(

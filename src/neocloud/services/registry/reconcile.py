@@ -20,7 +20,7 @@ from neocloud.services.registry.types import (
     REGISTRY,
     REGISTRY_SERVICE,
     Mode,
-    State,
+    RegistryState,
     address,
     noted_removals,
     read_removals,
@@ -33,7 +33,7 @@ _SERVE = Mode.Value("SERVE")
 
 
 @dataclass(frozen=True)
-class Scope:
+class RegistryScope:
     context: Context
 
     @property
@@ -50,35 +50,35 @@ class RegistryReconciler:
         gateway = dependencies.provided.get(GatewayNotifier)
         self._wait = GatewayWait(self._store, self._reports, gateway)
 
-    async def scope(self, context: Context) -> Scope:
-        return Scope(context)
+    async def scope(self, context: Context) -> RegistryScope:
+        return RegistryScope(context)
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: RegistryScope) -> Sequence[Step[RegistryScope]]:
         return (
             Step("Apply it to the gateway", self._apply),
             Step("Forget removed images", self._forget_removals),
             Step("Note what rules removed", self._note_removed),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: RegistryScope) -> Sequence[Step[RegistryScope]]:
         return (Step("Remove its images", self._purge),)
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: RegistryScope, result: ReconcileResult) -> ReconcileResult:
         row, report = scope.row, self._reports.find(scope.row.id)
-        status, state = RegistryStatus.FromString(row.status), State(row.state)
-        if state is State.CREATING and result.is_done:
-            state = State.ACTIVE
+        status, state = RegistryStatus.FromString(row.status), RegistryState(row.state)
+        if state is RegistryState.CREATING and result.is_done:
+            state = RegistryState.ACTIVE
         status.state = RegistryStatus.State.Value(state)
         status.registry_fqdn = address(self._reports.endpoint, row.id) or status.registry_fqdn
         if report is not None:
             status.images_count = report.image_count
         return result.with_status(status, state)
 
-    async def _apply(self, scope: Scope) -> None:
+    async def _apply(self, scope: RegistryScope) -> None:
         """Wait until the gateway has applied this version of the registry."""
         await self._wait.until_applied(scope.context, _SERVE)
 
-    async def _forget_removals(self, scope: Scope) -> None:
+    async def _forget_removals(self, scope: RegistryScope) -> None:
         """Drop the requests to remove images that the gateway has removed."""
         applied = scope.row.resource_version
 
@@ -91,7 +91,7 @@ class RegistryReconciler:
         if await self._store.read(lambda tx: read_removals(tx, scope.row.id)):
             await self._store.write(work)
 
-    async def _note_removed(self, scope: Scope) -> None:
+    async def _note_removed(self, scope: RegistryScope) -> None:
         """Write an audit event of the images that rules removed since the last one."""
         report = self._reports.find(scope.row.id)
         if report is None or not report.HasField("removed_images"):
@@ -107,7 +107,7 @@ class RegistryReconciler:
         if await self._store.read(lambda tx: noted_removals(tx, scope.row.id)) < found.total:
             await self._store.write(work)
 
-    async def _purge(self, scope: Scope) -> None:
+    async def _purge(self, scope: RegistryScope) -> None:
         self._wait.until_purged(scope.context, "images")
 
 
@@ -140,5 +140,5 @@ def write_removal_event(tx: Transaction, row: Resource, number: int, found: Remo
     )
 
 
-def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[Scope]]:
+def reconcilers(dependencies: Dependencies) -> Sequence[Reconciler[RegistryScope]]:
     return (RegistryReconciler(dependencies),)

@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 Mode = GatewayBucket.Mode
 
 
-class State(StrEnum):
+class RegistryState(StrEnum):
     """The states of a registry."""
 
     CREATING = "CREATING"
@@ -138,8 +138,8 @@ def gateway_bucket(tx: Transaction, row: Resource) -> GatewayBucket:
 
 def mark_for_deletion(tx: Transaction, row: Resource, now: datetime) -> Resource:
     """Let the gateway remove the registry with all that it holds, and then the reconciler its row."""
-    status = wire.with_state(row.kind, row.status, State.DELETING)
-    marked = replace(row, deleted_at=now, updated_at=now, state=State.DELETING, status=status)
+    status = wire.with_state(row.kind, row.status, RegistryState.DELETING)
+    marked = replace(row, deleted_at=now, updated_at=now, state=RegistryState.DELETING, status=status)
     tx.update(marked)
     return marked
 

@@ -32,7 +32,7 @@ from neocloud.services.slurm.types import (
     WORKER_STOPPED,
     WORKER_UP,
     BatchJobs,
-    State,
+    ClusterState,
 )
 from neocloud.services.slurm.worker_agents import PodAgents
 from neocloud.services.slurm.worker_nodes import ClusterWorkers
@@ -82,9 +82,9 @@ KINDS = (
         permission="slurm.clusters",
         parent_kinds=("nebius.iam.v1.Container",),
         rules=ClusterRules(),
-        initial_state=State.CREATING,
-        deleting_state=State.DELETING,
-        stopped_state=State.STOPPED,
+        initial_state=ClusterState.CREATING,
+        deleting_state=ClusterState.DELETING,
+        stopped_state=ClusterState.STOPPED,
         is_reconciled=True,
         runs_others=True,
     ),

@@ -20,7 +20,7 @@ from neocloud.engines.base import EngineError
 from neocloud.messages.neocloud.slurm.v1 import Cluster
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.slurmrestd import SlurmError
-from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, State
+from neocloud.services.slurm.types import CLUSTER, USABLE_STATES, ClusterState
 
 KEPT_SECONDS = 10.0
 """How long slurmctld's counts are kept, so that several readers ask it once."""
@@ -105,7 +105,7 @@ async def metrics(dependencies: Dependencies) -> Iterable[Metric]:
     cycle = gauge("neocloud_slurm_schedule_seconds", "How long the last scheduling cycle took.", _CLUSTER)
     for row in rows:
         labels = (row.parent_id, row.id, row.name)
-        clusters.add_metric((*labels, State(row.state).value.lower()), 1)
+        clusters.add_metric((*labels, ClusterState(row.state).value.lower()), 1)
         message = wire.message(row, Cluster)
         counted = Counter(node_state(node.slurm_state) for node in message.status.nodes)
         for state in (*(each.lower() for each in NODE_STATES), "unknown"):

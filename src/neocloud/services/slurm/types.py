@@ -29,7 +29,7 @@ def memory_of_submounts(spec: ClusterSpec) -> int:
     return sum(each.size_gibibytes * 1024 for each in spec.submounts if each.in_memory)
 
 
-class State(StrEnum):
+class ClusterState(StrEnum):
     CREATING = "CREATING"
     READY = "READY"
     UPDATING = "UPDATING"
@@ -38,11 +38,11 @@ class State(StrEnum):
     ERROR = "ERROR"
 
 
-USABLE_STATES = frozenset({State.READY, State.UPDATING})
+USABLE_STATES = frozenset({ClusterState.READY, ClusterState.UPDATING})
 """A cluster takes jobs in these states."""
 
 
-CHARGED_STATES = frozenset({State.READY, State.UPDATING})
+CHARGED_STATES = frozenset({ClusterState.READY, ClusterState.UPDATING})
 
 
 class ConditionType(StrEnum):

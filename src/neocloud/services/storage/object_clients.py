@@ -20,9 +20,9 @@ from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.storage.v1 import Bucket
 from neocloud.services.iam.types import GROUP_MEMBERSHIP, KeyLimit, SignedRequests, TemporaryKey
 from neocloud.services.storage.gateway_link import BucketBoard
-from neocloud.services.storage.public import AccessProblem, ObjectAccessError, ObjectKey, ObjectPlace
+from neocloud.services.storage.public import AccessProblem, ObjectAccessError, ObjectKey, ObjectLocation
 from neocloud.services.storage.rules.policy import policy_allows
-from neocloud.services.storage.types import BUCKET, State
+from neocloud.services.storage.types import BUCKET, BucketState
 
 _FORBIDDEN = frozenset({"AccessDenied", "InvalidAccessKeyId", "403", "SignatureDoesNotMatch"})
 _MISSING = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
@@ -59,7 +59,7 @@ class ObjectClients:
         tx: Transaction,
         subject: Subject | None,
         resource: ResourceMetadata,
-        place: ObjectPlace,
+        place: ObjectLocation,
         permissions: Sequence[str],
     ) -> None:
         """Let a new resource use this place as the subject. Raises ApiError unless the subject has these
@@ -89,7 +89,7 @@ class ObjectClients:
         if not (is_whole and policy_allows(policy, groups, permission, path, requests.is_allowed)):
             raise refusal
 
-    async def client(self, resource_id: str, place: ObjectPlace) -> Any:
+    async def client(self, resource_id: str, place: ObjectLocation) -> Any:
         """Return an S3 client for this place alone. Raises ObjectAccessError."""
         account_id, bucket, endpoint = await self._located(resource_id, place)
         loop = asyncio.get_running_loop()
@@ -103,14 +103,14 @@ class ObjectClients:
         again = renew if use.is_renewed else None
         return await asyncio.to_thread(_new_client, key, again, endpoint, region, use.attempts)
 
-    async def key(self, resource_id: str, place: ObjectPlace) -> ObjectKey:
+    async def key(self, resource_id: str, place: ObjectLocation) -> ObjectKey:
         """Return a key for this place alone, for another process of the cloud. Raises ObjectAccessError."""
         account_id, bucket, endpoint = await self._located(resource_id, place)
         found = await self._key(account_id, bucket, place)
         region = self._dependencies.settings.region
         return ObjectKey(found.aws_access_key_id, found.secret, found.expires_at, endpoint, region)
 
-    async def _located(self, resource_id: str, place: ObjectPlace) -> tuple[str, Resource, str]:
+    async def _located(self, resource_id: str, place: ObjectLocation) -> tuple[str, Resource, str]:
         """Return the account that the resource acts as, the bucket, and the endpoint of the gateway."""
         found = await self._dependencies.store.read(lambda tx: self._find(tx, resource_id, place))
         if found is None:
@@ -122,12 +122,12 @@ class ObjectClients:
             raise self._use.error(AccessProblem.UNANSWERED, "The object gateway does not run yet.")
         return *found, endpoint
 
-    async def _key(self, account_id: str, bucket: Resource, place: ObjectPlace) -> TemporaryKey:
+    async def _key(self, account_id: str, bucket: Resource, place: ObjectLocation) -> TemporaryKey:
         limit = KeyLimit(bucket.id, place.key, self._use.writes, self._use.deletes)
         requests = self._dependencies.provided.get(SignedRequests)
         return await requests.limited_key(account_id, bucket.parent_id, limit, self._use.key_lifetime)
 
-    def _find(self, tx: Transaction, resource_id: str, place: ObjectPlace) -> tuple[str, Resource] | None:
+    def _find(self, tx: Transaction, resource_id: str, place: ObjectLocation) -> tuple[str, Resource] | None:
         """Return the account that the resource acts as, and the bucket; None where the bucket is gone, also
         if somebody else has made one of its name."""
         account_id, bucket_id = self._accounts(tx, resource_id).get(place.bucket, ("", ""))
@@ -140,7 +140,7 @@ class ObjectClients:
         return {name: (account, bucket) for name, (account, bucket) in json.loads(raw or b"{}").items()}
 
     async def answered(
-        self, place: ObjectPlace, permission: str, doing: str, ask: Callable[[], Result]
+        self, place: ObjectLocation, permission: str, doing: str, ask: Callable[[], Result]
     ) -> Result:
         """Run in a thread. Raises ObjectAccessError, also for what S3 or the connection says."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
@@ -168,7 +168,7 @@ class ObjectClients:
 
 
 def _is_served(bucket: Resource) -> bool:
-    return bucket.deleted_at is None and bucket.state != State.SCHEDULED_FOR_DELETION
+    return bucket.deleted_at is None and bucket.state != BucketState.SCHEDULED_FOR_DELETION
 
 
 def _new_client(

@@ -9,7 +9,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.services.storage.object_clients import ObjectClients, Use
-from neocloud.services.storage.public import KeyUse, ObjectAccessError, ObjectKey, ObjectPlace
+from neocloud.services.storage.public import KeyUse, ObjectAccessError, ObjectKey, ObjectLocation
 from neocloud.services.storage.types import BUCKET
 
 PERMISSIONS = ("storage.objects.get", "storage.objects.create", "storage.objects.delete")
@@ -24,7 +24,7 @@ class StoreObjectKeys:
         self._clients = {use: ObjectClients(dependencies, _use(use)) for use in KeyUse}
 
     def allow(
-        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectPlace
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectLocation
     ) -> str:
         self._clients[KeyUse.READ].allow(tx, subject, resource, folder, PERMISSIONS)
         bucket = tx.find(BUCKET, resource.parent_id, folder.bucket)
@@ -32,7 +32,7 @@ class StoreObjectKeys:
             raise contract.not_found("bucket of this project", folder.bucket)
         return bucket.id
 
-    async def key(self, resource_id: str, place: ObjectPlace, use: KeyUse) -> ObjectKey:
+    async def key(self, resource_id: str, place: ObjectLocation, use: KeyUse) -> ObjectKey:
         return await self._clients[use].key(resource_id, place)
 
 

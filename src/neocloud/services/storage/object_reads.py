@@ -9,7 +9,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.services.storage.object_clients import ObjectClients, Use
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, Unreadable
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unreadable
 
 GET, LIST = "storage.objects.get", "storage.objects.list"
 KEY_LIFETIME = timedelta(minutes=15)
@@ -30,12 +30,14 @@ class StoreObjectReads:
         self._clock = dependencies.clock
 
     def allow(
-        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, place: ObjectPlace
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, place: ObjectLocation
     ) -> None:
         needed = (GET, LIST) if place.key.endswith("/") or not place.key else (GET,)
         self._clients.allow(tx, subject, resource, place, needed)
 
-    async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+    async def fetch(
+        self, resource_id: str, place: ObjectLocation, target: BinaryIO, largest_bytes: int
+    ) -> None:
         for wait in (*WAITS_SECONDS, None):
             s3 = await self._clients.client(resource_id, place)
             try:
@@ -50,12 +52,12 @@ class StoreObjectReads:
             target.truncate()
             await self._clock.sleep(wait)
 
-    async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:
+    async def names(self, resource_id: str, place: ObjectLocation, most: int) -> Sequence[str]:
         s3 = await self._clients.client(resource_id, place)
         return await self._clients.answered(place, GET, "read", lambda: _list(s3, place, most))
 
 
-def _download(s3: Any, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+def _download(s3: Any, place: ObjectLocation, target: BinaryIO, largest_bytes: int) -> None:
     from botocore.exceptions import BotoCoreError, ReadTimeoutError  # noqa: PLC0415
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
@@ -80,7 +82,7 @@ def _download(s3: Any, place: ObjectPlace, target: BinaryIO, largest_bytes: int)
             ) from error
 
 
-def _list(s3: Any, place: ObjectPlace, most: int) -> list[str]:
+def _list(s3: Any, place: ObjectLocation, most: int) -> list[str]:
     answer = s3.list_objects_v2(Bucket=place.bucket, Prefix=place.key, MaxKeys=most)
     found = [each["Key"].removeprefix(place.key) for each in answer.get("Contents", ())]
     if answer["IsTruncated"]:

@@ -11,7 +11,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.services.storage.object_clients import ObjectClients, Use
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, Unwritable
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unwritable
 
 CREATE = "storage.objects.create"
 KEY_LIFETIME = timedelta(hours=1)
@@ -28,13 +28,15 @@ class StoreObjectWrites:
         self._clients = ObjectClients(dependencies, _USE)
 
     def allow(
-        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectPlace
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectLocation
     ) -> None:
         self._clients.allow(tx, subject, resource, folder, (CREATE,))
 
-    async def put(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO, size: int) -> None:
+    async def put(
+        self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO, size: int
+    ) -> None:
         s3 = await self._clients.client(resource_id, folder)
-        place = ObjectPlace(folder.bucket, folder.key + name)
+        place = ObjectLocation(folder.bucket, folder.key + name)
         bounded = _Bounded(file, size)
 
         def write() -> None:
@@ -48,17 +50,17 @@ class StoreObjectWrites:
             bounded.stop()
             raise
 
-    async def put_once(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO) -> None:
+    async def put_once(self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO) -> None:
         s3 = await self._clients.client(resource_id, folder)
-        place = ObjectPlace(folder.bucket, folder.key + name)
+        place = ObjectLocation(folder.bucket, folder.key + name)
         await self._clients.answered(place, CREATE, "written", lambda: _put_once(s3, place, file))
 
-    async def put_new(self, resource_id: str, place: ObjectPlace, stream: BinaryIO) -> None:
+    async def put_new(self, resource_id: str, place: ObjectLocation, stream: BinaryIO) -> None:
         s3 = await self._clients.client(resource_id, place)
         await self._clients.answered(place, CREATE, "written", lambda: _put_new(s3, place, stream))
 
 
-def _put_new(s3: Any, place: ObjectPlace, stream: BinaryIO) -> None:
+def _put_new(s3: Any, place: ObjectLocation, stream: BinaryIO) -> None:
     """Raises Unwritable where there is another object."""
     from botocore.exceptions import ClientError  # noqa: PLC0415  it takes a while to load
 
@@ -75,7 +77,7 @@ def _put_new(s3: Any, place: ObjectPlace, stream: BinaryIO) -> None:
         ) from error
 
 
-def _put_once(s3: Any, place: ObjectPlace, file: BinaryIO) -> None:
+def _put_once(s3: Any, place: ObjectLocation, file: BinaryIO) -> None:
     """Put an object where there is none, or one of the same bytes. Raises Unwritable for another one.
 
     A writing key may not look at what is there, but it may replace what has a certain ETag, which is the MD5
@@ -94,7 +96,7 @@ def _put_once(s3: Any, place: ObjectPlace, file: BinaryIO) -> None:
     )
 
 
-def _put_if(s3: Any, place: ObjectPlace, file: BinaryIO, **condition: str) -> bool:
+def _put_if(s3: Any, place: ObjectLocation, file: BinaryIO, **condition: str) -> bool:
     """Return whether the condition holds, and the object was put."""
     from botocore.exceptions import ClientError  # noqa: PLC0415  it takes a while to load
 

@@ -70,7 +70,7 @@ SCHEME = "s3://"
 
 
 @dataclass(frozen=True)
-class ObjectPlace:
+class ObjectLocation:
     """An object, or a folder of objects, as people name it: s3://BUCKET/KEY."""
 
     bucket: str
@@ -81,15 +81,15 @@ class ObjectPlace:
         return f"{SCHEME}{self.bucket}/{self.key}"
 
 
-def folder_place(bucket: str, prefix: str) -> ObjectPlace:
+def folder_place(bucket: str, prefix: str) -> ObjectLocation:
     """Return the folder of a prefix that may lack its slash."""
-    return ObjectPlace(bucket, f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else "")
+    return ObjectLocation(bucket, f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else "")
 
 
-def place_in(url: str) -> ObjectPlace | None:
+def place_in(url: str) -> ObjectLocation | None:
     """Return what "s3://BUCKET/KEY" names; None for any other text."""
     bucket, _, key = url.removeprefix(SCHEME).partition("/")
-    return ObjectPlace(bucket, key) if url.startswith(SCHEME) and bucket and key else None
+    return ObjectLocation(bucket, key) if url.startswith(SCHEME) and bucket and key else None
 
 
 class AccessProblem(StrEnum):
@@ -130,18 +130,20 @@ class ObjectReads(Protocol):
     """
 
     def allow(
-        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, place: ObjectPlace
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, place: ObjectLocation
     ) -> None:
         """Let a new resource read this object, or the objects of this folder, as the subject. Raises ApiError
         unless the subject may, and where the project has no such bucket."""
         ...
 
-    async def fetch(self, resource_id: str, place: ObjectPlace, target: BinaryIO, largest_bytes: int) -> None:
+    async def fetch(
+        self, resource_id: str, place: ObjectLocation, target: BinaryIO, largest_bytes: int
+    ) -> None:
         """Write an object to an empty file. It takes as long as the object is large, so a reconciler runs it
         as BackgroundWork. Raises Unreadable."""
         ...
 
-    async def names(self, resource_id: str, place: ObjectPlace, most: int) -> Sequence[str]:
+    async def names(self, resource_id: str, place: ObjectLocation, most: int) -> Sequence[str]:
         """Return the names below a folder. Raises Unreadable, also where there are more than `most`."""
         ...
 
@@ -151,23 +153,25 @@ class ObjectWrites(Protocol):
     checked twice, as by ObjectReads; of a resource that overwrites, the right to create objects is enough."""
 
     def allow(
-        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectPlace
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectLocation
     ) -> None:
         """Let a new resource write below this folder, as the subject. Raises ApiError unless the subject may,
         and where the project has no such bucket."""
         ...
 
-    async def put(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO, size: int) -> None:
+    async def put(
+        self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO, size: int
+    ) -> None:
         """Write an object of the folder that was allowed: the first `size` bytes of a file. It is visible
         once it is whole. Raises Unwritable."""
         ...
 
-    async def put_once(self, resource_id: str, folder: ObjectPlace, name: str, file: BinaryIO) -> None:
+    async def put_once(self, resource_id: str, folder: ObjectLocation, name: str, file: BinaryIO) -> None:
         """Write an object of the folder that was allowed, of at most 5 GiB, where there is none: all bytes of
         a file. It may be repeated with the same bytes. Raises Unwritable."""
         ...
 
-    async def put_new(self, resource_id: str, place: ObjectPlace, stream: BinaryIO) -> None:
+    async def put_new(self, resource_id: str, place: ObjectLocation, stream: BinaryIO) -> None:
         """Write an object at the place that was allowed, where there is none: all bytes of a stream, which is
         read in another thread. It is visible once it is whole. It may be repeated with the same bytes. Raises
         Unwritable, and what the stream raises."""
@@ -199,13 +203,13 @@ class ObjectKeys(Protocol):
     account that made the resource. The right is checked twice, as by ObjectReads."""
 
     def allow(
-        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectPlace
+        self, tx: Transaction, subject: Subject | None, resource: ResourceMetadata, folder: ObjectLocation
     ) -> str:
         """Let a new resource read, write and delete objects of this folder, as the subject, and return the id
         of the bucket. Raises ApiError unless the subject may, and where the project has no such bucket."""
         ...
 
-    async def key(self, resource_id: str, place: ObjectPlace, use: KeyUse) -> ObjectKey:
+    async def key(self, resource_id: str, place: ObjectLocation, use: KeyUse) -> ObjectKey:
         """Return a key for one object of the folder that was allowed. Raises ObjectAccessError."""
         ...
 

@@ -35,7 +35,7 @@ _ACTOR = "actor"
 _FOLDER = "filesystem-folder"
 
 
-class State(StrEnum):
+class BucketState(StrEnum):
     """The states of a bucket."""
 
     CREATING = "CREATING"
@@ -72,13 +72,15 @@ def mode_of(row: Resource) -> Mode:
     """Return what the gateway is to do with a bucket."""
     if row.deleted_at is not None:
         return Mode.Value("PURGE")
-    return Mode.Value("HIDE" if row.state == State.SCHEDULED_FOR_DELETION else "SERVE")
+    return Mode.Value("HIDE" if row.state == BucketState.SCHEDULED_FOR_DELETION else "SERVE")
 
 
 def mark_for_purge(tx: Transaction, row: Resource, now: datetime) -> Resource:
     """Let the gateway remove the bucket with all that it holds, and then the reconciler its row."""
-    status = wire.with_state(row.kind, row.status, State.SCHEDULED_FOR_DELETION)
-    marked = replace(row, deleted_at=now, updated_at=now, state=State.SCHEDULED_FOR_DELETION, status=status)
+    status = wire.with_state(row.kind, row.status, BucketState.SCHEDULED_FOR_DELETION)
+    marked = replace(
+        row, deleted_at=now, updated_at=now, state=BucketState.SCHEDULED_FOR_DELETION, status=status
+    )
     tx.update(marked)
     return marked
 

@@ -14,7 +14,7 @@ from neocloud.services.compute.public import preset
 from neocloud.services.tuning.api import KINDS, METHODS
 from neocloud.services.tuning.reconcile import reconcilers
 from neocloud.services.tuning.rules import CAPACITY
-from neocloud.services.tuning.types import JOB, Files, State
+from neocloud.services.tuning.types import JOB, Files, JobState
 
 
 class FineTuningJobMeter:
@@ -25,7 +25,7 @@ class FineTuningJobMeter:
     ) -> Iterable[UsageRecord]:
         for interval in intervals(history, start, end):
             spec = FineTuningJobSpec.FromString(interval.entry.spec)
-            if interval.entry.state != State.RUNNING or not spec.platform:
+            if interval.entry.state != JobState.RUNNING or not spec.platform:
                 continue
             for sku, units in preset(spec.platform, spec.preset).skus().items():
                 yield interval.record(sku=sku, units=units)

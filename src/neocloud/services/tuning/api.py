@@ -38,8 +38,8 @@ from neocloud.services.tuning.types import (
     OUTPUT_REASONS,
     WORKING,
     Desired,
+    JobState,
     RuntimeState,
-    State,
     StateEnum,
     read_runtime_state,
     work_folder,
@@ -56,12 +56,12 @@ Request = CancelFineTuningJobRequest | PauseFineTuningJobRequest | ResumeFineTun
 async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Write[Operation]:
     def work(tx: Transaction) -> NewOperation:
         row = job_row(tx, request.id)
-        if row.state == State.CANCELLED:
+        if row.state == JobState.CANCELLED:
             return NewOperation(row, _title(row))
-        if row.state in (State.SUCCEEDED, State.FAILED):
+        if row.state in (JobState.SUCCEEDED, JobState.FAILED):
             raise contract.bad_state(row.id, f"The job is {row.state} already; there is nothing to cancel.")
         runtime = replace(read_runtime_state(tx, row.id), desired=Desired.CANCEL)
-        return _change(tx, call, row, runtime, State.CANCELLED)
+        return _change(tx, call, row, runtime, JobState.CANCELLED)
 
     return Write(work)
 
@@ -69,12 +69,12 @@ async def cancel(call: Call, request: CancelFineTuningJobRequest) -> Write[Opera
 async def pause(call: Call, request: PauseFineTuningJobRequest) -> Write[Operation]:
     def work(tx: Transaction) -> NewOperation:
         row = job_row(tx, request.id)
-        if row.state == State.PAUSED:
+        if row.state == JobState.PAUSED:
             return NewOperation(row, _title(row))
         if row.state not in WORKING:
             raise contract.bad_state(row.id, f"The job is {row.state}; only a running job can be paused.")
         runtime = replace(read_runtime_state(tx, row.id), desired=Desired.PAUSE)
-        return _change(tx, call, row, runtime, State(row.state))
+        return _change(tx, call, row, runtime, JobState(row.state))
 
     return Write(work)
 
@@ -87,7 +87,7 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
         runtime = read_runtime_state(tx, row.id)
         if row.state in WORKING and runtime.desired is Desired.RUN:
             return NewOperation(row, _title(row))
-        if row.state not in (State.PAUSED, State.FAILED, *WORKING):
+        if row.state not in (JobState.PAUSED, JobState.FAILED, *WORKING):
             raise contract.bad_state(row.id, f"The job is {row.state}; start another from the same files.")
         shape = shape_of(FineTuningJobSpec.FromString(row.spec))
         if shape is not None:  # a job that does not work holds no capacity
@@ -95,12 +95,12 @@ async def resume(call: Call, request: ResumeFineTuningJobRequest) -> Write[Opera
             reader = TransactionReader(tx, now, inventory=inventory, provided=provided)
             check_capacity(reader, row, [(shape, 1)], [], may_wait=True, may_preempt=True)
         error = FineTuningJobStatus.FromString(row.status).error.code
-        if row.state == State.FAILED and error in OUTPUT_REASONS:  # it is trained already
-            return _change(tx, call, row, replace(runtime, desired=Desired.RUN), State.QUEUED)
+        if row.state == JobState.FAILED and error in OUTPUT_REASONS:  # it is trained already
+            return _change(tx, call, row, replace(runtime, desired=Desired.RUN), JobState.QUEUED)
         fresh = RuntimeState(
             attempt=runtime.attempt + 1, saved_step=runtime.saved_step, submissions=runtime.submissions
         )
-        return _change(tx, call, row, fresh, State.QUEUED)
+        return _change(tx, call, row, fresh, JobState.QUEUED)
 
     return Write(work)
 
@@ -115,15 +115,15 @@ def _change(
     call: Call,
     row: Resource,
     runtime: RuntimeState,
-    state: State,
+    state: JobState,
 ) -> NewOperation:
     now = call.dependencies.clock.now()
     write_runtime_state(tx, row.id, runtime)
     status = FineTuningJobStatus.FromString(row.status)
     status.state, status.reconciling = StateEnum.Value(state), True
-    if state is State.CANCELLED:
+    if state is JobState.CANCELLED:
         status.finished_at.FromDatetime(now)
-    if state is State.QUEUED:
+    if state is JobState.QUEUED:
         status.ClearField("error")
         status.ClearField("finished_at")
     changed = replace(
@@ -237,9 +237,9 @@ JOBS = Kind(
     parent_kinds=("nebius.iam.v1.Container",),
     verbs=frozenset({"Create", "Get", "GetByName", "List", "Delete"}),
     rules=FineTuningJobRules(),
-    initial_state=State.VALIDATING_FILES,
-    deleting_state=State.DELETING,
-    stopped_state=State.QUEUED,
+    initial_state=JobState.VALIDATING_FILES,
+    deleting_state=JobState.DELETING,
+    stopped_state=JobState.QUEUED,
     working_states=WORKING,
     is_reconciled=True,
 )

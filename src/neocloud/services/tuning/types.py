@@ -25,7 +25,7 @@ SHORT_ID_LENGTH = 8
 RESULT_PURPOSE = "fine-tune-results"
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     VALIDATING_FILES = "VALIDATING_FILES"
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -36,7 +36,7 @@ class State(StrEnum):
     DELETING = "DELETING"
 
 
-WORKING = frozenset({State.VALIDATING_FILES, State.QUEUED, State.RUNNING})
+WORKING = frozenset({JobState.VALIDATING_FILES, JobState.QUEUED, JobState.RUNNING})
 """The states in which a job holds capacity of the machine."""
 
 

@@ -25,7 +25,7 @@ KINDS = (
         permission="vpc.networks",
         parent_kinds=_PROJECT,
         rules=rules.NetworkRules(),
-        initial_state=vpc.State.CREATING,
+        initial_state=vpc.VpcState.CREATING,
         is_reconciled=True,
     ),
     Kind(
@@ -35,7 +35,7 @@ KINDS = (
         permission="vpc.subnets",
         parent_kinds=_PROJECT,
         rules=rules.SubnetRules(),
-        initial_state=vpc.State.READY,
+        initial_state=vpc.VpcState.READY,
         view=view_subnet,
     ),
     Kind(
@@ -45,7 +45,7 @@ KINDS = (
         permission="vpc.pools",
         parent_kinds=_PROJECT,
         rules=rules.PoolRules(),
-        initial_state=vpc.State.READY,
+        initial_state=vpc.VpcState.READY,
         view=view_pool,
     ),
     Kind(
@@ -55,7 +55,7 @@ KINDS = (
         permission="vpc.allocations",
         parent_kinds=_PROJECT,
         rules=rules.AllocationRules(),
-        initial_state=vpc.State.ALLOCATED,
+        initial_state=vpc.VpcState.ALLOCATED,
         view=view_allocation,
     ),
     Kind(
@@ -65,7 +65,7 @@ KINDS = (
         permission="vpc.routeTables",
         parent_kinds=_PROJECT,
         rules=rules.RouteTableRules(),
-        initial_state=vpc.State.READY,
+        initial_state=vpc.VpcState.READY,
         view=view_route_table,
     ),
     Kind(
@@ -75,7 +75,7 @@ KINDS = (
         permission="vpc.routes",
         parent_kinds=(vpc.ROUTE_TABLE,),
         rules=rules.RouteRules(),
-        initial_state=vpc.State.READY,
+        initial_state=vpc.VpcState.READY,
     ),
     Kind(
         message=vpc.SECURITY_GROUP,
@@ -84,7 +84,7 @@ KINDS = (
         permission="vpc.securityGroups",
         parent_kinds=_PROJECT,
         rules=rules.SecurityGroupRules(),
-        initial_state=vpc.State.READY,
+        initial_state=vpc.VpcState.READY,
     ),
     Kind(
         message=vpc.SECURITY_RULE,
@@ -93,7 +93,7 @@ KINDS = (
         permission="vpc.securityRules",
         parent_kinds=(vpc.SECURITY_GROUP,),
         rules=rules.SecurityRuleRules(),
-        initial_state=vpc.State.READY,
+        initial_state=vpc.VpcState.READY,
     ),
 )
 

@@ -75,10 +75,10 @@ class NetworkReconciler:
         return (Step("Remove the network", self._remove),)
 
     def status(self, scope: NetworkScope, result: ReconcileResult) -> ReconcileResult:
-        was_ready = scope.status.state == NetworkStatus.State.Value(vpc.State.READY)
-        state = vpc.State.READY if result.is_done or was_ready else vpc.State.CREATING
+        was_ready = scope.status.state == NetworkStatus.State.Value(vpc.VpcState.READY)
+        state = vpc.VpcState.READY if result.is_done or was_ready else vpc.VpcState.CREATING
         if scope.is_deleting:
-            state = vpc.State.DELETING
+            state = vpc.VpcState.DELETING
         scope.status.state = NetworkStatus.State.Value(state)
         return result.with_status(scope.status, state, IDLE_RESYNC_SECONDS)
 

@@ -53,7 +53,7 @@ SECURITY_RULE_ID_PREFIX = "vpcsecurityrule"
 SMALLEST_SUBNET_PREFIX = 29
 
 
-class State(StrEnum):
+class VpcState(StrEnum):
     """States of vpc's resources; not every kind has all of them."""
 
     CREATING = "CREATING"

@@ -164,7 +164,7 @@ class SecretConformance:
         assert len(await store.read(lambda tx: tx.history(resource_id=row.id))) == 1
 
 
-class Refused(Exception):
+class RefusedChange(Exception):
     pass
 
 
@@ -174,9 +174,9 @@ class TransactionConformance:
             tx.insert(resource("r1"))
             tx.insert_operation(operation())
             tx.put_secret("r1", "a", b"b")
-            raise Refused("no")
+            raise RefusedChange("no")
 
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedChange):
             await store.write(work)
         assert await store.read(lambda tx: tx.get("r1")) is None
         assert await store.read(lambda tx: tx.get_operation(operation().id)) is None
@@ -187,14 +187,14 @@ class TransactionConformance:
         def work(tx: Transaction, number: int) -> int:
             tx.insert(resource(f"r{number}", name=f"n{number}"))
             if number % 3 == 0:
-                raise Refused(str(number))
+                raise RefusedChange(str(number))
             return number
 
         writes = (store.write(lambda tx, n=number: work(tx, n)) for number in range(30))
         results = await asyncio.gather(*writes, return_exceptions=True)
         for number, result in enumerate(results):
             if number % 3 == 0:
-                assert isinstance(result, Refused)
+                assert isinstance(result, RefusedChange)
             else:
                 assert result == number
         kept, _ = await store.read(lambda tx: tx.list(resource().kind))

@@ -17,7 +17,7 @@ from neocloud.engines.gpu_types import gpu_type
 from neocloud.engines.manifest import GPU, Pod
 from neocloud.engines.podman.containers import Row, by_pod
 from neocloud.engines.podman.gpus import cdi
-from neocloud.engines.podman.gpus.discovery import Found, GpuDiscovery
+from neocloud.engines.podman.gpus.discovery import FoundGpus, GpuDiscovery
 from neocloud.engines.podman.gpus.owner import GpuOwner
 from neocloud.engines.podman.gpus.passthrough import Passthrough, Taken, groups_of
 from neocloud.engines.podman.gpus.pci import PciBus
@@ -56,13 +56,13 @@ class GpuAllocator:
         passthrough = Passthrough(pci, record)
         return cls(GpuDiscovery(pci, passthrough.gpus, owner=owner), passthrough, owner=owner)
 
-    async def find(self) -> Found:
+    async def find(self) -> FoundGpus:
         """Return the GPUs of this machine, and warnings about them."""
         found = await self._discovery.find()
         if not found.minors or cdi.has_specs(self._cdi_folders):
             return found
         warning = f"GPUs are here, but containers cannot get them yet: run `{cdi.GENERATE}`."
-        return Found(found.accelerators, (*found.warnings, warning), found.minors)
+        return FoundGpus(found.accelerators, (*found.warnings, warning), found.minors)
 
     def close(self) -> None:
         self._discovery.close()
@@ -166,7 +166,7 @@ class GpuAllocator:
         rest = iter(self._device(each, found) for each in chosen)
         return {name: tuple(next(rest) for _ in range(number)) for name, number in counts.items()}
 
-    def _device(self, gpu: Accelerator, found: Found) -> cdi.Device:
+    def _device(self, gpu: Accelerator, found: FoundGpus) -> cdi.Device:
         return cdi.Device(gpu.key, cdi.device_name(gpu, found.minors[gpu.key], self._cdi_folders))
 
     async def _release_lost(self, list_rows: Rows, present: Sequence[Accelerator]) -> None:

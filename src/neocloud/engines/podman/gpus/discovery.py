@@ -33,7 +33,7 @@ _MOST_GPUS = 64
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundGpus:
     """The GPUs of this machine; those that do not answer are in the warnings only."""
 
     accelerators: tuple[Accelerator, ...] = ()
@@ -65,10 +65,10 @@ class GpuDiscovery:
         self._environment = environment
         self._answer_seconds = answer_seconds
         self._runner = LimitedRunner()
-        self._last: tuple[float, Found] | None = None
-        self._search: asyncio.Task[Found] | None = None
+        self._last: tuple[float, FoundGpus] | None = None
+        self._search: asyncio.Task[FoundGpus] | None = None
 
-    async def find(self, *, is_fresh: bool = False) -> Found:
+    async def find(self, *, is_fresh: bool = False) -> FoundGpus:
         """Return the GPUs. `is_fresh`: as they are now, unless the driver does not answer."""
         if self._last is not None and not is_fresh:
             until, last = self._last
@@ -82,37 +82,37 @@ class GpuDiscovery:
         if self._search is not None:
             self._search.cancel()
 
-    def _searching(self) -> asyncio.Task[Found]:
+    def _searching(self) -> asyncio.Task[FoundGpus]:
         if self._search is None or self._search.done():
             self._search = asyncio.create_task(self._look())
         return self._search
 
-    async def _look(self) -> Found:
+    async def _look(self) -> FoundGpus:
         found = await asyncio.to_thread(self._look_now)
         seconds = FAILED_SECONDS if found.is_failure else FRESH_SECONDS
         self._last = time.monotonic() + seconds, found
         return found
 
-    def _look_now(self) -> Found:
+    def _look_now(self) -> FoundGpus:
         before = self._passed()
         if not self._pci.has_nvidia():
             passed = self._all_passed(before)
-            return Found(passed, _warnings_of(passed))
+            return FoundGpus(passed, _warnings_of(passed))
         try:
             gpus, problems = self._ask_driver()
         except EngineError as error:
             warning = f"The driver of the GPUs does not answer ({error}); GPUs are not used."
             passed = self._all_passed(before)
-            return Found(passed, (warning, *_warnings_of(passed)), is_failure=True)
+            return FoundGpus(passed, (warning, *_warnings_of(passed)), is_failure=True)
         passed = self._all_passed(before)
         if gpus and self._owner and (other := self._owner.claim()):
-            return Found(passed, (_not_ours(len(gpus), other), *_warnings_of(passed)))
+            return FoundGpus(passed, (_not_ours(len(gpus), other), *_warnings_of(passed)))
         answering = [_attached(self._pci, gpu) for gpu, _ in gpus]
         known = {each.key for each in answering}
         accelerators = (*answering, *(each for each in passed if each.key not in known))
         warnings = [f"{problem}; it is not used. Restart the host if it stays so." for problem in problems]
         minors = {gpu.key: minor for gpu, minor in gpus}
-        return Found(accelerators, (*warnings, *_warnings_of(accelerators)), minors)
+        return FoundGpus(accelerators, (*warnings, *_warnings_of(accelerators)), minors)
 
     def _all_passed(self, before: Sequence[Accelerator]) -> tuple[Accelerator, ...]:
         """Return the GPUs that VFIO had before NVML was called, and those that it has now.

@@ -54,7 +54,7 @@ _POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ImageLocation:
     """Where an image is."""
 
     folder: Path
@@ -140,14 +140,14 @@ class PulledImages:
             if place.folder not in self._active and not place.record.exists():
                 _discard(place, lazily=True)
 
-    def _place(self, image: str) -> _Place:
+    def _place(self, image: str) -> _ImageLocation:
         return self._place_of(hashlib.sha256(image.encode()).hexdigest()[:12])
 
-    def _place_of(self, key: str) -> _Place:
+    def _place_of(self, key: str) -> _ImageLocation:
         layout = self._layout
-        return _Place(layout.pulled / key, layout.pulled_mounts / key, layout.run / "pull" / key)
+        return _ImageLocation(layout.pulled / key, layout.pulled_mounts / key, layout.run / "pull" / key)
 
-    def _prepare(self, place: _Place, size_bytes: int) -> None:
+    def _prepare(self, place: _ImageLocation, size_bytes: int) -> None:
         _discard(place, lazily=True)
         for folder in (self._layout.pulled, self._layout.pulled_mounts, place.run.parent):
             make_folder(folder, 0o700)
@@ -157,7 +157,7 @@ class PulledImages:
         for name, content in _configuration(place).items():
             write_file(place.folder / name, content.encode(), 0o600)
 
-    async def _run(self, place: _Place, pull: ImagePull) -> str:
+    async def _run(self, place: _ImageLocation, pull: ImagePull) -> str:
         """Return the id of the image that Podman has pulled."""
         credential = base64.b64encode(f"{pull.username}:{pull.password}".encode()).decode()
         host = pull.source.partition("/")[0]
@@ -194,14 +194,14 @@ class PulledImages:
             raise await asyncio.to_thread(_failure, place, why)
         return said.decode().strip().rpartition("\n")[2]
 
-    def _finish(self, place: _Place, pull: ImagePull, image_id: str) -> None:
+    def _finish(self, place: _ImageLocation, pull: ImagePull, image_id: str) -> None:
         remove_tree(place.point / "scratch")
         root = self._mount(place, image_id)
         _write_out(place.point)
         record = {"image": pull.image, "id": image_id, "root": str(root), "settings": asdict(pull.settings)}
         write_record(place.record, record)
 
-    def _mount(self, place: _Place, image_id: str) -> Path:
+    def _mount(self, place: _ImageLocation, image_id: str) -> Path:
         """Mount an image of the store, and return where."""
         remove_tree(place.run)  # what Podman remembers of mounts before a shutdown
         said = _ran(["podman", "image", "mount", image_id], _environment(place))
@@ -211,7 +211,7 @@ class PulledImages:
         return root
 
 
-def _configuration(place: _Place) -> Mapping[str, str]:
+def _configuration(place: _ImageLocation) -> Mapping[str, str]:
     """Return the content of Podman's files for the store of one image, by name."""
     at = place.point
     settings = _ENGINE_CONF.format(
@@ -234,7 +234,7 @@ def _configuration(place: _Place) -> Mapping[str, str]:
     }
 
 
-def _environment(place: _Place) -> Mapping[str, str]:
+def _environment(place: _ImageLocation) -> Mapping[str, str]:
     """Return all that Podman gets: no proxy and no setting of the operator."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -258,7 +258,7 @@ def _nameless(content: str) -> Generator[int, None, None]:
         os.close(descriptor)
 
 
-def _failure(place: _Place, why: bytes) -> EngineError:
+def _failure(place: _ImageLocation, why: bytes) -> EngineError:
     if b"no space left on device" in why:  # of a full disk of the host, the file system says EIO
         size = place.disk.stat().st_size
         return ImageTooLarge(f"The image, packed and unpacked, does not fit in {size / 2**30:g} GiB.")
@@ -266,7 +266,7 @@ def _failure(place: _Place, why: bytes) -> EngineError:
     return EngineError(f"Podman did not pull the image: {lines[-1][:_SHOWN_CHARS]}")
 
 
-def _discard(place: _Place, *, lazily: bool) -> None:
+def _discard(place: _ImageLocation, *, lazily: bool) -> None:
     """Remove what there is of an image, its record first. Raises EngineError while it is in use."""
     if not lazily:
         for point in mounts_below(place.point):

@@ -11,7 +11,7 @@ from typing import Any
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS, load, name_of, simulated_by
 from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse
 
@@ -21,9 +21,9 @@ TENSOR_METRIC = 5
 """NVML_GPM_METRIC_ANY_TENSOR_UTIL, in percent."""
 
 
-def gpu_use(tree: Tree, expected: Expected) -> Found:
-    found = Found()
-    nvml = load(Found(), [], Expected())
+def gpu_use(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
+    nvml = load(ProbeResult(), [], Expected())
     if nvml is None:
         return found  # the probe `gpus` says why
     found.simulated = simulated_by(nvml)

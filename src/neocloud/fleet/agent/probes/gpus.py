@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found, NotRun
+from neocloud.fleet.agent.probe_result import NotRun, ProbeResult
 from neocloud.fleet.agent.probes.links import DISPLAY, NVIDIA, PCI_DEVICES
-from neocloud.fleet.nodes.parts import Part
+from neocloud.fleet.nodes.parts import HostPart
 
 try:
     import pynvml as _bindings  # pyright: ignore[reportMissingTypeStubs]
@@ -36,23 +36,23 @@ BUSY_PERCENT, STALLED_WATT_SHARE = 95, 0.35
 """An H100 that only waits says 100 % and takes 0.18 to 0.21 of its power limit; a GEMM takes 0.99."""
 
 
-def gpus(tree: Tree, expected: Expected) -> Found:
+def gpus(tree: Tree, expected: Expected) -> ProbeResult:
     return _gpus(_on_bus(tree), expected)
 
 
-def gpus_of_pod(tree: Tree, expected: Expected) -> Found:
+def gpus_of_pod(tree: Tree, expected: Expected) -> ProbeResult:
     """The bus shows GPUs of other containers, too; NVML only this one's."""
     return _gpus([], expected)
 
 
-def parts(tree: Tree) -> Found:
+def parts(tree: Tree) -> ProbeResult:
     """Return the GPUs with serial number and firmware; those without a number by their UUID."""
-    found = Found()
+    found = ProbeResult()
     nvml = load(found, [], Expected())
     if nvml is None:
         why = next((each.why for each in found.not_run), "NVML does not answer")
-        return Found(not_run=[NotRun("gpus", why)])
-    answer = Found(simulated=simulated_by(nvml))
+        return ProbeResult(not_run=[NotRun("gpus", why)])
+    answer = ProbeResult(simulated=simulated_by(nvml))
     for index in range(min(MOST_GPUS, nvml.nvmlDeviceGetCount())):
         try:
             answer.parts.append(_part(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
@@ -61,7 +61,7 @@ def parts(tree: Tree) -> Found:
     return answer
 
 
-def _part(nvml: Any, handle: Any) -> Part:
+def _part(nvml: Any, handle: Any) -> HostPart:
     def ask(what: str) -> str:
         try:
             return _text(getattr(nvml, f"nvmlDeviceGet{what}")(handle))
@@ -72,11 +72,11 @@ def _part(nvml: Any, handle: Any) -> Part:
 
     slot = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]
     firmware = " ".join(each for each in (ask("VbiosVersion"), ask("InforomImageVersion")) if each)
-    return Part("gpu", slot, ask("Name"), ask("Serial") or ask("UUID"), firmware)
+    return HostPart("gpu", slot, ask("Name"), ask("Serial") or ask("UUID"), firmware)
 
 
-def _gpus(on_bus: list[str], expected: Expected) -> Found:
-    found = Found()
+def _gpus(on_bus: list[str], expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     nvml = load(found, on_bus, expected)
     if nvml is None:
         return found
@@ -108,7 +108,7 @@ def _on_bus(tree: Tree) -> list[str]:
     ]
 
 
-def load(found: Found, on_bus: list[str], expected: Expected) -> Any:
+def load(found: ProbeResult, on_bus: list[str], expected: Expected) -> Any:
     """Return the started library, or None with the reason in `found`."""
     if _bindings is None:
         _without(found, on_bus, expected, "the Python package nvidia-ml-py is not there")
@@ -138,7 +138,7 @@ def name_of(nvml: Any, handle: Any) -> str:
         return ""
 
 
-def _without(found: Found, on_bus: list[str], expected: Expected, why: str) -> None:
+def _without(found: ProbeResult, on_bus: list[str], expected: Expected, why: str) -> None:
     if on_bus:
         found.fail_to_read("gpu_lost", "", f"{len(on_bus)} GPUs are on the bus, and {why}")
     elif not expected.gpus:
@@ -147,7 +147,7 @@ def _without(found: Found, on_bus: list[str], expected: Expected, why: str) -> N
         found.read("gpu_missing", "", expected.gpus, f"0 of {expected.gpus} GPUs; {why}")
 
 
-def _count(found: Found, answering: int, present: int, expected: Expected) -> None:
+def _count(found: ProbeResult, answering: int, present: int, expected: Expected) -> None:
     wanted = expected.gpus if expected.gpus is not None else present
     if not wanted:
         found.leave_out("There is no GPU here", "gpu_missing")
@@ -156,7 +156,7 @@ def _count(found: Found, answering: int, present: int, expected: Expected) -> No
     found.read("gpu_missing", "", max(0, wanted - answering), f"{answering} answer of {wanted} {told}")
 
 
-def _gpu(nvml: Any, index: int, expected: Expected, found: Found) -> bool:
+def _gpu(nvml: Any, index: int, expected: Expected, found: ProbeResult) -> bool:
     """Read one GPU. Return whether it answers."""
     name = f"GPU {index}"
     try:
@@ -177,7 +177,7 @@ def _gpu(nvml: Any, index: int, expected: Expected, found: Found) -> bool:
 class _Gpu:
     """Reads of one GPU. What a board or driver does not have is left out; errors of others are kept."""
 
-    def __init__(self, nvml: Any, handle: Any, name: str, model: str, found: Found) -> None:
+    def __init__(self, nvml: Any, handle: Any, name: str, model: str, found: ProbeResult) -> None:
         self._nvml, self._handle, self._name, self._model, self._found = nvml, handle, name, model, found
 
     def read_all(self, expected: Expected) -> None:

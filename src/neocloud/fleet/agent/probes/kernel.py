@@ -6,8 +6,8 @@ import time
 from contextlib import ExitStack
 
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found, KernelLines
-from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, Record, finding_of
+from neocloud.fleet.agent.probe_result import KernelLines, ProbeResult
+from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, KernelMessage, finding_of
 from neocloud.fleet.policy.kernel_log_reader import Cursor, KernelLog
 
 CHECK = "kernel_log"
@@ -35,9 +35,9 @@ class KernelProbe:
         if self._log is not None:
             self._log.cursor = Cursor(self._boot, sequence)
 
-    def read(self) -> Found:
+    def read(self) -> ProbeResult:
         """Return what was added to the log. For a child."""
-        found = Found()
+        found = ProbeResult()
         if self._log is None:
             found.leave_out(self._why, CHECK)
             return found
@@ -75,6 +75,6 @@ class KernelProbe:
         return stat.S_ISCHR(self._tree.path("dev/kmsg").stat().st_mode) if self._log else False
 
 
-def _matters(record: Record) -> bool:
+def _matters(record: KernelMessage) -> bool:
     """A GPU off the bus is told in several lines of the driver, so all of its own are kept."""
     return record.message.startswith("NVRM: ") or finding_of(record) is not None

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from neocloud.fleet.agent.checks import IB_COUNTERS
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 
 PCI_DEVICES = "sys/bus/pci/devices"
 BRIDGE, DISPLAY, NVIDIA = "0x06", "0x03", "0x10de"
@@ -20,8 +20,8 @@ INTERFACES = "sys/class/net"
 ETHERNET = 1
 
 
-def pcie(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def pcie(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     for address in tree.names(PCI_DEVICES):
         folder = f"{PCI_DEVICES}/{address}"
         kind = tree.optional(f"{folder}/class") or ""
@@ -32,7 +32,7 @@ def pcie(tree: Tree, expected: Expected) -> Found:
     return found
 
 
-def _pci_device(tree: Tree, folder: str, address: str, found: Found, *, is_gpu: bool) -> None:
+def _pci_device(tree: Tree, folder: str, address: str, found: ProbeResult, *, is_gpu: bool) -> None:
     """GPUs save power by slower links, so the speed of theirs is judged by NVML."""
     width, most_width = (tree.number(f"{folder}/{name}_link_width") for name in ("current", "max"))
     speed, most_speed = (_pci_speed(tree, f"{folder}/{name}_link_speed") for name in ("current", "max"))
@@ -62,8 +62,8 @@ def _pci_speed(tree: Tree, name: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def infiniband(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def infiniband(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     ports = [
         (f"{INFINIBAND}/{device}/ports/{port}", f"{device}/{port}")
         for device in tree.names(INFINIBAND)
@@ -86,7 +86,7 @@ def infiniband(tree: Tree, expected: Expected) -> Found:
     return found
 
 
-def _ib_port(tree: Tree, folder: str, name: str, expected: Expected, found: Found) -> None:
+def _ib_port(tree: Tree, folder: str, name: str, expected: Expected, found: ProbeResult) -> None:
     try:
         state, physical = tree.text(f"{folder}/state"), tree.text(f"{folder}/phys_state")
     except OSError as error:
@@ -107,8 +107,8 @@ def _ib_port(tree: Tree, folder: str, name: str, expected: Expected, found: Foun
             found.read(check, name, value)
 
 
-def ethernet(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def ethernet(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     for name in tree.names(INTERFACES):
         folder = f"{INTERFACES}/{name}"
         if not tree.exists(f"{folder}/device") or tree.number(f"{folder}/type") != ETHERNET:

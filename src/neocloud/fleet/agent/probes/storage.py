@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 
 MOUNT_TABLE = "proc/self/mountinfo"
 ON_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"})
@@ -36,8 +36,8 @@ class Mount:
     """What the filesystem says: a kernel that found an error changes only this."""
 
 
-def mounts(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def mounts(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     table = mounts_in(tree.text(MOUNT_TABLE))
     points = {each.point for each in table}
     for point in expected.mounts:
@@ -84,9 +84,9 @@ def mounts_in(text: str) -> list[Mount]:
     return list(found.values())
 
 
-def room(tree: Tree, point: str) -> Found:
+def room(tree: Tree, point: str) -> ProbeResult:
     """Ask one filesystem for its room. May block for ever."""
-    found = Found()
+    found = ProbeResult()
     try:
         has = tree.room(point)
     except OSError as error:
@@ -105,8 +105,8 @@ def room(tree: Tree, point: str) -> Found:
     return found
 
 
-def nvme(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def nvme(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     names = tree.names(NVME)
     for name in names:
         state = tree.optional(f"{NVME}/{name}/state")

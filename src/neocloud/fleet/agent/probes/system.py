@@ -10,7 +10,7 @@ import re
 
 from neocloud.fleet.agent.expected import Expected
 from neocloud.fleet.agent.host_files import Tree
-from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.agent.probe_result import ProbeResult
 from neocloud.fleet.policy.kernel_log import visible
 
 CPUS_ONLINE = "sys/devices/system/cpu/online"
@@ -27,8 +27,8 @@ CLOCK_SOURCE = "sys/devices/system/clocksource/clocksource0"
 FAST_CLOCKS = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"})
 
 
-def capacity(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def capacity(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     cpus = _count_ranges(tree.text(CPUS_ONLINE))
     if expected.cpus is None:
         found.leave_out("The expected number is not given (cpus)", "cpus_missing")
@@ -43,7 +43,7 @@ def capacity(tree: Tree, expected: Expected) -> Found:
     return found
 
 
-def _memory(tree: Tree, expected: Expected, found: Found) -> None:
+def _memory(tree: Tree, expected: Expected, found: ProbeResult) -> None:
     if expected.memory_mib is None:
         found.leave_out("The expected size is not given (memory_mib)", "memory_missing")
         return
@@ -65,8 +65,8 @@ def _count_ranges(ranges: str) -> int:
     return max(1, count)
 
 
-def tasks(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def tasks(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     for pid in tree.names("proc"):
         if not pid.isdigit():
             continue
@@ -89,8 +89,8 @@ def _is_own(tree: Tree, pid: str) -> bool:
     return is_same and tree.optional(f"proc/{pid}/wchan") != VFORK
 
 
-def memory_errors(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def memory_errors(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     controllers = [name for name in tree.names(EDAC) if _EDAC_CONTROLLER.fullmatch(name)]
     for name in controllers:
         for check, file in EDAC_COUNTS.items():
@@ -104,8 +104,8 @@ def memory_errors(tree: Tree, expected: Expected) -> Found:
     return found
 
 
-def thermal(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def thermal(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     for zone in tree.names(THERMAL):
         if _ZONE.fullmatch(zone):
             _zone(tree, f"{THERMAL}/{zone}", zone, found)
@@ -114,7 +114,7 @@ def thermal(tree: Tree, expected: Expected) -> Found:
     return found
 
 
-def _zone(tree: Tree, folder: str, zone: str, found: Found) -> None:
+def _zone(tree: Tree, folder: str, zone: str, found: ProbeResult) -> None:
     trips = [match[1] for name in tree.names(folder) if (match := _TRIP.fullmatch(name))]
     critical = [
         tree.number(f"{folder}/{trip}_temp")
@@ -133,8 +133,8 @@ def _zone(tree: Tree, folder: str, zone: str, found: Found) -> None:
         found.read("thermal_zone", name, left, f"{now / 1000:g} °C, critical at {min(limits) / 1000:g} °C")
 
 
-def clock(tree: Tree, expected: Expected) -> Found:
-    found = Found()
+def clock(tree: Tree, expected: Expected) -> ProbeResult:
+    found = ProbeResult()
     try:
         state = tree.clock()
     except OSError as error:

@@ -74,4 +74,4 @@ class BlobAccess:
         if bucket.bucket.max_size_bytes and key and bucket.bucket.versioning is Versioning.DISABLED:
             replaced = versions.latest(self._engine.database.reading, bucket.number, key)
             freed = replaced.size if replaced else 0
-        return self._engine.room.reserve(bucket.number, bucket.bucket.max_size_bytes, length, freed)
+        return self._engine.reservations.reserve(bucket.number, bucket.bucket.max_size_bytes, length, freed)

@@ -12,7 +12,7 @@ from neocloud.object_store.backends.files.access import FileAccess
 from neocloud.object_store.backends.files.completion import UploadCompletion
 from neocloud.object_store.backends.files.files import BucketFiles, raise_explained
 from neocloud.object_store.backends.files.listing import Selection
-from neocloud.object_store.backends.files.paths import place_of
+from neocloud.object_store.backends.files.paths import file_path
 from neocloud.object_store.backends.files.reader import FileReader
 from neocloud.object_store.backends.files.records import check_attributes, check_key, no_such_feature
 from neocloud.object_store.backends.protocol import BucketBackend, VersionChange
@@ -66,7 +66,7 @@ class FileBackend:
                 bucket_id, length, algorithms=algorithms, customer_key=customer_key
             )
         check_key(customer_key)
-        place_of(key)
+        file_path(key)
         check_length(length)
         return self._access.writer(bucket_id, length, algorithms, MAX_BODY_BYTES)
 
@@ -205,7 +205,7 @@ class FileBackend:
     ) -> Upload:
         check_attributes(attributes)
         check_key(customer_key)
-        place_of(key)
+        file_path(key)
         return await self._parts.create_upload(
             bucket_id, key, attributes, algorithm=algorithm, checksum_type=checksum_type, request=request
         )

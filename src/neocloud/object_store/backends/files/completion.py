@@ -12,7 +12,7 @@ from neocloud.object_store import conditions as rules
 from neocloud.object_store.backends.files import records
 from neocloud.object_store.backends.files.access import FileAccess
 from neocloud.object_store.backends.files.files import BucketFiles
-from neocloud.object_store.backends.files.records import Record
+from neocloud.object_store.backends.files.records import FileRecord
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import BodyWriter, pass_on
 from neocloud.object_store.bodies.reader import Reader
@@ -109,7 +109,7 @@ class UploadCompletion:
         conditions: WriteConditions,
     ) -> None:
         key, attributes = upload.key.decode(), upload.upload().attributes
-        record = Record(
+        record = FileRecord(
             multipart_etag([part.etag for part in used]),
             headers=attributes.headers,
             metadata=attributes.metadata,

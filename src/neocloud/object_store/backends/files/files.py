@@ -20,8 +20,8 @@ from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.core.untrusted.writes import give_name, make_owned, put_in_place, unnamed_file
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.backends.files import records
-from neocloud.object_store.backends.files.paths import HIDDEN_PREFIX, NoFile, Place, place_of
-from neocloud.object_store.backends.files.records import Record
+from neocloud.object_store.backends.files.paths import HIDDEN_PREFIX, FilePath, NoFile, file_path
+from neocloud.object_store.backends.files.records import FileRecord
 from neocloud.object_store.errors import (
     InvalidRequest,
     KeyTooLong,
@@ -86,10 +86,10 @@ class BucketFiles:
 
     def file(self, key: str) -> tuple[BinaryIO, ObjectVersion, os.stat_result]:
         """Return an object, open for reading; the caller closes it. Raises NoSuchKey."""
-        with self._read(key) as (root, place):
-            if place.is_folder:
-                return _nothing_of(root, key, place)
-            opened = root.file(place.path)
+        with self._read(key) as (root, path):
+            if path.is_folder:
+                return _nothing_of(root, key, path)
+            opened = root.file(path.path)
             try:
                 state = os.fstat(opened.fileno())
                 return opened, records.version(key, opened.fileno(), state), state
@@ -99,29 +99,29 @@ class BucketFiles:
 
     def find(self, key: str) -> ObjectVersion:
         """Raises NoSuchKey."""
-        with self._read(key) as (root, place):
-            found = object_at(root, key, place)
+        with self._read(key) as (root, path):
+            found = object_at(root, key, path)
             if found is None:
                 raise no_such_key()
             return found
 
     def upload_id(self, key: str) -> str:
         """Return which multipart upload the object was; "": none."""
-        with self._read(key) as (root, place), root.pinned(place.path) as pinned:
+        with self._read(key) as (root, path), root.pinned(path.path) as pinned:
             record = records.read(pinned)
             return record.upload_id if record is not None else ""
 
     @contextmanager
-    def _read(self, key: str) -> Generator[tuple[Folder, Place], None, None]:
+    def _read(self, key: str) -> Generator[tuple[Folder, FilePath], None, None]:
         try:
-            place = place_of(key)
+            path = file_path(key)
         except (NoFile, KeyTooLong):
             raise no_such_key() from None
         with self.root() as root:
             if root is None:
                 raise no_such_key()
             try:
-                yield root, place
+                yield root, path
             except OSError as error:
                 if error.errno in _ABSENT:
                     raise no_such_key() from error
@@ -136,13 +136,13 @@ class BucketFiles:
                 raise_explained(error)
 
     def put(
-        self, key: str, file: BinaryIO, record: Record, conditions: WriteConditions, mtime_ns: int
+        self, key: str, file: BinaryIO, record: FileRecord, conditions: WriteConditions, mtime_ns: int
     ) -> ObjectVersion:
         """Make a complete file the object of this key. Raises ConditionFailed, NoSuchKey (If-Match on
         nothing), InvalidRequest, QuotaExceeded."""
-        place = place_of(key)
-        if place.is_folder:
-            return self._put_folder(key, place, file, record, conditions)
+        path = file_path(key)
+        if path.is_folder:
+            return self._put_folder(key, path, file, record, conditions)
         try:
             descriptor = file.fileno()
             os.fchown(descriptor, self._view.uid, self._view.gid)
@@ -152,32 +152,32 @@ class BucketFiles:
             records.write(descriptor, replace(record, size=state.st_size, mtime_ns=state.st_mtime_ns))
             os.fsync(descriptor)
             with _locked(key):
-                self._place(key, place, file, conditions)
+                self._put_file(key, path, file, conditions)
             return records.version(key, descriptor, os.fstat(descriptor))
         except OSError as error:
             raise_explained(error)
 
-    def _place(self, key: str, place: Place, file: BinaryIO, conditions: WriteConditions) -> None:
+    def _put_file(self, key: str, path: FilePath, file: BinaryIO, conditions: WriteConditions) -> None:
         with self.root() as root:  # before a folder is made for it
-            rules.check_put(conditions, object_at(root, key, place) if root is not None else None)
+            rules.check_put(conditions, object_at(root, key, path) if root is not None else None)
         try:
-            self._name(key, place, file, conditions)
+            self._name(key, path, file, conditions)
         except BaseException:
             with suppress(OSError, ObjectStoreError), self.root() as root:
                 if root is not None:
-                    _prune(root, place.folders)
+                    _prune(root, path.folders)
             raise
 
-    def _name(self, key: str, place: Place, file: BinaryIO, conditions: WriteConditions) -> None:
+    def _name(self, key: str, path: FilePath, file: BinaryIO, conditions: WriteConditions) -> None:
         for attempt in range(_ATTEMPTS):
             try:
-                with self._parent(place) as parent:
-                    before = self._replaced(key, parent, place.name)
+                with self._parent(path) as parent:
+                    before = self._replaced(key, parent, path.name)
                     rules.check_put(conditions, before)
                     if before is None:
-                        give_name(file, parent, place.name)
+                        give_name(file, parent, path.name)
                     else:
-                        put_in_place(file, parent, place.name, HIDDEN_PREFIX)
+                        put_in_place(file, parent, path.name, HIDDEN_PREFIX)
                     os.fsync(parent.descriptor)
                 return
             except (FileNotFoundError, FileExistsError):  # somebody removed the folder, or made the file
@@ -201,7 +201,7 @@ class BucketFiles:
             ) from error
 
     def _put_folder(
-        self, key: str, place: Place, file: BinaryIO, record: Record, conditions: WriteConditions
+        self, key: str, path: FilePath, file: BinaryIO, record: FileRecord, conditions: WriteConditions
     ) -> ObjectVersion:
         try:
             if os.fstat(file.fileno()).st_size:
@@ -210,8 +210,8 @@ class BucketFiles:
                 )
             with _locked(key), self.root(make=True) as root:
                 assert root is not None
-                rules.check_put(conditions, object_at(root, key, place))
-                with self._made(root, place.folders) as folder:
+                rules.check_put(conditions, object_at(root, key, path))
+                with self._made(root, path.folders) as folder:
                     records.write(folder.descriptor, replace(record, etag=records.EMPTY_ETAG, checksum=None))
                     os.fsync(folder.descriptor)
                     return records.version(key, folder.descriptor, os.fstat(folder.descriptor))
@@ -219,10 +219,10 @@ class BucketFiles:
             raise_explained(error)
 
     @contextmanager
-    def _parent(self, place: Place) -> Generator[Folder, None, None]:
+    def _parent(self, path: FilePath) -> Generator[Folder, None, None]:
         with self.root(make=True) as root:
             assert root is not None
-            with self._made(root, place.folders) as parent:
+            with self._made(root, path.folders) as parent:
                 yield parent
 
     def _made(self, folder: Folder, parts: tuple[str, ...] | list[str]) -> Folder:
@@ -243,38 +243,38 @@ class BucketFiles:
         """Delete an object, and the folders that are empty then and were not put as objects. Raises
         ConditionFailed."""
         try:
-            place = place_of(key)
+            path = file_path(key)
         except (NoFile, KeyTooLong):
             return
         with _locked(key), self.root() as root:
             if root is None:
                 return
             try:
-                found = object_at(root, key, place)
+                found = object_at(root, key, path)
                 if found is None:
                     return
                 rules.check_delete(conditions, found)
-                if place.is_folder:
-                    _delete_folder(root, place)
+                if path.is_folder:
+                    _delete_folder(root, path)
                 else:
-                    with root.folder("/".join(place.folders) or ".") as parent:
-                        parent.unlink(place.name)
+                    with root.folder("/".join(path.folders) or ".") as parent:
+                        parent.unlink(path.name)
                         os.fsync(parent.descriptor)
-                _prune(root, place.folders[:-1] if place.is_folder else place.folders)
+                _prune(root, path.folders[:-1] if path.is_folder else path.folders)
             except OSError as error:
                 if error.errno not in _ABSENT:
                     raise_explained(error)
 
 
-def object_at(root: Folder, key: str, place: Place) -> ObjectVersion | None:
+def object_at(root: Folder, key: str, path: FilePath) -> ObjectVersion | None:
     """Return the object; None where there is none. Raises OSError other than that it is not there."""
     try:
-        with root.pinned(place.path) as pinned:
+        with root.pinned(path.path) as pinned:
             state = os.fstat(pinned)
-            if stat.S_ISDIR(state.st_mode) != place.is_folder:
+            if stat.S_ISDIR(state.st_mode) != path.is_folder:
                 return None
-            if place.is_folder:
-                with root.folder(place.path) as folder:
+            if path.is_folder:
+                with root.folder(path.path) as folder:
                     if not is_object(folder):
                         return None
             return records.version(key, pinned, state)
@@ -284,9 +284,9 @@ def object_at(root: Folder, key: str, place: Place) -> ObjectVersion | None:
         raise
 
 
-def _nothing_of(root: Folder, key: str, place: Place) -> tuple[BinaryIO, ObjectVersion, os.stat_result]:
+def _nothing_of(root: Folder, key: str, path: FilePath) -> tuple[BinaryIO, ObjectVersion, os.stat_result]:
     """Return the content of a folder, which is empty. Raises NoSuchKey."""
-    found = object_at(root, key, place)
+    found = object_at(root, key, path)
     if found is None:
         raise no_such_key()
     empty = open(os.devnull, "rb", buffering=0)  # noqa: SIM115
@@ -298,9 +298,9 @@ def is_object(folder: Folder) -> bool:
     return next(folder.each_name(), None) is None or records.read(folder.descriptor) is not None
 
 
-def _delete_folder(root: Folder, place: Place) -> None:
+def _delete_folder(root: Folder, path: FilePath) -> None:
     """Remove an empty folder; one with content is no object of its own any more."""
-    *parents, name = place.folders
+    *parents, name = path.folders
     with root.folder("/".join(parents) or ".") as parent:
         try:
             os.rmdir(name, dir_fd=parent.descriptor)

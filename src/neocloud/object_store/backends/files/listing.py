@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from neocloud.core.untrusted.files import Folder
 from neocloud.object_store.backends.files import records
 from neocloud.object_store.backends.files.files import is_object
-from neocloud.object_store.backends.files.paths import is_listed, place_of
+from neocloud.object_store.backends.files.paths import file_path, is_listed
 from neocloud.object_store.errors import InvalidRequest, ObjectStoreError
 from neocloud.object_store.types import MAX_KEY_BYTES, MAX_PAGE, ListPage, ObjectVersion
 
@@ -44,7 +44,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ListedKey:
     key: str
     version: ObjectVersion | None
     """None: it is a common prefix."""
@@ -92,7 +92,7 @@ class _Walk:
             self._done = selection.after
             self._after += _LAST
 
-    def found(self) -> Iterator[_Found]:
+    def found(self) -> Iterator[_ListedKey]:
         base, _, _ = self._prefix.rpartition("/")
         if base and not _is_path(base):
             return
@@ -107,7 +107,7 @@ class _Walk:
         end = key.find(self._delimiter, len(self._prefix)) if self._delimiter not in ("", "/") else -1
         return key[: end + len(self._delimiter)] if end >= 0 else ""
 
-    def _rolled_up(self, keys: Iterator[_Found]) -> Iterator[_Found]:
+    def _rolled_up(self, keys: Iterator[_ListedKey]) -> Iterator[_ListedKey]:
         """Yield common prefixes in place of their keys."""
         last = ""
         try:
@@ -116,7 +116,7 @@ class _Walk:
                 if not rolled:
                     yield found
                 elif rolled not in (last, self._done):
-                    yield _Found(rolled, None)
+                    yield _ListedKey(rolled, None)
                 last = rolled
                 if passed >= EARLY_KEYS:
                     raise _Ended(found.key)
@@ -124,7 +124,7 @@ class _Walk:
             is_shown = last and end.marker.startswith(last) and last != self._done
             raise _Ended(last if is_shown else end.marker) from None
 
-    def _below(self, path: str, depth: int, *, is_own: bool = False) -> Iterator[_Found]:
+    def _below(self, path: str, depth: int, *, is_own: bool = False) -> Iterator[_ListedKey]:
         """Yield what is below a directory, and with `is_own` the directory itself."""
         try:
             folder = self._root.folder(path or ".")
@@ -133,7 +133,7 @@ class _Walk:
         with folder:
             if path and self._is_wanted(path) and is_object(folder):
                 own = records.version(path, folder.descriptor, os.fstat(folder.descriptor))
-                yield _Found(path, own)
+                yield _ListedKey(path, own)
         if not is_own and path > self._after and self._names > EARLY_NAMES:
             raise _Ended(path)
         for name in self._sorted(path, depth):
@@ -141,11 +141,11 @@ class _Walk:
             if not name.endswith("/"):
                 version = self._file(key) if self._is_wanted(key) else None
                 if version is not None:
-                    yield _Found(key, version)
+                    yield _ListedKey(key, version)
             elif self._delimiter == "/" and len(key) > len(self._prefix):
                 is_behind = key <= self._after and (key == self._after or not self._after.startswith(key))
                 if not is_behind:
-                    yield _Found(key, None)
+                    yield _ListedKey(key, None)
             else:
                 yield from self._below(key, depth + 1)
 
@@ -212,7 +212,7 @@ def _is_path(base: str) -> bool:
     if base.endswith("/"):
         return False
     try:
-        place_of(base)
+        file_path(base)
     except ObjectStoreError:
         return False
     return True

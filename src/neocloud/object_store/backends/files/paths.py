@@ -20,7 +20,7 @@ class NoFile(InvalidRequest):
 
 
 @dataclass(frozen=True)
-class Place:
+class FilePath:
     folders: tuple[str, ...]
     name: str
     """"": the last of the folders itself."""
@@ -35,13 +35,13 @@ class Place:
         return "/".join((*self.folders, self.name) if self.name else self.folders)
 
 
-def place_of(key: str) -> Place:
+def file_path(key: str) -> FilePath:
     """Raises NoFile, KeyTooLong, InvalidKey."""
     key_bytes(key)
     *folders, name = key.split("/")
     for part in (*folders, name) if name else folders:
         _check(part)
-    return Place(tuple(folders), name)
+    return FilePath(tuple(folders), name)
 
 
 def _check(part: str) -> None:

@@ -50,7 +50,7 @@ _TOO_LARGE = (errno.E2BIG, errno.ERANGE)
 
 
 @dataclass(frozen=True)
-class Record:
+class FileRecord:
     etag: str
     size: int = 0
     mtime_ns: int = 0
@@ -79,7 +79,7 @@ def no_such_feature(what: str) -> InvalidRequest:
     return InvalidRequest(f"A filesystem bucket has no {what}: its objects are files. Leave it out.")
 
 
-def write(descriptor: int, record: Record) -> None:
+def write(descriptor: int, record: FileRecord) -> None:
     """Write the record to an open file or folder. Without extended attributes the file has no record, which
     is refused where the client gave metadata of its own. Raises InvalidRequest, OSError."""
     content = orjson.dumps(asdict(record))
@@ -101,7 +101,7 @@ def write(descriptor: int, record: Record) -> None:
             ) from error
 
 
-def read(descriptor: int) -> Record | None:
+def read(descriptor: int) -> FileRecord | None:
     """Return the record of a file or folder that is open, also as a mere path; None: it has no valid one."""
     try:
         content = os.getxattr(f"/proc/self/fd/{descriptor}", ATTRIBUTE)
@@ -131,13 +131,13 @@ def version(key: str, descriptor: int, state: os.stat_result) -> ObjectVersion:
         is_current = (record.size, record.mtime_ns) == (state.st_size, state.st_mtime_ns)
         record = record if is_current else None
     if record is None:
-        record = Record(state_etag(state), state.st_size)
+        record = FileRecord(state_etag(state), state.st_size)
     if is_folder:
         record = replace(record, etag=EMPTY_ETAG, size=0, checksum=None)
     return shown(key, record, state.st_mtime_ns // 1_000_000)
 
 
-def shown(key: str, record: Record, modified_ms: int) -> ObjectVersion:
+def shown(key: str, record: FileRecord, modified_ms: int) -> ObjectVersion:
     """Return the object that a record describes."""
     return ObjectVersion(
         key=key,
@@ -170,7 +170,7 @@ def _time(modified_ms: int) -> datetime:
     return found if 1970 <= found.year <= 9999 else datetime.fromtimestamp(0, UTC)
 
 
-def _record(found: Any) -> Record | None:
+def _record(found: Any) -> FileRecord | None:
     headers, metadata, given = found["headers"], found["metadata"], found["checksum"]
     numbers = (found["size"], found["mtime_ns"])
     is_valid = (
@@ -187,7 +187,7 @@ def _record(found: Any) -> Record | None:
     if given is not None:
         algorithm, kind = ChecksumAlgorithm(given["algorithm"]), ChecksumType(given["type"])
         checksum = Checksum(algorithm, given["value"], kind)
-    return Record(found["etag"], *numbers, headers, metadata, checksum, found["upload_id"])
+    return FileRecord(found["etag"], *numbers, headers, metadata, checksum, found["upload_id"])
 
 
 def _is_text(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import BinaryIO, Self
 
 from neocloud.core.untrusted.writes import write_all
 from neocloud.object_store.backends.files.files import BucketFiles, raise_explained
-from neocloud.object_store.backends.files.records import Record, check_attributes
+from neocloud.object_store.backends.files.records import FileRecord, check_attributes
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.writer import verify
 from neocloud.object_store.checksums import DEFAULT, Digests
@@ -92,10 +92,10 @@ class FileWriter:
     ) -> ObjectVersion:
         check_attributes(attributes)
 
-        def record() -> Record:
+        def record() -> FileRecord:
             algorithm = expected.checksum.algorithm if expected.checksum else expected.stored or DEFAULT
             checksum = self._digests.checksum(algorithm)
-            return Record(
+            return FileRecord(
                 self._digests.md5.hex(),
                 headers=attributes.headers,
                 metadata=attributes.metadata,
@@ -107,7 +107,7 @@ class FileWriter:
     async def commit_as(
         self,
         key: str,
-        record: Callable[[], Record],
+        record: Callable[[], FileRecord],
         expected: Expected,
         conditions: WriteConditions,
         request: RequestClass | None,
@@ -133,7 +133,7 @@ class FileWriter:
     async def _commit(
         self,
         key: str,
-        record: Callable[[], Record],
+        record: Callable[[], FileRecord],
         expected: Expected,
         conditions: WriteConditions,
         request: RequestClass | None,

@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 
 class Attempts:
-    def __init__(self, place: str, on_denied: Callable[[], None], on_problem: Callable[[], None]) -> None:
+    def __init__(self, location: str, on_denied: Callable[[], None], on_problem: Callable[[], None]) -> None:
         """`on_denied` is called where the engine refuses the key, `on_problem` where a request has failed."""
         self.problem, self.since = "", datetime.now(UTC)
         """Why the last request failed ("": it did not), and since when that is so."""
-        self._place, self._on_denied, self._on_problem = place, on_denied, on_problem
+        self._location, self._on_denied, self._on_problem = location, on_denied, on_problem
 
     async def run(self, request: Callable[[], Awaitable[_Result]], expected: Collection[str] = ()) -> _Result:
         """Return the answer. Raises EndpointError for one with an expected code, BlobsAway for any other
@@ -50,7 +50,7 @@ class Attempts:
                 if self.problem or is_last or not error.is_transient:
                     self.note(str(error))
                     raise away() from error
-                logger.debug("%s: %s; again", self._place, error)
+                logger.debug("%s: %s; again", self._location, error)
             else:
                 self.note("")
                 return answer
@@ -63,9 +63,9 @@ class Attempts:
         if bool(problem) != bool(self.problem):
             self.since = datetime.now(UTC)
             if problem:
-                logger.warning("The blobs in %s cannot be used: %s", self._place, problem)
+                logger.warning("The blobs in %s cannot be used: %s", self._location, problem)
             else:
-                logger.info("The blobs in %s can be used again", self._place)
+                logger.info("The blobs in %s can be used again", self._location)
         self.problem = problem
         if problem:
             self._on_problem()

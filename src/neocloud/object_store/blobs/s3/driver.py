@@ -15,7 +15,7 @@ from pathlib import Path
 
 from neocloud.object_store.blobs.driver import NAME, BlobError, BlobStat, NoSuchBlob
 from neocloud.object_store.blobs.s3.attempts import MISSING, Attempts, away
-from neocloud.object_store.blobs.s3.location import S3Place
+from neocloud.object_store.blobs.s3.location import S3Location
 from neocloud.object_store.blobs.s3.ranges import read_range
 from neocloud.object_store.blobs.s3.spool import Spool
 from neocloud.object_store.blobs.sealing import SEALED_FRAME_BYTES
@@ -54,19 +54,19 @@ class S3Blobs:
 
     def __init__(
         self,
-        place: S3Place,
+        location: S3Location,
         ownership: Ownership,
         folder: Path,
         executor: Executor,
         patience: Patience = PATIENCE,
     ) -> None:
         """`folder` is on a disk, for pieces on their way. Raises ValueError, OSError."""
-        self.place, self.folder, self.executor = place, folder, executor
+        self.location, self.folder, self.executor = location, folder, executor
         self._ownership, self._patience = ownership, patience
-        self._pool = trusted_pool(place.endpoint.partition(":")[0], MAX_CONNECTIONS)
-        self._endpoint = place.connection()
+        self._pool = trusted_pool(location.endpoint.partition(":")[0], MAX_CONNECTIONS)
+        self._endpoint = location.connection()
         self._bucket = self._connected()
-        self.attempts = Attempts(place.name, self._read_key_again, self._note_failure)
+        self.attempts = Attempts(location.name, self._read_key_again, self._note_failure)
         self._is_checked, self._failed = False, asyncio.Event()
         self._checking = asyncio.Lock()
 
@@ -93,7 +93,7 @@ class S3Blobs:
     async def delete(self, name: str) -> None:
         await self._ensure_ours()
         for piece in [each async for each in self._listed(f"{name}.")]:
-            await self.delete_key(f"{self.place.prefix}{name}.{piece.key}")
+            await self.delete_key(f"{self.location.prefix}{name}.{piece.key}")
 
     async def list(self) -> AsyncIterator[BlobStat]:
         await self._ensure_ours()
@@ -136,7 +136,7 @@ class S3Blobs:
 
     def key(self, name: str, number: int) -> str:
         assert NAME.fullmatch(name), "only names of ours become keys"
-        return f"{self.place.prefix}{name}.{number:05d}"
+        return f"{self.location.prefix}{name}.{number:05d}"
 
     async def put(self, key: str, spool: Spool) -> None:
         """Write a piece. Raises BlobError."""
@@ -165,7 +165,7 @@ class S3Blobs:
 
     async def _listed(self, prefix: str) -> AsyncIterator[Listed]:
         """Yield the objects below a prefix, their keys without it."""
-        whole, page = self.place.prefix + prefix, None
+        whole, page = self.location.prefix + prefix, None
         while page is None or page.next_token:
             page = await self._page(whole, page.next_token if page else "")
             for each in page.objects:
@@ -184,14 +184,14 @@ class S3Blobs:
                     await self.check()
 
     async def check(self) -> None:
-        """Compare the mark of the place, or make it in a new one. Raises BlobsAway."""
+        """Compare the mark of the location, or make it in a new one. Raises BlobsAway."""
         found, wanted = await self._mark(), self._ownership.owner
         if found is None and not self._ownership.is_claimed:
             await self._claim()
             found = await self._mark()
         if found != wanted:
             why = "is that of another store" if found else "is missing: it is another bucket, or was emptied"
-            self.attempts.note(f"The mark {self.place.name}/{_MARK} {why}.")
+            self.attempts.note(f"The mark {self.location.name}/{_MARK} {why}.")
             raise away()
         if not self._ownership.is_claimed:
             await self._ownership.on_claimed()
@@ -199,15 +199,15 @@ class S3Blobs:
         self._is_checked = True
 
     async def _mark(self) -> str | None:
-        found = await self._read_piece(self.place.prefix + _MARK, 0, _MOST_MARK_BYTES)
+        found = await self._read_piece(self.location.prefix + _MARK, 0, _MOST_MARK_BYTES)
         return None if found is None else found.decode("ascii", "replace").strip()
 
     async def _claim(self) -> None:
-        """Make an empty place this store's. Raises BlobsAway."""
-        if (await self._page(self.place.prefix, "")).objects:
-            self.attempts.note(f"{self.place.name} is not empty: name a prefix without objects.")
+        """Make an empty location this store's. Raises BlobsAway."""
+        if (await self._page(self.location.prefix, "")).objects:
+            self.attempts.note(f"{self.location.name} is not empty: name a prefix without objects.")
             raise away()
-        key, mark = self.place.prefix + _MARK, self._ownership.owner.encode()
+        key, mark = self.location.prefix + _MARK, self._ownership.owner.encode()
 
         def put(headers: Mapping[str, str]) -> Awaitable[object]:
             return self._bucket.put(key, mark, len(mark), headers)
@@ -228,7 +228,7 @@ class S3Blobs:
     def _read_key_again(self) -> None:
         """Use the key that the file has now: the old one may have been replaced."""
         with suppress(ValueError, OSError):
-            endpoint = self.place.connection()
+            endpoint = self.location.connection()
             if endpoint != self._endpoint:
                 self._endpoint = endpoint
                 self._bucket = self._connected()

@@ -20,7 +20,7 @@ _ORIGIN = "BLOBS"
 
 
 @dataclass(frozen=True)
-class S3Place:
+class S3Location:
     bucket: str
     prefix: str
     """Empty, or with a slash at its end."""
@@ -39,8 +39,8 @@ class S3Place:
         return Endpoint(_ORIGIN, self.endpoint, self.region, self.bucket, key_id, secret)
 
 
-def s3_place(url: str, endpoint: str, region: str, credentials_file: Path) -> S3Place:
-    """Return the place that these settings name. Raises ValueError with words for the operator."""
+def s3_place(url: str, endpoint: str, region: str, credentials_file: Path) -> S3Location:
+    """Return the location that these settings name. Raises ValueError with words for the operator."""
     found = _URL.fullmatch(url)
     if found is None:
         raise ValueError(f"{url!r} is not a place such as s3://BUCKET/PREFIX")
@@ -48,7 +48,7 @@ def s3_place(url: str, endpoint: str, region: str, credentials_file: Path) -> S3
         raise ValueError(f"{region!r} is not the name of a region")
     prefix = (found[2] or "").rstrip("/")
     prefix = f"{prefix}/" if prefix else ""
-    return S3Place(found[1], prefix, engine_url(endpoint), region, credentials_file)
+    return S3Location(found[1], prefix, engine_url(endpoint), region, credentials_file)
 
 
 def engine_url(text: str) -> str:
@@ -86,11 +86,11 @@ def read_key(file: Path) -> tuple[str, str]:
     return key_id, secret
 
 
-def arguments(place: S3Place) -> list[str]:
-    """Return the options of the object gateway that name a place."""
+def arguments(location: S3Location) -> list[str]:
+    """Return the options of the object gateway that name a location."""
     return [
-        f"--blobs={place.name}",
-        f"--blobs-endpoint={place.endpoint}",
-        f"--blobs-region={place.region}",
-        f"--blobs-credentials={place.credentials_file}",
+        f"--blobs={location.name}",
+        f"--blobs-endpoint={location.endpoint}",
+        f"--blobs-region={location.region}",
+        f"--blobs-credentials={location.credentials_file}",
     ]

@@ -46,7 +46,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _UsageLine:
     """Usage that is added up in one line."""
 
     parent_id: str
@@ -74,8 +74,8 @@ def rate(
 
     A credit is rounded down, so that all credits of a line are never more than the line.
     """
-    amounts: dict[_Group, int] = {}
-    names: dict[_Group, tuple[datetime, str]] = {}
+    amounts: dict[_UsageLine, int] = {}
+    names: dict[_UsageLine, tuple[datetime, str]] = {}
     for record in records:
         for group, amount in _amounts(record):
             amounts[group] = amounts.get(group, 0) + amount
@@ -90,9 +90,9 @@ def rate(
     return [_line(group, names[_named(group)][1], amounts[group], prices) for group in ordered]
 
 
-def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]:
+def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_UsageLine, int]]:
     """Yield unit-seconds or pieces, by day."""
-    group = _Group(
+    group = _UsageLine(
         record.parent_id, record.resource_id, record.resource_kind, record.start.date(), record.sku
     )
     if isinstance(record, CountedUsage):
@@ -103,7 +103,7 @@ def _amounts(record: UsageRecord | CountedUsage) -> Iterator[tuple[_Group, int]]
         yield replace(group, day=day), record.units * seconds
 
 
-def _named(group: _Group) -> _Group:
+def _named(group: _UsageLine) -> _UsageLine:
     """Return the group whose newest name is shown: the resource, or each model of one that serves several."""
     same = replace(group, day=date.min, sold_at=None, credit=None)
     return same if group.unit else replace(same, sku="")
@@ -123,7 +123,7 @@ def days(start: datetime, end: datetime) -> Iterator[tuple[date, int]]:
         start = stop
 
 
-def _line(group: _Group, name: str, amount: int, prices: PriceList) -> Line:
+def _line(group: _UsageLine, name: str, amount: int, prices: PriceList) -> Line:
     sku = prices.skus.get(group.sku)
     price = group.sold_at
     if price is None and sku is not None:

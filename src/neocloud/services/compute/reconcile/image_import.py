@@ -35,7 +35,7 @@ from neocloud.services.compute import disk_import
 from neocloud.services.compute.disk_import import FOLDER, INCOMING, LARGEST_STORED_BYTES, SPARE_BYTES, WHOLE
 from neocloud.services.compute.render import NOUN_LABEL
 from neocloud.services.compute.types import DiskReason
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, ObjectReads, Unreadable
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, ObjectReads, Unreadable
 
 MOST_COPIES = 2
 """At the same time, of the whole cloud."""
@@ -94,9 +94,9 @@ def import_objects(image_id: str, launcher: str, key: str) -> list[Manifest]:
     ]
 
 
-def source_place(image: Image) -> ObjectPlace:
+def source_place(image: Image) -> ObjectLocation:
     source = image.spec.source_storage
-    return ObjectPlace(source.bucket_name, source.object_name)
+    return ObjectLocation(source.bucket_name, source.object_name)
 
 
 class ImageImports:

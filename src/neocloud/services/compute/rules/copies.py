@@ -9,7 +9,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSnapshot, DiskStatus, Image,
 from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus as SnapshotStatus
 from neocloud.services.compute.rules.volumes import find, missing, unfinished_copies
 from neocloud.services.compute.types import DISK, SNAPSHOT, DiskState, is_public_image
-from neocloud.services.storage.public import ObjectPlace, ObjectReads
+from neocloud.services.storage.public import ObjectLocation, ObjectReads
 
 
 class SnapshotRules(Rules[DiskSnapshot]):
@@ -68,7 +68,7 @@ def _object_violations(new: Image, reader: ResourceReader) -> Iterable[Violation
             f"must be the key of an object, of at most {MAX_KEY_BYTES} bytes: a qcow2 or raw disk",
         )
     else:
-        place, reads = ObjectPlace(source.bucket_name, key), reader.provided.find(ObjectReads)
+        place, reads = ObjectLocation(source.bucket_name, key), reader.provided.find(ObjectReads)
         if reads is None:
             raise contract.unavailable("This cloud has no object storage to read from.")
         reader.write(lambda tx: reads.allow(tx, reader.subject, new.metadata, place))

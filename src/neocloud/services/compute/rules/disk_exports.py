@@ -12,7 +12,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSnapshotStatus, DiskStatus, 
 from neocloud.messages.neocloud.compute.v1 import DiskExport, DiskExportSpec
 from neocloud.services.compute.rules.volumes import find, find_image, missing
 from neocloud.services.compute.types import DISK, IMAGE, SNAPSHOT, DiskState
-from neocloud.services.storage.public import ObjectPlace, ObjectWrites
+from neocloud.services.storage.public import ObjectLocation, ObjectWrites
 
 MAX_KEY_BYTES = 1024
 _KINDS: Mapping[str, str] = {
@@ -28,9 +28,9 @@ def source_of(spec: DiskExportSpec) -> str:
     return str(getattr(spec, field)) if field else ""
 
 
-def destination_of(spec: DiskExportSpec) -> ObjectPlace:
+def destination_of(spec: DiskExportSpec) -> ObjectLocation:
     target = spec.destination_storage
-    return ObjectPlace(target.bucket_name, target.object_name)
+    return ObjectLocation(target.bucket_name, target.object_name)
 
 
 class DiskExportRules(Rules[DiskExport]):

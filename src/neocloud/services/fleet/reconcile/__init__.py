@@ -43,7 +43,7 @@ from neocloud.services.fleet.reconcile.maintenance import (
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
 from neocloud.services.fleet.reconcile.pool_scope import PoolScope
 from neocloud.services.fleet.rules import Window, maintenance_windows, windows_of
-from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, State
+from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, PoolState
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
 WATCH_SECONDS = 5.0
@@ -56,7 +56,7 @@ MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.REMEDIATING, Phase.VERI
 
 
 @dataclass
-class Scope(PoolScope[NodePool]):
+class NodePoolScope(PoolScope[NodePool]):
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     answers: Sequence[Sequence[Verdict]] = ()
     """One list for each source of verifications."""
@@ -82,11 +82,11 @@ class PoolReconciler:
         self._unannounced: set[str] = set()
         """Pools for which Slurm is known to have no reservation for maintenance."""
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> NodePoolScope:
         pool = wire.message(context.resource, NodePool)
-        return Scope(context, pool, wanted=pool.spec.wanted)
+        return NodePoolScope(context, pool, wanted=pool.spec.wanted)
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: NodePoolScope) -> Sequence[Step[NodePoolScope]]:
         return (
             Step("Read the events", self._read),
             Step("Look at the nodes", self._look),
@@ -95,15 +95,15 @@ class PoolReconciler:
             Step("Act", self._act),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: NodePoolScope) -> Sequence[Step[NodePoolScope]]:
         return (Step("End measurements", self._forget),)
 
-    async def _read(self, scope: Scope) -> None:
+    async def _read(self, scope: NodePoolScope) -> None:
         await scope.read(self._logs, RETRY_SECONDS)
-        if scope.context.resource.state == State.STOPPED:
+        if scope.context.resource.state == PoolState.STOPPED:
             await scope.append(self._logs, stop_events(scope.known, self._now()))
 
-    async def _look(self, scope: Scope) -> None:
+    async def _look(self, scope: NodePoolScope) -> None:
         try:
             seen = await self._workers.look(scope.cluster_id, scope.pool.spec.node_set)
         except WorkersUnreachable as error:
@@ -114,7 +114,7 @@ class PoolReconciler:
         others = [await each.verdicts(scope.cluster_id, seen, now) for each in self._background]
         scope.background = [each for found in others for each in found]
 
-    async def _record(self, scope: Scope) -> None:
+    async def _record(self, scope: NodePoolScope) -> None:
         verdicts = [*(each for found in scope.answers for each in found), *scope.background]
         project, workers = scope.pool.metadata.parent_id, list(scope.workers.values())
         inventories = [
@@ -145,7 +145,7 @@ class PoolReconciler:
         by_host = host_drain_events(nodes, drained, on_host, now.timestamp())
         await scope.append(self._logs, [*begun, *by_host])
 
-    async def _decide(self, scope: Scope) -> None:
+    async def _decide(self, scope: NodePoolScope) -> None:
         for _ in range(DECIDE_TIMES):
             try:
                 await self._decide_once(scope)
@@ -154,7 +154,7 @@ class PoolReconciler:
                 await scope.read(self._logs, RETRY_SECONDS)
         raise scope.blind("others decide on drains all the time; it is tried again", RETRY_SECONDS)
 
-    async def _decide_once(self, scope: Scope) -> None:
+    async def _decide_once(self, scope: NodePoolScope) -> None:
         now = self._now()
         plan = decide(scope.known.fleet, now)
         scope.held = plan.held
@@ -179,7 +179,7 @@ class PoolReconciler:
         self._logs.closed_until = found.closed_until
         return found.drains
 
-    async def _act(self, scope: Scope) -> None:
+    async def _act(self, scope: NodePoolScope) -> None:
         done: list[Event] = []
         try:
             for name, worker in scope.workers.items():
@@ -200,7 +200,7 @@ class PoolReconciler:
         finally:
             await scope.append(self._logs, done)
 
-    async def _announce(self, scope: Scope) -> None:
+    async def _announce(self, scope: NodePoolScope) -> None:
         """Tell Slurm of maintenance windows. Without any, it is asked once for what is left of others."""
         windows = [each for each in scope.windows if each.end is not None]
         if windows or scope.known.id not in self._unannounced:
@@ -211,7 +211,7 @@ class PoolReconciler:
             if not windows:
                 self._unannounced.add(scope.known.id)
 
-    async def _forget(self, scope: Scope) -> None:
+    async def _forget(self, scope: NodePoolScope) -> None:
         for source in (*self._sources, *self._background):
             source.forget(scope.cluster_id)
         self._logs.forget(scope.pool.metadata.id)
@@ -219,7 +219,7 @@ class PoolReconciler:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: NodePoolScope, result: ReconcileResult) -> ReconcileResult:
         state = scope.end(result)
         status = NodePoolStatus(
             state=NodePoolStatus.State.Value(state), problem=scope.problem, held=scope.held

@@ -40,7 +40,7 @@ from neocloud.services.fleet.types import (
     HOST_LIMITS,
     HOST_POOL_ID_PREFIX,
     MAINTENANCE_WINDOW,
-    State,
+    PoolState,
 )
 from neocloud.services.iam.types import operators_tenant_id
 
@@ -53,7 +53,7 @@ MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.VERIFYING, Phase.BURN_I
 
 
 @dataclass
-class Scope(PoolScope[HostPool]):
+class HostPoolScope(PoolScope[HostPool]):
     hosts: Sequence[Host] = ()
     is_seen: bool = False
     """Whether the hosts could be looked at."""
@@ -69,10 +69,10 @@ class HostPoolReconciler:
         self._hosts = dependencies.provided.get(HostNodes)
         self._agents: NodeAgents = host_agents(self._hosts, dependencies.clock)
 
-    async def scope(self, context: Context) -> Scope:
-        return Scope(context, wire.message(context.resource, HostPool))
+    async def scope(self, context: Context) -> HostPoolScope:
+        return HostPoolScope(context, wire.message(context.resource, HostPool))
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: HostPoolScope) -> Sequence[Step[HostPoolScope]]:
         return (
             Step("Read the events", self._read),
             Step("Look at the hosts", self._look),
@@ -81,14 +81,14 @@ class HostPoolReconciler:
             Step("End verifications", self._verify),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: HostPoolScope) -> Sequence[Step[HostPoolScope]]:
         return (Step("Forget the agents", self._forget),)
 
-    async def _read(self, scope: Scope) -> None:
+    async def _read(self, scope: HostPoolScope) -> None:
         """First: what a person has drained or released holds also while the hosts cannot be looked at."""
         await scope.read(self._logs, RETRY_SECONDS)
 
-    async def _look(self, scope: Scope) -> None:
+    async def _look(self, scope: HostPoolScope) -> None:
         try:
             scope.hosts = await self._hosts.look()
         except HostsUnreachable as error:
@@ -97,7 +97,7 @@ class HostPoolReconciler:
         scope.known.fleet.wanted = scope.wanted
         scope.verdicts = await self._agents.verdicts(scope.pool.metadata.id, scope.hosts, self._now())
 
-    async def _record(self, scope: Scope) -> None:
+    async def _record(self, scope: HostPoolScope) -> None:
         parts = self._agents.inventories(scope.pool.metadata.id, scope.hosts)
         found = new_host_events(scope.known, scope.hosts, scope.verdicts, self._now(), parts)
         await scope.append(self._logs, found)
@@ -111,7 +111,7 @@ class HostPoolReconciler:
             states = [state for state in (scope.known.fleet.nodes.get(host.name),) if state is not None]
             await scope.append(self._logs, list(window_events(states, [*mine, *announced], now)))
 
-    async def _decide(self, scope: Scope) -> None:
+    async def _decide(self, scope: HostPoolScope) -> None:
         plan = decide(scope.known.fleet, self._now())
         silent = {each.node: each for each in scope.verdicts if each.check == AGENT}
         scope.held = plan.held | {
@@ -121,7 +121,7 @@ class HostPoolReconciler:
         }
         await scope.append(self._logs, [each.event for each in plan.decisions])
 
-    async def _verify(self, scope: Scope) -> None:
+    async def _verify(self, scope: HostPoolScope) -> None:
         fleet, now = scope.known.fleet, self._now()
         found: list[Event] = []
         for host in scope.hosts:
@@ -135,14 +135,14 @@ class HostPoolReconciler:
                 found.append(ended)
         await scope.append(self._logs, found)
 
-    async def _forget(self, scope: Scope) -> None:
+    async def _forget(self, scope: HostPoolScope) -> None:
         self._agents.forget(scope.pool.metadata.id)
         self._logs.forget(scope.pool.metadata.id)
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: HostPoolScope, result: ReconcileResult) -> ReconcileResult:
         state = scope.end(result)
         status = HostPoolStatus(
             state=HostPoolStatus.State.Value(state), problem=scope.problem, held=scope.held
@@ -251,7 +251,7 @@ async def ensure_host_pool(store: Store, clock: Clock) -> None:
                 created_at=now,
                 updated_at=now,
                 status=HostPoolStatus(state=HostPoolStatus.BLIND).SerializeToString(),
-                state=State.BLIND,
+                state=PoolState.BLIND,
                 finalizers=(FINALIZER,),
             )
         )

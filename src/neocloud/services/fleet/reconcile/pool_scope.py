@@ -11,7 +11,7 @@ from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.nodes.events import Event, Phase
 from neocloud.messages.neocloud.fleet.v1 import HostPool, NodePool
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
-from neocloud.services.fleet.types import State
+from neocloud.services.fleet.types import PoolState
 
 PoolT = TypeVar("PoolT", NodePool, HostPool)
 
@@ -53,14 +53,14 @@ class PoolScope(Generic[PoolT]):
         self.problem = problem
         return RetryLater(problem, delay_seconds=retry_seconds)
 
-    def end(self, result: ReconcileResult) -> State:
+    def end(self, result: ReconcileResult) -> PoolState:
         """Return the state for the status. The nodes of a cloud that was stopped stay so until they are
         seen again."""
         self.problem = self.problem or result.message
         if self.context.resource.deleted_at is not None:
-            return State.DELETING
-        unseen = State.STOPPED if self.context.resource.state == State.STOPPED else State.BLIND
-        return unseen if self.problem else State.ACTIVE
+            return PoolState.DELETING
+        unseen = PoolState.STOPPED if self.context.resource.state == PoolState.STOPPED else PoolState.BLIND
+        return unseen if self.problem else PoolState.ACTIVE
 
     def is_in(self, phases: Iterable[Phase]) -> bool:
         """Whether a node is in one of these phases."""

@@ -27,7 +27,7 @@ from neocloud.services.iam.types import (
     SERVICE_ACCOUNT,
     STATIC_KEY,
     STATIC_KEY_ID_PREFIX,
-    State,
+    IamState,
     tenant_of,
 )
 
@@ -126,7 +126,7 @@ def _find_subject(tx: Transaction, token: str) -> StaticKeySubject | None:
 
 
 def _subject_of(tx: Transaction, key: Resource | None) -> StaticKeySubject | None:
-    if key is None or key.deleted_at or key.state != State.ACTIVE:
+    if key is None or key.deleted_at or key.state != IamState.ACTIVE:
         return None
     account, tenant_id = tx.get(key.owner_id), tenant_of(key.owner_id, tx.get)
     if account is None or account.kind != SERVICE_ACCOUNT or account.deleted_at or tenant_id is None:
@@ -199,4 +199,4 @@ def find_signing_key(tx: Transaction, aws_id: str, now: datetime) -> SigningKey 
 
 def _is_usable(key: Resource, now: datetime) -> bool:
     spec = AccessKeySpec.FromString(key.spec)
-    return key.state == State.ACTIVE and not key.deleted_at and not is_expired(spec, now)
+    return key.state == IamState.ACTIVE and not key.deleted_at and not is_expired(spec, now)

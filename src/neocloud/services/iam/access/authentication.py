@@ -37,7 +37,7 @@ from neocloud.services.iam.types import (
     SERVICE_ACCOUNT,
     SESSION,
     TENANT_USER_ACCOUNT,
-    State,
+    IamState,
     tenant_of,
 )
 
@@ -214,11 +214,11 @@ def _check_service_account(account: Resource, credential: Resource) -> tuple[boo
     if credential.kind == AUTH_PUBLIC_KEY:
         spec = AuthPublicKeySpec.FromString(credential.spec)
         ends_at = contract.to_datetime(spec.expires_at) if spec.HasField("expires_at") else None
-        return credential.owner_id == account.id and credential.state == State.ACTIVE, ends_at
+        return credential.owner_id == account.id and credential.state == IamState.ACTIVE, ends_at
     if credential.kind == ACCESS_KEY:
         access_key = AccessKeySpec.FromString(credential.spec)
         ends_at = contract.to_datetime(access_key.expires_at) if access_key.HasField("expires_at") else None
-        return credential.owner_id == account.id and credential.state == State.ACTIVE, ends_at
+        return credential.owner_id == account.id and credential.state == IamState.ACTIVE, ends_at
     if credential.kind == FEDERATED_CREDENTIALS:
         return FederatedCredentialsSpec.FromString(credential.spec).subject_id == account.id, None
     return credential.id == account.id, None

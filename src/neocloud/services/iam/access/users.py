@@ -62,8 +62,8 @@ def add_user(
     """Create an account. Raises ApiError (already exists) when its address or identity has one."""
     pending = bool(invitation_id)
     status = TenantUserAccountStatus(
-        state=AccountState.Value(iam.State.INACTIVE if pending else iam.State.ACTIVE),
-        user_account_state=UserState.Value(iam.State.INACTIVE if pending else iam.State.ACTIVE),
+        state=AccountState.Value(iam.IamState.INACTIVE if pending else iam.IamState.ACTIVE),
+        user_account_state=UserState.Value(iam.IamState.INACTIVE if pending else iam.IamState.ACTIVE),
         federation_id=federation_id,
         invitation_id=invitation_id,
     )
@@ -75,7 +75,7 @@ def add_user(
         created_at=now,
         updated_at=now,
         status=status.SerializeToString(),
-        state=iam.State.INACTIVE if pending else iam.State.ACTIVE,
+        state=iam.IamState.INACTIVE if pending else iam.IamState.ACTIVE,
         owner_id=federation_id or invitation_id,
     )
     tx.insert(row)
@@ -110,13 +110,13 @@ def find_by_identity(tx: Transaction, federation_id: str, sub: str) -> Resource 
 def is_usable(tx: Transaction, account: Resource) -> bool:
     """Return whether an account may act now: it is neither pending nor blocked, and its federation, if
     any, is active."""
-    if account.kind != iam.TENANT_USER_ACCOUNT or account.deleted_at or account.state != iam.State.ACTIVE:
+    if account.kind != iam.TENANT_USER_ACCOUNT or account.deleted_at or account.state != iam.IamState.ACTIVE:
         return False
     federation_id = TenantUserAccountStatus.FromString(account.status).federation_id
     if not federation_id:
         return True
     federation = tx.get(federation_id)
-    return federation is not None and federation.state == iam.State.ACTIVE
+    return federation is not None and federation.state == iam.IamState.ACTIVE
 
 
 def remove(tx: Transaction, resource_id: str) -> None:

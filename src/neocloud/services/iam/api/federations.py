@@ -48,7 +48,7 @@ from neocloud.services.iam.access.tokens import seal, unseal
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.defaults import add_membership
 from neocloud.services.iam.rules.federations import FederationState
-from neocloud.services.iam.types import GROUP, OIDC_FEDERATION, State
+from neocloud.services.iam.types import GROUP, OIDC_FEDERATION, IamState
 
 FEDERATIONS = "neocloud.iam.v1.OidcFederationService"
 
@@ -62,17 +62,17 @@ async def set_client_secret(call: Call, request: SetClientSecretRequest) -> Writ
 
 
 async def activate(call: Call, request: ActivateOidcFederationRequest) -> Write[Operation]:
-    return await _switch(call, request, State.ACTIVE)
+    return await _switch(call, request, IamState.ACTIVE)
 
 
 async def deactivate(call: Call, request: DeactivateOidcFederationRequest) -> Write[Operation]:
-    return await _switch(call, request, State.INACTIVE)
+    return await _switch(call, request, IamState.INACTIVE)
 
 
 async def _switch(
     call: Call,
     request: ActivateOidcFederationRequest | DeactivateOidcFederationRequest,
-    state: State,
+    state: IamState,
 ) -> Write[Operation]:
     def change(tx: Transaction) -> NewOperation:
         row = _find_federation(tx, request.id)
@@ -170,7 +170,7 @@ def is_loopback_address(uri: str) -> bool:
 
 async def _federation(call: Call, federation_id: str) -> Resource:
     row = await call.dependencies.store.read(lambda tx: tx.get(federation_id))
-    if row is None or row.kind != OIDC_FEDERATION or row.state != State.ACTIVE:
+    if row is None or row.kind != OIDC_FEDERATION or row.state != IamState.ACTIVE:
         raise contract.not_found("active OIDC federation", federation_id)
     return row
 

@@ -25,7 +25,7 @@ from neocloud.services.iam.access.users import attributes_of
 from neocloud.services.iam.api.keys import by_id
 from neocloud.services.iam.rules.accounts import view_group, view_membership
 from neocloud.services.iam.rules.roles import ROLES
-from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, State
+from neocloud.services.iam.types import GROUP, GROUP_MEMBERSHIP, SERVICE_ACCOUNT, IamState
 
 SERVICE = "nebius.iam.v1.GroupMembershipService"
 MemberKind = GroupMemberKind.Kind
@@ -122,7 +122,7 @@ def _with_attributes(tx: Transaction, call: Call, row: Resource) -> GroupMembers
         answer.service_account_attributes.name = member.name
         answer.service_account_attributes.description = wire.message(member, ServiceAccount).spec.description
     else:
-        is_invited = member.state == State.INACTIVE
+        is_invited = member.state == IamState.INACTIVE
         kind = "INVITED_TENANT_USER_ACCOUNT" if is_invited else "ORDINARY_TENANT_USER_ACCOUNT"
         answer.group_member_kind.kind = MemberKind.Value(kind)
         answer.user_attributes.CopyFrom(attributes_of(tx, member.id))

@@ -32,7 +32,7 @@ from neocloud.services.iam.access.passwords import checker_of, put_password_hash
 from neocloud.services.iam.api.sign_in import SERVICE, answer, start_session
 from neocloud.services.iam.api.users import refuse_weak
 from neocloud.services.iam.rules.people import InvitationState, invitation_lifetime, invitation_violations
-from neocloud.services.iam.types import INVITATION, INVITATION_ID_PREFIX, State, is_tenant
+from neocloud.services.iam.types import INVITATION, INVITATION_ID_PREFIX, IamState, is_tenant
 
 _CODE = "code"
 METHOD = "nebius.iam.v1.InvitationService/Create"
@@ -107,7 +107,7 @@ def _insert(tx: Transaction, request: CreateInvitationRequest, now: datetime) ->
         updated_at=now,
         labels=dict(request.metadata.labels),
         spec=invitation.spec.SerializeToString(),
-        state=State.PENDING,
+        state=IamState.PENDING,
     )
     tx.insert(row)
     attributes = UserAttributes(email=users.normal_address(request.spec.email))
@@ -115,7 +115,7 @@ def _insert(tx: Transaction, request: CreateInvitationRequest, now: datetime) ->
     status = InvitationStatus(
         tenant_user_account_id=account.id,
         expires_at=now + invitation_lifetime(request),
-        state=InvitationState.Value(State.PENDING),
+        state=InvitationState.Value(IamState.PENDING),
     )
     row = replace(row, status=status.SerializeToString())
     tx.update(row)
@@ -125,10 +125,10 @@ def _insert(tx: Transaction, request: CreateInvitationRequest, now: datetime) ->
 def _open_account(tx: Transaction, account: Resource, name: str, now: datetime) -> Resource:
     """Activate the account. The invitation no longer owns it: deleting the invitation leaves it as it is."""
     status = TenantUserAccountStatus.FromString(account.status)
-    status.state = users.AccountState.Value(State.ACTIVE)
-    status.user_account_state = users.UserState.Value(State.ACTIVE)
+    status.state = users.AccountState.Value(IamState.ACTIVE)
+    status.user_account_state = users.UserState.Value(IamState.ACTIVE)
     opened = replace(
-        account, status=status.SerializeToString(), state=State.ACTIVE, owner_id="", updated_at=now
+        account, status=status.SerializeToString(), state=IamState.ACTIVE, owner_id="", updated_at=now
     )
     tx.update(opened)
     if name:
@@ -140,8 +140,8 @@ def _open_account(tx: Transaction, account: Resource, name: str, now: datetime) 
 
 def _close(tx: Transaction, row: Resource, now: datetime) -> None:
     status = InvitationStatus.FromString(row.status)
-    status.state = InvitationState.Value(State.ACCEPTED)
-    tx.update(replace(row, status=status.SerializeToString(), state=State.ACCEPTED, updated_at=now))
+    status.state = InvitationState.Value(IamState.ACCEPTED)
+    tx.update(replace(row, status=status.SerializeToString(), state=IamState.ACCEPTED, updated_at=now))
 
 
 def _of_code(tx: Transaction, code: str, now: datetime) -> Resource | None:
@@ -153,7 +153,7 @@ def _of_code(tx: Transaction, code: str, now: datetime) -> Resource | None:
 
 
 def _is_open(row: Resource, now: datetime) -> bool:
-    return row.state == State.PENDING and now < _expires_at(row)
+    return row.state == IamState.PENDING and now < _expires_at(row)
 
 
 def _expires_at(row: Resource) -> datetime:

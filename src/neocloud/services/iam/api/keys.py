@@ -38,7 +38,7 @@ from neocloud.services.iam.rules.keys import (
     show_expiry,
     view_static_key,
 )
-from neocloud.services.iam.types import AUTH_PUBLIC_KEY, STATIC_KEY, STATIC_KEY_ID_PREFIX, State
+from neocloud.services.iam.types import AUTH_PUBLIC_KEY, STATIC_KEY, STATIC_KEY_ID_PREFIX, IamState
 
 KeyT = TypeVar("KeyT", AuthPublicKey, AccessKey)
 ListByAccountRequest = ListAuthPublicKeyByAccountRequest | ListAccessKeysByAccountRequest
@@ -89,7 +89,7 @@ def account_of(request: ListByAccountRequest) -> str:
     return request.account.service_account.id
 
 
-def switch(kind: str, state: State) -> Handler[IdRequest]:
+def switch(kind: str, state: IamState) -> Handler[IdRequest]:
     """Return a handler that sets the state of a key of this kind."""
 
     async def handle(call: Call, request: IdRequest) -> Write[Operation]:
@@ -111,8 +111,8 @@ def switches(kind: str, service: str, permission: str) -> tuple[Method[IdRequest
     """Return Activate and Deactivate of a service whose keys are of this kind."""
     on, off = f"{service}/Activate", f"{service}/Deactivate"
     return (
-        Method(on, switch(kind, State.ACTIVE), permission, target=by_id, is_change=True),
-        Method(off, switch(kind, State.INACTIVE), permission, target=by_id, is_change=True),
+        Method(on, switch(kind, IamState.ACTIVE), permission, target=by_id, is_change=True),
+        Method(off, switch(kind, IamState.INACTIVE), permission, target=by_id, is_change=True),
     )
 
 
@@ -163,7 +163,7 @@ async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Write[Operation
         row = _key_of_token(tx, request.token)
         status = StaticKeyStatus(active=False).SerializeToString()
         now = call.dependencies.clock.now()
-        tx.update(replace(row, status=status, state=State.INACTIVE, updated_at=now))
+        tx.update(replace(row, status=status, state=IamState.INACTIVE, updated_at=now))
         return NewOperation(row, f"static key {row.name or row.id}")
 
     return Write(change)
@@ -194,7 +194,7 @@ def _row(call: Call, request: IssueStaticKeyRequest) -> Resource:
         labels=dict(request.metadata.labels),
         spec=request.spec.SerializeToString(),
         status=StaticKeyStatus(active=True).SerializeToString(),
-        state=State.ACTIVE,
+        state=IamState.ACTIVE,
         owner_id=request.spec.account.service_account.id,
     )
 

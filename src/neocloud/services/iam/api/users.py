@@ -53,7 +53,7 @@ from neocloud.services.iam.access.passwords import (
 from neocloud.services.iam.api.profile import own_credential_id
 from neocloud.services.iam.api.sign_in import count_or_refuse
 from neocloud.services.iam.rules.people import of_account, password_violations
-from neocloud.services.iam.types import TENANT_USER_ACCOUNT, State, is_tenant
+from neocloud.services.iam.types import TENANT_USER_ACCOUNT, IamState, is_tenant
 
 ACCOUNTS = "nebius.iam.v1.TenantUserAccountService"
 
@@ -80,7 +80,7 @@ async def create(call: Call, request: CreateUserRequest) -> Write[CreateUserResp
 async def delete(call: Call, request: DeleteUserRequest) -> Write[DeleteUserResponse]:
     def delete_account(tx: Transaction) -> DeleteUserResponse:
         row = account(tx, request.id)
-        if row.state == State.INACTIVE:
+        if row.state == IamState.INACTIVE:
             raise contract.bad_state(
                 row.id, "The invitation of the account is not accepted yet. Delete the invitation instead."
             )
@@ -162,11 +162,11 @@ async def remove_totp(call: Call, request: RemoveTotpRequest) -> Write[RemoveTot
 
 
 async def block(call: Call, request: BlockTenantUserAccountRequest) -> Write[Operation]:
-    return await _set_state(call, request, State.BLOCKED)
+    return await _set_state(call, request, IamState.BLOCKED)
 
 
 async def unblock(call: Call, request: UnblockTenantUserAccountRequest) -> Write[Operation]:
-    return await _set_state(call, request, State.ACTIVE)
+    return await _set_state(call, request, IamState.ACTIVE)
 
 
 async def get_with_attributes(
@@ -213,11 +213,11 @@ def refuse_weak(password: str, email: str, field: str = "password") -> None:
 async def _set_state(
     call: Call,
     request: BlockTenantUserAccountRequest | UnblockTenantUserAccountRequest,
-    state: State,
+    state: IamState,
 ) -> Write[Operation]:
     def change(tx: Transaction) -> NewOperation:
         row = account(tx, request.id)
-        if row.state == State.INACTIVE:
+        if row.state == IamState.INACTIVE:
             raise contract.bad_state(
                 row.id, "The invitation of the account is not accepted yet. Delete the invitation instead."
             )
@@ -226,7 +226,7 @@ async def _set_state(
         now = call.dependencies.clock.now()
         changed = replace(row, status=status.SerializeToString(), state=state, updated_at=now)
         tx.update(changed)
-        if state == State.BLOCKED:
+        if state == IamState.BLOCKED:
             sessions.close_all(tx, row.id)
         return NewOperation(changed, f"user account {row.id}")
 

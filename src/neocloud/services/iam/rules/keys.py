@@ -34,7 +34,7 @@ from neocloud.messages.nebius.iam.v1 import (
 from neocloud.messages.nebius.iam.v2 import AccessKey, AccessKeySpec, AccessKeyStatus
 from neocloud.messages.nebius.iam.v2 import SecretDeliveryMode as DeliveryMode
 from neocloud.services.iam.rules.grants import refuse_mightier
-from neocloud.services.iam.types import ACCESS_KEY_ID_PREFIX, SERVICE_ACCOUNT, State
+from neocloud.services.iam.types import ACCESS_KEY_ID_PREFIX, SERVICE_ACCOUNT, IamState
 
 _AWS_PREFIX = "NCAK"
 _AWS_ID = re.compile(rf"{_AWS_PREFIX}([A-Z0-9]{{13,75}})")
@@ -120,7 +120,7 @@ class AuthPublicKeyRules(Rules[AuthPublicKey]):
     def defaults(self, resource: AuthPublicKey) -> None:
         status = resource.status
         if not status.state:
-            status.state = KeyState.Value(State.ACTIVE)
+            status.state = KeyState.Value(IamState.ACTIVE)
         is_read = bool(status.fingerprint) or not resource.spec.data
         key = None if is_read else _read(resource.spec.data)
         if isinstance(key, PublicKey):
@@ -159,7 +159,7 @@ class AccessKeyRules(Rules[AccessKey]):
 
     def defaults(self, resource: AccessKey) -> None:
         if not resource.status.state:
-            resource.status.state = AccessKeyStatus.State.Value(State.ACTIVE)
+            resource.status.state = AccessKeyStatus.State.Value(IamState.ACTIVE)
         resource.status.aws_access_key_id = aws_access_key_id(resource.metadata.id)
 
     def owner_id(self, resource: AccessKey) -> str:
@@ -226,6 +226,6 @@ def view_static_key(key: StaticKey, tx: Transaction, now: datetime) -> None:
         key.status.active = False
 
 
-def set_state(row: Resource, state: State) -> bytes:
+def set_state(row: Resource, state: IamState) -> bytes:
     """Return the key's status with another state."""
     return wire.with_state(row.kind, row.status, state)

@@ -39,7 +39,7 @@ from neocloud.services.storage.public import (
     KeyUse,
     ObjectAccessError,
     ObjectKeys,
-    ObjectPlace,
+    ObjectLocation,
 )
 
 PERMISSIONS = (
@@ -162,7 +162,7 @@ async def issue_file_key(call: Call, request: IssueFileKeyRequest) -> IssueFileK
     found = await call.dependencies.store.read(lambda tx: _file_bucket(tx, request))
     if found is None:
         raise contract.not_found("file bucket of this project", request.bucket_id)
-    place = ObjectPlace(found.spec.bucket, FILE_FOLDER + request.file_id)
+    place = ObjectLocation(found.spec.bucket, FILE_FOLDER + request.file_id)
     try:
         keys = call.dependencies.provided.get(ObjectKeys)
         key = await keys.key(found.metadata.id, place, USES[request.use])

@@ -18,7 +18,7 @@ from neocloud.engines.manifest import Pod
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
-from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
+from neocloud.services.inference.reconcile.scope import DeploymentScope, ReplicaStatus, server_view
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.render import ReplicaView, adapter_path, foundation, replica_pod
 from neocloud.services.inference.types import SERVER_PORT, DeploymentReason, namespace
@@ -31,19 +31,19 @@ _ENDED = (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
 
 class ReplicaBackend(Protocol):
-    async def observe(self, scope: Scope) -> Sequence[ReplicaStatus]:
+    async def observe(self, scope: DeploymentScope) -> Sequence[ReplicaStatus]:
         """Return all replicas of the deployment that exist, by whatever name.
 
         Raises RetryLater when they cannot be listed now.
         """
         ...
 
-    async def start(self, scope: Scope, names: Sequence[str]) -> None:
+    async def start(self, scope: DeploymentScope, names: Sequence[str]) -> None:
         """Start these replicas with the present spec, and replace those that run with an older one. May be
         repeated."""
         ...
 
-    async def stop(self, scope: Scope, names: Sequence[str]) -> None:
+    async def stop(self, scope: DeploymentScope, names: Sequence[str]) -> None:
         """Stop these replicas. Returns when they are gone, or raises RetryLater. May be repeated."""
         ...
 
@@ -51,11 +51,11 @@ class ReplicaBackend(Protocol):
         """Return the last lines that the replica's model server wrote; "" where there are none."""
         ...
 
-    async def clear(self, scope: Scope) -> None:
+    async def clear(self, scope: DeploymentScope) -> None:
         """Remove everything that the backend made for a deployment that is being deleted."""
         ...
 
-    def adapter_path(self, scope: Scope, adapter_id: str) -> str:
+    def adapter_path(self, scope: DeploymentScope, adapter_id: str) -> str:
         """Return the path at which a model server finds an adapter that was staged in the deployment's
         folder."""
         ...
@@ -104,11 +104,11 @@ class PodBackend:
         self._folders = folders
         self._image = image
 
-    async def observe(self, scope: Scope) -> Sequence[ReplicaStatus]:
+    async def observe(self, scope: DeploymentScope) -> Sequence[ReplicaStatus]:
         observation = await self._engine.observe(scope.namespace)
         return [self._status(pod, scope) for pod in observation.pods]
 
-    async def start(self, scope: Scope, names: Sequence[str]) -> None:
+    async def start(self, scope: DeploymentScope, names: Sequence[str]) -> None:
         objects = foundation(scope.namespace, scope.deployment.metadata.name, scope.server_key)
         try:
             pods = [self._pod(scope, name) for name in names]
@@ -124,19 +124,19 @@ class PodBackend:
             ) from error
         await self._engine.apply([*objects, *pods])
 
-    async def stop(self, scope: Scope, names: Sequence[str]) -> None:
+    async def stop(self, scope: DeploymentScope, names: Sequence[str]) -> None:
         await self._engine.remove([Reference("Pod", scope.namespace, name) for name in names])
 
     async def log(self, deployment_id: str, name: str, lines: int) -> str:
         return await last_lines(self._engine, Reference("Pod", namespace(deployment_id), name), lines)
 
-    async def clear(self, scope: Scope) -> None:
+    async def clear(self, scope: DeploymentScope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
 
-    def adapter_path(self, scope: Scope, adapter_id: str) -> str:
+    def adapter_path(self, scope: DeploymentScope, adapter_id: str) -> str:
         return adapter_path(adapter_id)
 
-    def _status(self, pod: ObservedPod, scope: Scope) -> ReplicaStatus:
+    def _status(self, pod: ObservedPod, scope: DeploymentScope) -> ReplicaStatus:
         name = pod.reference.name
         is_desired = name in scope.desired_names and scope.plan is not None
         return ReplicaStatus(
@@ -150,11 +150,11 @@ class PodBackend:
             message=pod.message,
         )
 
-    def _pod(self, scope: Scope, name: str) -> Pod:
+    def _pod(self, scope: DeploymentScope, name: str) -> Pod:
         view = self._view(scope, name, self._image())
         return replica_pod(view, {REVISION_LABEL: self._revision(scope, name)})
 
-    def _revision(self, scope: Scope, name: str) -> str:
+    def _revision(self, scope: DeploymentScope, name: str) -> str:
         """Return a digest of the pod that the spec asks for.
 
         It leaves out the image: a newer shared root is for replicas that start later.
@@ -167,7 +167,7 @@ class PodBackend:
             container["image"] = ""
         return hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:16]
 
-    def _view(self, scope: Scope, name: str, image: str) -> ReplicaView:
+    def _view(self, scope: DeploymentScope, name: str, image: str) -> ReplicaView:
         assert scope.model is not None
         shape = preset(scope.spec.platform, scope.spec.preset)
         weights = self._folders.locate_known(scope.model)

@@ -25,9 +25,14 @@ from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.backends import ReplicaBackends, replica_backends
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.services.inference.reconcile.replicas import Replicas
-from neocloud.services.inference.reconcile.scope import Scope, read_scope, release_replicas, reserve_replicas
+from neocloud.services.inference.reconcile.scope import (
+    DeploymentScope,
+    read_scope,
+    release_replicas,
+    reserve_replicas,
+)
 from neocloud.services.inference.reconcile.staging import prune_adapters, stage_adapters
-from neocloud.services.inference.rules.memory import Plan, deployment_plan, shape_of
+from neocloud.services.inference.rules.memory import MemoryPlan, deployment_plan, shape_of
 from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
 from neocloud.services.inference.types import (
     DEPLOYMENT,
@@ -73,7 +78,7 @@ class DeploymentReconciler:
             dependencies.provided.get(CapacityUses),
         )
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> DeploymentScope:
         scope = await read_scope(context)
         scope.server_key = await context.secret(SERVER_KEY, lambda: secrets.token_urlsafe(32).encode())
         if not context.resource.deleted_at:
@@ -81,7 +86,7 @@ class DeploymentReconciler:
         await self._replicas.observe(scope)
         return scope
 
-    def steps(self, scope: Scope) -> Sequence[Step]:
+    def steps(self, scope: DeploymentScope) -> Sequence[Step]:
         return (
             Step("Find the model", self._find_model),
             Step("Decide how many replicas", self._scale),
@@ -95,13 +100,13 @@ class DeploymentReconciler:
             Step("Wait for a replica", self._replicas.wait),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step]:
+    def delete_steps(self, scope: DeploymentScope) -> Sequence[Step]:
         return (
             Step("Stop replicas", self._replicas.clear),
             Step("Delete its adapters", self._delete_adapters),
         )
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: DeploymentScope, result: ReconcileResult) -> ReconcileResult:
         old = scope.deployment.status
         state = _state(scope, result)
         status = DeploymentStatus(
@@ -122,19 +127,19 @@ class DeploymentReconciler:
         _record_start(status, scope, state)
         return result.with_status(status, state, scope.resync_seconds)
 
-    async def _plan(self, scope: Scope) -> Plan | None:
+    async def _plan(self, scope: DeploymentScope) -> MemoryPlan | None:
         """Return how a replica serves the model; None while there is no model to serve."""
         if scope.model is None or not scope.model.status.size_bytes:
             return None
         shape = shape_of(scope.spec, await self._engine.capabilities())
         if shape is None:  # the node that Slurm chooses decides
             context = scope.spec.context_length or scope.model.status.context_length
-            return Plan(
+            return MemoryPlan(
                 True, "as much as the cluster's node gives", context, scope.spec.max_concurrency or 16
             )
         return deployment_plan(scope.spec, scope.model.status, shape)
 
-    async def _find_model(self, scope: Scope) -> None:
+    async def _find_model(self, scope: DeploymentScope) -> None:
         if scope.model is None or scope.plan is None or scope.context.resource.deleted_at:
             raise Failed(
                 DeploymentReason.MODEL_NOT_READY, f"Its model {scope.spec.model_id} is gone or not READY."
@@ -157,7 +162,7 @@ class DeploymentReconciler:
                 f"{scope.spec.preset} does not hold the model: {scope.plan.sentence}.",
             )
 
-    async def _scale(self, scope: Scope) -> None:
+    async def _scale(self, scope: DeploymentScope) -> None:
         assert scope.plan is not None
         status = scope.deployment.status
         demand = Demand()
@@ -173,16 +178,16 @@ class DeploymentReconciler:
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
 
-    async def _wait_for_capacity(self, scope: Scope) -> None:
+    async def _wait_for_capacity(self, scope: DeploymentScope) -> None:
         await wait_for_capacity(scope.context)
         if not scope.spec.slurm_cluster_id:
             scope.no_host = no_host(await scope.context.list(HOST_POOL))
 
-    async def _reserve_capacity(self, scope: Scope) -> None:
+    async def _reserve_capacity(self, scope: DeploymentScope) -> None:
         if not scope.spec.slurm_cluster_id:
             await reserve_replicas(scope, await self._engine.capabilities(), self._uses)
 
-    async def _stage_adapters(self, scope: Scope) -> None:
+    async def _stage_adapters(self, scope: DeploymentScope) -> None:
         if not scope.spec.max_adapters or not self._stages_files:
             return
         adapters = {each.id: each.model for each in scope.adapters}
@@ -193,25 +198,25 @@ class DeploymentReconciler:
                 f"an adapter cannot be copied next to the model: {error}", delay_seconds=STAGING_RETRY_SECONDS
             ) from error
 
-    async def _stop_surplus(self, scope: Scope) -> None:
+    async def _stop_surplus(self, scope: DeploymentScope) -> None:
         await self._replicas.stop_surplus(scope)
         if not scope.spec.slurm_cluster_id:
             await release_replicas(scope, scope.desired_names)
 
-    async def _check_model_servers(self, scope: Scope) -> None:
+    async def _check_model_servers(self, scope: DeploymentScope) -> None:
         await self._replicas.check(scope)
         if scope.spec.max_adapters:
             keep = {each.id for each in scope.adapters}
             await prune_adapters(self._folders.of_deployment(scope.id), keep)
 
-    async def _delete_adapters(self, scope: Scope) -> None:
+    async def _delete_adapters(self, scope: DeploymentScope) -> None:
         folder = self._folders.of_deployment(scope.id)
         await prune_adapters(folder, ())
         if folder.is_dir():
             folder.rmdir()
 
 
-def _state(scope: Scope, result: ReconcileResult) -> DeploymentState:
+def _state(scope: DeploymentScope, result: ReconcileResult) -> DeploymentState:
     if scope.context.resource.deleted_at:
         return DeploymentState.DELETING
     if any(record.state == Replica.READY for record in scope.records.values()):
@@ -225,7 +230,7 @@ def _state(scope: Scope, result: ReconcileResult) -> DeploymentState:
     return DeploymentState.CREATING if is_first else DeploymentState.STARTING
 
 
-def _record_start(status: DeploymentStatus, scope: Scope, state: DeploymentState) -> None:
+def _record_start(status: DeploymentStatus, scope: DeploymentScope, state: DeploymentState) -> None:
     """Record how long a cold start takes: the wait that the gateway announces to callers of a cold model."""
     old, now = scope.deployment.status, scope.context.now
     if state is DeploymentState.READY:

@@ -20,7 +20,7 @@ from neocloud.services.inference.reconcile.model_server import (
     ModelServerUnreachable,
     sync_adapters,
 )
-from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope
+from neocloud.services.inference.reconcile.scope import DeploymentScope, ReplicaStatus
 from neocloud.services.inference.types import DeploymentReason, embeds
 
 LOG_LINES = 60
@@ -49,10 +49,10 @@ class Replicas:
         self._backends = backends
         self._client = client
 
-    async def observe(self, scope: Scope) -> None:
+    async def observe(self, scope: DeploymentScope) -> None:
         scope.observed = {each.name: each for each in await self._backend(scope).observe(scope)}
 
-    async def record_endings(self, scope: Scope) -> None:
+    async def record_endings(self, scope: DeploymentScope) -> None:
         """Record why replicas ended and when to start them again, and remove what is left of them."""
         for name, replica in scope.observed.items():
             if replica.has_ended and name in scope.desired_names:
@@ -62,7 +62,7 @@ class Replicas:
             if is_lost and not record.HasField("next_try_at"):
                 _restart(record, "it was gone and is restarted")
 
-    async def start(self, scope: Scope) -> None:
+    async def start(self, scope: DeploymentScope) -> None:
         """Start all missing replicas, and replace one outdated replica if all others answer."""
         due = [name for name in scope.desired_names if _is_due(scope, name)]
         present = [name for name in scope.desired_names if name in scope.observed]
@@ -78,7 +78,7 @@ class Replicas:
         await self._backend(scope).start(scope, due)
         await self.observe(scope)
 
-    async def stop_surplus(self, scope: Scope) -> None:
+    async def stop_surplus(self, scope: DeploymentScope) -> None:
         surplus = [name for name in scope.observed if name not in scope.desired_names]
         if surplus:
             await self._backend(scope).stop(scope, surplus)
@@ -86,12 +86,12 @@ class Replicas:
         for name in [name for name in scope.records if name not in scope.desired_names]:
             del scope.records[name]
 
-    async def check(self, scope: Scope) -> None:
+    async def check(self, scope: DeploymentScope) -> None:
         """Set the state of each replica, and update the adapters of those that answer."""
         replicas = [each for each in scope.observed.values() if each.name in scope.desired_names]
         await asyncio.gather(*(self._check(scope, replica) for replica in replicas))
 
-    async def wait(self, scope: Scope) -> None:
+    async def wait(self, scope: DeploymentScope) -> None:
         """Raise RetryLater unless all desired replicas are READY; Failed when none starts."""
         records = [scope.record(name) for name in scope.desired_names]
         ready = [record for record in records if record.state == Replica.READY]
@@ -108,18 +108,18 @@ class Replicas:
             delay_seconds=min(delay, LONGEST_WAIT_SECONDS),
         )
 
-    async def clear(self, scope: Scope) -> None:
+    async def clear(self, scope: DeploymentScope) -> None:
         """Remove everything that the backend made for a deployment that is being deleted."""
         await self._backend(scope).clear(scope)
 
-    def _backend(self, scope: Scope) -> ReplicaBackend:
+    def _backend(self, scope: DeploymentScope) -> ReplicaBackend:
         return self._backends.of(scope.spec)
 
-    def _client_of(self, scope: Scope) -> ModelServerClient:
+    def _client_of(self, scope: DeploymentScope) -> ModelServerClient:
         """Others run programs on the nodes of a cluster; a pod's address is the pod's alone."""
         return self._client.proving() if scope.spec.slurm_cluster_id else self._client
 
-    async def _record_ending(self, scope: Scope, replica: ReplicaStatus) -> None:
+    async def _record_ending(self, scope: DeploymentScope, replica: ReplicaStatus) -> None:
         backend, record = self._backend(scope), scope.record(replica.name)
         ending = explain(replica.message, await backend.log(scope.id, replica.name, LOG_LINES))
         record.failures = 0 if record.state == Replica.READY else record.failures + 1
@@ -128,7 +128,7 @@ class Replicas:
         await backend.stop(scope, [replica.name])
         scope.observed = {name: each for name, each in scope.observed.items() if name != replica.name}
 
-    async def _check(self, scope: Scope, replica: ReplicaStatus) -> None:
+    async def _check(self, scope: DeploymentScope, replica: ReplicaStatus) -> None:
         """Set the replica's state. It becomes READY with its first answer, after its adapters are loaded."""
         record = scope.record(replica.name)
         is_new = not record.HasField("started_at") or replica.started_at != _started_at(record)
@@ -155,7 +155,7 @@ class Replicas:
             return
         record.state, record.failures = Replica.READY, 0
 
-    async def _update_adapters(self, scope: Scope, address: str, record: Replica) -> None:
+    async def _update_adapters(self, scope: DeploymentScope, address: str, record: Replica) -> None:
         if not scope.spec.max_adapters:
             return
         backend = self._backend(scope)
@@ -168,7 +168,7 @@ class Replicas:
         record.message = "; ".join(f"{name} was not loaded: {error}" for name, error in errors.items())
 
 
-def _is_due(scope: Scope, name: str) -> bool:
+def _is_due(scope: DeploymentScope, name: str) -> bool:
     """Return whether the replica must be started: it is missing and not pausing, or not running yet."""
     replica, record = scope.observed.get(name), scope.record(name)
     if replica is not None:
@@ -176,7 +176,7 @@ def _is_due(scope: Scope, name: str) -> bool:
     return not record.HasField("next_try_at") or _next_try(record) <= scope.context.now
 
 
-def _of_those_that_run(scope: Scope, due: Sequence[str]) -> list[str]:
+def _of_those_that_run(scope: DeploymentScope, due: Sequence[str]) -> list[str]:
     """Leave out what would be new on hosts that are drained: further replicas, and those of a newer spec. One
     that has run is restarted where it was."""
     kept: list[str] = []

@@ -24,7 +24,7 @@ from neocloud.messages.neocloud.inference.v1 import (
 from neocloud.services.compute.public import check_fits, held_by_others, holder_name, needs_capacity_check
 from neocloud.services.inference.render import ModelServerView
 from neocloud.services.inference.rules.deployment import replica_demand
-from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK, Plan
+from neocloud.services.inference.rules.memory import GIB, LARGEST_RANK, MemoryPlan
 from neocloud.services.inference.rules.scaling import LONGEST_RESYNC_SECONDS
 from neocloud.services.inference.types import (
     MODEL,
@@ -67,7 +67,7 @@ class ServedAdapter:
 
 
 @dataclass
-class Scope:
+class DeploymentScope:
     context: Context
     deployment: Deployment
     """As stored."""
@@ -78,7 +78,7 @@ class Scope:
     records: dict[str, Replica] = field(default_factory=dict)
     """The replicas of the new status, by name."""
     observed: Mapping[str, ReplicaStatus] = field(default_factory=dict)
-    plan: Plan | None = None
+    plan: MemoryPlan | None = None
     desired: int = 0
     """How many replicas there should be."""
     resync_seconds: float = LONGEST_RESYNC_SECONDS
@@ -115,11 +115,11 @@ class Scope:
         return self.records[name]
 
 
-async def read_scope(context: Context) -> Scope:
+async def read_scope(context: Context) -> DeploymentScope:
     deployment = wire.resource_message(context.resource)
     row = await context.get(deployment.spec.model_id)
     model = wire.resource_message(row) if row is not None else None
-    scope = Scope(context, deployment, model, desired=deployment.status.wanted_replicas)
+    scope = DeploymentScope(context, deployment, model, desired=deployment.status.wanted_replicas)
     for replica in deployment.status.replicas:
         scope.records[replica.name] = Replica()
         scope.records[replica.name].CopyFrom(replica)
@@ -128,7 +128,7 @@ async def read_scope(context: Context) -> Scope:
     return scope
 
 
-async def _ready_adapters(scope: Scope, model: Model) -> tuple[ServedAdapter, ...]:
+async def _ready_adapters(scope: DeploymentScope, model: Model) -> tuple[ServedAdapter, ...]:
     found = []
     for adapter_id in model.status.adapter_ids:
         row = await scope.context.get(adapter_id)
@@ -139,7 +139,7 @@ async def _ready_adapters(scope: Scope, model: Model) -> tuple[ServedAdapter, ..
     return tuple(found)
 
 
-def server_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> ModelServerView:
+def server_view(scope: DeploymentScope, *, gpus: int, media_domains: tuple[str, ...]) -> ModelServerView:
     """Return how each model server of the deployment serves; requires a model and a plan."""
     assert scope.plan is not None and scope.model is not None
     return ModelServerView(
@@ -161,7 +161,7 @@ def server_view(scope: Scope, *, gpus: int, media_domains: tuple[str, ...]) -> M
 NO_CAPACITY_SECONDS = 5.0
 
 
-async def reserve_replicas(scope: Scope, inventory: Capabilities, uses: CapacityUses) -> None:
+async def reserve_replicas(scope: DeploymentScope, inventory: Capabilities, uses: CapacityUses) -> None:
     """Reserve capacity for each desired replica.
 
     Raises RetryLater, with the sum of what is held, while the machine lacks capacity for them.
@@ -181,14 +181,14 @@ async def reserve_replicas(scope: Scope, inventory: Capabilities, uses: Capacity
         )
 
 
-async def release_replicas(scope: Scope, keep: Sequence[str]) -> None:
+async def release_replicas(scope: DeploymentScope, keep: Sequence[str]) -> None:
     """Release the reservations of all replicas but these."""
     for name, row in (await _reservations(scope)).items():
         if name not in keep:
             await scope.context.delete_child(row.id)
 
 
-async def _reservations(scope: Scope) -> Mapping[str, Resource]:
+async def _reservations(scope: DeploymentScope) -> Mapping[str, Resource]:
     """Return them by replica, after releasing those of an older shape or from before a stop."""
     found: dict[str, Resource] = {}
     spec = _spec(scope)
@@ -202,7 +202,9 @@ async def _reservations(scope: Scope) -> Mapping[str, Resource]:
     return found
 
 
-async def _require_capacity(scope: Scope, inventory: Capabilities, uses: CapacityUses, held: int) -> None:
+async def _require_capacity(
+    scope: DeploymentScope, inventory: Capabilities, uses: CapacityUses, held: int
+) -> None:
     least = scope.spec.scaling.min_replicas
     demand = replica_demand(scope.spec, scope.desired)
     if not needs_capacity_check(inventory, demand, replica_demand(scope.spec, max(held, least))):
@@ -216,11 +218,11 @@ async def _require_capacity(scope: Scope, inventory: Capabilities, uses: Capacit
         raise RetryLater(error.message, delay_seconds=NO_CAPACITY_SECONDS) from error
 
 
-def _reservation_name(scope: Scope, replica: str) -> str:
+def _reservation_name(scope: DeploymentScope, replica: str) -> str:
     return f"{scope.id}.{replica}"
 
 
-def _spec(scope: Scope) -> ReplicaReservationSpec:
+def _spec(scope: DeploymentScope) -> ReplicaReservationSpec:
     spec = scope.spec
     return ReplicaReservationSpec(
         deployment_id=scope.id, platform=spec.platform, preset=spec.preset, charge=spec.charge

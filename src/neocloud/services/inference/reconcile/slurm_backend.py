@@ -20,7 +20,7 @@ from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.proven_transport import ProvenTransport
-from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
+from neocloud.services.inference.reconcile.scope import DeploymentScope, ReplicaStatus, server_view
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
     ReplicaJob,
@@ -72,14 +72,14 @@ class SlurmBackend:
         self._home = home
         self._probe = probe or is_healthy
 
-    async def observe(self, scope: Scope) -> Sequence[ReplicaStatus]:
+    async def observe(self, scope: DeploymentScope) -> Sequence[ReplicaStatus]:
         if not await self._has_cluster(scope):
             return ()
         newest, block = await self._newest(scope), await _port_block(scope)
         jobs = [each for each in newest.values() if _is_reported(scope, each)]
         return await asyncio.gather(*(self._status(scope, each, block) for each in jobs))
 
-    async def start(self, scope: Scope, names: Sequence[str]) -> None:
+    async def start(self, scope: DeploymentScope, names: Sequence[str]) -> None:
         await self._require_usable(scope)
         assert scope.model is not None
         try:
@@ -103,7 +103,7 @@ class SlurmBackend:
                 async with _translated_errors(scope):
                     await self._submit(scope, name, self._new_job(scope, name, block))
 
-    async def stop(self, scope: Scope, names: Sequence[str]) -> None:
+    async def stop(self, scope: DeploymentScope, names: Sequence[str]) -> None:
         if await self._has_cluster(scope):
             newest = await self._newest(scope)
             await self._end(scope, [newest[name] for name in names if name in newest])
@@ -118,17 +118,17 @@ class SlurmBackend:
         except (ClusterUnreachable, JobRefused):
             return ""
 
-    async def clear(self, scope: Scope) -> None:
+    async def clear(self, scope: DeploymentScope) -> None:
         if await self._has_cluster(scope):
             await self._end(scope, list((await self._newest(scope)).values()))
         await asyncio.to_thread(self._files(scope).remove)
 
-    def adapter_path(self, scope: Scope, adapter_id: str) -> str:
+    def adapter_path(self, scope: DeploymentScope, adapter_id: str) -> str:
         files = self._files(scope)
         files.stage_adapter(adapter_id, self._folders.of_deployment(scope.id) / adapter_id)
         return files.adapter(adapter_id)
 
-    async def _status(self, scope: Scope, each: ReplicaJob, block: str) -> ReplicaStatus:
+    async def _status(self, scope: DeploymentScope, each: ReplicaJob, block: str) -> ReplicaStatus:
         job = each.job
         is_running = job.state == "RUNNING"
         address = f"{job.address}:{port_of(block, each.replica)}" if is_running and job.address else ""
@@ -149,12 +149,12 @@ class SlurmBackend:
             job_id=job.id,
         )
 
-    def _is_outdated(self, scope: Scope, each: ReplicaJob, block: str) -> bool:
+    def _is_outdated(self, scope: DeploymentScope, each: ReplicaJob, block: str) -> bool:
         if each.job.has_ended or scope.plan is None or each.replica not in scope.desired_names:
             return False
         return each.job.name != self._new_job(scope, each.replica, block).name
 
-    def _new_job(self, scope: Scope, replica: str, block: str) -> NewJob:
+    def _new_job(self, scope: DeploymentScope, replica: str, block: str) -> NewJob:
         resources, files = scope.spec.slurm_resources, self._files(scope)
         view = server_view(scope, gpus=resources.gpus, media_domains=self._media_domains)
         port = port_of(block, replica)
@@ -162,10 +162,10 @@ class SlurmBackend:
         variables = {**server_variables(view), "OMP_NUM_THREADS": str(resources.cpus or 1)}
         return new_job(scope.id, replica, (files.key, str(port), *command), resources, variables)
 
-    def _files(self, scope: Scope) -> JobFiles:
+    def _files(self, scope: DeploymentScope) -> JobFiles:
         return JobFiles(models_folder(self._home, scope.spec.slurm_cluster_id), MODELS_MOUNT_PATH, scope.id)
 
-    async def _newest(self, scope: Scope) -> dict[str, ReplicaJob]:
+    async def _newest(self, scope: DeploymentScope) -> dict[str, ReplicaJob]:
         async with _translated_errors(scope):
             return await self._newest_of(scope.id, scope.spec.slurm_cluster_id)
 
@@ -192,7 +192,7 @@ class SlurmBackend:
             return {name: find_submitted(submission, jobs) for name, submission in submissions.items()}
         return _of_earlier_release(deployment_id, jobs)
 
-    async def _submit(self, scope: Scope, name: str, job: NewJob) -> None:
+    async def _submit(self, scope: DeploymentScope, name: str, job: NewJob) -> None:
         """Submit a job whose token is stored first. One whose number is not known yet, after a crash, has not
         reached Slurm: its token is used again, so that it is recognized if it comes late."""
         submission = (await self._submissions.read(scope.id) or {}).get(name)
@@ -203,7 +203,7 @@ class SlurmBackend:
         number = await self._jobs.submit(scope.spec.slurm_cluster_id, job)
         await self._submissions.keep(scope.id, {name: replace(submission, job_id=number)})
 
-    async def _end(self, scope: Scope, jobs: Sequence[ReplicaJob]) -> None:
+    async def _end(self, scope: DeploymentScope, jobs: Sequence[ReplicaJob]) -> None:
         """Cancel jobs. Raises RetryLater until they have ended, since their ports are not free before."""
         living = [each.job.id for each in jobs if not each.job.has_ended]
         if not living:
@@ -213,12 +213,12 @@ class SlurmBackend:
                 await self._jobs.cancel(scope.spec.slurm_cluster_id, job_id)
         raise RetryLater(f"job {', '.join(map(str, living))} is ending", delay_seconds=POLL_SECONDS)
 
-    async def _has_cluster(self, scope: Scope) -> bool:
+    async def _has_cluster(self, scope: DeploymentScope) -> bool:
         """Return whether the cluster exists; its jobs end with it."""
         row = await scope.context.get(scope.spec.slurm_cluster_id)
         return row is not None and row.deleted_at is None
 
-    async def _require_usable(self, scope: Scope) -> None:
+    async def _require_usable(self, scope: DeploymentScope) -> None:
         row = await scope.context.get(scope.spec.slurm_cluster_id)
         if row is None or row.deleted_at is not None:
             raise Failed(
@@ -240,7 +240,7 @@ def _of_earlier_release(deployment_id: str, jobs: Sequence[BatchJob]) -> dict[st
     return {each.replica: FoundJob(each.job) for job in own if (each := named[job.id]) is not None}
 
 
-def _is_reported(scope: Scope, each: ReplicaJob) -> bool:
+def _is_reported(scope: DeploymentScope, each: ReplicaJob) -> bool:
     """Return whether to report the job: one that has ended only while the replica's record names it."""
     if not each.job.has_ended:
         return True
@@ -249,7 +249,7 @@ def _is_reported(scope: Scope, each: ReplicaJob) -> bool:
     return is_known and each.job.state not in _INTENDED_ENDINGS
 
 
-async def _port_block(scope: Scope) -> str:
+async def _port_block(scope: DeploymentScope) -> str:
     namespace = f"inference.ports/{scope.spec.slurm_cluster_id}"
     block = await scope.context.reserve(namespace, map(str, range(BLOCKS)))
     if block is None:
@@ -261,7 +261,7 @@ async def _port_block(scope: Scope) -> str:
 
 
 @asynccontextmanager
-async def _translated_errors(scope: Scope) -> AsyncIterator[None]:
+async def _translated_errors(scope: DeploymentScope) -> AsyncIterator[None]:
     try:
         yield
     except ClusterUnreachable as error:

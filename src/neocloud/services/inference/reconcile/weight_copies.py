@@ -12,7 +12,7 @@ from neocloud.core.untrusted.files import Folder
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.registry.public import CannotPull, ImagePulls, PullProblem
-from neocloud.services.storage.public import ObjectPlace, ObjectReads, folder_place
+from neocloud.services.storage.public import ObjectLocation, ObjectReads, folder_place
 
 MAX_OBJECTS = 1000
 """Below the prefix of a model in a bucket."""
@@ -53,7 +53,7 @@ class WeightCopies:
         names = await self._reads.names(model_id, place, MAX_OBJECTS)
         for name in filter(FILE_NAME.fullmatch, names):
             with folder.new_file(name) as file:
-                each = ObjectPlace(place.bucket, place.key + name)
+                each = ObjectLocation(place.bucket, place.key + name)
                 await self._reads.fetch(model_id, each, file, self._room())
 
     async def _pull(self, model: Model, folder: Folder) -> None:

@@ -9,7 +9,7 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.neocloud.inference.v1 import FileBucket, FileBucketStatus
 from neocloud.services.inference.types import FILE_BUCKET, FILE_FOLDER
-from neocloud.services.storage.public import ObjectKeys, ObjectPlace
+from neocloud.services.storage.public import ObjectKeys, ObjectLocation
 
 
 class FileBucketRules(Rules[FileBucket]):
@@ -35,7 +35,7 @@ class FileBucketRules(Rules[FileBucket]):
     def complete(self, new: FileBucket, old: FileBucket | None, reader: ResourceReader) -> None:
         if old is not None:
             return
-        keys, folder = reader.provided.get(ObjectKeys), ObjectPlace(new.spec.bucket, FILE_FOLDER)
+        keys, folder = reader.provided.get(ObjectKeys), ObjectLocation(new.spec.bucket, FILE_FOLDER)
 
         def allow(tx: Transaction) -> None:
             new.status.bucket_id = keys.allow(tx, reader.subject, new.metadata, folder)

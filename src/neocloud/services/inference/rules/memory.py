@@ -161,7 +161,7 @@ class ServingRequest:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     fits: bool
     sentence: str
     context_length: int = 0
@@ -170,7 +170,7 @@ class Plan:
     """For keys and values. Passed to the model server on a CPU; on a GPU it takes what is left."""
 
 
-def plan(model: ModelSize, shape: Shape, request: ServingRequest) -> Plan:
+def plan(model: ModelSize, shape: Shape, request: ServingRequest) -> MemoryPlan:
     """Return how a replica of this shape serves the model; `fits` is False when it cannot."""
     share = GPU_SHARE if shape.gpus else 1.0
     overhead = GPU_OVERHEAD_BYTES * shape.gpus if shape.gpus else CPU_OVERHEAD_BYTES
@@ -193,14 +193,14 @@ def plan(model: ModelSize, shape: Shape, request: ServingRequest) -> Plan:
     sum_text = f"{' + '.join(parts)} = {_gib(total)} GiB"
     there = f"{_gib(usable)} GiB{_where(shape)}"
     if total > usable:
-        return Plan(False, f"{sum_text}, and there are {there}")
+        return MemoryPlan(False, f"{sum_text}, and there are {there}")
     at_once = max(1, left // max(1, model.kv_bytes_per_token * context))
     full = min(at_once, concurrency)
     cache = min(_cache(model.kv_bytes_per_token * context * full, shape), left)
     if not shape.gpus:
         cache = max(CACHE_STEP_BYTES, cache // CACHE_STEP_BYTES * CACHE_STEP_BYTES)
     sentence = f"{sum_text} of {there}; enough for {full} such request{'s' if full > 1 else ''} at a time"
-    return Plan(True, sentence, context, concurrency, cache)
+    return MemoryPlan(True, sentence, context, concurrency, cache)
 
 
 def default_concurrency(shape: Shape, *, is_fast: bool) -> int:
@@ -259,7 +259,7 @@ def model_size(status: ModelStatus) -> ModelSize:
     )
 
 
-def deployment_plan(spec: DeploymentSpec, status: ModelStatus, shape: Shape) -> Plan:
+def deployment_plan(spec: DeploymentSpec, status: ModelStatus, shape: Shape) -> MemoryPlan:
     """Return how a deployment with this spec serves the model of this status on that shape."""
     request = ServingRequest(
         context_length=spec.context_length,

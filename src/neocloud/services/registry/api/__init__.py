@@ -4,7 +4,7 @@
 from neocloud.core.kind import Kind
 from neocloud.services.registry.api import artifacts, registries, vulnerability_reports
 from neocloud.services.registry.rules import RegistryRules
-from neocloud.services.registry.types import REGISTRY, REGISTRY_ID_PREFIX, REGISTRY_SERVICE, State
+from neocloud.services.registry.types import REGISTRY, REGISTRY_ID_PREFIX, REGISTRY_SERVICE, RegistryState
 
 KINDS = (
     Kind(
@@ -15,8 +15,8 @@ KINDS = (
         parent_kinds=("nebius.iam.v1.Container",),
         verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
         rules=RegistryRules(),
-        initial_state=State.CREATING,
-        deleting_state=State.DELETING,
+        initial_state=RegistryState.CREATING,
+        deleting_state=RegistryState.DELETING,
         is_reconciled=True,
     ),
 )

@@ -31,7 +31,7 @@ from neocloud.services.slurm.api.findings import (
     NOT_RUN,
     PASS,
     BadReport,
-    Finding,
+    NodeFinding,
     NodeReport,
     all_reduce_findings,
     all_reduce_report,
@@ -72,7 +72,7 @@ async def check(call: Call, request: CheckClusterRequest) -> CheckClusterRespons
                 drained = await _drain_failing(slurm, findings, known)
                 await _resume_passing(call, slurm, findings, known)
                 known = await _known_nodes(slurm)
-            findings += [Finding(name, "slurm", NOT_RUN, message=POWERED_DOWN) for name in off]
+            findings += [NodeFinding(name, "slurm", NOT_RUN, message=POWERED_DOWN) for name in off]
             findings += await _shared_file(access, request.id, sorted(presets), call.request_id)
             findings += await _confinement(access, request.id, presets, known, reports)
             findings += await _all_reduce(access, request.id, sorted(presets), known)
@@ -106,20 +106,20 @@ def _presets_by_node(spec: ClusterSpec) -> dict[str, Preset]:
 
 async def _node_findings(
     access: SlurmAccess, cluster_id: str, presets: Mapping[str, Preset], known: Mapping[str, SlurmNode]
-) -> tuple[list[Finding], dict[str, NodeReport]]:
+) -> tuple[list[NodeFinding], dict[str, NodeReport]]:
     """Probe one node after another: each has the whole speed of the shared root."""
-    findings: list[Finding] = []
+    findings: list[NodeFinding] = []
     reports: dict[str, NodeReport] = {}
     for name in sorted(presets):
         findings.append(slurm_finding(name, known.get(name)))
         try:
             report, skew = await _probe(access, cluster_id, name)
         except EngineError as error:
-            findings.append(Finding(name, "probe", FAIL, message=f"The node does not answer: {error}"))
+            findings.append(NodeFinding(name, "probe", FAIL, message=f"The node does not answer: {error}"))
             continue
         except BadReport as error:
             findings.append(
-                Finding(name, "probe", FAIL, message=f"The node's report cannot be used: {error}.")
+                NodeFinding(name, "probe", FAIL, message=f"The node's report cannot be used: {error}.")
             )
             continue
         reports[name] = report
@@ -151,10 +151,10 @@ def probe_program(name: str) -> bytes:
 
 async def _shared_file(
     access: SlurmAccess, cluster_id: str, nodes: Sequence[str], token: str
-) -> list[Finding]:
+) -> list[NodeFinding]:
     """Test that a file written on the first node is there on every other."""
     if not nodes:
-        return [Finding("", "shared file", NOT_RUN, message="No node is there.")]
+        return [NodeFinding("", "shared file", NOT_RUN, message="No node is there.")]
     path = f"/home/.neocloud-shared-{token}"
 
     async def run(node: str, *command: str) -> str:
@@ -162,19 +162,19 @@ async def _shared_file(
         return result.stdout.decode(errors="replace").strip()
 
     writer = ["/bin/sh", "-c", 'printf %s "$2" > "$1"', "write", path, token]
-    findings: list[Finding] = []
+    findings: list[NodeFinding] = []
     try:
         await run(nodes[0], *writer)
         for node in nodes[1:]:
             content = await run(node, "cat", path)
             verdict, text = (PASS, "seen") if content == token else (FAIL, "not seen")
-            findings.append(Finding(node, "shared file", verdict, text, f"written on {nodes[0]}"))
+            findings.append(NodeFinding(node, "shared file", verdict, text, f"written on {nodes[0]}"))
         await run(nodes[0], "rm", "-f", path)
     except EngineError as error:
-        findings.append(Finding("", "shared file", NOT_RUN, message=str(error)))
+        findings.append(NodeFinding("", "shared file", NOT_RUN, message=str(error)))
     if len(nodes) == 1:
         findings.append(
-            Finding(nodes[0], "shared file", NOT_RUN, message="Needs two nodes; the cluster has one.")
+            NodeFinding(nodes[0], "shared file", NOT_RUN, message="Needs two nodes; the cluster has one.")
         )
     return findings
 
@@ -191,7 +191,7 @@ async def _confinement(
     presets: Mapping[str, Preset],
     known: Mapping[str, SlurmNode],
     reports: Mapping[str, NodeReport],
-) -> list[Finding]:
+) -> list[NodeFinding]:
     """Run a job with one CPU on every node that takes jobs, and judge what it could use there."""
     nodes = sorted(name for name in presets if name in known and known[name].takes_jobs)
     if not nodes:
@@ -238,13 +238,15 @@ timeout "$2" srun --job-name=neocloud-check --immediate=15 --time=3 --overlap --
 
 async def _all_reduce(
     access: SlurmAccess, cluster_id: str, nodes: Sequence[str], known: Mapping[str, SlurmNode]
-) -> list[Finding]:
+) -> list[NodeFinding]:
     name = "all-reduce"
     if len(nodes) < 2:
-        return [Finding("", name, NOT_RUN, message="Needs two nodes that are there.")]
+        return [NodeFinding("", name, NOT_RUN, message="Needs two nodes that are there.")]
     out = [node for node in nodes if node not in known or not known[node].takes_jobs]
     if out:
-        return [Finding("", name, NOT_RUN, message=f"Needs every node; {', '.join(out)} cannot run jobs.")]
+        return [
+            NodeFinding("", name, NOT_RUN, message=f"Needs every node; {', '.join(out)} cannot run jobs.")
+        ]
     port = 20_000 + time.monotonic_ns() % 20_000
     arguments = [str(port), str(ALL_REDUCE_SECONDS), str(len(nodes)), ",".join(nodes)]
     command = ["/bin/bash", "-l", "-c", _ALL_REDUCE, "check", *arguments]
@@ -253,23 +255,25 @@ async def _all_reduce(
             cluster_id, command, stdin=probe_program("all_reduce.py"), timeout_seconds=PROBE_SECONDS
         )
     except EngineError as error:
-        return [Finding("", name, NOT_RUN, message=f"Did not finish: {error}")]
+        return [NodeFinding("", name, NOT_RUN, message=f"Did not finish: {error}")]
     text = result.stderr.decode(errors="replace").strip()
     if "Unable to allocate resources" in text:
-        return [Finding("", name, NOT_RUN, message="The nodes are busy; run the check when jobs have ended.")]
+        return [
+            NodeFinding("", name, NOT_RUN, message="The nodes are busy; run the check when jobs have ended.")
+        ]
     if result.exit_code == OUT_OF_TIME:
         message = f"Did not finish within {ALL_REDUCE_SECONDS} s: a worker is stuck or not reachable."
-        return [Finding("", name, FAIL, message=message)]
+        return [NodeFinding("", name, FAIL, message=message)]
     if result.exit_code:
-        return [Finding("", name, FAIL, message=last_line(result.stderr, result.exit_code))]
+        return [NodeFinding("", name, FAIL, message=last_line(result.stderr, result.exit_code))]
     try:
         return all_reduce_findings(all_reduce_report(result.stdout))
     except BadReport as error:
-        return [Finding("", name, FAIL, message=f"The report of the job cannot be used: {error}.")]
+        return [NodeFinding("", name, FAIL, message=f"The report of the job cannot be used: {error}.")]
 
 
 async def _drain_failing(
-    slurm: SlurmApi, findings: Sequence[Finding], known: Mapping[str, SlurmNode]
+    slurm: SlurmApi, findings: Sequence[NodeFinding], known: Mapping[str, SlurmNode]
 ) -> set[str]:
     """Drain every node that failed a check of its own, and return their names."""
     failed: dict[str, list[str]] = {}
@@ -282,7 +286,7 @@ async def _drain_failing(
 
 
 async def _resume_passing(
-    call: Call, slurm: SlurmApi, findings: Sequence[Finding], known: Mapping[str, SlurmNode]
+    call: Call, slurm: SlurmApi, findings: Sequence[NodeFinding], known: Mapping[str, SlurmNode]
 ) -> None:
     """Resume nodes that an earlier check drained and that pass now; other drained nodes stay drained."""
     failed = {finding.node for finding in findings if finding.verdict == FAIL}

@@ -12,8 +12,8 @@ from neocloud.services.slurm.api.findings import (
     NOT_ENFORCED,
     NOT_RUN,
     PASS,
-    Finding,
     JobReport,
+    NodeFinding,
     NodeReport,
 )
 
@@ -28,7 +28,7 @@ CURE = (
     "The kernel limits jobs on machines with control groups of version 2 alone (kernel option "
     "systemd.unified_cgroup_hierarchy=1) and the container runtime crun; start the workers again after that."
 )
-HOMES = Finding(
+HOMES = NodeFinding(
     "",
     "home size",
     NOT_ENFORCED,
@@ -36,7 +36,7 @@ HOMES = Finding(
     "limit for each user",
     "Files in one user's home can fill the shared root, which has a size as a whole only.",
 )
-GPUS = Finding(
+GPUS = NodeFinding(
     "",
     "job GPUs",
     NOT_ENFORCED,
@@ -54,7 +54,7 @@ def lacks_groups(jobs: Sequence[JobReport]) -> list[str]:
 
 def confinement_findings(
     jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport], *, has_gpus: bool, why: str = ""
-) -> list[Finding]:
+) -> list[NodeFinding]:
     """Judge what a job with one CPU and JOB_MIB of memory on each node found. Each finding is of all nodes.
 
     `why` says why jobs have no control groups of their own, "" where that is not known.
@@ -71,23 +71,23 @@ def confinement_findings(
     ]
 
 
-def confinement_not_run(reason: str) -> list[Finding]:
-    return [Finding("", "job confinement", NOT_RUN, message=reason)]
+def confinement_not_run(reason: str) -> list[NodeFinding]:
+    return [NodeFinding("", "job confinement", NOT_RUN, message=reason)]
 
 
-def _memory(jobs: Sequence[JobReport], cause: str) -> Finding:
+def _memory(jobs: Sequence[JobReport], cause: str) -> NodeFinding:
     threshold, lacking = f"<= {JOB_MIB} MiB, as requested", lacks_groups(jobs)
     if not lacking:
         most = max(job.memory_bytes for job in jobs) / 2**20
-        return Finding("", "job memory", PASS, f"limit of {most:g} MiB", threshold)
+        return NodeFinding("", "job memory", PASS, f"limit of {most:g} MiB", threshold)
     message = (
         f"On {', '.join(lacking)} Slurm measures a job every 2 s and ends it when it is over its memory; "
         f"until then it can take the memory of other jobs. {cause}"
     )
-    return Finding("", "job memory", NOT_ENFORCED, "no limit of the kernel", threshold, message)
+    return NodeFinding("", "job memory", NOT_ENFORCED, "no limit of the kernel", threshold, message)
 
 
-def _cpus(jobs: Sequence[JobReport], cause: str) -> Finding:
+def _cpus(jobs: Sequence[JobReport], cause: str) -> NodeFinding:
     used = max(job.cpus for job in jobs)
     most = max(used, *(job.reachable_cpus for job in jobs))
     verdict, message = PASS, ""
@@ -100,19 +100,19 @@ def _cpus(jobs: Sequence[JobReport], cause: str) -> Finding:
         )
     message = message.strip()
     measured = f"{used:g} used, {most:g} usable"
-    return Finding("", "job CPUs", verdict, measured, "1, as requested", message)
+    return NodeFinding("", "job CPUs", verdict, measured, "1, as requested", message)
 
 
-def _processes(jobs: Sequence[JobReport]) -> Finding:
+def _processes(jobs: Sequence[JobReport]) -> NodeFinding:
     """The limit of processes counts those of a user, so it is never one of a job."""
     least = min(job.processes for job in jobs)
     message = "A user's jobs on a node share this limit; other users and Slurm's daemons have their own."
-    return Finding(
+    return NodeFinding(
         "", "job processes", NOT_ENFORCED, f"{_limit(least)} for each user", "limit for each job", message
     )
 
 
-def _folders(jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport]) -> Finding:
+def _folders(jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport]) -> NodeFinding:
     shared = [job.node for job in jobs if not _has_own_folders(job, nodes.get(job.node))]
     verdict, measured, message = PASS, "own", ""
     if shared:
@@ -120,7 +120,7 @@ def _folders(jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport]) -> Find
         message = (
             f"Jobs on {', '.join(shared)} see each other's files in /tmp or /dev/shm, and can fill them."
         )
-    return Finding("", "job /tmp and /dev/shm", verdict, measured, "own", message)
+    return NodeFinding("", "job /tmp and /dev/shm", verdict, measured, "own", message)
 
 
 def _has_own_folders(job: JobReport, node: NodeReport | None) -> bool:
@@ -128,7 +128,7 @@ def _has_own_folders(job: JobReport, node: NodeReport | None) -> bool:
     return node is not None and job.tmp_device != node.tmp_device and job.shm_device != node.shm_device
 
 
-def _limits(jobs: Sequence[JobReport]) -> Finding:
+def _limits(jobs: Sequence[JobReport]) -> NodeFinding:
     files = min(job.open_files for job in jobs)
     locked = min(job.locked_bytes for job in jobs)
     is_enough = files >= OPEN_FILES and locked >= MOST
@@ -138,7 +138,7 @@ def _limits(jobs: Sequence[JobReport]) -> Finding:
         if is_enough
         else "This host lets containers have no more: raise its limits (ulimit -n, ulimit -l)."
     )
-    return Finding(
+    return NodeFinding(
         "",
         "job limits",
         PASS if is_enough else NOT_ENFORCED,

@@ -22,7 +22,13 @@ from neocloud.messages.neocloud.slurm.v1 import (
 )
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.api.check import probe_program
-from neocloud.services.slurm.api.diagnosis import SHOWN_FRAMES, Diagnosis, Finding, RankView, diagnose
+from neocloud.services.slurm.api.diagnosis import (
+    SHOWN_FRAMES,
+    Diagnosis,
+    DiagnosisFinding,
+    RankView,
+    diagnose,
+)
 from neocloud.services.slurm.api.findings import BadReport, last_line
 from neocloud.services.slurm.api.rank_reports import MOST_NODES, MOST_OUTPUT_BYTES, rank_reports
 from neocloud.services.slurm.slurm_records import SlurmJob
@@ -140,5 +146,5 @@ def _rank(view: RankView) -> RankState:
     )
 
 
-def _finding(finding: Finding) -> RankFinding:
+def _finding(finding: DiagnosisFinding) -> RankFinding:
     return RankFinding(kind=finding.kind, ranks=finding.ranks, nodes=finding.nodes, message=finding.message)

@@ -45,7 +45,7 @@ COLLECTIVE_FILES = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class DiagnosisFinding:
     kind: str
     ranks: Sequence[int]
     nodes: Sequence[str]
@@ -89,7 +89,7 @@ class RankView:
 @dataclass(frozen=True)
 class Diagnosis:
     ranks: Sequence[RankView] = ()
-    findings: Sequence[Finding] = ()
+    findings: Sequence[DiagnosisFinding] = ()
     not_run: Sequence[str] = field(default_factory=list[str])
 
 
@@ -126,7 +126,7 @@ def place_of(stack: Stack) -> Frame | None:
     return stack[min(inner, len(stack) - 1)] if stack else None
 
 
-def _compare_times(reports: Sequence[RankReport]) -> tuple[list[RankView], list[Finding], list[str]]:
+def _compare_times(reports: Sequence[RankReport]) -> tuple[list[RankView], list[DiagnosisFinding], list[str]]:
     plain = [RankView(each) for each in reports]
     timed = [each for each in reports if each.times]
     if len(timed) < len(reports) or len(reports) < 2:
@@ -170,7 +170,7 @@ def robust_z(values: Mapping[int, float]) -> dict[int, float]:
 
 def _slow(
     values: Mapping[int, float], scores: Mapping[int, float], steps: int, *, is_own: bool
-) -> tuple[list[Finding], list[str]]:
+) -> tuple[list[DiagnosisFinding], list[str]]:
     middle, fastest = median(values.values()), min(values.values())
     if len(values) >= FEWEST_FOR_Z:
         found = [r for r, v in values.items() if scores[r] > SLOW_Z and v > middle * (1 + SLOW_SHARE)]
@@ -185,14 +185,16 @@ def _slow(
         text += f", over {steps} steps."
         if len(values) < FEWEST_FOR_Z:
             text += f" With {len(values)} ranks that is a ratio, not an outlier."
-        return [Finding("slow", found, (), text)], []
+        return [DiagnosisFinding("slow", found, (), text)], []
     if is_own:
-        return [Finding("same_speed", (), (), f"No rank is slower than the others, over {steps} steps.")], []
+        return [
+            DiagnosisFinding("same_speed", (), (), f"No rank is slower than the others, over {steps} steps.")
+        ], []
     text = "Slow ranks: all take the same time for a step, as ranks do that wait for each other"
     return [], [f"{text}; it takes `waited` to compare them."]
 
 
-def _behind(views: Sequence[RankView]) -> list[Finding]:
+def _behind(views: Sequence[RankView]) -> list[DiagnosisFinding]:
     steps = [view.last_step for view in views if view.report.times]
     if len(steps) < len(views):
         return []
@@ -201,10 +203,10 @@ def _behind(views: Sequence[RankView]) -> list[Finding]:
     if not behind or len(behind) * 2 > len(views):
         return []
     text = f"{_ranks(behind)} had ended step {min(steps)} when others had ended step {max(steps)}."
-    return [Finding("behind", behind, (), text)]
+    return [DiagnosisFinding("behind", behind, (), text)]
 
 
-def _compare_stacks(views: Sequence[RankView]) -> tuple[list[Finding], list[str]]:
+def _compare_stacks(views: Sequence[RankView]) -> tuple[list[DiagnosisFinding], list[str]]:
     unread = [view.report.rank for view in views if not view.report.stacks]
     reasons = sorted({why for view in views for why in view.report.why})
     notes = [f"Stacks: none of {_ranks(unread)[:1].lower()}{_ranks(unread)[1:]}."] if unread else []
@@ -215,29 +217,29 @@ def _compare_stacks(views: Sequence[RankView]) -> tuple[list[Finding], list[str]
     waiting = [view for view in read if view.collective]
     others = [view for view in read if not view.collective]
     kinds = Counter(view.collective for view in waiting)
-    found: list[Finding] = []
+    found: list[DiagnosisFinding] = []
     if len(kinds) > 1:
         rare = min(kinds.values())
         odd = [view.report.rank for view in waiting if kinds[view.collective] == rare]
         each = ", ".join(f"{count} in {name}" for name, count in sorted(kinds.items()))
         text = f"The ranks are in different collective operations ({each}): the program took different paths."
-        found.append(Finding("different_collectives", odd, (), text))
+        found.append(DiagnosisFinding("different_collectives", odd, (), text))
     if others and len(waiting) * 2 >= len(read):
         places = Counter(view.place or "unknown" for view in others)
         where = "; ".join(f"{count} in {place}" for place, count in places.most_common(3))
         text = f"{len(waiting)} of {len(read)} ranks wait in {_names(kinds)}; of the others {where}."
-        found.append(Finding("elsewhere", [view.report.rank for view in others], (), text))
+        found.append(DiagnosisFinding("elsewhere", [view.report.rank for view in others], (), text))
     elif waiting and not unread and len(kinds) == 1 and all(view.is_still for view in read):
         text = (
             f"All ranks wait in {_names(kinds)}, and it does not end: look at the network between the nodes."
         )
-        found.append(Finding("all_wait", (), (), text))
+        found.append(DiagnosisFinding("all_wait", (), (), text))
     elif not waiting:
         found += _odd_one_out(read)
     return found, notes
 
 
-def _odd_one_out(read: Sequence[RankView]) -> list[Finding]:
+def _odd_one_out(read: Sequence[RankView]) -> list[DiagnosisFinding]:
     """Find ranks that stay in another place than most of the others, where no collective is known by name."""
     still = [view for view in read if view.is_still]
     places = Counter(_signature(view.stack) for view in still)
@@ -250,14 +252,16 @@ def _odd_one_out(read: Sequence[RankView]) -> list[Finding]:
     common = next(view.place for view in still if _signature(view.stack) == most)
     where = "; ".join(sorted({view.place for view in odd})[:3])
     text = f"{count} of {len(read)} ranks stay in {common}; the others in {where}."
-    return [Finding("elsewhere", [view.report.rank for view in odd], (), text)]
+    return [DiagnosisFinding("elsewhere", [view.report.rank for view in odd], (), text)]
 
 
 def _signature(stack: Stack) -> tuple[tuple[str, str], ...]:
     return tuple((frame.name, frame.file) for frame in stack)
 
 
-def _with_nodes(finding: Finding, reports: Sequence[RankReport], suspect_nodes: Mapping[str, str]) -> Finding:
+def _with_nodes(
+    finding: DiagnosisFinding, reports: Sequence[RankReport], suspect_nodes: Mapping[str, str]
+) -> DiagnosisFinding:
     """Name the nodes of the ranks, and say what is known of them apart from this job."""
     at = {each.rank: each.node for each in reports}
     nodes = sorted({at[rank] for rank in finding.ranks})
@@ -270,7 +274,7 @@ def _with_nodes(finding: Finding, reports: Sequence[RankReport], suspect_nodes: 
             text += (
                 f" All are on {nodes[0]}; whether the node is slow or what they work on, this cannot tell."
             )
-    return Finding(finding.kind, finding.ranks, nodes, text)
+    return DiagnosisFinding(finding.kind, finding.ranks, nodes, text)
 
 
 def _ranks(numbers: Sequence[int]) -> str:

@@ -44,7 +44,7 @@ class BadReport(Exception):
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     node: str
     check: str
     verdict: str
@@ -117,22 +117,22 @@ class AllReduceReport:
     rows: Sequence[AllReduceRow]
 
 
-def slurm_finding(name: str, node: SlurmNode | None) -> Finding:
+def slurm_finding(name: str, node: SlurmNode | None) -> NodeFinding:
     if node is None:
-        return Finding(name, "slurm", FAIL, "missing", "registered", "The node is not known to Slurm.")
+        return NodeFinding(name, "slurm", FAIL, "missing", "registered", "The node is not known to Slurm.")
     is_out = "DRAIN" in node.states and not node.reason.startswith(DRAIN_PREFIX)
     verdict = PASS if node.is_available and not is_out else FAIL
-    return Finding(name, "slurm", verdict, node.state_text, "registered, not drained", node.reason)
+    return NodeFinding(name, "slurm", verdict, node.state_text, "registered, not drained", node.reason)
 
 
-def probe_findings(name: str, expected: Preset, report: NodeReport, skew: float) -> list[Finding]:
+def probe_findings(name: str, expected: Preset, report: NodeReport, skew: float) -> list[NodeFinding]:
     """Compare a node's figures with its preset; `skew` is its clock's difference in seconds."""
     write, read = report.write_mib_per_second, report.read_mib_per_second
     return [
         *figure_findings(name, expected, report),
         _at_least(name, "shared root write", write, WRITE_MIB_PER_SECOND, "MiB/s"),
         _at_least(name, "shared root read", read, READ_MIB_PER_SECOND, "MiB/s"),
-        Finding(
+        NodeFinding(
             name,
             "clock skew",
             PASS if skew <= CLOCK_SKEW_SECONDS else FAIL,
@@ -142,7 +142,7 @@ def probe_findings(name: str, expected: Preset, report: NodeReport, skew: float)
     ]
 
 
-def figure_findings(name: str, expected: Preset, report: NodeFigures | NodeReport) -> list[Finding]:
+def figure_findings(name: str, expected: Preset, report: NodeFigures | NodeReport) -> list[NodeFinding]:
     """Compare a node's processors, memory and GPUs with its preset."""
     least_mib = int(expected.memory_gib * 1024 * MEMORY_TOLERANCE)
     return [
@@ -152,24 +152,24 @@ def figure_findings(name: str, expected: Preset, report: NodeFigures | NodeRepor
     ]
 
 
-def gpu_finding(name: str, expected: Preset, found: Sequence[str] | None) -> Finding:
+def gpu_finding(name: str, expected: Preset, found: Sequence[str] | None) -> NodeFinding:
     if not expected.gpus and not found:
-        return Finding(name, "gpu", NOT_RUN, "none", "none in preset", "The preset has no GPU.")
+        return NodeFinding(name, "gpu", NOT_RUN, "none", "none in preset", "The preset has no GPU.")
     measured = "no driver" if found is None else f"{len(found)} x {found[0]}" if found else "0"
     verdict = PASS if len(found or ()) == expected.gpus else FAIL
-    return Finding(name, "gpu", verdict, measured, f"{expected.gpus} x {expected.gpu_type}")
+    return NodeFinding(name, "gpu", verdict, measured, f"{expected.gpus} x {expected.gpu_type}")
 
 
-def all_reduce_findings(report: AllReduceReport) -> list[Finding]:
+def all_reduce_findings(report: AllReduceReport) -> list[NodeFinding]:
     """Judge the sums of all sizes, and the speed of the largest alone: small ones measure latency."""
     least = ALL_REDUCE_MIB_PER_SECOND[report.backend]
     largest = max(row.size_mib for row in report.rows)
-    findings: list[Finding] = []
+    findings: list[NodeFinding] = []
     for row in report.rows:
         is_judged = row.size_mib == largest
         fast_enough = not is_judged or row.bus_mib_per_second >= least
         findings.append(
-            Finding(
+            NodeFinding(
                 "",
                 f"all-reduce {row.size_mib} MiB",
                 PASS if row.is_right and fast_enough else FAIL,
@@ -181,8 +181,8 @@ def all_reduce_findings(report: AllReduceReport) -> list[Finding]:
     return findings
 
 
-def _at_least(node: str, check: str, measured: float, least: float, unit: str) -> Finding:
-    return Finding(
+def _at_least(node: str, check: str, measured: float, least: float, unit: str) -> NodeFinding:
+    return NodeFinding(
         node, check, PASS if measured >= least else FAIL, f"{measured:.6g} {unit}", f">= {least:g} {unit}"
     )
 

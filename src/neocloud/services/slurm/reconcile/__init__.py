@@ -34,7 +34,7 @@ from neocloud.services.slurm.reconcile.node_pools import keep_pools
 from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
 from neocloud.services.slurm.reconcile.requeued_jobs import restart_requeued_jobs
 from neocloud.services.slurm.reconcile.scope import (
-    Scope,
+    ClusterScope,
     cluster_view,
     find_filesystems,
     read_scope,
@@ -79,10 +79,10 @@ class ClusterReconciler:
         self._closed = ClosedAddresses()
         self._storage_keys = StorageKeys(dependencies)
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> ClusterScope:
         return await read_scope(context, self._engine)
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: ClusterScope) -> Sequence[Step[ClusterScope]]:
         return (
             Step("Find the controller in control", partial(find_control, self._engine)),
             Step("Read the states of nodes", partial(elastic.read_power, self._access)),
@@ -114,7 +114,7 @@ class ClusterReconciler:
             Step("Wait for users", wait_for_users),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: ClusterScope) -> Sequence[Step[ClusterScope]]:
         return (
             Step("End keys for object storage", self._storage_keys.end_all),
             Step("Stop the pods", self._stop_pods),
@@ -122,7 +122,7 @@ class ClusterReconciler:
             Step("Remove the network", self._remove_namespace),
         )
 
-    async def _report_lost_workers(self, scope: Scope) -> None:
+    async def _report_lost_workers(self, scope: ClusterScope) -> None:
         lost = scope.lost_workers()
         if not lost:
             return
@@ -133,7 +133,7 @@ class ClusterReconciler:
         except SlurmUnreachable:
             pass  # the controller is lost too; by itself it would notice the lost jobs only after minutes
 
-    async def _create_shared_root(self, scope: Scope) -> None:
+    async def _create_shared_root(self, scope: ClusterScope) -> None:
         known = Reference("Namespace", scope.namespace, scope.namespace)
         if known not in scope.observation.others:  # later the pods are applied with it
             await self._engine.apply([namespace(scope.namespace, scope.cluster.metadata.name)])
@@ -151,13 +151,13 @@ class ClusterReconciler:
                 f"filesystem {filesystem.id} is {filesystem.state}", delay_seconds=DAEMON_POLL_SECONDS
             )
 
-    async def _wait_for_capacity(self, scope: Scope) -> None:
+    async def _wait_for_capacity(self, scope: ClusterScope) -> None:
         await wait_for_capacity(scope.context)
         scope.no_host = no_host(await scope.context.list(HOST_POOL))
         if not scope.observation.pods:  # a cluster that has pods goes on
             await wait_for_host(scope.context)
 
-    async def _start_pods(self, scope: Scope) -> None:
+    async def _start_pods(self, scope: ClusterScope) -> None:
         surplus = scope.surplus_service_pods()
         if surplus:  # before the others start: one of them may have the port for ssh, or be in control
             await self._engine.remove(surplus)
@@ -179,7 +179,7 @@ class ClusterReconciler:
         if has_changed or later:
             scope.observation = await self._engine.observe(scope.namespace)
 
-    async def _has_fewer_addresses(self, scope: Scope, view: ClusterView) -> bool:
+    async def _has_fewer_addresses(self, scope: ClusterScope, view: ClusterView) -> bool:
         """Return whether the login node did not start because of addresses that it now goes without."""
         scope.observation = await self._engine.observe(scope.namespace)
         if is_running(scope.observation, scope.ssh_pod):
@@ -188,7 +188,7 @@ class ClusterReconciler:
             scope.context, view.ssh_host_addresses, scope.login_port, scope.closed_addresses
         )
 
-    async def _view(self, scope: Scope) -> ClusterView:
+    async def _view(self, scope: ClusterScope) -> ClusterView:
         if not scope.login_port:
             # Stored before the pod exists: another port after a crash would replace the pod.
             free = str(free_port(self._login_ports, self._login_addresses)).encode()
@@ -210,7 +210,7 @@ class ClusterReconciler:
             storage_authority=self._authority.read_text() if self._authority else "",
         )
 
-    async def _wait_for_controller(self, scope: Scope) -> None:
+    async def _wait_for_controller(self, scope: ClusterScope) -> None:
         await _require_controller(scope)
         try:
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
@@ -220,7 +220,7 @@ class ClusterReconciler:
         except SlurmUnreachable as error:
             raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
 
-    async def _load_configuration(self, scope: Scope) -> None:
+    async def _load_configuration(self, scope: ClusterScope) -> None:
         """Reload a changed configuration: daemons read files only when they start."""
         version = configuration_version(scope.view or await self._view(scope), scope.nodes)
         if scope.cluster.status.configuration_version not in ("", version):
@@ -228,7 +228,7 @@ class ClusterReconciler:
                 await slurm.reconfigure()
         scope.configuration_version = version
 
-    async def _load_topology(self, scope: Scope) -> None:
+    async def _load_topology(self, scope: ClusterScope) -> None:
         """Reload the configuration after nodes registered or left: Slurm computes their places only then."""
         if scope.view is None or not scope.view.topology:
             return
@@ -238,10 +238,10 @@ class ClusterReconciler:
                 await slurm.reconfigure()
             scope.configuration_version = version
 
-    async def _keep_elastic_nodes(self, scope: Scope) -> None:
+    async def _keep_elastic_nodes(self, scope: ClusterScope) -> None:
         await elastic.keep_nodes(self._access, self._engine, scope, scope.view or await self._view(scope))
 
-    async def _drain_for_maintenance(self, scope: Scope) -> None:
+    async def _drain_for_maintenance(self, scope: ClusterScope) -> None:
         start = nodes.maintenance_start(await scope.context.list(MAINTENANCE), scope.context.now)
         if changes := nodes.maintenance_changes(scope, start):
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
@@ -249,14 +249,14 @@ class ClusterReconciler:
                     await slurm.set_node_state(name, state, reason)
                 scope.nodes = {node.name: node for node in await slurm.nodes()}
 
-    async def _retire_workers(self, scope: Scope) -> None:
+    async def _retire_workers(self, scope: ClusterScope) -> None:
         if not nodes.has_surplus(scope):
             return
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             await nodes.retire(slurm, self._engine, scope)
         scope.observation = await self._engine.observe(scope.namespace)
 
-    async def _wait_for_workers(self, scope: Scope) -> None:
+    async def _wait_for_workers(self, scope: ClusterScope) -> None:
         if nodes.missing(scope) or nodes.to_resume(scope):  # as it was when the controller answered
             async with self._access.api(scope.cluster_id, scope.observation) as slurm:
                 await nodes.resume_returned(slurm, scope)
@@ -266,7 +266,7 @@ class ClusterReconciler:
             delay = RETRY_SECONDS if scope.waiting else DAEMON_POLL_SECONDS
             raise RetryLater(f"not in Slurm yet: {', '.join(waiting)}{why}", delay_seconds=delay)
 
-    async def _restart_requeued_jobs(self, scope: Scope) -> None:
+    async def _restart_requeued_jobs(self, scope: ClusterScope) -> None:
         if nodes.has_settled(scope):
             return  # a cluster may have thousands of jobs, too many to read at each resync
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
@@ -277,28 +277,28 @@ class ClusterReconciler:
             if await restart_requeued_jobs(slurm, jobs, scope.context.now) or lost:
                 scope.is_recovering = True
 
-    async def _stop_pods(self, scope: Scope) -> None:
+    async def _stop_pods(self, scope: ClusterScope) -> None:
         await self._engine.remove([pod.reference for pod in scope.observation.pods])
 
-    async def _delete_owned(self, scope: Scope) -> None:
+    async def _delete_owned(self, scope: ClusterScope) -> None:
         if not await scope.context.delete_owned():
             raise RetryLater("resources of the cluster are being deleted", delay_seconds=DAEMON_POLL_SECONDS)
 
-    async def _remove_namespace(self, scope: Scope) -> None:
+    async def _remove_namespace(self, scope: ClusterScope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
         await asyncio.to_thread(
             shutil.rmtree, models_folder(self._home, scope.cluster_id), ignore_errors=True
         )
 
 
-async def _require_controller(scope: Scope) -> None:
+async def _require_controller(scope: ClusterScope) -> None:
     """Raise RetryLater until a controller is ready. One of two is enough; the status shows both."""
     pods = [scope.observation.pod(name) for name in scope.controllers]
     if not any(pod is not None and pod.ready for pod in pods):
         await _require_ready(CONTROLLER_POD, scope)
 
 
-async def _require_login(scope: Scope) -> None:
+async def _require_login(scope: ClusterScope) -> None:
     """Raise RetryLater until a login node is ready. One of several is enough; the status shows the others."""
     if scope.has_balancer:
         await _require_ready(scope.ssh_pod, scope)
@@ -307,7 +307,7 @@ async def _require_login(scope: Scope) -> None:
         await _require_ready(LOGIN_POD, scope)
 
 
-async def _require_ready(pod_name: str, scope: Scope) -> None:
+async def _require_ready(pod_name: str, scope: ClusterScope) -> None:
     pod = scope.observation.pod(pod_name)
     if pod is None or not pod.ready:
         reason = pod.message if pod and pod.message else "starting"

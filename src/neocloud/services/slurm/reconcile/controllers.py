@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, PodPhase, Reference
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.render import CONTROLLER_PODS
 
 SAY_IN_CONTROL = ("/usr/local/lib/neocloud/guard-controller", "in-control")
@@ -28,7 +28,7 @@ class _Heartbeat:
     age_seconds: int
 
 
-async def find_control(engine: Engine, scope: Scope) -> None:
+async def find_control(engine: Engine, scope: ClusterScope) -> None:
     """Set the controller in control, and remove the pod of a first one that stands still."""
     if len(scope.controllers) == 1:
         return
@@ -42,7 +42,7 @@ async def find_control(engine: Engine, scope: Scope) -> None:
         scope.observation = await engine.observe(scope.namespace)
 
 
-def _stands_still(scope: Scope) -> bool:
+def _stands_still(scope: ClusterScope) -> bool:
     """Whether the first controller's port has been open for two runs in which the second is in control. One
     that starts asks for control before it opens its port."""
     first, second = CONTROLLER_PODS
@@ -58,7 +58,7 @@ def _stands_still(scope: Scope) -> bool:
     )
 
 
-async def _last_heartbeat(engine: Engine, scope: Scope) -> _Heartbeat | None:
+async def _last_heartbeat(engine: Engine, scope: ClusterScope) -> _Heartbeat | None:
     """Return the heartbeat as the first pod that answers reads it."""
     for name in CONTROLLER_PODS:
         pod = scope.observation.pod(name)

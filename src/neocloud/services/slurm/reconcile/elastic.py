@@ -21,7 +21,7 @@ from neocloud.engines.manifest import Manifest
 from neocloud.messages.neocloud.slurm.v1 import ElasticWorkerSpec
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.reconcile.nodes import REASON_PREFIX
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.render import CONTROLLER_POD, ClusterView, NodeSetView
 from neocloud.services.slurm.render.configuration import node_conf
 from neocloud.services.slurm.slurm_records import SlurmNode
@@ -40,7 +40,7 @@ HOST_REASON = REASON_PREFIX + "waits for a host: "
 CREATE_SECONDS = 15.0
 
 
-async def read_power(access: SlurmAccess, scope: Scope) -> None:
+async def read_power(access: SlurmAccess, scope: ClusterScope) -> None:
     """Set the scope's states of the nodes."""
     if not scope.elastic:
         return
@@ -51,7 +51,7 @@ async def read_power(access: SlurmAccess, scope: Scope) -> None:
         return
 
 
-async def remove_powered_down(engine: Engine, scope: Scope) -> None:
+async def remove_powered_down(engine: Engine, scope: ClusterScope) -> None:
     """Remove the workers of nodes that are powered down, and of those that were, and are powered up again."""
     absent = scope.absent
     gone: list[Reference] = []
@@ -70,7 +70,7 @@ async def remove_powered_down(engine: Engine, scope: Scope) -> None:
         scope.observation = await engine.observe(scope.namespace)
 
 
-async def start_powered_up(engine: Engine, scope: Scope, pods: Sequence[Manifest]) -> None:
+async def start_powered_up(engine: Engine, scope: ClusterScope, pods: Sequence[Manifest]) -> None:
     """Start workers of nodes that are powered up. What cannot start holds up nothing else: Slurm powers the
     node down again after its ResumeTimeout, and the job waits."""
     if not pods:
@@ -83,7 +83,7 @@ async def start_powered_up(engine: Engine, scope: Scope, pods: Sequence[Manifest
         scope.start_failure = f"not started: {error}"
 
 
-def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
+def split(scope: ClusterScope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
     """Return what is to be applied first, and the pods of nodes that are being powered up; without the
     workers that wait for a host."""
     first: list[Manifest] = []
@@ -96,7 +96,7 @@ def split(scope: Scope, manifests: Iterable[Manifest]) -> tuple[list[Manifest], 
     return first, later
 
 
-async def keep_nodes(access: SlurmAccess, engine: Engine, scope: Scope, view: ClusterView) -> None:
+async def keep_nodes(access: SlurmAccess, engine: Engine, scope: ClusterScope, view: ClusterView) -> None:
     """Create nodes that Slurm does not know, power up those that always stay, and give those that failed to
     start another chance. Without a host that takes new work, drain what is powered down; resume it after
     that, also where its set is no longer elastic."""
@@ -111,7 +111,7 @@ async def keep_nodes(access: SlurmAccess, engine: Engine, scope: Scope, view: Cl
             await slurm.set_node_state(name, state, reason)
 
 
-def _wanted_state(scope: Scope, node: SlurmNode) -> str:
+def _wanted_state(scope: ClusterScope, node: SlurmNode) -> str:
     """Return the state that Slurm is to give a node; "" for none."""
     is_absent = node.name in scope.absent
     if is_absent and scope.no_host:
@@ -124,7 +124,7 @@ def _wanted_state(scope: Scope, node: SlurmNode) -> str:
     return "POWER_UP" if stays and "POWERED_DOWN" in node.states else ""
 
 
-async def _create_nodes(engine: Engine, scope: Scope, view: ClusterView) -> None:
+async def _create_nodes(engine: Engine, scope: ClusterScope, view: ClusterView) -> None:
     unknown = [name for name in scope.absent if name not in scope.nodes]
     for node_set in view.node_sets:
         names = [name for name in unknown if scope.elastic[name] == node_set.name]
@@ -133,7 +133,7 @@ async def _create_nodes(engine: Engine, scope: Scope, view: ClusterView) -> None
 
 
 async def _create(
-    engine: Engine, scope: Scope, node_set: NodeSetView, names: Sequence[str], view: ClusterView
+    engine: Engine, scope: ClusterScope, node_set: NodeSetView, names: Sequence[str], view: ClusterView
 ) -> None:
     features = (MODELS_FEATURE,) if view.models_folder else ()
     conf = node_conf(node_set, *features).split()
@@ -149,7 +149,7 @@ async def _create(
         raise RetryLater(f"Slurm did not create {', '.join(names)}: {said}", delay_seconds=RETRY_SECONDS)
 
 
-async def charge_workers(scope: Scope) -> None:
+async def charge_workers(scope: ClusterScope) -> None:
     """Keep a resource for each elastic worker that runs: its history is what is charged."""
     project = scope.cluster.metadata.parent_id
     known = {
@@ -165,7 +165,7 @@ async def charge_workers(scope: Scope) -> None:
         await scope.context.ensure_child(ELASTIC_WORKER, name=name, parent_id=project, spec=spec, labels={})
 
 
-def _charged(scope: Scope) -> Mapping[str, ElasticWorkerSpec]:
+def _charged(scope: ClusterScope) -> Mapping[str, ElasticWorkerSpec]:
     if scope.state not in USABLE_STATES:
         return {}
     shapes = {each.name: (each.platform, each.preset) for each in scope.cluster.spec.node_sets}

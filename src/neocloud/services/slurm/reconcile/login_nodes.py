@@ -2,14 +2,14 @@
 
 from neocloud.engines.base import EngineError
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.render import SSH_PORT
 
 COUNT_SESSIONS = ("cat", "/proc/net/tcp", "/proc/net/tcp6")
 ESTABLISHED = "01"
 
 
-async def count_sessions(access: SlurmAccess, scope: Scope) -> None:
+async def count_sessions(access: SlurmAccess, scope: ClusterScope) -> None:
     """Count the sessions on drained login nodes, for the status. The program is the tenant's own, so nothing
     but what people are shown depends on the number."""
     for name in scope.drained_login_nodes:

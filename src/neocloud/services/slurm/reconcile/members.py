@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Container, Iterable, Iterator
 
 from neocloud.services.iam.types import GroupMembers
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.rules import RESERVED_PREFIXES, is_reserved_user
 from neocloud.services.slurm.types import MAX_MEMBERS, LinuxUser
 
@@ -20,7 +20,7 @@ MAX_NAME_CHARS = 24
 """Leaves room for a number, in the 31 characters that a name may have."""
 
 
-async def find_users(members: GroupMembers, scope: Scope) -> None:
+async def find_users(members: GroupMembers, scope: ClusterScope) -> None:
     """Set the users that the cluster should have: those of the spec, then the people in its groups."""
     spec, status = scope.cluster.spec, scope.cluster.status
     scope.wanted = [

@@ -2,10 +2,10 @@
 
 from neocloud.messages.neocloud.fleet.v1 import NodePoolSpec
 from neocloud.services.slurm.public import NODE_POOL
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 
 
-async def keep_pools(scope: Scope) -> None:
+async def keep_pools(scope: ClusterScope) -> None:
     """Create, change and delete pools as the spec says."""
     metadata, spec = scope.cluster.metadata, scope.cluster.spec
     wanted = {

@@ -20,7 +20,7 @@ from neocloud.engines.manifest.network_spec import mac_of
 from neocloud.messages.nebius.vpc.v1 import RuleProtocol, SecurityRuleSpec, SubnetStatus
 from neocloud.services.compute.public import MaintenanceState, of_host
 from neocloud.services.slurm.public import LOST_PREFIX
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.render import REST_PORT, ROLE_LABEL, SSH_PORT, WORKER_ROLE
 from neocloud.services.slurm.slurm_records import SlurmJob, SlurmNode
 from neocloud.services.slurm.slurmrestd import SlurmApi
@@ -37,7 +37,7 @@ from neocloud.services.vpc.types import (
 )
 
 
-async def find_interfaces(scope: Scope) -> None:
+async def find_interfaces(scope: ClusterScope) -> None:
     """Set the scope's interfaces, by pod name; none for a cluster on a network of its own."""
     subnet_id = scope.cluster.spec.subnet_id
     if not subnet_id:
@@ -63,7 +63,7 @@ async def find_interfaces(scope: Scope) -> None:
         scope.interfaces[pod] = interface_of(subnet, private, None, mac=mac, security_groups=[group.id])
 
 
-async def release_addresses(scope: Scope) -> None:
+async def release_addresses(scope: ClusterScope) -> None:
     """Delete the allocations of nodes that are not in the spec and whose pods are gone."""
     if not scope.cluster.spec.subnet_id:
         return
@@ -74,7 +74,7 @@ async def release_addresses(scope: Scope) -> None:
             await scope.context.delete_child(row.id)
 
 
-def _allocation_name(scope: Scope, pod: str) -> str:
+def _allocation_name(scope: ClusterScope, pod: str) -> str:
     return f"{scope.cluster.metadata.name}-{pod}"
 
 
@@ -105,7 +105,7 @@ _ON_NODES = frozenset({"RUNNING", "SUSPENDED"})
 """States of jobs that have processes on their nodes."""
 
 
-async def report_lost(slurm: SlurmApi, scope: Scope, lost: Mapping[str, str]) -> None:
+async def report_lost(slurm: SlurmApi, scope: ClusterScope, lost: Mapping[str, str]) -> None:
     """Set lost nodes DOWN: Slurm requeues their jobs immediately instead of after SlurmdTimeout. Where the
     fleet controller watches them, they are drained before: they return to jobs once they are verified."""
     known = {node.name: node for node in await slurm.nodes()}
@@ -125,7 +125,7 @@ def _drain_reason(node: SlurmNode) -> str:
     return node.reason if "DRAIN" in node.states and not is_ours else ""
 
 
-def maintenance_changes(scope: Scope, start: datetime | None) -> list[tuple[str, str, str]]:
+def maintenance_changes(scope: ClusterScope, start: datetime | None) -> list[tuple[str, str, str]]:
     """Return name, new state and reason of the workers that are to be drained for maintenance of the host
     that starts then; without any, of those that it had drained and that are to be resumed."""
     known = [scope.nodes[name] for name in scope.all_workers if name in scope.nodes]
@@ -144,7 +144,7 @@ def maintenance_start(rows: Iterable[Resource], now: datetime) -> datetime | Non
     )
 
 
-def to_resume(scope: Scope) -> list[SlurmNode]:
+def to_resume(scope: ClusterScope) -> list[SlurmNode]:
     """Return the nodes that we set DOWN and whose slurmd has registered again since, and those that Slurm
     drained for a job that they already ran."""
     known = [scope.nodes[name] for name in scope.workers if name in scope.nodes]
@@ -155,11 +155,11 @@ def _is_duplicate(node: SlurmNode) -> bool:
     return node.reason == DUPLICATE_JOB_REASON and "DRAIN" in node.states
 
 
-def _is_back(scope: Scope, node: SlurmNode) -> bool:
+def _is_back(scope: ClusterScope, node: SlurmNode) -> bool:
     return node.reason.startswith((LOST_REASON, RETIRED_REASON)) and _has_registered(scope, node)
 
 
-async def resume_returned(slurm: SlurmApi, scope: Scope) -> None:
+async def resume_returned(slurm: SlurmApi, scope: ClusterScope) -> None:
     """Read the nodes again and resume those that are to be, of which nothing runs on those with a duplicate
     job any more."""
     scope.nodes = {node.name: node for node in await slurm.nodes()}
@@ -169,7 +169,7 @@ async def resume_returned(slurm: SlurmApi, scope: Scope) -> None:
         scope.is_recovering = True
 
 
-def _has_registered(scope: Scope, node: SlurmNode) -> bool:
+def _has_registered(scope: ClusterScope, node: SlurmNode) -> bool:
     """Whether Slurm knows the slurmd of the pod that runs now, not of an earlier one."""
     pod = scope.observation.pod(node.name)
     if pod is None or pod.started_at is None:
@@ -178,7 +178,7 @@ def _has_registered(scope: Scope, node: SlurmNode) -> bool:
     return node.slurmd_started_at >= pod.started_at.replace(microsecond=0)
 
 
-def missing(scope: Scope) -> list[str]:
+def missing(scope: ClusterScope) -> list[str]:
     """Return the desired workers that cannot run jobs yet. A drained node counts as available. One that a job
     waits for is not waited for here."""
     return [
@@ -189,13 +189,13 @@ def missing(scope: Scope) -> list[str]:
     ]
 
 
-def has_surplus(scope: Scope) -> bool:
+def has_surplus(scope: ClusterScope) -> bool:
     """Whether a pod of a worker, or a node in Slurm, is no longer in the spec."""
     has_more = not scope.nodes.keys() <= scope.all_workers.keys()
     return has_more or bool(scope.surplus_pods(ROLE_LABEL, WORKER_ROLE))
 
 
-async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
+async def retire(slurm: SlurmApi, engine: Engine, scope: ClusterScope) -> None:
     """Drain surplus workers, wait for their jobs, remove their pods and their records in Slurm (SLURM-11)."""
     surplus = {pod.reference.name: pod for pod in scope.surplus_pods(ROLE_LABEL, WORKER_ROLE)}
     stale = [name for name in scope.nodes if name not in scope.all_workers and name not in surplus]
@@ -223,14 +223,14 @@ async def retire(slurm: SlurmApi, engine: Engine, scope: Scope) -> None:
         )
 
 
-def has_settled(scope: Scope) -> bool:
+def has_settled(scope: ClusterScope) -> bool:
     """Return whether all pods have run for so long that no job waits because one of them was lost."""
     pods = [scope.observation.pod(name) for name in (*scope.controllers, *scope.workers)]
     since = scope.context.now - SETTLED_AFTER
     return all(pod is not None and pod.started_at is not None and pod.started_at < since for pod in pods)
 
 
-def lost_under_jobs(scope: Scope, jobs: Iterable[SlurmJob]) -> dict[str, str]:
+def lost_under_jobs(scope: ClusterScope, jobs: Iterable[SlurmJob]) -> dict[str, str]:
     """Return workers whose pod started after a job that Slurm believes to run there, with the reason.
 
     Observations cannot see each restart: a worker may be lost again before the run that reported it ends.

@@ -56,7 +56,7 @@ _USABLE_FILESYSTEM = frozenset({FilesystemState.READY, FilesystemState.UPDATING}
 
 
 @dataclass
-class Scope:
+class ClusterScope:
     context: Context
     cluster: Cluster
     """The message as stored."""
@@ -263,10 +263,10 @@ class Scope:
         return sorted(surplus, key=lambda pod: pod.reference.name, reverse=True)
 
 
-async def read_scope(context: Context, engine: Engine) -> Scope:
+async def read_scope(context: Context, engine: Engine) -> ClusterScope:
     cluster = wire.message(context.resource, Cluster)
     observation = await engine.observe(namespace(cluster.metadata.id))
-    return Scope(context, cluster, observation, power=status_power(cluster.status))
+    return ClusterScope(context, cluster, observation, power=status_power(cluster.status))
 
 
 def status_power(status: ClusterStatus) -> dict[str, PowerState]:
@@ -277,7 +277,7 @@ def status_power(status: ClusterStatus) -> dict[str, PowerState]:
 
 
 async def cluster_view(
-    scope: Scope,
+    scope: ClusterScope,
     image: str,
     shared_root_claim: str,
     login_addresses: tuple[str, ...],
@@ -344,7 +344,7 @@ def _node_set_view(spec: ClusterSpec, node_set: NodeSet) -> NodeSetView:
     )
 
 
-async def find_filesystems(scope: Scope) -> None:
+async def find_filesystems(scope: ClusterScope) -> None:
     """Set the scope's mounts. The filesystems of users must be ready before a pod starts."""
     found: list[MountView] = []
     for mounted in scope.cluster.spec.filesystems:

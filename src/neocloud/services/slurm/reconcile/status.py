@@ -8,8 +8,8 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterStatus, Condition
 from neocloud.services.slurm.public import FLEET_PREFIX, SPARE_REASON
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.login_port import closed_message
-from neocloud.services.slurm.reconcile.scope import Scope
-from neocloud.services.slurm.types import MAX_MEMBERS, ConditionType, Reason, State
+from neocloud.services.slurm.reconcile.scope import ClusterScope
+from neocloud.services.slurm.types import MAX_MEMBERS, ClusterState, ConditionType, Reason
 
 StateEnum = ClusterStatus.State
 
@@ -21,7 +21,7 @@ WATCH_SECONDS = 3.0
 controller in control."""
 
 
-def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
+def cluster_status(scope: ClusterScope, result: ReconcileResult) -> ReconcileResult:
     old = scope.cluster.status
     state = _state(scope, result)
     if scope.lost_workers().keys() - scope.reported:
@@ -54,7 +54,7 @@ def cluster_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     return replace(result.with_status(status, state, _resync_seconds(scope)), wakes=wakes)
 
 
-def _resync_seconds(scope: Scope) -> float:
+def _resync_seconds(scope: ClusterScope) -> float:
     if scope.is_recovering:
         return RECOVERY_SECONDS
     if scope.elastic:
@@ -64,20 +64,20 @@ def _resync_seconds(scope: Scope) -> float:
     return WATCH_SECONDS if is_watched else RESYNC_SECONDS
 
 
-def _state(scope: Scope, result: ReconcileResult) -> State:
+def _state(scope: ClusterScope, result: ReconcileResult) -> ClusterState:
     if scope.context.resource.deleted_at:
-        return State.DELETING
+        return ClusterState.DELETING
     if result.error:
-        return State.ERROR
+        return ClusterState.ERROR
     if result.is_done:
-        return State.READY
+        return ClusterState.READY
     was = StateEnum.Name(scope.cluster.status.state)
-    if was == State.STOPPED:
-        return State.STOPPED
-    return State.READY if was in {State.READY, State.UPDATING} else State.CREATING
+    if was == ClusterState.STOPPED:
+        return ClusterState.STOPPED
+    return ClusterState.READY if was in {ClusterState.READY, ClusterState.UPDATING} else ClusterState.CREATING
 
 
-def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Condition]:
+def _conditions(scope: ClusterScope, result: ReconcileResult, state: ClusterState) -> list[Condition]:
     message = result.message
     reason = result.error.reason if result.error else ""
     closed: list[Condition] = []
@@ -103,7 +103,7 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
     return [
         Condition(
             type=ConditionType.READY,
-            status=str(state in {State.READY, State.UPDATING}),
+            status=str(state in {ClusterState.READY, ClusterState.UPDATING}),
             reason=reason,
             message=message,
         ),
@@ -116,20 +116,20 @@ def _conditions(scope: Scope, result: ReconcileResult, state: State) -> list[Con
     ]
 
 
-def _asked_spares(scope: Scope, reasons: Iterable[str]) -> int:
+def _asked_spares(scope: ClusterScope, reasons: Iterable[str]) -> int:
     """Return how many workers wait as spares, of those that the spec asks for."""
     asked = sum(each.spare_count for each in scope.cluster.spec.node_sets)
     return min(asked, sum(reason == SPARE_REASON for reason in reasons))
 
 
-def _is_kept_from_jobs(scope: Scope, name: str) -> bool:
+def _is_kept_from_jobs(scope: ClusterScope, name: str) -> bool:
     """Whether the fleet controller keeps jobs away, as from a new worker until it is verified. What an
     administrator has drained is there for them to resume, and counts as available."""
     node = scope.nodes.get(name)
     return node is not None and "DRAIN" in node.states and node.reason.startswith(FLEET_PREFIX)
 
 
-def _elastic_conditions(scope: Scope) -> list[Condition]:
+def _elastic_conditions(scope: ClusterScope) -> list[Condition]:
     """Say why a worker was not started, until one starts, or a host takes new work again."""
     kind = ConditionType.ELASTIC_WORKERS
     if scope.no_host and (scope.absent or scope.powering_up):
@@ -144,7 +144,7 @@ def _elastic_conditions(scope: Scope) -> list[Condition]:
     return [each for each in old if each.reason != Reason.NO_HOST]
 
 
-def _set_controllers(status: ClusterStatus, scope: Scope) -> None:
+def _set_controllers(status: ClusterStatus, scope: ClusterScope) -> None:
     """Add both controllers, and a condition that says which is in control."""
     if len(scope.controllers) == 1:
         return
@@ -163,7 +163,7 @@ def _set_controllers(status: ClusterStatus, scope: Scope) -> None:
     )
 
 
-def _set_login_nodes(status: ClusterStatus, scope: Scope) -> None:
+def _set_login_nodes(status: ClusterStatus, scope: ClusterScope) -> None:
     del status.login.nodes[:]
     for name in scope.login_pods:
         pod = scope.observation.pod(name)
@@ -174,7 +174,7 @@ def _set_login_nodes(status: ClusterStatus, scope: Scope) -> None:
             row.drained, row.sessions = True, scope.sessions.get(name, -1)
 
 
-def _add_nodes(status: ClusterStatus, scope: Scope) -> None:
+def _add_nodes(status: ClusterStatus, scope: ClusterScope) -> None:
     """Add the nodes. They keep their last known state when this run could not reach Slurm."""
     old = {node.name: node for node in scope.cluster.status.nodes}
     for name, node_set in scope.all_workers.items():

@@ -16,7 +16,7 @@ from neocloud.engines.base import EngineError
 from neocloud.messages.neocloud.slurm.v1 import StorageKeyStatus
 from neocloud.services.iam.types import WorkloadKeys
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.reconcile.storage_files import AUTHORITY, DELIVER, FOLDER, PROFILE, rclone_script
 from neocloud.services.slurm.types import DELIVER_KEYS
 from neocloud.services.storage.public import AccessNotifier
@@ -51,7 +51,7 @@ class StorageKeys:
         self._gateway = dependencies.provided.get(AccessNotifier)
         self._settings: Settings = dependencies.settings
 
-    async def set_grants(self, scope: Scope) -> None:
+    async def set_grants(self, scope: ClusterScope) -> None:
         """End the grants of those who left, and grant the service account of the spec. A person's own grant
         is made by that person alone."""
         account_id = scope.cluster.spec.service_account_id
@@ -71,15 +71,15 @@ class StorageKeys:
             granted = await self._granted(scope)
         scope.granted = granted
 
-    async def _granted(self, scope: Scope) -> Mapping[str, str]:
+    async def _granted(self, scope: ClusterScope) -> Mapping[str, str]:
         return await self._store.read(lambda tx: self._keys.granted(tx, scope.cluster_id))
 
-    async def end_all(self, scope: Scope) -> None:
+    async def end_all(self, scope: ClusterScope) -> None:
         """Keys of a cluster that is being deleted are worthless; let the gateway know."""
         if scope.cluster.status.storage_keys:
             self._gateway.notify()
 
-    async def deliver(self, scope: Scope) -> None:
+    async def deliver(self, scope: ClusterScope) -> None:
         """Bring keys that are due to the nodes, and remove those of who has none any more.
 
         What the login node could not do is tried again by a later run, and holds up nothing else.
@@ -101,7 +101,7 @@ class StorageKeys:
             scope.storage_keys = [kept[uid] for uid in sorted(kept)]
             scope.is_recovering |= len(due) > BATCH
 
-    def _obstacle(self, scope: Scope) -> str:
+    def _obstacle(self, scope: ClusterScope) -> str:
         account_id = scope.cluster.spec.service_account_id
         if account_id and account_id not in scope.granted:
             return f"{account_id} of spec.service_account_id is gone; name another, or none"
@@ -109,7 +109,7 @@ class StorageKeys:
             return "this cloud has no object storage for workloads"
         return ""
 
-    def _holders(self, scope: Scope) -> list[Holder]:
+    def _holders(self, scope: ClusterScope) -> list[Holder]:
         if self._settings.storage_authority_file is None:
             return []
         users = scope.cluster.status.users if scope.users is None else scope.users.values()
@@ -122,7 +122,7 @@ class StorageKeys:
             if account_id in scope.granted
         ]
 
-    async def _line(self, scope: Scope, holder: Holder) -> tuple[str, StorageKeyStatus] | None:
+    async def _line(self, scope: ClusterScope, holder: Holder) -> tuple[str, StorageKeyStatus] | None:
         key = await self._keys.issue(scope.cluster_id, holder.account_id, LIFETIME)
         if key is None:
             return None
@@ -136,7 +136,7 @@ class StorageKeys:
         )
         return f"{holder.uid} {key.aws_access_key_id} {key.secret} {ends.ToJsonString()}", status
 
-    async def _run(self, scope: Scope, lines: Sequence[str]) -> str:
+    async def _run(self, scope: ClusterScope, lines: Sequence[str]) -> str:
         """Return why it failed; "" if it did not. The keys are in no argument: other users see arguments."""
         region = self._settings.region
         endpoint = f"https://{storage_host_name(region)}"
@@ -155,7 +155,7 @@ class StorageKeys:
         return said[-MAX_MESSAGE:] or "its programs in the shared root said nothing"
 
 
-def _is_fresh(known: StorageKeyStatus | None, holder: Holder, scope: Scope) -> bool:
+def _is_fresh(known: StorageKeyStatus | None, holder: Holder, scope: ClusterScope) -> bool:
     if known is None or Holder(known.user, known.uid, known.account_id, known.grant) != holder:
         return False
     return contract.to_datetime(known.expires_at) - scope.context.now > RENEWAL

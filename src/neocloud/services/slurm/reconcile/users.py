@@ -12,7 +12,7 @@ from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, RetryLater
 from neocloud.engines.base import EngineError, ExecResult
 from neocloud.messages.neocloud.slurm.v1 import UserStatus
 from neocloud.services.slurm.access import SlurmAccess
-from neocloud.services.slurm.reconcile.scope import Scope
+from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.render import BALANCER_POD, LOGIN_POD
 from neocloud.services.slurm.types import ADD_USER, REMOVE_USER, LinuxUser
 
@@ -107,7 +107,7 @@ done
 """The homes stay."""
 
 
-async def keep_users(access: SlurmAccess, scope: Scope) -> None:
+async def keep_users(access: SlurmAccess, scope: ClusterScope) -> None:
     """Make the accounts of new users, and remove those of users who left.
 
     What a script could not do is tried again by a later run; it does not hold up the cluster's other changes.
@@ -127,13 +127,13 @@ async def keep_users(access: SlurmAccess, scope: Scope) -> None:
     scope.users_left = len(leaving[BATCH:]) + len(coming[BATCH:])
 
 
-async def wait_for_users(scope: Scope) -> None:
+async def wait_for_users(scope: ClusterScope) -> None:
     if scope.users_left:
         raise RetryLater(f"{scope.users_left} more to add or remove", delay_seconds=DAEMON_POLL_SECONDS)
 
 
 async def _remove(
-    access: SlurmAccess, scope: Scope, known: dict[str, UserStatus], names: Sequence[str]
+    access: SlurmAccess, scope: ClusterScope, known: dict[str, UserStatus], names: Sequence[str]
 ) -> None:
     result = await _run(access, scope, _REMOVE, REMOVE_USER, names) if names else None
     if result is None:
@@ -147,7 +147,7 @@ async def _remove(
             scope.former_users[name] = UserStatus(name=name, uid=user.uid, account_id=user.account_id)
 
 
-async def _end_sessions(access: SlurmAccess, scope: Scope, uids: Sequence[int]) -> None:
+async def _end_sessions(access: SlurmAccess, scope: ClusterScope, uids: Sequence[int]) -> None:
     """End what removed users run on login nodes beside the first. One that does not answer runs nothing."""
     numbers = ",".join(str(uid) for uid in uids if uid)
     for pod in scope.login_pods if numbers else ():
@@ -157,7 +157,7 @@ async def _end_sessions(access: SlurmAccess, scope: Scope, uids: Sequence[int]) 
 
 
 async def _add(
-    access: SlurmAccess, scope: Scope, known: dict[str, UserStatus], users: Sequence[LinuxUser]
+    access: SlurmAccess, scope: ClusterScope, known: dict[str, UserStatus], users: Sequence[LinuxUser]
 ) -> None:
     if not users:
         return
@@ -190,7 +190,7 @@ async def _add(
 
 
 async def _run(
-    access: SlurmAccess, scope: Scope, script: str, what: str, arguments: Sequence[str]
+    access: SlurmAccess, scope: ClusterScope, script: str, what: str, arguments: Sequence[str]
 ) -> ExecResult:
     try:
         return await access.run_in_login_shell(scope.cluster_id, ["/bin/sh", "-c", script, what, *arguments])

@@ -23,7 +23,7 @@ from neocloud.services.storage.types import (
     TRANSFER,
     TRANSFER_ID_PREFIX,
     TRANSFER_SERVICE,
-    State,
+    BucketState,
     TransferState,
 )
 
@@ -36,8 +36,8 @@ KINDS = (
         parent_kinds=("nebius.iam.v1.Container",),
         verbs=frozenset({"Create", "Get", "GetByName", "List", "Update"}),
         rules=BucketRules(),
-        initial_state=State.CREATING,
-        deleting_state=State.SCHEDULED_FOR_DELETION,
+        initial_state=BucketState.CREATING,
+        deleting_state=BucketState.SCHEDULED_FOR_DELETION,
         is_reconciled=True,
         is_named_by_rules=True,
     ),

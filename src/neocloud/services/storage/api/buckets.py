@@ -26,8 +26,8 @@ from neocloud.services.storage.types import (
     BUCKET,
     BUCKET_SERVICE,
     DEFAULT_TTL,
+    BucketState,
     Deletion,
-    State,
     mark_for_purge,
     read_deletion,
     show_deletion,
@@ -47,7 +47,7 @@ async def delete(call: Call, request: DeleteBucketRequest) -> Write[Operation]:
         row = row_to_change(tx, BUCKET, request.id, "bucket")
         earlier = read_deletion(tx, row.id)
         deletion = Deletion(earlier.deleted_at if earlier else now, purge_at, is_kept_when_empty=is_named)
-        changed = _changed(tx, row, State.SCHEDULED_FOR_DELETION, deletion, now)
+        changed = _changed(tx, row, BucketState.SCHEDULED_FOR_DELETION, deletion, now)
         return NewOperation(changed, _title(row), is_done=False)
 
     return Write(work, after_commit=call.dependencies.provided.get(BucketChanges).notify)
@@ -78,7 +78,7 @@ async def undelete(call: Call, request: UndeleteBucketRequest) -> Write[Operatio
     def work(tx: Transaction) -> NewOperation:
         row = row_to_change(tx, BUCKET, request.id, "bucket")
         _require_scheduled(row, "undeleted")
-        changed = _changed(tx, row, State.UPDATING, None, now)
+        changed = _changed(tx, row, BucketState.UPDATING, None, now)
         return NewOperation(changed, _title(row), is_done=False)
 
     return Write(work, after_commit=call.dependencies.provided.get(BucketChanges).notify)
@@ -126,14 +126,14 @@ def _purge_at(request: DeleteBucketRequest, now: datetime) -> tuple[datetime, bo
 
 
 def _require_scheduled(row: Resource, what: str) -> None:
-    if row.state != State.SCHEDULED_FOR_DELETION:
+    if row.state != BucketState.SCHEDULED_FOR_DELETION:
         raise contract.bad_state(
             row.id, f"{row.name} is {row.state}; only a deleted bucket can be {what}. Delete it first."
         )
 
 
 def _changed(
-    tx: Transaction, row: Resource, state: State, deletion: Deletion | None, now: datetime
+    tx: Transaction, row: Resource, state: BucketState, deletion: Deletion | None, now: datetime
 ) -> Resource:
     """Write a state, as a new version, which the gateway applies and the operation waits for."""
     status = BucketStatus.FromString(row.status)

@@ -30,9 +30,9 @@ from neocloud.services.storage.public import GatewayWait, poll_seconds
 from neocloud.services.storage.reconcile.inventories import mark_inventories
 from neocloud.services.storage.types import (
     BUCKET,
+    BucketState,
     Deletion,
     Mode,
-    State,
     mark_for_purge,
     mode_of,
     read_deletion,
@@ -43,7 +43,7 @@ from neocloud.services.storage.types import (
 
 
 @dataclass(frozen=True)
-class Scope:
+class BucketScope:
     context: Context
     spec: BucketSpec
     status: BucketStatus
@@ -72,32 +72,32 @@ class BucketReconciler:
         self._wait = GatewayWait(self._store, self._board, self._changes)
         self._region = dependencies.settings.region
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> BucketScope:
         row = context.resource
         deletion = await self._store.read(lambda tx: read_deletion(tx, row.id))
         spec, status = BucketSpec.FromString(row.spec), BucketStatus.FromString(row.status)
-        return Scope(context, spec, status, mode_of(row), deletion)
+        return BucketScope(context, spec, status, mode_of(row), deletion)
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
-        if scope.row.state == State.SCHEDULED_FOR_DELETION:
+    def steps(self, scope: BucketScope) -> Sequence[Step[BucketScope]]:
+        if scope.row.state == BucketState.SCHEDULED_FOR_DELETION:
             return (Step("Hide it from clients", self._apply), Step("Purge it in time", self._schedule))
         return (
             Step("Show its filesystem to the gateway", self._show_filesystem),
             Step("Apply it to the gateway", self._apply),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: BucketScope) -> Sequence[Step[BucketScope]]:
         return (
             Step("Delete its inventories", self._delete_inventories),
             Step("Remove its objects", self._purge),
         )
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
-        row, status, state = scope.row, scope.status, State(scope.row.state)
+    def status(self, scope: BucketScope, result: ReconcileResult) -> ReconcileResult:
+        row, status, state = scope.row, scope.status, BucketState(scope.row.state)
         report = self._board.find(row.id)
-        if state is not State.SCHEDULED_FOR_DELETION:
-            unfinished = State.UPDATING if row.observed_version else State.CREATING
-            state = State.ACTIVE if result.is_done else unfinished
+        if state is not BucketState.SCHEDULED_FOR_DELETION:
+            unfinished = BucketState.UPDATING if row.observed_version else BucketState.CREATING
+            state = BucketState.ACTIVE if result.is_done else unfinished
         status.state = BucketStatus.State.Value(state)
         status.suspension_state = BucketStatus.SuspensionState.Value("NOT_SUSPENDED")
         is_filesystem = scope.spec.HasField("filesystem_bucket")
@@ -111,13 +111,15 @@ class BucketReconciler:
             del status.counters[:]
             status.counters.extend(report.counters)
         is_protected = report is not None and report.is_protected  # its next report will say when it is not
-        is_timed = state is State.SCHEDULED_FOR_DELETION and not (is_protected and scope.seconds_left <= 0)
+        is_timed = state is BucketState.SCHEDULED_FOR_DELETION and not (
+            is_protected and scope.seconds_left <= 0
+        )
         resync = max(scope.seconds_left, 0.0) if is_timed else None
-        if state is State.ACTIVE and is_filesystem:
+        if state is BucketState.ACTIVE and is_filesystem:
             resync = IDLE_RESYNC_SECONDS  # the filesystem may have been unmounted
         return result.with_status(status, state, resync)
 
-    async def _show_filesystem(self, scope: Scope) -> None:
+    async def _show_filesystem(self, scope: BucketScope) -> None:
         """Let the engine mount the filesystem of a filesystem bucket, and tell the gateway where it is."""
         if not scope.spec.HasField("filesystem_bucket"):
             return
@@ -139,11 +141,11 @@ class BucketReconciler:
         if await self._store.write(work):
             self._changes.notify()
 
-    async def _apply(self, scope: Scope) -> None:
+    async def _apply(self, scope: BucketScope) -> None:
         """Wait until the gateway has applied this version of the bucket."""
         await self._wait.until_applied(scope.context, scope.mode)
 
-    async def _schedule(self, scope: Scope) -> None:
+    async def _schedule(self, scope: BucketScope) -> None:
         """End the request to delete it, and purge it when its time has come or nothing is in it. While object
         lock protects what is in it, it is kept."""
         report = self._wait.report(scope.context)
@@ -153,7 +155,7 @@ class BucketReconciler:
 
         def work(tx: Transaction) -> None:
             row, now = tx.get(scope.row.id), scope.context.now
-            if row is None or row.state != State.SCHEDULED_FOR_DELETION or row.deleted_at is not None:
+            if row is None or row.state != BucketState.SCHEDULED_FOR_DELETION or row.deleted_at is not None:
                 return
             if row.resource_version != scope.row.resource_version:
                 return  # the request was changed meanwhile
@@ -165,13 +167,13 @@ class BucketReconciler:
         await self._store.write(work)
         self._changes.notify()
 
-    async def _delete_inventories(self, scope: Scope) -> None:
+    async def _delete_inventories(self, scope: BucketScope) -> None:
         bucket_id, now = scope.row.id, scope.context.now
         if await self._store.write(lambda tx: mark_inventories(tx, bucket_id, now)):
             why = "the object gateway stops its inventories"
             raise RetryLater(why, delay_seconds=poll_seconds(scope.context))
 
-    async def _purge(self, scope: Scope) -> None:
+    async def _purge(self, scope: BucketScope) -> None:
         self._wait.until_purged(scope.context, "objects")
 
 

@@ -32,7 +32,7 @@ def mark_inventories(tx: Transaction, bucket_id: str, now: datetime) -> bool:
 
 
 @dataclass(frozen=True)
-class Scope:
+class InventoryScope:
     context: Context
     report: InventoryReport | None
 
@@ -51,16 +51,16 @@ class InventoryReconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._board = dependencies.provided.get(InventoryBoard)
 
-    async def scope(self, context: Context) -> Scope:
-        return Scope(context, self._board.find(context.resource.id))
+    async def scope(self, context: Context) -> InventoryScope:
+        return InventoryScope(context, self._board.find(context.resource.id))
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: InventoryScope) -> Sequence[Step[InventoryScope]]:
         return (Step("Apply it to the gateway", self._apply),)
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: InventoryScope) -> Sequence[Step[InventoryScope]]:
         return (Step("Stop it and forget it", self._remove),)
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: InventoryScope, result: ReconcileResult) -> ReconcileResult:
         status, report = InventoryStatus.FromString(scope.row.status), scope.report
         if report is not None:
             status.error_code = report.status.error_code
@@ -68,9 +68,9 @@ class InventoryReconciler:
                 status.last_success.CopyFrom(report.status.last_success)
         return result.with_status(status, scope.row.state)
 
-    async def _apply(self, scope: Scope) -> None:
+    async def _apply(self, scope: InventoryScope) -> None:
         require_applied(scope.context, scope.report.applied_generation if scope.report else None)
 
-    async def _remove(self, scope: Scope) -> None:
+    async def _remove(self, scope: InventoryScope) -> None:
         if scope.report is None or not scope.report.is_removed:
             raise RetryLater("the object gateway stops it", delay_seconds=scope.poll_seconds)

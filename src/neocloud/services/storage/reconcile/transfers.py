@@ -22,7 +22,7 @@ _REMOVED = _Phase.Value("REMOVED")
 
 
 @dataclass(frozen=True)
-class Scope:
+class TransferScope:
     context: Context
     run: Run
     report: TransferReport | None
@@ -43,19 +43,19 @@ class TransferReconciler:
         self._store = dependencies.store
         self._board = dependencies.provided.get(TransferBoard)
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> TransferScope:
         transfer_id = context.resource.id
         run = await self._store.read(lambda tx: read_run(tx, transfer_id))
-        return Scope(context, run, self._board.find(transfer_id))
+        return TransferScope(context, run, self._board.find(transfer_id))
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: TransferScope) -> Sequence[Step[TransferScope]]:
         applied = Step("Apply it to the gateway", self._apply)
         return (applied, Step("Stop it", self._stop)) if scope.run.is_stopped else (applied,)
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: TransferScope) -> Sequence[Step[TransferScope]]:
         return (Step("Stop it and forget it", self._remove),)
 
-    def status(self, scope: Scope, result: ReconcileResult) -> ReconcileResult:
+    def status(self, scope: TransferScope, result: ReconcileResult) -> ReconcileResult:
         status, report = TransferStatus.FromString(scope.row.status), scope.report
         state = _state(scope.run, report, TransferState(scope.row.state))
         if scope.row.deleted_at is not None:
@@ -70,15 +70,15 @@ class TransferReconciler:
                 status.last_iteration.CopyFrom(report.last_iteration)
         return result.with_status(status, state)
 
-    async def _apply(self, scope: Scope) -> None:
+    async def _apply(self, scope: TransferScope) -> None:
         require_applied(scope.context, scope.report.applied_generation if scope.report else None)
 
-    async def _stop(self, scope: Scope) -> None:
+    async def _stop(self, scope: TransferScope) -> None:
         if scope.report is not None and scope.report.phase == RUNNING:
             why = "the object gateway ends the iteration in progress"
             raise RetryLater(why, delay_seconds=scope.poll_seconds)
 
-    async def _remove(self, scope: Scope) -> None:
+    async def _remove(self, scope: TransferScope) -> None:
         if scope.report is None or scope.report.phase != _REMOVED:
             raise RetryLater("the object gateway stops it", delay_seconds=scope.poll_seconds)
 

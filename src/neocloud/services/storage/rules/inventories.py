@@ -10,7 +10,7 @@ from neocloud.core.readers import ResourceReader, Subject
 from neocloud.core.store.protocol import Transaction
 from neocloud.messages.nebius.storage.v1 import Bucket, Inventory, InventorySpec
 from neocloud.services.iam.types import SignedRequests
-from neocloud.services.storage.types import BUCKET, State, write_actor
+from neocloud.services.storage.types import BUCKET, BucketState, write_actor
 
 MAX_PREFIX_BYTES = 1024
 MAX_DESTINATION_PREFIX_BYTES = 512
@@ -86,7 +86,7 @@ def _act_as(tx: Transaction, subject: Subject, inventory: Inventory, requests: S
         bucket = tx.get(bucket_id)
         if bucket is None or bucket.kind != BUCKET or bucket.deleted_at is not None:
             raise contract.not_found(f"{word} bucket", bucket_id)
-        if bucket.state == State.SCHEDULED_FOR_DELETION:
+        if bucket.state == BucketState.SCHEDULED_FOR_DELETION:
             raise contract.bad_state(
                 bucket_id, f"The {word} bucket {bucket.name} is scheduled for deletion. Undelete it first."
             )

@@ -22,7 +22,7 @@ from neocloud.services.inference.types import MODEL as MODEL_KIND
 from neocloud.services.tuning.reconcile.backends import PodBackend, SlurmBackend
 from neocloud.services.tuning.reconcile.data import DataStager
 from neocloud.services.tuning.reconcile.output import OutputWriter
-from neocloud.services.tuning.reconcile.scope import Scope, job_status, read_scope
+from neocloud.services.tuning.reconcile.scope import JobScope, job_status, read_scope
 from neocloud.services.tuning.reconcile.workspace import base_model, prepare_attempt
 from neocloud.services.tuning.render import JOB_LABEL, MODEL, mounted_path
 from neocloud.services.tuning.types import (
@@ -44,15 +44,15 @@ RESULTS = {"step_metrics.csv": "metrics.csv", "evaluation.json": "report.json"}
 class Backend(Protocol):
     """Runs the training of a job."""
 
-    async def ensure(self, scope: Scope, base: Model) -> None:
+    async def ensure(self, scope: JobScope, base: Model) -> None:
         """Return while the job trains and once the attempt has ended; raise RetryLater until it trains."""
         ...
 
-    async def stop(self, scope: Scope) -> None:
+    async def stop(self, scope: JobScope) -> None:
         """Request a checkpoint; return once the workload has ended."""
         ...
 
-    async def remove(self, scope: Scope) -> None:
+    async def remove(self, scope: JobScope) -> None:
         """Remove the workload; the job's files stay."""
         ...
 
@@ -68,10 +68,10 @@ class FineTuningJobReconciler:
         self._data = DataStager(dependencies)
         self._output = OutputWriter(dependencies)
 
-    async def scope(self, context: Context) -> Scope:
+    async def scope(self, context: Context) -> JobScope:
         return await read_scope(context, self._dependencies)
 
-    def steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def steps(self, scope: JobScope) -> Sequence[Step[JobScope]]:
         if scope.has_ended:
             return (Step("Remove workloads", self._remove),)
         if scope.runtime.desired is Desired.PAUSE:
@@ -87,10 +87,10 @@ class FineTuningJobReconciler:
             Step("Remove workloads", self._remove_if_ended),
         )
 
-    def delete_steps(self, scope: Scope) -> Sequence[Step[Scope]]:
+    def delete_steps(self, scope: JobScope) -> Sequence[Step[JobScope]]:
         return (Step("Remove workloads", self._remove), Step("Remove files", self._remove_files))
 
-    async def _stage(self, scope: Scope) -> None:
+    async def _stage(self, scope: JobScope) -> None:
         if scope.outcome:
             return
         base = await base_model(scope.context, scope.job.spec.model_id)
@@ -99,20 +99,20 @@ class FineTuningJobReconciler:
         await self._data.stage(scope)
         await prepare_attempt(scope, base, model_path)
 
-    async def _wait(self, scope: Scope) -> None:
+    async def _wait(self, scope: JobScope) -> None:
         if not _is_registered(scope):
             await wait_for_capacity(scope.context)
         if not scope.outcome and not scope.observation.pods and not scope.job.spec.slurm_cluster_id:
             await wait_for_host(scope.context)
 
-    async def _train(self, scope: Scope) -> None:
+    async def _train(self, scope: JobScope) -> None:
         if _is_registered(scope):
             return
         base = await base_model(scope.context, scope.job.spec.model_id)
         await self._backend(scope).ensure(scope, base)
         scope.is_training = not scope.outcome
 
-    async def _register(self, scope: Scope) -> None:
+    async def _register(self, scope: JobScope) -> None:
         if not isinstance(scope.outcome, Success):
             return
         if _is_registered(scope):
@@ -125,32 +125,32 @@ class FineTuningJobReconciler:
         base = await base_model(scope.context, scope.job.spec.model_id)
         await register_model(self._dependencies, scope, base)
 
-    async def _remove_if_ended(self, scope: Scope) -> None:
+    async def _remove_if_ended(self, scope: JobScope) -> None:
         if scope.outcome:
             await self._remove(scope)
 
-    async def _remove(self, scope: Scope) -> None:
+    async def _remove(self, scope: JobScope) -> None:
         self._data.cancel(scope.job_id)
         self._output.cancel(scope.job_id)
         if scope.job.spec.slurm_cluster_id and not await self._slurm.has_cluster(scope):
             return  # the cluster was deleted with all that ran there
         await self._backend(scope).remove(scope)
 
-    async def _remove_files(self, scope: Scope) -> None:
+    async def _remove_files(self, scope: JobScope) -> None:
         if scope.job.spec.slurm_cluster_id and await self._slurm.has_cluster(scope):
             await self._slurm.remove_files(scope)
         await asyncio.to_thread(scope.folder.remove)
 
-    def _backend(self, scope: Scope) -> Backend:
+    def _backend(self, scope: JobScope) -> Backend:
         return self._slurm if scope.job.spec.slurm_cluster_id else self._pod
 
 
-def _is_registered(scope: Scope) -> bool:
+def _is_registered(scope: JobScope) -> bool:
     """Return whether the new model exists, and only its copy in a bucket is missing."""
     return isinstance(scope.outcome, Success) and bool(scope.job.status.fine_tuned_model_id)
 
 
-async def add_result_files(dependencies: Dependencies, scope: Scope) -> None:
+async def add_result_files(dependencies: Dependencies, scope: JobScope) -> None:
     """Add the result files to the project's files; may be repeated."""
     files, file_ids = dependencies.provided.get(Files), list[str]()
     for name, source in RESULTS.items():
@@ -159,7 +159,7 @@ async def add_result_files(dependencies: Dependencies, scope: Scope) -> None:
     scope.result_files = tuple(file_ids)
 
 
-async def register_model(dependencies: Dependencies, scope: Scope, base: Model) -> None:
+async def register_model(dependencies: Dependencies, scope: JobScope, base: Model) -> None:
     """Create the model that the job made; may be repeated. The model stays when the job is deleted."""
     project_id = scope.job.metadata.parent_id
     target = dependencies.provided.get(ModelFolders).of_project(project_id) / scope.job_id
@@ -200,7 +200,7 @@ def _drop_owner(tx: Transaction, model: Resource) -> None:
         tx.update(replace(row, owner_id=""))
 
 
-def _add_file(files: Files, scope: Scope, source: str, name: str, file_id: str) -> str:
+def _add_file(files: Files, scope: JobScope, source: str, name: str, file_id: str) -> str:
     with scope.folder.result_file(source) as path:
         return files.add(scope.job.metadata.parent_id, path, RESULT_PURPOSE, name, file_id)
 

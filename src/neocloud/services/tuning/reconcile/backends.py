@@ -30,7 +30,7 @@ from neocloud.services.slurm.types import (
 )
 from neocloud.services.tuning.reconcile import slurm_files
 from neocloud.services.tuning.reconcile.scope import (
-    Scope,
+    JobScope,
     handle_loss,
     save_runtime_state,
     start_next_attempt,
@@ -56,7 +56,7 @@ class PodBackend:
         self._dependencies = dependencies
         self._engine = dependencies.engine
 
-    async def ensure(self, scope: Scope, base: Model) -> None:
+    async def ensure(self, scope: JobScope, base: Model) -> None:
         pod = scope.observation.pod(POD)
         if isinstance(scope.outcome, Stopped):  # for example because the whole cloud was stopped
             await start_next_attempt(self._dependencies.store, scope, scope.runtime)
@@ -75,7 +75,7 @@ class PodBackend:
         elif not await asyncio.to_thread(lambda: scope.folder.has_begun_training):
             raise RetryLater("the files are being checked", delay_seconds=POLL_SECONDS)
 
-    async def stop(self, scope: Scope) -> None:
+    async def stop(self, scope: JobScope) -> None:
         pod = scope.observation.pod(POD)
         if pod is None or pod.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or scope.outcome:
             return
@@ -84,19 +84,19 @@ class PodBackend:
         await engine_call(terminate, waiting="it is being stopped", retry_seconds=POLL_SECONDS)
         raise RetryLater("its step and a checkpoint are being finished", delay_seconds=POLL_SECONDS)
 
-    async def remove(self, scope: Scope) -> None:
+    async def remove(self, scope: JobScope) -> None:
         name = namespace(scope.job_id)
         if scope.observation.pods or scope.observation.others:
             await self._engine.remove([Reference("Namespace", name, name)])
 
-    async def _handle_end(self, scope: Scope, pod: ObservedPod) -> None:
+    async def _handle_end(self, scope: JobScope, pod: ObservedPod) -> None:
         """Read the outcome that the pod has just left; without one it was killed."""
         scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.runtime.attempt)
         if scope.outcome:
             return
         await handle_loss(self._dependencies.store, scope, "pod", pod.message or "no reason was left")
 
-    async def _view(self, scope: Scope, base: Model) -> JobView:
+    async def _view(self, scope: JobScope, base: Model) -> JobView:
         shape = preset(scope.job.spec.platform, scope.job.spec.preset)
         try:
             image = self._dependencies.settings.image(IMAGE)
@@ -122,7 +122,7 @@ class SlurmBackend:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
 
-    async def ensure(self, scope: Scope, base: Model) -> None:
+    async def ensure(self, scope: JobScope, base: Model) -> None:
         async with self._connect(scope) as cluster:
             current = await self._current(cluster, scope)
             submission = scope.runtime.submission
@@ -139,7 +139,7 @@ class SlurmBackend:
                 await self._submit(cluster, scope, base)
             await self._wait(scope, current)
 
-    async def stop(self, scope: Scope) -> None:
+    async def stop(self, scope: JobScope) -> None:
         async with self._connect(scope) as cluster:
             current = await self._current(cluster, scope)
             if current is not None and not current.has_ended:
@@ -151,30 +151,30 @@ class SlurmBackend:
             if scope.runtime.submission is not None:
                 await self._read_back(cluster, scope)
 
-    async def remove(self, scope: Scope) -> None:
+    async def remove(self, scope: JobScope) -> None:
         """Cancel its Slurm jobs and remove its read-only folder; its folder on the shared root stays."""
         async with self._connect(scope) as cluster:
             await self._end(cluster, [job for _, job in await self._jobs(cluster, scope)])
         await asyncio.to_thread(shutil.rmtree, self._mounted_folder(scope), ignore_errors=True)
 
-    async def remove_files(self, scope: Scope) -> None:
+    async def remove_files(self, scope: JobScope) -> None:
         """Remove its folder on the shared root, once none of its Slurm jobs runs."""
         async with self._connect(scope) as cluster:
             await cluster.run(["rm", "-rf", "--", str(work_path(scope.job_id))])
 
-    async def has_cluster(self, scope: Scope) -> bool:
+    async def has_cluster(self, scope: JobScope) -> bool:
         """Whether the cluster exists; its jobs and files are deleted with it."""
         row = await scope.context.get(scope.job.spec.slurm_cluster_id)
         return row is not None and row.deleted_at is None
 
-    async def _current(self, cluster: "_Cluster", scope: Scope) -> BatchJob | None:
+    async def _current(self, cluster: "_Cluster", scope: JobScope) -> BatchJob | None:
         """Return the job of this attempt, once those of others have ended: they share checkpoints."""
         jobs = await self._jobs(cluster, scope)
         await self._end(cluster, [job for attempt, job in jobs if attempt != scope.runtime.attempt])
         current = [job for attempt, job in jobs if attempt == scope.runtime.attempt]
         return current[-1] if current else None
 
-    async def _jobs(self, cluster: "_Cluster", scope: Scope) -> list[tuple[int, BatchJob]]:
+    async def _jobs(self, cluster: "_Cluster", scope: JobScope) -> list[tuple[int, BatchJob]]:
         """Return the jobs that this job has submitted and that Slurm knows, with their attempts. Store the
         numbers of those that were submitted just before a crash, and cancel repeats."""
         jobs = await cluster.jobs.jobs(cluster.id)
@@ -192,7 +192,7 @@ class SlurmBackend:
             await self._save(scope, replace(scope.runtime, submissions=numbered, earlier_slurm_jobs=()))
         return [(attempt, seen.job) for attempt, _, seen in found if seen.job is not None]
 
-    async def _save(self, scope: Scope, runtime: RuntimeState) -> None:
+    async def _save(self, scope: JobScope, runtime: RuntimeState) -> None:
         if not await save_runtime_state(self._dependencies.store, scope, runtime):
             raise RetryLater("the job has just been changed", delay_seconds=POLL_SECONDS)
 
@@ -203,7 +203,7 @@ class SlurmBackend:
         if running:
             raise RetryLater(f"job {', '.join(map(str, running))} is ending", delay_seconds=RETRY_SECONDS)
 
-    async def _submit(self, cluster: "_Cluster", scope: Scope, base: Model) -> None:
+    async def _submit(self, cluster: "_Cluster", scope: JobScope, base: Model) -> None:
         runtime, target = scope.runtime, self._mounted_folder(scope)
         folders = self._dependencies.provided.get(ModelFolders)
         try:
@@ -227,7 +227,7 @@ class SlurmBackend:
         await save_runtime_state(self._dependencies.store, scope, replace(scope.runtime, submissions=known))
         raise RetryLater(f"job {number} was submitted", delay_seconds=RETRY_SECONDS)
 
-    async def _wait(self, scope: Scope, current: BatchJob | None) -> None:
+    async def _wait(self, scope: JobScope, current: BatchJob | None) -> None:
         if current is None or current.has_ended:
             submission = scope.runtime.submission
             number = current.id if current else submission.job_id if submission else 0
@@ -240,18 +240,18 @@ class SlurmBackend:
         elif not await asyncio.to_thread(lambda: scope.folder.has_begun_training):
             raise RetryLater("the files are being checked", delay_seconds=RETRY_SECONDS)
 
-    async def _read_back(self, cluster: "_Cluster", scope: Scope) -> None:
+    async def _read_back(self, cluster: "_Cluster", scope: JobScope) -> None:
         await slurm_files.read_back(cluster.run, work_path(scope.job_id), scope.folder.path)
         scope.folder = WorkFolder(scope.folder.path)  # the old one has cached what it read before
         scope.outcome = await asyncio.to_thread(scope.folder.outcome, scope.runtime.attempt)
 
-    def _mounted_folder(self, scope: Scope) -> Path:
+    def _mounted_folder(self, scope: JobScope) -> Path:
         """Return the job's folder on this machine that the cluster's nodes mount read-only."""
         home = self._dependencies.settings.home
         return models_folder(home, scope.job.spec.slurm_cluster_id) / scope.job_id
 
     @asynccontextmanager
-    async def _connect(self, scope: Scope) -> AsyncIterator["_Cluster"]:
+    async def _connect(self, scope: JobScope) -> AsyncIterator["_Cluster"]:
         if not await self.has_cluster(scope):
             raise Failed(
                 Reason.CLUSTER_UNUSABLE,
@@ -267,7 +267,7 @@ class SlurmBackend:
             raise Failed(Reason.JOB_REFUSED, f"Slurm refused the job: {error}") from error
 
 
-def _of_earlier_release(scope: Scope, jobs: Sequence[BatchJob]) -> tuple[tuple[int, Submission], ...]:
+def _of_earlier_release(scope: JobScope, jobs: Sequence[BatchJob]) -> tuple[tuple[int, Submission], ...]:
     """Return the jobs of root that are named as an earlier release named them, and those whose numbers it
     stored, of which Slurm may have forgotten some."""
     own = jobs_without_token(jobs, lambda job: attempt_of(scope.job_id, job) is not None)

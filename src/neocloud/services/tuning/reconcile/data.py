@@ -12,11 +12,11 @@ from neocloud.core.service import Dependencies
 from neocloud.core.training_data import CheckFailed, check_training_data
 from neocloud.core.untrusted.files import Folder
 from neocloud.services.storage.public import SCHEME, AccessProblem, ObjectReads, Unreadable, place_in
-from neocloud.services.tuning.reconcile.scope import Scope
+from neocloud.services.tuning.reconcile.scope import JobScope
 from neocloud.services.tuning.types import INVALID_FILE, Files, Reason
 
 logger = logging.getLogger(__name__)
-Stage = Callable[[Dependencies, Scope, Mapping[str, str]], Coroutine[Any, Any, None]]
+Stage = Callable[[Dependencies, JobScope, Mapping[str, str]], Coroutine[Any, Any, None]]
 LARGEST_FILE_BYTES = 5 * 10**9
 """The largest object; the gateway takes files of the same size."""
 MOST_AT_A_TIME = 4
@@ -35,7 +35,7 @@ class DataStager:
         self._copies = BackgroundWork[None](MOST_AT_A_TIME)
         self._checks = BackgroundWork[None](MOST_AT_A_TIME)
 
-    async def stage(self, scope: Scope) -> None:
+    async def stage(self, scope: JobScope) -> None:
         """Copy what is not there yet, once it was read. Raises RetryLater until that is done, and Failed with
         line and column for data that cannot be trained on."""
         missing = await asyncio.to_thread(_missing, scope)
@@ -50,7 +50,7 @@ class DataStager:
         self._copies.cancel(job_id)
 
     def _start(
-        self, works: BackgroundWork[None], scope: Scope, files: Mapping[str, str], stage: Stage
+        self, works: BackgroundWork[None], scope: JobScope, files: Mapping[str, str], stage: Stage
     ) -> None:
         try:
             is_going_on = works.is_going_on(scope.job_id)
@@ -65,7 +65,7 @@ class DataStager:
         raise RetryLater("its data is being copied and checked", delay_seconds=POLL_SECONDS)
 
 
-def _missing(scope: Scope) -> dict[str, str]:
+def _missing(scope: JobScope) -> dict[str, str]:
     """Return the files of the job that its folder does not have, by name."""
     spec = scope.job.spec
     wanted = {"training_file": spec.training_file, "validation_file": spec.validation_file}
@@ -74,7 +74,7 @@ def _missing(scope: Scope) -> dict[str, str]:
     }
 
 
-async def _stage_files(dependencies: Dependencies, scope: Scope, file_ids: Mapping[str, str]) -> None:
+async def _stage_files(dependencies: Dependencies, scope: JobScope, file_ids: Mapping[str, str]) -> None:
     """Copy files of the project."""
     files = dependencies.provided.get(Files)
     for name, file_id in file_ids.items():
@@ -88,7 +88,7 @@ async def _stage_files(dependencies: Dependencies, scope: Scope, file_ids: Mappi
             raise Failed(Reason.FILE_MISSING, message) from error
 
 
-async def _copy_objects(dependencies: Dependencies, scope: Scope, urls: Mapping[str, str]) -> None:
+async def _copy_objects(dependencies: Dependencies, scope: JobScope, urls: Mapping[str, str]) -> None:
     """Copy objects of buckets, as the account that made the job."""
     reads = dependencies.provided.get(ObjectReads)
     for name, url in urls.items():

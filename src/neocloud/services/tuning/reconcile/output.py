@@ -21,8 +21,8 @@ from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Fail
 from neocloud.core.service import Dependencies
 from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.services.inference.public import ModelFolders
-from neocloud.services.storage.public import AccessProblem, ObjectPlace, ObjectWrites, Unwritable
-from neocloud.services.tuning.reconcile.scope import Scope, save_runtime_state
+from neocloud.services.storage.public import AccessProblem, ObjectLocation, ObjectWrites, Unwritable
+from neocloud.services.tuning.reconcile.scope import JobScope, save_runtime_state
 from neocloud.services.tuning.rules.output import FILE_NAME, MANIFEST, below, output_folder
 from neocloud.services.tuning.types import Reason
 from neocloud.services.tuning.work_folder import Success
@@ -67,7 +67,7 @@ class OutputWriter:
         self._dependencies = dependencies
         self._work = BackgroundWork[_Content](MOST_AT_A_TIME)
 
-    async def write_model(self, scope: Scope) -> None:
+    async def write_model(self, scope: JobScope) -> None:
         """Write model and evaluation of a job that succeeded, where its spec names a place; may be repeated.
         Raises RetryLater until that is done."""
         folder = output_folder(scope.job.spec.output, scope.job_id)
@@ -86,7 +86,7 @@ class OutputWriter:
             return
         raise RetryLater("the new model is being written to its bucket", delay_seconds=POLL_SECONDS)
 
-    async def write_checkpoint(self, scope: Scope) -> None:
+    async def write_checkpoint(self, scope: JobScope) -> None:
         """Write the newest checkpoint of a job in a pod, unless that was done. What cannot be written is said
         in the events, and the training goes on."""
         folder = output_folder(scope.job.spec.output, scope.job_id)
@@ -106,7 +106,7 @@ class OutputWriter:
             folder,
             _Content(name, found[0].step),
             lambda: [
-                _Group(f"checkpoints/{name}", _files(top, f"finetune/{name}"), LARGEST_CHECKPOINT_BYTES)
+                _FolderFiles(f"checkpoints/{name}", _files(top, f"finetune/{name}"), LARGEST_CHECKPOINT_BYTES)
             ],
         )
 
@@ -114,7 +114,11 @@ class OutputWriter:
         self._work.cancel(job_id)
 
     def _start(
-        self, scope: Scope, folder: ObjectPlace, content: _Content, find: Callable[[], Sequence["_Group"]]
+        self,
+        scope: JobScope,
+        folder: ObjectLocation,
+        content: _Content,
+        find: Callable[[], Sequence["_FolderFiles"]],
     ) -> None:
         writes = self._dependencies.provided.get(ObjectWrites)
         facts = {"job": scope.job_id, "model": scope.model_name}
@@ -125,7 +129,7 @@ class OutputWriter:
 
         self._work.start(scope.job_id, content, write)
 
-    async def _end_checkpoint(self, scope: Scope, folder: ObjectPlace, running: Work[_Content]) -> None:
+    async def _end_checkpoint(self, scope: JobScope, folder: ObjectLocation, running: Work[_Content]) -> None:
         """Say how it ended, and remember that it was tried."""
         self._work.cancel(scope.job_id)
         name = running.label.name
@@ -145,7 +149,7 @@ class OutputWriter:
         scope.runtime = runtime
 
 
-def _require_written(scope: Scope, folder: ObjectPlace, task: asyncio.Task[None]) -> None:
+def _require_written(scope: JobScope, folder: ObjectLocation, task: asyncio.Task[None]) -> None:
     try:
         task.result()
     except (BadFiles, UnsafePath, FileNotFoundError) as error:
@@ -161,7 +165,7 @@ def _require_written(scope: Scope, folder: ObjectPlace, task: asyncio.Task[None]
 
 
 @dataclass(frozen=True)
-class _Group:
+class _FolderFiles:
     """The files of a folder of the job's folder."""
 
     name: str
@@ -169,19 +173,21 @@ class _Group:
     most_bytes: int
 
 
-def _result_files(dependencies: Dependencies, scope: Scope) -> list[_Group]:
+def _result_files(dependencies: Dependencies, scope: JobScope) -> list[_FolderFiles]:
     model = dependencies.provided.get(ModelFolders).of_project(scope.job.metadata.parent_id) / scope.job_id
     reports = [
         Source(scope.folder.path, "metrics.csv", "step_metrics.csv"),
         Source(scope.folder.path, "report.json", "evaluation.json"),
     ]
     return [
-        _Group("results", reports, LARGEST_CHECKPOINT_BYTES),
-        _Group("model", _files(model, ""), LARGEST_MODEL_BYTES),
+        _FolderFiles("results", reports, LARGEST_CHECKPOINT_BYTES),
+        _FolderFiles("model", _files(model, ""), LARGEST_MODEL_BYTES),
     ]
 
 
-async def _write(writes: ObjectWrites, folder: ObjectPlace, group: _Group, facts: Mapping[str, str]) -> None:
+async def _write(
+    writes: ObjectWrites, folder: ObjectLocation, group: _FolderFiles, facts: Mapping[str, str]
+) -> None:
     """Write files, and then their manifest."""
     written: list[dict[str, object]] = []
     rest, job_id = group.most_bytes, facts["job"]

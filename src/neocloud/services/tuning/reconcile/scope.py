@@ -22,9 +22,9 @@ from neocloud.services.tuning.types import (
     INVALID_FILE,
     WORKING,
     Desired,
+    JobState,
     Reason,
     RuntimeState,
-    State,
     StateEnum,
     namespace,
     read_runtime_state,
@@ -38,13 +38,13 @@ MOST_LOSSES = 3
 TRAINING_RESYNC_SECONDS = 1.0
 CLUSTER_RESYNC_SECONDS = 3.0
 """Longer, because observing a cluster runs a command on its login node."""
-_FINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+_FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 _SPEED_STEPS = 20
 """How many of the last reported steps the estimated finish is computed from."""
 
 
 @dataclass
-class Scope:
+class JobScope:
     """The state of a job as one run observes it, and what its steps found."""
 
     context: Context
@@ -72,16 +72,16 @@ class Scope:
         return self.job.metadata.id
 
     @property
-    def state(self) -> State:
+    def state(self) -> JobState:
         """The state at the beginning of the run."""
-        return State(StateEnum.Name(self.job.status.state))
+        return JobState(StateEnum.Name(self.job.status.state))
 
     @property
     def has_ended(self) -> bool:
         """Whether only the removal of its workloads is left to do."""
         if self.runtime.desired is Desired.CANCEL:
             return True
-        is_final = self.state in (State.SUCCEEDED, State.FAILED)
+        is_final = self.state in (JobState.SUCCEEDED, JobState.FAILED)
         return self.runtime.desired is Desired.RUN and is_final
 
     @property
@@ -92,7 +92,7 @@ class Scope:
         self.folder.add_event(self.context.now.timestamp(), message, level)
 
 
-async def read_scope(context: Context, dependencies: Dependencies) -> Scope:
+async def read_scope(context: Context, dependencies: Dependencies) -> JobScope:
     job = wire.message(context.resource, FineTuningJob)
     job_id = job.metadata.id
     runtime = await dependencies.store.read(lambda tx: read_runtime_state(tx, job_id))
@@ -104,10 +104,10 @@ async def read_scope(context: Context, dependencies: Dependencies) -> Scope:
     if job.spec.slurm_cluster_id:
         cluster = await context.get(job.spec.slurm_cluster_id)
         shape = nodes_of(ClusterSpec.FromString(cluster.spec)).shape if cluster is not None else None
-    return Scope(context, job, runtime, folder, observation, outcome, shape)
+    return JobScope(context, job, runtime, folder, observation, outcome, shape)
 
 
-async def save_runtime_state(store: Store, scope: Scope, runtime: RuntimeState) -> bool:
+async def save_runtime_state(store: Store, scope: JobScope, runtime: RuntimeState) -> bool:
     """Store the runtime state unless a caller has changed it since the run began; return whether it is
     stored."""
 
@@ -123,14 +123,14 @@ async def save_runtime_state(store: Store, scope: Scope, runtime: RuntimeState) 
     return is_stored
 
 
-async def start_next_attempt(store: Store, scope: Scope, runtime: RuntimeState) -> NoReturn:
+async def start_next_attempt(store: Store, scope: JobScope, runtime: RuntimeState) -> NoReturn:
     """Raise RetryLater, since the scope was read for the attempt before."""
     following = replace(runtime, attempt=runtime.attempt + 1, earlier_slurm_jobs=())
     await save_runtime_state(store, scope, following)
     raise RetryLater(f"attempt {following.attempt} is being started", delay_seconds=POLL_SECONDS)
 
 
-async def handle_loss(store: Store, scope: Scope, workload: str, reason: str) -> NoReturn:
+async def handle_loss(store: Store, scope: JobScope, workload: str, reason: str) -> NoReturn:
     """Start the next attempt after a workload ended without an outcome. Raise Failed when it keeps happening
     without progress."""
     has_progressed = scope.last_step > scope.runtime.lost_step
@@ -145,7 +145,7 @@ async def handle_loss(store: Store, scope: Scope, workload: str, reason: str) ->
     await start_next_attempt(store, scope, replace(scope.runtime, lost=times, lost_step=scope.last_step))
 
 
-def job_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
+def job_status(scope: JobScope, result: ReconcileResult) -> ReconcileResult:
     """Return the result with the status that follows from what the run observed."""
     state = _state(scope, result)
     status = FineTuningJobStatus()
@@ -153,7 +153,7 @@ def job_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     status.state = StateEnum.Value(state)
     status.reconciling = not result.is_done
     now = scope.context.now
-    if state is State.RUNNING and not status.HasField("started_at"):
+    if state is JobState.RUNNING and not status.HasField("started_at"):
         status.started_at.FromDatetime(now)
     if state in _FINAL and not status.HasField("finished_at"):
         status.finished_at.FromDatetime(now)
@@ -162,42 +162,42 @@ def job_status(scope: Scope, result: ReconcileResult) -> ReconcileResult:
     if scope.warnings is not None:
         status.warnings[:] = scope.warnings
     _set_progress(status, scope, state)
-    if isinstance(scope.outcome, Success) and (state is State.SUCCEEDED or scope.model_id):
+    if isinstance(scope.outcome, Success) and (state is JobState.SUCCEEDED or scope.model_id):
         _set_results(status, scope, scope.outcome)
-    if state is State.FAILED and state is not scope.state:
+    if state is JobState.FAILED and state is not scope.state:
         _set_error(status, scope, result)
     seconds = CLUSTER_RESYNC_SECONDS if scope.job.spec.slurm_cluster_id else TRAINING_RESYNC_SECONDS
     return result.with_status(status, state, seconds if state in WORKING else None)
 
 
-def _state(scope: Scope, result: ReconcileResult) -> State:
+def _state(scope: JobScope, result: ReconcileResult) -> JobState:
     if scope.context.resource.deleted_at:
-        return State.DELETING
+        return JobState.DELETING
     if result.error:
-        return State.FAILED
+        return JobState.FAILED
     if scope.runtime.desired is Desired.CANCEL:
-        return State.CANCELLED
+        return JobState.CANCELLED
     if scope.runtime.desired is Desired.PAUSE and result.is_done:
-        return State.PAUSED
+        return JobState.PAUSED
     if scope.has_ended:
         return scope.state
     if scope.outcome and result.is_done:
-        return State.SUCCEEDED if isinstance(scope.outcome, Success) else State.FAILED
+        return JobState.SUCCEEDED if isinstance(scope.outcome, Success) else JobState.FAILED
     if scope.is_training:
-        return State.RUNNING
+        return JobState.RUNNING
     if scope.is_queued:
-        return State.QUEUED
-    return scope.state if scope.state in WORKING else State.QUEUED
+        return JobState.QUEUED
+    return scope.state if scope.state in WORKING else JobState.QUEUED
 
 
-def _set_progress(status: FineTuningJobStatus, scope: Scope, state: State) -> None:
+def _set_progress(status: FineTuningJobStatus, scope: JobScope, state: JobState) -> None:
     metrics = scope.folder.metrics
     if metrics:
         status.step, status.total_steps = metrics[-1].step, metrics[-1].total_steps
         status.trained_tokens = max(each.tokens for each in metrics)
     status.ClearField("estimated_finish")
     recent = [each for each in metrics if each.train_loss is not None][-_SPEED_STEPS:]
-    if state is not State.RUNNING or len(recent) < 2 or scope.outcome:
+    if state is not JobState.RUNNING or len(recent) < 2 or scope.outcome:
         return
     steps = recent[-1].step - recent[0].step
     seconds = recent[-1].time - recent[0].time
@@ -206,7 +206,7 @@ def _set_progress(status: FineTuningJobStatus, scope: Scope, state: State) -> No
         status.estimated_finish.FromDatetime(scope.context.now + timedelta(seconds=left))
 
 
-def _set_results(status: FineTuningJobStatus, scope: Scope, outcome: Success) -> None:
+def _set_results(status: FineTuningJobStatus, scope: JobScope, outcome: Success) -> None:
     status.fine_tuned_model_id = scope.model_id or status.fine_tuned_model_id
     status.fine_tuned_model = scope.model_name or status.fine_tuned_model
     status.output = scope.output or status.output
@@ -219,7 +219,7 @@ def _set_results(status: FineTuningJobStatus, scope: Scope, outcome: Success) ->
     status.evaluation.conversations = outcome.conversations
 
 
-def _set_error(status: FineTuningJobStatus, scope: Scope, result: ReconcileResult) -> None:
+def _set_error(status: FineTuningJobStatus, scope: JobScope, result: ReconcileResult) -> None:
     if result.error:
         reason = result.error.reason
         status.error.code, status.error.message = reason, str(result.error)

@@ -49,7 +49,7 @@ _RESULT = re.compile(r"(?P<size>[0-9]+) (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 _LARGE = ("./finetune/*/*", "./*_file.jsonl", "./chats*", "./merged", "./result", ".*.partial")
 
 
-class Run(Protocol):
+class RunCommand(Protocol):
     """A function that runs a command on the login node."""
 
     async def __call__(self, command: list[str], /, *, max_output_bytes: int = ...) -> CommandResult: ...
@@ -78,7 +78,7 @@ def stage_model(target: Path, folders: ModelFolders, model: Model) -> None:
             )
 
 
-async def read_back(run: Run, source: PurePosixPath, work: Path) -> None:
+async def read_back(run: RunCommand, source: PurePosixPath, work: Path) -> None:
     """Copy the watched files of a job; do nothing while the cluster has no folder of it."""
     excluded = [f"--exclude={pattern}" for pattern in _LARGE]
     command = ["/bin/sh", "-c", _READ_BACK, "read-back", str(source), str(WATCHED_FILE_BYTES + 1), *excluded]
@@ -91,7 +91,7 @@ async def read_back(run: Run, source: PurePosixPath, work: Path) -> None:
         raise ClusterUnreachable(f"the login node sent a broken archive: {error}") from error
 
 
-async def fetch_result(run: Run, source: PurePosixPath, work: Path) -> None:
+async def fetch_result(run: RunCommand, source: PurePosixPath, work: Path) -> None:
     """Copy the folder `result`, which may be large, in pieces; completely or not at all."""
     with Folder.open(work) as folder:
         if folder.state("result") is not None:
@@ -100,7 +100,7 @@ async def fetch_result(run: Run, source: PurePosixPath, work: Path) -> None:
             await _fetch_files(run, source, target)
 
 
-async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
+async def _fetch_files(run: RunCommand, source: PurePosixPath, target: Folder) -> None:
     listing = await run(["/bin/sh", "-c", _LISTING, "list", str(source)])
     if listing.exit_code:
         why = listing.stderr.decode(errors="replace") or "its folder is a link, or another user's"
@@ -112,7 +112,7 @@ async def _fetch_files(run: Run, source: PurePosixPath, target: Folder) -> None:
                 await _fetch(run, source / "result" / found["name"], file, int(found["size"]))
 
 
-async def _fetch(run: Run, source: PurePosixPath, file: BinaryIO, size: int) -> None:
+async def _fetch(run: RunCommand, source: PurePosixPath, file: BinaryIO, size: int) -> None:
     while file.tell() < size:
         position = ["iflag=skip_bytes,count_bytes,nofollow", f"skip={file.tell()}", f"count={CHUNK_BYTES}"]
         command = ["dd", f"if={source}", f"bs={CHUNK_BYTES}", "status=none", *position]

@@ -15,7 +15,7 @@ from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset
 from neocloud.services.inference.public import Location, ModelFolders, WeightsGone
 from neocloud.services.inference.types import ModelState
-from neocloud.services.tuning.reconcile.scope import Scope
+from neocloud.services.tuning.reconcile.scope import JobScope
 from neocloud.services.tuning.rules import hyperparameters
 from neocloud.services.tuning.rules.hyperparameters import (
     MOST_ROWS_AT_A_TIME,
@@ -58,7 +58,7 @@ def base_weights(dependencies: Dependencies, base: Model) -> Location:
         raise Failed(Reason.MODEL_GONE, f"{base.metadata.name}: {error}.") from error
 
 
-async def prepare_attempt(scope: Scope, base: Model, model_path: str) -> None:
+async def prepare_attempt(scope: JobScope, base: Model, model_path: str) -> None:
     """Write the settings of this attempt beside its data, and fill the scope's hyperparameters and
     warnings."""
     folder = scope.folder
@@ -74,7 +74,7 @@ async def prepare_attempt(scope: Scope, base: Model, model_path: str) -> None:
 
 
 def resolve_hyperparameters(
-    scope: Scope, data: DataSize, base: Model
+    scope: JobScope, data: DataSize, base: Model
 ) -> tuple[Hyperparameters, tuple[str, ...]]:
     """Return the hyperparameters that are used, and warnings about them."""
     job, shape = scope.job, require_shape(scope)
@@ -97,7 +97,7 @@ def resolve_hyperparameters(
     return used, tuple(warnings)
 
 
-def require_shape(scope: Scope) -> Preset:
+def require_shape(scope: JobScope) -> Preset:
     if scope.shape is None:
         raise Failed(
             Reason.CLUSTER_UNUSABLE, "Its cluster was deleted; start another job from the same files."
@@ -105,7 +105,7 @@ def require_shape(scope: Scope) -> Preset:
     return scope.shape
 
 
-def _processes(scope: Scope) -> int:
+def _processes(scope: JobScope) -> int:
     """Return the number of processes that train at the same time, on all nodes."""
     return max(1, scope.job.spec.nodes) * max(1, require_shape(scope).gpus)
 
@@ -128,7 +128,7 @@ def _rows_that_fit(base: Model, used: Hyperparameters, shape: Preset) -> int:
 
 
 def _settings(
-    scope: Scope, base: Model, size: DataSize, used: Hyperparameters, model_path: str
+    scope: JobScope, base: Model, size: DataSize, used: Hyperparameters, model_path: str
 ) -> dict[str, object]:
     """Return the content of job.json, which tuning_job.py reads."""
     spec, shape = scope.job.spec, require_shape(scope)
@@ -153,7 +153,7 @@ def _settings(
     }
 
 
-def _write_settings(scope: Scope, base: Model, settings: dict[str, object]) -> None:
+def _write_settings(scope: JobScope, base: Model, settings: dict[str, object]) -> None:
     scope.folder.write_settings(settings)
     attempt, spec = scope.runtime.attempt, scope.job.spec
     if attempt == 1:

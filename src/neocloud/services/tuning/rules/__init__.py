@@ -21,7 +21,7 @@ from neocloud.services.slurm.types import CLUSTER
 from neocloud.services.storage.public import SCHEME, ObjectReads, ObjectWrites, place_in
 from neocloud.services.tuning.rules.memory import Nodes, choose_shape, fit_on, nodes_of
 from neocloud.services.tuning.rules.output import output_folder
-from neocloud.services.tuning.types import JOB, WORKING, Files, State
+from neocloud.services.tuning.types import JOB, WORKING, Files, JobState
 
 MAX_URL_BYTES = 1100
 """The longest URL of an object: the longest names of a bucket and of a key."""
@@ -67,7 +67,7 @@ class FineTuningJobRules(Rules[FineTuningJob]):
 
     def complete(self, new: FineTuningJob, old: FineTuningJob | None, reader: ResourceReader) -> None:
         if old is None:
-            new.status.state = FineTuningJobStatus.State.Value(State.VALIDATING_FILES)
+            new.status.state = FineTuningJobStatus.State.Value(JobState.VALIDATING_FILES)
 
 
 def shape_of(spec: FineTuningJobSpec) -> Preset | None:

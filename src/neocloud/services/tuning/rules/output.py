@@ -3,7 +3,7 @@
 
 import re
 
-from neocloud.services.storage.public import SCHEME, ObjectPlace, folder_place
+from neocloud.services.storage.public import SCHEME, ObjectLocation, folder_place
 
 LONGEST_PREFIX_BYTES = 600
 """Leaves room in a key for the job's folder and the names of files."""
@@ -13,7 +13,7 @@ FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """The names of files that are written, the same that models in buckets are read from."""
 
 
-def output_folder(url: str, job_id: str) -> ObjectPlace | None:
+def output_folder(url: str, job_id: str) -> ObjectLocation | None:
     """Return the folder of a job below "s3://BUCKET[/PREFIX]"; None for any other text."""
     bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
     parts = prefix.removesuffix("/").split("/") if prefix else []
@@ -25,6 +25,6 @@ def output_folder(url: str, job_id: str) -> ObjectPlace | None:
     return folder_place(bucket, "/".join([*parts, job_id]))
 
 
-def below(folder: ObjectPlace, *names: str) -> ObjectPlace:
+def below(folder: ObjectLocation, *names: str) -> ObjectLocation:
     """Return a folder in a folder."""
-    return ObjectPlace(folder.bucket, folder.key + "".join(f"{name}/" for name in names))
+    return ObjectLocation(folder.bucket, folder.key + "".join(f"{name}/" for name in names))
