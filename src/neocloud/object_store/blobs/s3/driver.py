@@ -7,6 +7,7 @@ belong to; nothing is read, written or deleted before it was compared.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -16,14 +17,50 @@ from pathlib import Path
 from neocloud.object_store.blobs.driver import NAME, BlobError, BlobStat, NoSuchBlob
 from neocloud.object_store.blobs.s3.attempts import MISSING, Attempts, away
 from neocloud.object_store.blobs.s3.location import S3Location
-from neocloud.object_store.blobs.s3.ranges import read_range
 from neocloud.object_store.blobs.s3.spool import Spool
 from neocloud.object_store.blobs.sealing import SEALED_FRAME_BYTES
 from neocloud.s3_client import answers
+from neocloud.s3_client.answers import unreadable
 from neocloud.s3_client.client import S3Bucket
-from neocloud.s3_client.http import HttpEndpoint, Patience
+from neocloud.s3_client.http import Answer, HttpEndpoint, Patience
 from neocloud.s3_client.network import trusted_pool
 from neocloud.s3_client.types import EndpointError, Listed
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+
+
+async def read_range(bucket: S3Bucket, key: str, first: int, length: int) -> bytes:
+    """Return these bytes of an object, fewer where it ends. Raises EndpointError, also for an answer that has
+    not exactly what it announces."""
+    async with bucket.get(key, "", first, first + length - 1) as answer:
+        expected = _announced(answer, first, length)
+        if expected is None:
+            raise unreadable(bucket.endpoint.origin, "other bytes than were asked for")
+        found: list[bytes] = []
+        received = 0
+        async for chunk in answer.chunks():
+            received += len(chunk)
+            if received > expected:
+                break
+            found.append(chunk)
+        if received != expected:
+            raise unreadable(bucket.endpoint.origin, "another number of bytes than it announced")
+        return b"".join(found)
+
+
+def _announced(answer: Answer, first: int, length: int) -> int | None:
+    """Return how many bytes follow; None: they are not those that were asked for."""
+    if answer.status == 200:  # the range covers the whole object
+        whole = answer.length
+        return whole if first == 0 and whole is not None and whole <= length else None
+    found = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+    if answer.status != 206 or found is None:
+        return None
+    begin, last, total = (int(each) for each in found.groups())
+    if begin != first or last != min(first + length, total) - 1:
+        return None
+    return last - begin + 1
+
 
 PIECE_BYTES = 63 * 16 * SEALED_FRAME_BYTES
 """63 MiB of a body with their tags, below 64 MiB. It is the format of what is stored: never change it."""
