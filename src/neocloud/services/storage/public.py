@@ -33,7 +33,7 @@ class BucketSource:
     permissions: Sequence[str]
     """The permissions that the gateway checks on them."""
     bucket: Callable[[Transaction, Resource], GatewayBucket]
-    """Returns the bucket as it is wished."""
+    """Returns the bucket in its desired state."""
 
 
 class BucketSources(tuple[BucketSource, ...]):

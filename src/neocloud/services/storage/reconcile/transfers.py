@@ -84,7 +84,7 @@ class TransferReconciler:
 
 
 def _state(run: Run, report: TransferReport | None, before: TransferState) -> TransferState:
-    """Return the state that follows from what is wished and what is reported."""
+    """Return the state that follows from the desired and the reported state."""
     if run.is_stopped:
         has_stopped = report is not None and report.run >= run.number and report.phase != RUNNING
         return TransferState.STOPPED if has_stopped else TransferState.STOPPING
