@@ -1,4 +1,4 @@
-"""The status page and the README state how much of the published API is served, and the page names each gap."""
+"""The status page and the README say how much of the published API is served; the page names each gap."""
 
 import re
 from pathlib import Path
