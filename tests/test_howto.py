@@ -26,9 +26,9 @@ from nebius.sdk import SDK
 
 from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import control_plane
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
+from neocloud.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "howto" / "add-a-service.md"

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.breakers import Breakers, Trip
-from neocloud.fleet.controller import Fleet, Plan, decide
-from neocloud.fleet.events import OURS, Phase, Scope, Status, Suite
-from neocloud.fleet.limits import DAY, HOUR, MINUTE, Limits
+from neocloud.fleet.control.breakers import Breakers, Trip
+from neocloud.fleet.control.controller import Fleet, Plan, decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS, Phase, Scope, Status
+from neocloud.fleet.policy.actions import Action, Suite
+from neocloud.fleet.policy.limits import DAY, HOUR, MINUTE, Limits
 from tests.fleet.walk import Walk
 
 LIMITS = Limits(trusted=frozenset({"gpu", "link", "mount"}))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.garbage import collect, sweep_orphans
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket, Versioning
+from neocloud.object_store.garbage import collect, sweep_orphans
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket, Versioning
 from tests.objects import stores
 from tests.objects.crash_worker import DATABASE
 from tests.objects.stores import MEMORY, check_sums, desired, files, get, opened, read

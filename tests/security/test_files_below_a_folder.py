@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core import untrusted_files
-from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
-from neocloud.core.untrusted_trees import TreeLimits, copy_tree
+from neocloud.core.untrusted import files as untrusted_files
+from neocloud.core.untrusted.files import Folder, UnsafePath, remove_tree
+from neocloud.core.untrusted.trees import TreeLimits, copy_tree
 
 SWAPS = 1000
 SECRET = "of the host"

@@ -13,7 +13,6 @@ from neocloud.messages.nebius.iam.v1 import AccessPermitSpec
 from neocloud.messages.nebius.iam.v1 import GroupMembershipSpec as MembershipSpec
 
 from neocloud.control_plane.composition import SERVICES, compose
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import Dependencies, register_services
@@ -32,6 +31,7 @@ from neocloud.services.iam.types import (
     State,
     TokenIssuer,
 )
+from neocloud.settings.settings import Settings
 from tests.server.walk.asking import Table, request
 from tests.server.walk.holdings import Holdings, hold_one_of_each
 from tests.services.iam import keys

@@ -19,7 +19,7 @@ from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import Report, decode, encode
 from neocloud.fleet.active.schedule import CheckHistory, is_covered, oldest_answer
 from neocloud.fleet.agent.document import Document, NotRun
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
 from neocloud.services import iam
 from neocloud.services.fleet.active_checks import answers, is_idle
 from neocloud.services.fleet.check_log import Run, decode_run, encode_run

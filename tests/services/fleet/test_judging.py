@@ -11,16 +11,16 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
 from neocloud.engines.base import ExecResult
-from neocloud.fleet import events as e
 from neocloud.fleet.active.catalogue import catalogue, named
 from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import Report, encode
 from neocloud.fleet.agent.document import Document, NotRun
-from neocloud.fleet.breakers import Breakers, shadow
-from neocloud.fleet.event_json import encode as encode_event
-from neocloud.fleet.events import Judged, Phase, Status, Verdict
-from neocloud.fleet.judging import MeansOfTest, judging, parse, wanted_tests
-from neocloud.fleet.precision import Judgements, Precision
+from neocloud.fleet.control.breakers import Breakers, shadow
+from neocloud.fleet.control.judging import MeansOfTest, judging, parse, wanted_tests
+from neocloud.fleet.control.precision import Judgements, Precision
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode as encode_event
+from neocloud.fleet.nodes.events import Judged, Phase, Status, Verdict
 from neocloud.services import iam
 from neocloud.services.fleet.check_records import CheckRecords, PoolRecords, elsewhere
 from neocloud.services.fleet.node_agents import OF_PODS

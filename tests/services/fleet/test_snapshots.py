@@ -10,17 +10,18 @@ import pytest
 
 from neocloud.core.store import LogEvent, Store, Transaction, open_store
 from neocloud.core.store.event_log import Snapshot
-from neocloud.fleet import events as e
-from neocloud.fleet import failing, fold_json, incidents
 from neocloud.fleet.active.catalogue import catalogue
 from neocloud.fleet.active.judge import Measured
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.agent.document import Document, NotRun
-from neocloud.fleet.controller import decide
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.outages import Outages
-from neocloud.fleet.repairs import Repairs
+from neocloud.fleet.control import failing, fold_json
+from neocloud.fleet.control.controller import decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes import incidents
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.outages import Outages
+from neocloud.fleet.nodes.repairs import Repairs
 from neocloud.server.retention import archive_log
 from neocloud.services.fleet import log_folds
 from neocloud.services.fleet.active_checks import answers

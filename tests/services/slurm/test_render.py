@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from neocloud.control_plane.settings import Settings
 from neocloud.engines.manifest import Manifest
 from neocloud.services.slurm.render import (
     ClusterSecrets,
@@ -26,6 +25,7 @@ from neocloud.services.slurm.render import (
 from neocloud.services.slurm.render.configuration import gres_conf, node_conf, slurm_conf
 from neocloud.services.slurm.render.pods import worker_pod
 from neocloud.services.slurm.types import MODELS_MOUNT_PATH
+from neocloud.settings.settings import Settings
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "cluster.yaml"
 WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"

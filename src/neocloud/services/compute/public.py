@@ -15,11 +15,18 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import CapacityUses, Rows
 from neocloud.engines.base import Capabilities, Reference
-from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
 from neocloud.services.compute import hosts, maintenance, preemption
-from neocloud.services.compute.capacity import Demand, amount, amounts, available, room_text, shortages
+from neocloud.services.compute.capacity import (
+    Demand,
+    Inventory,
+    amount,
+    amounts,
+    available,
+    room_text,
+    shortages,
+)
 from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
 from neocloud.services.compute.maintenance import MAINTENANCE, MaintenanceState, of_host
 from neocloud.services.compute.types import FILESYSTEM, INSTANCE, NAMESPACE_LABEL, FilesystemType

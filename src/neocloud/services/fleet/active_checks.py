@@ -20,9 +20,9 @@ from neocloud.fleet.active.judge import Place, verdict
 from neocloud.fleet.active.pairing import choose_pairs
 from neocloud.fleet.active.schedule import CheckHistory, Choice, choose
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.events import Phase, Status, Verdict
-from neocloud.fleet.judging import judging, wanted_tests
-from neocloud.fleet.limits import DAY
+from neocloud.fleet.control.judging import judging, wanted_tests
+from neocloud.fleet.nodes.events import Phase, Status, Verdict
+from neocloud.fleet.policy.limits import DAY
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.check_log import Run
 from neocloud.services.fleet.check_programs import CheckPrograms

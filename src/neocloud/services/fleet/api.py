@@ -13,13 +13,13 @@ from neocloud.core.contract import ApiError
 from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import BadEvent, decode
-from neocloud.fleet.events import Event, Phase
-from neocloud.fleet.incidents import Incident
-from neocloud.fleet.lifecycle import BY_HAND
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import OPERATOR_PREFIX, Outage
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import BadEvent, decode
+from neocloud.fleet.nodes.events import Event, Phase
+from neocloud.fleet.nodes.incidents import Incident
+from neocloud.fleet.nodes.lifecycle import BY_HAND
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import OPERATOR_PREFIX, Outage
 from neocloud.messages.nebius.compute.v1 import InstanceRecoveryPolicy, InstanceSpec
 from neocloud.messages.neocloud.fleet.v1 import (
     DrainNodeRequest,

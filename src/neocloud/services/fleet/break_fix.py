@@ -11,13 +11,13 @@ from neocloud.core import contract, wire
 from neocloud.core.contract import ApiError
 from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import BadEvent, decode
-from neocloud.fleet.events import OURS, Event, Phase
-from neocloud.fleet.incidents import TICKET_EVIDENCE
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import OPERATOR_PREFIX, TENANT_PREFIX
-from neocloud.fleet.repairs import Kind, Repair, all_repairs
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import BadEvent, decode
+from neocloud.fleet.nodes.events import OURS, Event, Phase
+from neocloud.fleet.nodes.incidents import TICKET_EVIDENCE
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import OPERATOR_PREFIX, TENANT_PREFIX
+from neocloud.fleet.nodes.repairs import Kind, Repair, all_repairs
 from neocloud.messages.neocloud.fleet.v1 import (
     BreakFixEvent,
     BreakFixRequest,

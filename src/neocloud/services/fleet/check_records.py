@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Page, Resource, Store, Transaction
-from neocloud.fleet.breakers import Breakers, shadow
-from neocloud.fleet.events import Judged, RecordElsewhere
-from neocloud.fleet.judging import BY_TEST
-from neocloud.fleet.precision import Judgements, Precision
+from neocloud.fleet.control.breakers import Breakers, shadow
+from neocloud.fleet.control.judging import BY_TEST
+from neocloud.fleet.control.precision import Judgements, Precision
+from neocloud.fleet.nodes.events import Judged, RecordElsewhere
 from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS
 from neocloud.services.iam.types import tenant_of

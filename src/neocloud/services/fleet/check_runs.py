@@ -7,7 +7,7 @@ from pathlib import Path
 
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Page, Store, Transaction
-from neocloud.fleet import active, agent, fold_json
+from neocloud.fleet import active, agent
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
 from neocloud.fleet.active.cohort import LAST, Comparison, Found, compare
 from neocloud.fleet.active.judge import Measured, is_busy
@@ -15,7 +15,8 @@ from neocloud.fleet.active.pairing import Meeting
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE, CheckHistory
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.control import fold_json
+from neocloud.fleet.nodes.events import Status, Verdict
 from neocloud.services.fleet.check_log import Run, decode_run, encode_run, log_of
 from neocloud.services.fleet.log_folds import Form, LogFolds
 from neocloud.services.fleet.pair_runs import PairRun, PairRuns, Result

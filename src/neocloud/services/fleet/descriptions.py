@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from neocloud.core import contract
 from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.events import Event
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.part_history import PartRecord
-from neocloud.fleet.parts import Key, Reader
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.part_history import PartRecord
+from neocloud.fleet.nodes.parts import Key, Reader
 from neocloud.messages.neocloud.fleet.v1 import (
     ListPartsRequest,
     ListPartsResponse,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from neocloud.core.store.protocol import Mark, StaleVersion, Transaction
-from neocloud.fleet.events import OURS, DrainRequested, Event
-from neocloud.fleet.limits import Limits
+from neocloud.fleet.nodes.events import OURS, DrainRequested, Event
+from neocloud.fleet.policy.limits import Limits
 
 SMALLEST_LIMIT = 4
 """Drains within the window that are always allowed in the whole fleet: two pools may lose two nodes each."""

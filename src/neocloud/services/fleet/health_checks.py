@@ -14,9 +14,9 @@ from neocloud.fleet.active import catalogue as checks
 from neocloud.fleet.active.judge import threshold_of
 from neocloud.fleet.active.schedule import PROMISE, CheckHistory, is_covered, next_at, oldest_answer
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.breakers import Breakers
-from neocloud.fleet.judging import judging
-from neocloud.fleet.precision import Judgements, Precision
+from neocloud.fleet.control.breakers import Breakers
+from neocloud.fleet.control.judging import judging
+from neocloud.fleet.control.precision import Judgements, Precision
 from neocloud.messages.neocloud.fleet.v1 import (
     CheckRecord,
     GetHealthCheckCoverageRequest,

@@ -7,11 +7,10 @@ from statistics import median
 
 from neocloud.core import contract
 from neocloud.core.service import Call, Method
-from neocloud.fleet.cloud_evidence import REPLACED_WITHIN
-from neocloud.fleet.events import Phase
-from neocloud.fleet.incidents import Incident
-from neocloud.fleet.limits import DAY
-from neocloud.fleet.reliability import Observed, reliability
+from neocloud.fleet.nodes.events import Phase
+from neocloud.fleet.nodes.incidents import Incident
+from neocloud.fleet.nodes.reliability import REPLACED_WITHIN_SECONDS, Observed, reliability
+from neocloud.fleet.policy.limits import DAY
 from neocloud.messages.neocloud.fleet.v1 import (
     FaultRate,
     FleetIncident,
@@ -72,7 +71,7 @@ async def get_reliability(call: Call, request: GetReliabilityRequest) -> Reliabi
         node_days=found.node_seconds / DAY,
         faults=found.faults,
         replaced=len(took),
-        replaced_within_90_seconds=sum(each <= REPLACED_WITHIN.total_seconds() for each in took),
+        replaced_within_90_seconds=sum(each <= REPLACED_WITHIN_SECONDS for each in took),
         median_replacement_seconds=median(took) if took else 0.0,
         longest_replacement_seconds=max(took, default=0.0),
         out_of_service_hours={

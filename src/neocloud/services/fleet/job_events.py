@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from neocloud.core.service import Dependencies
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Store, StoreError, Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import BadEvent, decode
-from neocloud.fleet.events import OURS, Event, Status
-from neocloud.fleet.outages import OPERATOR_PREFIX, evidence_of
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import BadEvent, decode
+from neocloud.fleet.nodes.events import OURS, Event, Status
+from neocloud.fleet.nodes.outages import OPERATOR_PREFIX, evidence_of
 from neocloud.services.fleet.metrics import MAX_CHECK_CHARS
 from neocloud.services.fleet.types import CLUSTER_OWNER, plain
 from neocloud.services.slurm.public import NODE_POOL, NodeEvent, NodeHistoryUnknown

@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from neocloud.core.store.event_log import LogEvent, Snapshot
 from neocloud.core.store.protocol import Store, StoreError, Transaction
-from neocloud.fleet import fold_json
-from neocloud.fleet.limits import Limits
+from neocloud.fleet.control import fold_json
+from neocloud.fleet.policy.limits import Limits
 
 LEAST_EVENTS = 1000
 """Fewer new events are folded faster than a snapshot is worth."""

@@ -14,16 +14,16 @@ from pathlib import Path
 from neocloud.core import wire
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Page, Store
-from neocloud.fleet import events as e
-from neocloud.fleet import fold_json
-from neocloud.fleet.controller import Fleet
-from neocloud.fleet.event_json import BadEvent, decode, encode
-from neocloud.fleet.events import Event, Status
-from neocloud.fleet.failing import FailingVerdicts
-from neocloud.fleet.incidents import Incidents
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import Outage, Outages
-from neocloud.fleet.repairs import Repairs
+from neocloud.fleet.control import fold_json
+from neocloud.fleet.control.controller import Fleet
+from neocloud.fleet.control.failing import FailingVerdicts
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import BadEvent, decode, encode
+from neocloud.fleet.nodes.events import Event, Status
+from neocloud.fleet.nodes.incidents import Incidents
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import Outage, Outages
+from neocloud.fleet.nodes.repairs import Repairs
 from neocloud.messages.neocloud.fleet.v1 import NodePool
 from neocloud.services.fleet.fleet_breaker import DrainTimes, is_own_drain
 from neocloud.services.fleet.log_folds import Form, LogFolds

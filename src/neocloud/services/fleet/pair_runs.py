@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from neocloud.fleet.actions import Action
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
 from neocloud.fleet.active.cohort import LAST
 from neocloud.fleet.active.judge import Place, is_busy, verdict
@@ -12,7 +11,8 @@ from neocloud.fleet.active.pairing import Blame, Edge, Meeting, Pair, Speeds, bl
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.active.schedule import PROMISE
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.types import plain
 
 CHECKS = tuple(each for each in catalogue() if each.program == "pair")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from neocloud.core.clock import Clock
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
+from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.types import Check, plain
 from neocloud.services.slurm.public import Measurement, Worker, WorkerNodes, WorkersUnreachable
 

@@ -3,9 +3,9 @@
 from neocloud.core import contract
 from neocloud.core.service import Call, Method, Write
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet.events import Judged
-from neocloud.fleet.failing import Failing
-from neocloud.fleet.judging import judging
+from neocloud.fleet.control.failing import Failing
+from neocloud.fleet.control.judging import judging
+from neocloud.fleet.nodes.events import Judged
 from neocloud.messages.neocloud.fleet.v1 import (
     FailingVerdict,
     JudgeVerdictRequest,

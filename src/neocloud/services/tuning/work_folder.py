@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeGuard, cast
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
-from neocloud.core.untrusted_trees import copy_tree, stage_file
+from neocloud.core.untrusted.files import Folder, UnsafePath, remove_tree
+from neocloud.core.untrusted.trees import copy_tree, stage_file
 from neocloud.services.tuning.rules.hyperparameters import DataSize
 
 LOG_CHUNK_BYTES = 256 * 1024

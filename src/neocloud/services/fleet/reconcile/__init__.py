@@ -18,9 +18,9 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import StaleVersion
-from neocloud.fleet.controller import decide
-from neocloud.fleet.events import Event, Phase, Verdict
-from neocloud.fleet.judging import judging
+from neocloud.fleet.control.controller import decide
+from neocloud.fleet.control.judging import judging
+from neocloud.fleet.nodes.events import Event, Phase, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE, drained_hosts
 from neocloud.services.fleet.check_records import CheckRecords
