@@ -113,7 +113,7 @@ def test_contributing_names_the_channel_for_features_and_the_rule_for_commits() 
     """IAC-04: a reader learns where to ask for a feature, what to say there, and what comes back."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     channel = page.partition("## Ask for a feature")[2].partition("\n## ")[0]
-    assert "Open an issue" in channel and "`Feature:`" in channel and "answers with accepted, later or no" in channel
+    assert all(text in channel for text in ("Open an issue", "`Feature:`", "accepted, later or no"))
     commits = page.partition("## Commits")[2]
     assert "at most 72 characters" in commits and "body says why" in commits
     ruler = (ROOT / ".gitmessage").read_text().splitlines()[1]
