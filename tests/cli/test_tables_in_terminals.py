@@ -15,7 +15,7 @@ from tests.cli.conftest import Neo, Ran
 from tests.cli.fake_control_plane import FakeServer
 from tests.cli.sample_answers import HOSTILE, answer_everything
 from tests.cli.screen import on_screen
-from tests.cli.test_help import COMMANDS
+from tests.cli.test_help import commands
 from tests.cli.test_table_layout import part, squeezed
 
 WIDTHS = (60, 80, 200)
@@ -58,7 +58,7 @@ EXIT_CODES = {"status": 5}
 
 LISTS = {
     " ".join(path[1:]): command
-    for path, command in COMMANDS.items()
+    for path, command in commands().items()
     if any(parameter.name == "output" for parameter in command.params)
     and not hasattr(command, "commands")
     and path[-1] not in CHANGES
@@ -80,7 +80,7 @@ def arguments_of(name: str) -> list[str]:
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tree of commands is built once, and not for each of hundreds of command lines."""
     monkeypatch.setattr(LazyGroup, "load", lambda group, name: None)
-    monkeypatch.setattr("typer.main.get_command", lambda app: COMMANDS[("neo",)])
+    monkeypatch.setattr("typer.main.get_command", lambda app: commands()[("neo",)])
 
 
 class Recorder:
