@@ -1,4 +1,4 @@
-"""Real machines, driven through the API and ssh: CMP-01, CMP-08, CMP-09, CMP-11, CMP-12, CMP-13.
+"""Real machines, driven through the API and ssh: CMP-01, CMP-09, CMP-11, CMP-12, CMP-13.
 
 The guest is the tiny image: a kernel, busybox and an ssh server, up in seconds also without KVM.
 """

@@ -1,4 +1,4 @@
-"""The controller: promises kept on random walks, breakers, correlation, spares. HEALTH-05, HEALTH-06."""
+"""The controller: promises kept on random walks, breakers, correlation, spares. HEALTH-05."""
 
 from collections.abc import Sequence
 from dataclasses import replace
