@@ -5,12 +5,13 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
 
-from tests.leftovers import mark_run, remove_leftovers
+from neocloud.engines.podman.storage.mounts import mounts_below
+from tests.leftovers import forget, mark_run, record_folder, remove_leftovers
 from tests.scheduling import GROUPS, GroupScheduling, group_of
 from tests.tiers import LONG, tier_of
 from tests.times import GroupTimes, end_of, start_of
@@ -101,6 +102,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.pluginmanager.register(GroupTimes(group_of, tuple(GROUPS)))
     if not is_worker and not session.config.option.collectonly:
         remove_leftovers()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recorded_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where something is still mounted at the end, the next run unmounts it."""
+    folder = tmp_path_factory.getbasetemp()
+    record_folder(folder)
+    yield
+    if not mounts_below(folder):
+        forget(folder)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
