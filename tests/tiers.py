@@ -87,10 +87,7 @@ LONG = (
     "tests/fleet/test_long_walk.py",
     "tests/images/machines/test_boot.py::test_a_full_machine",
     "tests/images/machines/test_cloud_config.py",
-    "tests/core/reconcile/test_crash.py::test_fifty_crashes",
-    "tests/objects/test_crash.py::test_killed_at_every_step",
     "tests/services/fleet/test_kill.py",
-    "tests/services/slurm/test_kill.py",
     "tests/objects/oci/test_more_programs.py",
     "tests/objects/s3/test_more_programs.py",
 )
