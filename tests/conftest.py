@@ -6,8 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterator
+from functools import partial
 
 import hypothesis
+import jwt.algorithms
 import pytest
 
 from neocloud.engines.podman.storage.mounts import mounts_below
@@ -41,6 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     mark_run()
+    _load_keys_quickly()
+
+
+def _load_keys_quickly() -> None:
+    """Spare each sign-in by a key file 40 ms: PyJWT has an RSA key that the tests made proved once more."""
+    load = jwt.algorithms.load_pem_private_key
+    jwt.algorithms.load_pem_private_key = partial(load, unsafe_skip_rsa_key_validation=True)
 
 
 @pytest.hookimpl(wrapper=True)

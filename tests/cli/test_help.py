@@ -77,8 +77,6 @@ def _exists(example: list[str]) -> bool:
 def test_no_name_is_cut_in_help_at_80_columns(neo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """FI-39: `--registry-crede…` stood there three times."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("neocloud.cli.lazy.LazyGroup.load", lambda group, name: None)
-    monkeypatch.setattr("typer.main.get_command", lambda app: commands()[("neo",)])
     longest = sorted(
         commands(), key=lambda path: max((len(each.opts[0]) for each in commands()[path].params), default=0)
     )

@@ -18,9 +18,7 @@ from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
 from tests.cli.sample_answers import DEEPEST, answer_everything
 from tests.cli.test_help import commands
-from tests.cli.test_tables_in_terminals import LISTS, NOT_SHOWN, arguments_of, loaded
-
-__all__ = ["loaded"]
+from tests.cli.test_tables_in_terminals import LISTS, NOT_SHOWN, arguments_of
 
 NO_PAGE = frozenset({"platform get", "session-management revoke", "oidc-federation set-client-secret"})
 """Answers without a field, and what has a list of its own."""
@@ -74,7 +72,7 @@ def shown(text: str) -> set[str]:
 
 
 @pytest.fixture
-def views(loaded: None, monkeypatch: pytest.MonkeyPatch) -> list[View]:
+def views(monkeypatch: pytest.MonkeyPatch) -> list[View]:
     found: list[View] = []
     monkeypatch.setattr(output, "print_view", found.append)
     return found

@@ -9,7 +9,6 @@ import pytest
 from rich.cells import cell_len
 
 from neocloud.cli import output
-from neocloud.cli.lazy import LazyGroup
 from neocloud.cli.table_layout import GAP, SHORTEST_FOLDED, Layout, View
 from tests.cli.conftest import Neo, Ran
 from tests.cli.fake_control_plane import FakeServer
@@ -76,13 +75,6 @@ def arguments_of(name: str) -> list[str]:
     return [*name.split(), *given]
 
 
-@pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tree of commands is built once, and not for each of hundreds of command lines."""
-    monkeypatch.setattr(LazyGroup, "load", lambda group, name: None)
-    monkeypatch.setattr("typer.main.get_command", lambda app: commands()[("neo",)])
-
-
 class Recorder:
     """Remembers the tables that a command lays out."""
 
@@ -123,7 +115,7 @@ def cut_cells(view: View, layout: Layout, screen: list[str]) -> list[str]:
 
 @pytest.fixture
 def run_of(
-    loaded: None, signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[str, str], Ran]:
     """Return how to run a list or report; the second argument is added to each text that it shows."""
     monkeypatch.chdir(tmp_path)
