@@ -32,7 +32,7 @@ test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parall
 	@$(BIN)/pytest -n $(WORKERS) --max-worker-restart 2 --reruns 1 -r fER -m "not long"
 
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
-	@$(BIN)/pytest -n logical -m "not real and not e2e and not long"
+	@$(BIN)/pytest -n $(WORKERS) -m "not real and not e2e and not long"
 
 test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each, and all iterations of kill loops
 	@NEOCLOUD_TEST_ITERATIONS=all $(BIN)/pytest -n logical -r fE -m "long or repeated"
