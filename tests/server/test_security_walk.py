@@ -1,5 +1,5 @@
 """Every served method, asked by everybody who may not: nothing is let through, and nothing tells a stranger
-whether a resource exists. IAM-02, SEC-01.
+whether a resource exists. IAM-02.
 
 The methods are the server's own table and the requests are made from the contract, so a new service is walked
 without a change here. What is open on purpose is listed here by name.

@@ -1,4 +1,4 @@
-"""AIS-12, AIS-13: jobs on a fake engine; what the recipes leave is written by the tests."""
+"""AIS-13: jobs on a fake engine; what the recipes leave is written by the tests."""
 
 from pathlib import Path
 

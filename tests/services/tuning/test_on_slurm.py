@@ -1,4 +1,4 @@
-"""AIS-12, AIS-13: jobs as batch jobs of a cluster, with a scripted Slurm whose shared root is a folder here.
+"""AIS-13: jobs as batch jobs of a cluster, with a scripted Slurm whose shared root is a folder here.
 
 Commands for the login node are really run, on that folder; what the recipes leave there, tests write.
 """
