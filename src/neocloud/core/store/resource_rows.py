@@ -90,7 +90,8 @@ def _statement(
         shared.append(_is_after(dialect))
     branches: list[Rows] = []
     for at, (has_parents, has_roots, has_ids) in enumerate(areas):
-        in_kinds = resources.c.kind.in_(_list(f"kinds_{at}"))
+        # Not the column alone: SQLite would read the resources of a kind everywhere by its index, to find few.
+        in_kinds = resources.c.kind.concat("").in_(_list(f"kinds_{at}"))
         places: list[ColumnElement[bool]] = []
         if has_parents:
             places.append(resources.c.parent_id.in_(_list(f"parents_{at}")))

@@ -26,7 +26,7 @@ _Result = tuple[Sequence[FoundResource], Position | None, Sequence[str]]
 async def find(call: Call, request: FindResourcesRequest) -> FindResourcesResponse:
     subject = call.subject
     assert subject is not None, "The method has a permission, so the server has authenticated the caller."
-    scope = _scope(subject.id, request)
+    scope = page_scope(subject.id, request)
     after = _position(contract.page_after(request.page_token, scope))
     size = contract.page_size(request, default=DEFAULT_PAGE_SIZE, most=MAX_PAGE_SIZE)
     if any(_NUL in text for text in rules.texts_of(request)):
@@ -79,7 +79,7 @@ def _message(found: FoundResource) -> FoundMessage:
     )
 
 
-def _scope(subject_id: str, request: FindResourcesRequest) -> str:
+def page_scope(subject_id: str, request: FindResourcesRequest) -> str:
     """Return the list that page tokens of this request belong to: its conditions, and its caller."""
     conditions = FindResourcesRequest()
     conditions.CopyFrom(request)
