@@ -1,7 +1,7 @@
 """Find: the resources of all kinds that meet the conditions and that the caller may read.
 
-A request that names its parents or ids reads a few index entries. Any other one may read everything that the
-caller may read, so it runs beside the other reads and keeps none of them waiting.
+A request for one id, or for a name in given parents, reads a few index entries. Any other one may read
+everything that the caller may read, so it runs beside the other reads and keeps none of them waiting.
 """
 
 import hashlib
@@ -41,10 +41,9 @@ async def find(call: Call, request: FindResourcesRequest) -> FindResourcesRespon
         if request.parent_ids:
             places = rules.limited(places, frozenset(request.parent_ids), get)
         unreadable = rules.unreadable(places) if request.kinds else []
-        if request.ids:
-            rows = (get(each) for each in request.ids)
-            parents = frozenset(row.parent_id for row in rows if row is not None)
-            places = rules.limited(places, parents, get)
+        if len(request.ids) == 1:
+            row = get(request.ids[0])
+            places = rules.limited(places, frozenset({row.parent_id} if row is not None else ()), get)
         query = ResourceQuery(
             areas=rules.areas(places),
             container_kinds=rules.container_kinds(kinds),
@@ -58,7 +57,7 @@ async def find(call: Call, request: FindResourcesRequest) -> FindResourcesRespon
         return *tx.find_resources(query, size=size, after=after), unreadable
 
     store = call.dependencies.store
-    is_short = bool(request.ids) or (bool(request.parent_ids) and bool(request.name))
+    is_short = len(request.ids) == 1 or (bool(request.parent_ids) and bool(request.name))
     found, more, unreadable = await (store.read(work) if is_short else store.read_long(work))
     return FindResourcesResponse(
         items=[_message(each) for each in found],
