@@ -90,7 +90,7 @@ def _statement(
         shared.append(_is_after(dialect))
     branches: list[Rows] = []
     for at, (has_parents, has_roots, has_ids) in enumerate(areas):
-        # Not the column alone: SQLite would read the resources of a kind everywhere by its index, to find few.
+        # Not the column alone: SQLite would read the resources of a kind everywhere by its index.
         in_kinds = resources.c.kind.concat("").in_(_list(f"kinds_{at}"))
         places: list[ColumnElement[bool]] = []
         if has_parents:
