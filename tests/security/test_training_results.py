@@ -42,7 +42,7 @@ def test_what_is_no_plain_file_counts_as_missing(
             os.mkfifo(place)
         case _:
             place.mkdir()
-    assert folder.log_tail(10) == "" and folder.events() == [] and folder.metrics == []
+    assert folder.log_tail(10).text == "" and folder.events() == [] and folder.metrics == []
     assert folder.outcome(1) is None and folder.settings() == {} and not folder.has_file(name)
 
 

@@ -123,6 +123,14 @@ class Folder:
             raise UnsafePath(self.path / relative, f"is larger than {limit:,} bytes")
         return content
 
+    def part(self, relative: str | PurePosixPath, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes of a file from the offset on, and the size of the file. Raises UnsafePath;
+        FileNotFoundError."""
+        with self.file(relative) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(offset)
+            return file.read(limit), size
+
     def tail(self, relative: str | PurePosixPath, limit: int) -> bytes:
         """The last bytes of a file, `limit` at most. Raises UnsafePath; FileNotFoundError."""
         with self.file(relative) as file:
@@ -385,3 +393,10 @@ def _name(name: str) -> str:
     if not name or "/" in name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of one file")
     return name
+
+
+def whole_lines(data: bytes, limit: int) -> bytes:
+    """Return the data up to its last line end. Without one it is a part of a longer line: all of it where it
+    has `limit` bytes, otherwise nothing yet."""
+    end = data.rfind(b"\n") + 1
+    return data[:end] if end or len(data) < limit else data

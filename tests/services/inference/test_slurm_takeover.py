@@ -31,7 +31,7 @@ async def test_a_newer_job_of_the_same_name_and_token_is_another_users(
     well |= {"10.89.3.66:20192", "10.89.3.4:20192"}
     (seen,) = await backend.observe(scope)
     assert (seen.job_id, seen.address, seen.is_healthy) == (1, "10.89.3.4:20192", True)
-    assert await backend.log(DEPLOYMENT, "replica-0", 9) == "9 lines of job 1"
+    assert (await backend.log(DEPLOYMENT, "replica-0", 9)).text == "9 lines of job 1"
     with pytest.raises(RetryLater):
         await backend.clear(scope)
     assert jobs.cancelled == [1]
