@@ -128,7 +128,7 @@ class Folder:
         FileNotFoundError."""
         with self.file(relative) as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(offset)
+            file.seek(min(offset, size))
             return file.read(limit), size
 
     def tail(self, relative: str | PurePosixPath, limit: int) -> bytes:

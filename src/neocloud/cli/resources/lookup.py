@@ -217,8 +217,12 @@ def not_found(
     reasons = " ".join(dict.fromkeys(str(error) for error in refusals))
     if reasons:
         return ClientError("NOT_FOUND", message, f"It may be of a kind that you may not read: {reasons}")
-    found, _ = list_in(cloud, [(service, service) for service in services])
-    names = {item.metadata.name for items in found.values() for item in items} - {""}
+    page = find(cloud.client, services, parent_ids=[cloud.project])
+    if page is not None:
+        names = {item.name for item in page.items} - {""}
+    else:
+        found, _ = list_in(cloud, [(service, service) for service in services])
+        names = {item.metadata.name for items in found.values() for item in items} - {""}
     return ClientError("NOT_FOUND", message, closest_names(name, names) or "`neo ps` shows what runs")
 
 

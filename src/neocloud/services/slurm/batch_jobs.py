@@ -157,10 +157,11 @@ class ClusterJobs:
         if not piece.size:
             return PrintedText("", offset)
         if piece.size < offset:
-            piece, has_ended = await self._own_output(cluster_id, job_id, 0)
-        is_end = piece.offset + len(piece.data) >= piece.size
+            offset = 0
+            piece, has_ended = await self._own_output(cluster_id, job_id, offset)
+        is_end = offset + len(piece.data) >= piece.size
         data = piece.data if has_ended and is_end else whole_lines(piece.data, TAIL_BYTES)
-        return PrintedText(data.decode(errors="replace"), piece.offset + len(data))
+        return PrintedText(data.decode(errors="replace"), offset + len(data))
 
     async def _own_output(self, cluster_id: str, job_id: int, offset: int) -> tuple[Piece, bool]:
         """Return a piece of what a job of the control plane printed, and whether the job has ended."""
