@@ -137,6 +137,16 @@ def test_the_options_of_the_log_of_the_server_print_that(
     assert not served.requests
 
 
+def test_the_id_of_a_request_selects_lines_of_the_server(
+    signed_in: Neo, served: FakeServer, at_home: Path
+) -> None:
+    identifier = "2d54" * 8
+    line = f"2026-11-20 08:00:01,000 INFO neocloud.core.reconcile.run: [{identifier}] disk data is made\n"
+    Home(at_home).log_file.write_text(f"2026-11-20 08:00:00,100 INFO neocloud.server: web is known\n{line}")
+    ran = signed_in("logs", identifier)
+    assert (ran.code, ran.out) == (0, line)
+
+
 def test_the_log_of_the_server_is_printed_as_json(signed_in: Neo, served: FakeServer, at_home: Path) -> None:
     (line,) = signed_in("logs", "web", "--output", "json").out.splitlines()
     assert json.loads(line)["message"] == "web is known"

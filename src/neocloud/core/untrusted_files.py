@@ -131,12 +131,6 @@ class Folder:
             file.seek(min(offset, size))
             return file.read(limit), size
 
-    def tail(self, relative: str | PurePosixPath, limit: int) -> bytes:
-        """The last bytes of a file, `limit` at most. Raises UnsafePath; FileNotFoundError."""
-        with self.file(relative) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
-            return file.read(limit)
-
     def state(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> os.stat_result | None:
         """Return the state of a regular file or folder; None when there is none, or something else."""
         try:

@@ -1,5 +1,6 @@
 """`neo logs`: print the log of a workload, or the log of the cloud's server."""
 
+import re
 from collections.abc import Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ from neocloud.client.errors import ClientError
 from neocloud.client.profiles import exists_in_home
 
 INTERRUPTED = 130
+_REQUEST_ID = re.compile(r"[0-9a-f]{32}")
 _NO_ANSWER = frozenset({"UNAVAILABLE", "UNAUTHENTICATED"})
 
 app = command_group()
@@ -71,6 +73,11 @@ class _ServerOptions:
             "--output": self.output is not LogFormat.TEXT,
         }
         return next((option for option, is_given in given.items() if is_given), "")
+
+
+def is_request_id(text: str) -> bool:
+    """Return whether it has the form of the `x-request-id` of an answer, which the server's log has."""
+    return _REQUEST_ID.fullmatch(text) is not None
 
 
 @app.command()
@@ -113,8 +120,8 @@ def logs(
     deployment's model server, of a fine-tuning job's training, or of the program of an endpoint or a job.
 
     --control-plane prints the lines of the server's log that contain the id or name of a resource, without
-    those of searches for the name. It needs the machine of the server. --since, --level, --output and --home
-    imply it.
+    those of searches for the name. It needs the machine of the server. --since, --level, --output, --home and
+    the id of a request in place of a name imply it.
 
     Examples:
 
@@ -132,7 +139,7 @@ def logs(
         "home"
     )  # not the environment, which chooses a cloud for each command
     is_home_given = source is not None and source.name == "COMMANDLINE"
-    is_of_server = control_plane or bool(options.first_given) or is_home_given
+    is_of_server = control_plane or bool(options.first_given) or is_home_given or is_request_id(resource)
     if resource and (workload or not is_of_server):
         if _print_workload(context, resource, project, follow=follow, is_strict=workload):
             return
