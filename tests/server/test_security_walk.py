@@ -73,6 +73,7 @@ ABOUT_THE_CALLER = {
     "neocloud.iam.v1.UserService/ChangePassword",
     "neocloud.iam.v1.UserService/ConfirmTotp",
     "neocloud.iam.v1.UserService/StartTotp",
+    "neocloud.search.v1.SearchService/Find",
     "neocloud.slurm.v1.StorageAccessService/Allow",
     "neocloud.slurm.v1.StorageAccessService/Withdraw",
     "neocloud.storage.v1.TemporaryKeyService/Issue",
