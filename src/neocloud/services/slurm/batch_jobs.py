@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core.service import Dependencies
-from neocloud.core.untrusted_files import whole_lines
+from neocloud.core.untrusted.files import whole_lines
 from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.job_output import OutputRefused, Piece, read_output
