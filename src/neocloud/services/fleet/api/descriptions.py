@@ -22,7 +22,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     PartHistory,
     UpdateNodeRequest,
 )
-from neocloud.services.fleet.api import (
+from neocloud.services.fleet.api.nodes import (
     PERMISSION,
     SERVICE_NAME,
     Pool,
@@ -32,7 +32,7 @@ from neocloud.services.fleet.api import (
     operator_name,
     pools_with_hosts,
 )
-from neocloud.services.fleet.node_logs import log_event
+from neocloud.services.fleet.logs.node_logs import log_event
 from neocloud.services.fleet.render import holders_of
 
 MOST_LABELS = 64

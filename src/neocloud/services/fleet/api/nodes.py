@@ -39,7 +39,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
 )
 from neocloud.services.compute.public import HOST_POOL
 from neocloud.services.compute.types import INSTANCE, InstanceState
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.render import (
     Holders,
     drained_host,

@@ -24,10 +24,10 @@ from neocloud.fleet.control.judging import judging, wanted_tests
 from neocloud.fleet.nodes.events import Phase, Status, Verdict
 from neocloud.fleet.policy.limits import DAY
 from neocloud.messages.neocloud.fleet.v1 import NodePool
-from neocloud.services.fleet.check_log import Run
-from neocloud.services.fleet.check_programs import CheckPrograms
-from neocloud.services.fleet.check_runs import CheckRuns, NodeRuns, PoolRuns
-from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
+from neocloud.services.fleet.checks.programs import CheckPrograms
+from neocloud.services.fleet.checks.run_record import Run
+from neocloud.services.fleet.checks.runs import CheckRuns, NodeRuns, PoolRuns
+from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.types import drain_owner, plain
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes
 

@@ -23,8 +23,8 @@ from neocloud.messages.neocloud.fleet.v1 import (
     NodeCertificate,
     Reliability,
 )
-from neocloud.services.fleet.api import Pool, find_node, fold_of, outages_of, pools_of, pools_with_hosts
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.api.nodes import Pool, find_node, fold_of, outages_of, pools_of, pools_with_hosts
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.render import set_certificate, set_incident, set_time
 
 INCIDENTS = "neocloud.fleet.v1.IncidentService"

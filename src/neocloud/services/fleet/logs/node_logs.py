@@ -25,15 +25,15 @@ from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.nodes.outages import Outage, Outages
 from neocloud.fleet.nodes.repairs import Repairs
 from neocloud.messages.neocloud.fleet.v1 import NodePool
-from neocloud.services.fleet.fleet_breaker import DrainTimes, is_own_drain
-from neocloud.services.fleet.log_folds import Form, LogFolds
+from neocloud.services.fleet.logs.fleet_breaker import DrainTimes, is_own_drain
+from neocloud.services.fleet.logs.log_folds import Form, LogFolds
 from neocloud.services.fleet.types import LIMITS, limits_of
 from neocloud.services.slurm.public import NODE_POOL
 
 PAGE = 1000
-_HERE = Path(__file__).parent
-_FILES = ("node_logs.py", "log_folds.py", "fleet_breaker.py", "types.py")
-VERSION = fold_json.code_version(*(_HERE / name for name in _FILES))
+_SERVICE = Path(__file__).parents[1]
+_FILES = ("logs/node_logs.py", "logs/log_folds.py", "logs/fleet_breaker.py", "types.py")
+VERSION = fold_json.code_version(*(_SERVICE / name for name in _FILES))
 """Of the code of this fold."""
 
 

@@ -17,9 +17,9 @@ from neocloud.fleet.active.schedule import PROMISE, CheckHistory
 from neocloud.fleet.agent.document import NotRun
 from neocloud.fleet.control import fold_json
 from neocloud.fleet.nodes.events import Status, Verdict
-from neocloud.services.fleet.check_log import Run, decode_run, encode_run, log_of
-from neocloud.services.fleet.log_folds import Form, LogFolds
-from neocloud.services.fleet.pair_runs import PairRun, PairRuns, Result
+from neocloud.services.fleet.checks.pairs import PairRun, PairRuns, Result
+from neocloud.services.fleet.checks.run_record import Run, decode_run, encode_run, log_of
+from neocloud.services.fleet.logs.log_folds import Form, LogFolds
 from neocloud.services.fleet.types import limits_of
 from neocloud.services.slurm.public import NODE_POOL
 
@@ -195,13 +195,13 @@ class PoolRuns:
         )
 
 
-_HERE = Path(__file__).parent
-_FOLDED_BY = ("check_runs.py", "check_log.py", "pair_runs.py", "log_folds.py", "types.py")
+_SERVICE = Path(__file__).parents[1]
+_FOLDED_BY = ("checks/runs.py", "checks/run_record.py", "checks/pairs.py", "logs/log_folds.py", "types.py")
 RUNS = Form(
     begin=PoolRuns,
     limits=limits_of,
     version=fold_json.code_version(
-        *(_HERE / name for name in _FOLDED_BY),
+        *(_SERVICE / name for name in _FOLDED_BY),
         *(each for each in sorted(Path(active.__file__).parent.iterdir()) if each.is_file()),
         *sorted(Path(agent.__file__).parent.glob("*.py")),
     ),

@@ -12,8 +12,8 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListFailingVerdictsRequest,
     ListFailingVerdictsResponse,
 )
-from neocloud.services.fleet.api import Pool, find_node, fold_of, operator_name, pools_of
-from neocloud.services.fleet.node_logs import PoolLog, log_event
+from neocloud.services.fleet.api.nodes import Pool, find_node, fold_of, operator_name, pools_of
+from neocloud.services.fleet.logs.node_logs import PoolLog, log_event
 from neocloud.services.fleet.render import set_time, verdict_message
 
 PERMISSION = "fleet.verdicts"

@@ -30,11 +30,11 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListNodeHealthResponse,
     NodeHealth,
 )
-from neocloud.services.fleet.active_checks import TESTED_IN, answers
-from neocloud.services.fleet.api import Pool, fold_of, pools_of
-from neocloud.services.fleet.check_runs import CheckRuns, PoolRuns
+from neocloud.services.fleet.api.nodes import Pool, fold_of, pools_of
+from neocloud.services.fleet.checks.active_checks import TESTED_IN, answers
+from neocloud.services.fleet.checks.runs import CheckRuns, PoolRuns
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.node_agents import AGENT, INTERVAL_SECONDS
-from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.types import LIMITS
 
 PERMISSION = "fleet.healthChecks"

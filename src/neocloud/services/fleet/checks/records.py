@@ -16,7 +16,7 @@ from neocloud.fleet.control.breakers import Breakers, shadow
 from neocloud.fleet.control.judging import BY_TEST
 from neocloud.fleet.control.precision import Judgements, Precision
 from neocloud.fleet.nodes.events import Judged, RecordElsewhere
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS
 from neocloud.services.iam.types import tenant_of
 from neocloud.services.slurm.public import NODE_POOL

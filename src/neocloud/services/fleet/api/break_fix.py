@@ -26,7 +26,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
     ListBreakFixEventsResponse,
     NodePool,
 )
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.iam.types import operators_tenant_id
 from neocloud.services.slurm.public import NODE_POOL

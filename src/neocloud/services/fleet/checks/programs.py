@@ -11,7 +11,7 @@ from neocloud.fleet.active.bundle import LOADER, archive
 from neocloud.fleet.active.report import MOST_REPORT_BYTES, Report, decode
 from neocloud.fleet.active.run import BUSY_FACTOR
 from neocloud.fleet.agent.document import DocumentError
-from neocloud.services.fleet.pair_runs import CHECKS as PAIR_CHECKS
+from neocloud.services.fleet.checks.pairs import CHECKS as PAIR_CHECKS
 from neocloud.services.fleet.types import plain
 from neocloud.services.slurm.public import WorkerNodes, WorkersUnreachable
 
