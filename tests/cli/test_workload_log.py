@@ -204,8 +204,22 @@ def test_a_resource_that_runs_nothing_has_the_lines_of_the_server(
         ran = signed_in("logs", name)
         assert (ran.code, ran.out) == (0, log.read_text())
         assert "this is what the server logged about it" in ran.err
-    assert "of the kind disk snapshot" in signed_in("logs", "data").err
+    assert "Nothing runs in the disk snapshot 'data'" in signed_in("logs", "data").err
     assert signed_in("logs", "data", "--workload").code == 3
+
+
+def test_a_resource_that_runs_nothing_has_no_log_on_another_machine(
+    signed_in: Neo, served: FakeServer, user_folders: Path
+) -> None:
+    serve_search(served, found_resource("nebius.compute.v1.Disk", "computedisk-e00data", "data"))
+    log = Home(user_folders / "state").log_file
+    for is_there in (False, True):
+        if is_there:  # of another cloud than the profile's
+            log.parent.mkdir(parents=True)
+            log.write_text("2026-11-20 08:00:00,100 INFO neocloud.server: data of others\n")
+        ran = signed_in("logs", "data")
+        assert (ran.code, ran.out) == (3, "")
+        assert "Nothing runs in the disk 'data', so it has no log of its own" in ran.err
 
 
 def test_the_workload_is_found_with_one_call(signed_in: Neo, served: FakeServer) -> None:

@@ -88,7 +88,7 @@ class NeoGroup(LazyGroup):
     entries: ClassVar[Mapping[str, Entry]] = {
         "up": Entry("Start the cloud on this machine.", MACHINE),
         "status": Entry("Show the state of the cloud and its machine.", MACHINE),
-        "logs": Entry("Print the log of the cloud's server, or of a workload.", MACHINE),
+        "logs": Entry("Print the log of a workload, or of the cloud's server.", MACHINE),
         "down": Entry(
             "Stop the cloud and everything that runs in it; keep its state.", MACHINE, "teardown:down_app"
         ),

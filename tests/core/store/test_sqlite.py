@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core.store import StoreError, Transaction, load_or_make_key, open_store
+from neocloud.core.store import AlreadyExists, StoreError, Transaction, load_or_make_key, open_store
 from neocloud.core.store import sqlite as sqlite_store
 from neocloud.core.store.resource_query import ResourceQuery, SearchArea
 from neocloud.testing.store_conformance.records import resource
@@ -70,6 +70,26 @@ async def test_no_question_about_one_resource_reads_all_of_them(path: Path, cloc
     assert not [(sql, step) for sql, step in scans if step not in READS_OF_WHAT_WAS_FOUND]
     of_names = [str(plan) for sql, plan in plans.items() if "name = " in sql or "name >= " in sql]
     assert len(of_names) == 5 and all("resources_by_name (parent_id=?" in plan for plan in of_names)
+
+
+async def test_the_index_of_names_is_replaced_in_an_older_database(path: Path, clock: FakeClock) -> None:
+    store = await open_store(path, KEY, clock)
+    await store.write(lambda tx: tx.insert(resource()))
+    await store.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP INDEX resources_by_name")
+        columns = "kind, parent_id, name"
+        database.execute(f"CREATE UNIQUE INDEX resources_by_name ON resources ({columns}) WHERE name <> ''")
+        database.execute("UPDATE alembic_version SET version_num = '0009'")
+        database.commit()
+    store = await open_store(path, KEY, clock)
+    assert await store.read(lambda tx: tx.find(resource().kind, resource().parent_id, resource().name))
+    with pytest.raises(AlreadyExists):
+        await store.write(lambda tx: tx.insert(resource("another")))
+    await store.close()
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("PRAGMA index_info(resources_by_name)").fetchall()
+    assert [row[2] for row in rows] == ["parent_id", "name", "kind"]
 
 
 async def test_commits_are_flushed_to_disk(path: Path, clock: FakeClock) -> None:

@@ -135,33 +135,31 @@ def logs(
         option = "--control-plane" if control_plane else options.first_given
         why = f"{option} is for the server's log" if option else "it needs the name of a resource"
         raise typer.BadParameter(why, param_hint="--workload")
-    source = context.get_parameter_source(
-        "home"
-    )  # not the environment, which chooses a cloud for each command
+    source = context.get_parameter_source("home")  # the environment chooses a cloud for every command
     is_home_given = source is not None and source.name == "COMMANDLINE"
     is_of_server = control_plane or bool(options.first_given) or is_home_given or is_request_id(resource)
+    kind = ""
     if resource and (workload or not is_of_server):
-        if _print_workload(context, resource, project, follow=follow, is_strict=workload):
+        kind = _print_workload(context, resource, project, follow=follow, is_strict=workload)
+        if not kind:
             return
-        is_home_given = True
-    cloud_home = _home_with_log(context, home)
-    if resource and home is None and not is_home_given and current_is_remote(context):
-        raise ClientError(
-            "FAILED_PRECONDITION",
-            "The cloud of the profile runs on another machine, which has the log of its server",
-            f"Run this command there; to print the server's log in {cloud_home.path}"
-            f" add --home {quote(str(cloud_home.path))}",
-        )
+    try:
+        cloud_home = _home_with_log(context, home, is_of_profile=bool(resource))
+    except ClientError as error:
+        if not kind:
+            raise
+        why = f"Nothing runs in the {kind} {resource!r}, so it has no log of its own"
+        step = f"On the server's machine, `neo logs {quote(resource)}` prints what the cloud did with it"
+        raise ClientError("NOT_FOUND", why, step) from error
+    if kind:
+        say(f"Nothing runs in the {kind} {resource!r}; this is what the server logged about it.")
     _print_server_log(cloud_home, resource, project, options, follow=follow)
 
 
-def _print_workload(
-    context: typer.Context, name: str, project: str, *, follow: bool, is_strict: bool
-) -> bool:
-    """Print the log of the workload of this name.
+def _print_workload(context: typer.Context, name: str, project: str, *, follow: bool, is_strict: bool) -> str:
+    """Print the log of the workload of this name and return "", or the kind of a resource that is none.
 
-    Return whether there is one; False for a resource of another kind, unless `is_strict`. Raises ClientError
-    if there is no such resource.
+    Raises ClientError if there is no such resource; if `is_strict`, also for one that is no workload.
     """
     try:
         cloud = connect_to_project(context, project)
@@ -173,12 +171,11 @@ def _print_workload(
         raise
     if log is not None:
         print_workload_log(context, log, name, project, follow=follow)
-        return True
+        return ""
     kind = "" if is_strict else kind_without_log(cloud, name)
     if not kind:
         raise no_workload(cloud, name, refusals)
-    say(f"Nothing runs in a resource of the kind {kind}; this is what the server logged about it.")
-    return False
+    return kind
 
 
 def _print_server_log(
@@ -204,14 +201,24 @@ def _print_server_log(
         say(f"This is the server's log. What runs in it prints: neo logs {quote(resource)}")
 
 
-def _home_with_log(context: typer.Context, given: Path | None) -> Home:
-    """Return the state folder. Raises ClientError if there is no log in it."""
+def _home_with_log(context: typer.Context, given: Path | None, *, is_of_profile: bool) -> Home:
+    """Return the state folder. Raises ClientError if there is no log in it.
+
+    `is_of_profile`: unless it is given, it must be that of the profile's cloud.
+    """
     home = Home(home_of(context, given))
     if not exists_in_home(home.log_file) and not exists_in_home(older_file(home.log_file)):
         raise ClientError(
             "NOT_FOUND",
             f"There is no log in {home.path}",
             f"Start a cloud there with `neo up --home {quote(str(home.path))}`, or name another with --home",
+        )
+    if is_of_profile and given is None and current_is_remote(context):
+        raise ClientError(
+            "FAILED_PRECONDITION",
+            "The cloud of the profile runs on another machine, which has the log of its server",
+            f"Run this command there; to print the server's log in {home.path}"
+            f" add --home {quote(str(home.path))}",
         )
     return home
 
