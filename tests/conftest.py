@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from functools import partial
+from typing import Any
 
 import hypothesis
 import jwt.algorithms
@@ -48,8 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _load_keys_quickly() -> None:
     """Spare each sign-in by a key file 40 ms: PyJWT has an RSA key that the tests made proved once more."""
-    load = jwt.algorithms.load_pem_private_key
-    jwt.algorithms.load_pem_private_key = partial(load, unsafe_skip_rsa_key_validation=True)
+    module: Any = jwt.algorithms
+    module.load_pem_private_key = partial(module.load_pem_private_key, unsafe_skip_rsa_key_validation=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,8 +1,9 @@
 """Sharing out of tests among the workers of pytest-xdist.
 
 `make test` runs all tiers but `long` in one pytest: one worker builds the images and takes the tests that
-share a Slurm cluster, another one the emulator's, and whichever is free those that start clusters, machines
-or clouds, each in sequence, and the rest. Clouds beside each other have address ranges of their own.
+share a Slurm cluster, another one the emulator's, a third those that start clusters, machines or clouds, each
+in sequence, and whichever is free served models and the rest. The first is as long as the whole run was, so
+what needs no shared cluster is not in it. Clouds beside each other have address ranges of their own.
 """
 
 from collections import OrderedDict
@@ -22,6 +23,13 @@ GROUPS = {
             )
         ),
         "tests/security/test_slurm_escape.py",
+    ),
+    "served models": (
+        *(
+            f"tests/e2e/inference/test_{name}.py"
+            for name in ("dataset", "documentation", "evaluation", "openai_clients", "serving", "tuning")
+        ),
+        *("tests/e2e/test_bucket_mounts.py", "tests/e2e/test_fleet.py"),
     ),
     "shared cluster": ("tests/e2e",),
     "machines": (
@@ -44,7 +52,7 @@ GROUPS = {
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
 The first that names a file or its folder counts; every other file is its own group."""
-FIRST = ("shared cluster", "emulator", "podman", "own clouds")
+FIRST = ("shared cluster", "emulator", "own clouds", "served models", "podman")
 """Groups that start before all others, in this order: those with clouds wait for the images, which the first
 one builds, and the other workers take those before that need none."""
 

@@ -34,6 +34,7 @@ class Cloud:
     folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     """More environment for `neo`."""
+    clients: dict[tuple[str, int], Client] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def prepare(cls, folder: Path, images: Path | None) -> "Cloud":
@@ -94,9 +95,16 @@ class Cloud:
         return json.loads(self.neo(*arguments, "--output", "json").stdout)
 
     def call(self, path: str, request: Mapping[str, Any]) -> Any:
-        """Ask the API from this process: for conditions that are looked at again and again."""
-        with open_client(self) as client:
-            return client.call(path, request)
+        """Ask the API from this process: for conditions that are looked at again and again.
+
+        It stays signed in at one server, since each look would change the cloud that it looks at otherwise.
+        """
+        server = self.server["grpc"], self.server["pid"]
+        if server not in self.clients:
+            for client in self.clients.values():
+                client.close()
+            self.clients = {server: open_client(self)}
+        return self.clients[server].call(path, request)
 
     def clusters(self) -> list[dict[str, Any]]:
         answer = self.call("neocloud.slurm.v1.ClusterService/List", {"parent_id": self.project_id})
