@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec, VersioningPolicy
 
-from neocloud.core.callers import object_gateway_key_file
+from neocloud.data_plane.gateway_keys import object_gateway_key_file
 from neocloud.object_gateway.access import ControlPlaneUnavailable, RefusalCode, Refused, UnknownAccessKey
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from tests.services.storage.cloud import AccessKey, StorageCloud, cloud_in_process

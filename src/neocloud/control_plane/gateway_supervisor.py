@@ -24,10 +24,10 @@ from pathlib import Path
 import httpx
 
 import neocloud
-from neocloud.core.callers import gateway_folder, object_gateway_folder
 from neocloud.core.child_process import Child
-from neocloud.core.gateway_process import allow_later_address
 from neocloud.core.process import Process
+from neocloud.data_plane.gateway_keys import gateway_folder, object_gateway_folder
+from neocloud.data_plane.process import allow_later_address
 
 logger = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ import sys
 
 import uvloop
 
-from neocloud.core.certificate_files import CertificateUnusable
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import (
+from neocloud.core.logs import set_up_logging
+from neocloud.data_plane.certificate_files import CertificateUnusable
+from neocloud.data_plane.process import (
     add_options,
     listen,
     listen_over_tls,
     read_options,
     serve_until_signalled,
 )
-from neocloud.core.logs import set_up_logging
 from neocloud.model_gateway.api.client_protocol import GatewayProtocol, gateway_connections
 from neocloud.model_gateway.composition import Gateway
 from neocloud.model_gateway.control_plane import GrpcControlPlane

@@ -21,7 +21,7 @@ from starlette.types import Scope
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
-from neocloud.core.web_server import HostNames, host_name, is_loopback_name
+from neocloud.data_plane.http.server import HostNames, host_name, is_loopback_name
 from neocloud.messages.neocloud.inference.v1 import AdmitResponse
 from neocloud.model_gateway.api.errors import (
     OpenAiError,

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.callers import CLIENT_HEADER, KEY_HEADER
+from neocloud.data_plane.gateway_keys import CLIENT_HEADER, KEY_HEADER
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import uvloop
 
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
-from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import (
+from neocloud.core.logs import set_up_logging
+from neocloud.data_plane.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.process import (
     Served,
     add_options,
     listen,
@@ -23,11 +24,10 @@ from neocloud.core.gateway_process import (
     serve_until_signalled,
     web_server,
 )
-from neocloud.core.logs import set_up_logging
-from neocloud.core.upstream_registries import upstream_of
 from neocloud.object_gateway.composition import load_or_make_store_key, running_objects
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from neocloud.object_gateway.gateway import Gateway
+from neocloud.object_gateway.oci.upstream_registries import upstream_of
 from neocloud.object_gateway.s3.protocol import s3_connections
 from neocloud.object_gateway.settings import DEFAULT_PORT, ObjectsSettings
 from neocloud.object_gateway.work.scan.advisories import provided_file

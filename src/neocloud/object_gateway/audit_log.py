@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from neocloud.core import contract
-from neocloud.core.callers import Buckets, Rate
 from neocloud.core.clock import Clock
+from neocloud.data_plane.gateway_keys import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent, ReportObjectEventsRequest
 from neocloud.object_gateway.access import ControlPlane, ControlPlaneUnavailable
 from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import OTHERS, create_file
-from neocloud.core.upstream_registries import Upstream
 from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.audit_log import AuditLog
 from neocloud.object_gateway.gateway import Gateway
@@ -18,6 +17,7 @@ from neocloud.object_gateway.oci.app import RegistryApp
 from neocloud.object_gateway.oci.context import RegistryFront
 from neocloud.object_gateway.oci.mirror import Mirrors
 from neocloud.object_gateway.oci.tokens import TokenSigner
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.object_gateway.s3.app import S3App
 from neocloud.object_gateway.s3.authorizer import Door
 from neocloud.object_gateway.s3.context import Front

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.callers import KEY_HEADER
+from neocloud.data_plane.gateway_keys import KEY_HEADER
 from neocloud.messages.nebius.common.v1 import GetOperationRequest, Operation, ResourceMetadata
 from neocloud.messages.nebius.storage.v1 import (
     Bucket,

@@ -4,8 +4,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
-from neocloud.core.upstream_registries import Upstream
+from neocloud.data_plane.gateway_keys import object_gateway_folder, object_gateway_key_file
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.object_gateway.s3.settings import DEFAULT_REGION, S3Settings
 from neocloud.object_store.blobs.s3.location import S3Place
 

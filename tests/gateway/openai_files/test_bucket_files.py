@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from botocore.exceptions import EndpointConnectionError
 
-from neocloud.core.callers import gateway_key_file
 from neocloud.core.clock import SystemClock
+from neocloud.data_plane.gateway_keys import gateway_key_file
 from neocloud.model_gateway.api.errors import not_authenticated
 from neocloud.model_gateway.authentication import Caller
 from neocloud.model_gateway.composition import Gateway, OpenAiFiles

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope, Send
 
 from neocloud.core import contract
-from neocloud.core.callers import Buckets, Rate, is_private, source_network
 from neocloud.core.untrusted.xml_elements import MalformedXml
+from neocloud.data_plane.gateway_keys import Buckets, Rate, is_private, source_network
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 from neocloud.object_gateway.access import ControlPlaneUnavailable, Refused, UnknownAccessKey
 from neocloud.object_gateway.s3 import cors, version_headers

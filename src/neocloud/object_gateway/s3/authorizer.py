@@ -8,8 +8,8 @@ Answers of the control plane are kept for a while, and dropped when it says that
 from dataclasses import dataclass
 from hashlib import sha256
 
-from neocloud.core.callers import Buckets, Rate, source_network
 from neocloud.core.clock import Clock
+from neocloud.data_plane.gateway_keys import Buckets, Rate, source_network
 from neocloud.object_gateway.access import (
     ControlPlane,
     KeyLimit,

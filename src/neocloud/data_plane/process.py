@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import uvicorn
 
-from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.client_connections import ClientConnections
-from neocloud.core.client_protocol import ClientProtocol
-from neocloud.core.web_server import WebServer
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.http.connections import ClientConnections
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.http.server import WebServer
 
 BACKLOG = 2048
 COLLECT_AFTER = 20_000
