@@ -26,7 +26,7 @@ from neocloud.control_plane.settings_file import BadSettings
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.data_plane.certificate_files import CertificateFiles
-from neocloud.data_plane.gateway_keys import scrape_key_file
+from neocloud.data_plane.metrics_keys import scrape_key_file
 from neocloud.services.monitoring.history import StoreOfHome
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until

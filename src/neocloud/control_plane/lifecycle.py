@@ -34,7 +34,7 @@ from neocloud.core.service import (
 )
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
 from neocloud.data_plane.certificate_files import CertificateFiles
-from neocloud.data_plane.gateway_keys import MACHINE_PERMISSION, load_or_make_scrape_key
+from neocloud.data_plane.metrics_keys import MACHINE_PERMISSION, load_or_make_scrape_key
 from neocloud.engines.base import Capabilities, Engine
 from neocloud.server import ApiServer, CertificateState, Middleware, ServerCertificate, no_middleware
 from neocloud.server.http_server import StatusReport

@@ -20,7 +20,7 @@ from neocloud.control_plane.settings_file import BadSettings
 from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.core.osfiles import write_file
 from neocloud.data_plane.certificate_files import CertificateFiles
-from neocloud.data_plane.gateway_keys import (
+from neocloud.data_plane.metrics_keys import (
     STORE_USER,
     ensure_metrics_password,
     gateway_scrape_key_file,

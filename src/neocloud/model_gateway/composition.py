@@ -13,7 +13,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from neocloud.core.clock import Clock, SystemClock
-from neocloud.data_plane.gateway_keys import gateway_key_file, load_or_make_gateway_scrape_key
+from neocloud.data_plane.gateway_keys import gateway_key_file
+from neocloud.data_plane.metrics_keys import load_or_make_gateway_scrape_key
 from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse, ProjectFileBucket
 from neocloud.model_gateway.api import models_api
 from neocloud.model_gateway.api.app import GatewayApp

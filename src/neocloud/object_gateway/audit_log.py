@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
-from neocloud.data_plane.gateway_keys import Buckets, Rate
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent, ReportObjectEventsRequest
 from neocloud.object_gateway.access import ControlPlane, ControlPlaneUnavailable
 from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable

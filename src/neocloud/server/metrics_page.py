@@ -18,7 +18,7 @@ from neocloud.core.readers import Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.service import Dependencies, Service
 from neocloud.core.store.protocol import StoreError
-from neocloud.data_plane.gateway_keys import ScrapeKey
+from neocloud.data_plane.metrics_keys import ScrapeKey
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocloud.core.clock import Clock
-from neocloud.data_plane.gateway_keys import Buckets, Rate
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.metering.usage import RequestStart
 from neocloud.model_gateway.settings import GatewaySettings

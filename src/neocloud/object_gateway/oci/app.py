@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from neocloud.data_plane.gateway_keys import Buckets, Rate, is_private, source_network
+from neocloud.data_plane.addresses import is_private, source_network
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.object_gateway.oci import blobs, lists, manifests, uploads
 from neocloud.object_gateway.oci.authorizer import RegistryAccess
 from neocloud.object_gateway.oci.context import (

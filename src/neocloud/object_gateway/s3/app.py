@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from neocloud.core import contract
 from neocloud.core.untrusted.xml_elements import MalformedXml
-from neocloud.data_plane.gateway_keys import Buckets, Rate, is_private, source_network
+from neocloud.data_plane.addresses import is_private, source_network
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 from neocloud.object_gateway.access import ControlPlaneUnavailable, Refused, UnknownAccessKey
 from neocloud.object_gateway.s3 import cors, version_headers

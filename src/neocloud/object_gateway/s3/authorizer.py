@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from neocloud.core.clock import Clock
-from neocloud.data_plane.gateway_keys import Buckets, Rate, source_network
+from neocloud.data_plane.addresses import source_network
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.object_gateway.access import (
     ControlPlane,
     KeyLimit,

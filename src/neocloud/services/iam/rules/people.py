@@ -18,7 +18,7 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Transaction
-from neocloud.data_plane.gateway_keys import source_network
+from neocloud.data_plane.addresses import source_network
 from neocloud.messages.nebius.iam.v1 import CreateInvitationRequest, Invitation, InvitationStatus
 
 MIN_PASSWORD_CHARS = 12
