@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from neocloud.object_gateway.s3.authorizer import Door, caller_of
 from neocloud.object_gateway.s3.errors import S3Error

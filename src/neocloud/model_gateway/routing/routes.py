@@ -17,6 +17,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.inference.v1 import (
     DeploymentSpec,
     DeploymentStatus,
@@ -25,7 +26,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     RouteModel,
     TokenPrice,
 )
-from neocloud.model_gateway.control_plane import ControlPlane, ControlPlaneUnavailable
+from neocloud.model_gateway.control_plane import ControlPlane
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ from starlette.types import Receive, Scope, Send
 from neocloud.core import contract
 from neocloud.core.untrusted.xml_elements import MalformedXml
 from neocloud.data_plane.addresses import is_private, source_network
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
-from neocloud.object_gateway.access import ControlPlaneUnavailable, Refused, UnknownAccessKey
+from neocloud.object_gateway.access import Refused, UnknownAccessKey
 from neocloud.object_gateway.s3 import cors, version_headers
 from neocloud.object_gateway.s3.audit import Audit, bounded, is_audited
 from neocloud.object_gateway.s3.authorizer import ANONYMOUS, Caller

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from neocloud.core.clock import Clock
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,
     GatewayBucket,
     ListGatewayBucketsResponse,
     ReportBucketsRequest,
 )
-from neocloud.object_gateway.access import ControlPlane, ControlPlaneUnavailable
+from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work import bucket_messages
 from neocloud.object_gateway.work.scrub import ScrubResult
 from neocloud.object_store.blobs.s3.driver import S3Blobs

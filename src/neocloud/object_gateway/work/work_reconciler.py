@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from neocloud.core.clock import Clock
-from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
 
 WAIT_SECONDS = 20
