@@ -128,7 +128,7 @@ class Gateway:
             self.table, self.recorder, self.balancer, self.pool, self.traffic, self.metrics, settings
         )
         self._route_watcher = RouteWatcher(
-            control_plane, self.table, settings.routes_file, self._routes_changed
+            control_plane, self.table, settings.routes_file, self._routes_changed, clock
         )
         batch_client = ProxyBatchClient(self.proxy, self.authenticator, self.traffic, settings.media_domains)
         self.objects = OpenAiFiles(
@@ -137,7 +137,7 @@ class Gateway:
             file_buckets=lambda: self.table.response.file_buckets,
         )
         model_routes = models_api.routes(
-            *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.is_connected),
+            *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.poll.is_connected),
             lambda headers: load_or_make_gateway_scrape_key(settings.home).is_shown(headers),
         )
         pages = Pages(self.authenticator, self._answer, clock)
@@ -149,7 +149,7 @@ class Gateway:
         self.authenticator.load_from_disk()
         self._route_watcher.load_from_disk()
         loops = [
-            asyncio.create_task(self._route_watcher.watch_forever()),
+            asyncio.create_task(self._route_watcher.poll.run()),
             asyncio.create_task(self.traffic.report_periodically(self._control_plane)),
             asyncio.create_task(self.proxy.stop_silent_periodically()),
             asyncio.create_task(self.proxy.recheck_access_periodically()),
