@@ -79,7 +79,7 @@ class Caller:
 ANONYMOUS = Caller()
 
 
-class Door:
+class Authorizer:
     def __init__(self, control_plane: ControlPlane, clock: Clock, settings: S3Settings) -> None:
         self._control_plane = control_plane
         self._clock = clock

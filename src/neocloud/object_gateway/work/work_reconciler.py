@@ -29,7 +29,7 @@ class Listed(Protocol):
 _Work = TypeVar("_Work", bound=Listed)
 
 
-class WorkFollower(ABC, Generic[_Work]):
+class WorkReconciler(ABC, Generic[_Work]):
     """Runs one kind of work. The next start continues what was cancelled, from the subclass's records."""
 
     def __init__(self, clock: Clock, *, noun: str, reported_together: int) -> None:
