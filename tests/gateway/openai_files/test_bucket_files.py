@@ -405,7 +405,7 @@ async def test_without_the_control_plane_the_bucket_is_away_and_the_rest_works(
     cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id, tuned = await upload(alice, b"{}"), await upload(alice, b"{}", "fine-tune")
-    link = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
+    link: Any = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(link._client, "_key_file", cloud.home / "absent")
     sent = {"data": {"purpose": "batch"}, "files": {"file": ("f", b"{}")}}
     for answer in (
