@@ -1,4 +1,4 @@
-"""AIS-01, AIS-03: keys are remembered for seconds, minutes while nobody can be asked, and never kept."""
+"""AIS-01: keys are remembered for seconds, minutes while nobody can be asked, and never kept."""
 
 import asyncio
 from collections.abc import Sequence

@@ -83,6 +83,7 @@ from neocloud.services import (
     operator,
     quotas,
     registry,
+    search,
     slurm,
     storage,
     tuning,
@@ -107,6 +108,7 @@ SERVICE_MODULES = (
     export,
     monitoring,
     operator,
+    search,
 )
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
 
