@@ -28,7 +28,7 @@ from neocloud.fleet.nodes.event_json import encode  # noqa: E402
 from neocloud.fleet.nodes.events import OURS, Event, Phase, Status  # noqa: E402
 from neocloud.fleet.policy.actions import Action, Suite  # noqa: E402
 from neocloud.server.retention import ARCHIVED_AT_ONCE, archive_log  # noqa: E402
-from neocloud.services.fleet.node_logs import NodeLogs  # noqa: E402
+from neocloud.services.fleet.logs.node_logs import NodeLogs  # noqa: E402
 
 POOL = "fleetpool-bench"
 PAGE = 5000

@@ -9,10 +9,6 @@ MOST_OF_ONE_NAME = 3
 DEFINITION = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 SAYS_NOTHING = re.compile(r"_?(Place|Room|Door|Held|Found|Remembered|Wish\w*)")
 """As whole names: `UsageRoom` would say what it is of."""
-NOT_RENAMED = {
-    ("object_gateway/s3/authorizer.py", "Door"),
-    ("object_gateway/s3/answer_cache.py", "Remembered"),
-}
 
 
 def _classes() -> dict[str, list[str]]:
@@ -30,9 +26,6 @@ def test_few_classes_share_a_name() -> None:
 
 def test_no_class_has_a_name_that_says_nothing() -> None:
     vague = {
-        (file, name)
-        for name, files in _classes().items()
-        for file in files
-        if SAYS_NOTHING.fullmatch(name) and (file, name) not in NOT_RENAMED
+        (file, name) for name, files in _classes().items() for file in files if SAYS_NOTHING.fullmatch(name)
     }
     assert not vague, f"name them after what they hold: {vague}"

@@ -1,5 +1,5 @@
 """An endpoint and jobs in real containers: a root file system of one static program, reached where its status
-says; images that skopeo pushed to a registry. CMP-01, VPC-01."""
+says; images that skopeo pushed to a registry. VPC-01."""
 
 import asyncio
 import base64

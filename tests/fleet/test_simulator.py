@@ -1,4 +1,4 @@
-"""The simulator: its counts against the published ones, its time against closed forms. HEALTH-14."""
+"""The simulator: its counts against the published ones, its time against closed forms."""
 
 import math
 from dataclasses import replace

@@ -13,7 +13,7 @@ import neocloud
 from neocloud.core.store.group_commit import refuse_while_writing
 
 ROOT = Path(neocloud.__file__).parent
-SEARCHED = ("core", "server", "services")
+SEARCHED = ("core", "data_plane", "server", "services")
 PARSERS = {
     "yaml.load",
     "yaml.parse",
@@ -34,7 +34,7 @@ PARSERS = {
 }
 GUARDED = {
     "core/ssh_keys.py": {"load_ssh_public_key"},
-    "core/yaml_outline.py": {"yaml.parse"},
+    "services/compute/rules/yaml_outline.py": {"yaml.parse"},
     "services/ai/rules.py": {"shlex.split"},
     "services/compute/rules/user_data.py": {"json.loads"},
     "services/iam/rules/federations.py": {"json.loads"},
@@ -92,7 +92,7 @@ OWN = {
     "services/compute/types.py": {"json.loads"},
     "services/iam/access/passwords.py": {"json.loads"},
     "services/iam/access/sessions.py": {"json.loads"},
-    "services/fleet/check_log.py": {"json.loads"},  # of its own log
+    "services/fleet/checks/run_record.py": {"json.loads"},  # of its own log
     "services/monitoring/history.py": {"json.loads"},  # answers of the cloud's own store of metrics
     "services/quotas/rules.py": {"yaml.safe_load"},
     "services/registry/image_pulls.py": {"json.loads"},

@@ -304,7 +304,7 @@ class Settings(ObjectSettings):
     """Clients that look every few seconds wait to see it. None means 6, and none in the emulator."""
     emulator: bool = option(
         False,
-        "Run the whole API on a simulated machine, for clients' tests; needs no root.",
+        "Run an emulator: the API on a simulated machine, for tests of clients; needs no root.",
         kind=bool,
     )
     emulator_gpus: str = option(

@@ -1,4 +1,4 @@
-"""CHAT-01: what is written can be read, by the contrast that WCAG asks for (4.5 to 1), light and dark."""
+"""What is written can be read, by the contrast that WCAG asks for (4.5 to 1), light and dark."""
 
 import re
 

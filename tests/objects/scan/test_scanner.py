@@ -161,7 +161,7 @@ async def test_an_image_that_cannot_be_read_from_disk_keeps_no_other_waiting(hom
 
 
 def test_servers_start_without_arrow() -> None:
-    """It takes 36 MB and 0.4 s; the process that reads layers and inventories in Parquet load it (0032)."""
+    """It takes 36 MB and 0.4 s; layers and inventories in Parquet load it where they need it (rfd 0042)."""
     modules = "neocloud.control_plane.program, neocloud.object_gateway.__main__"
     code = f"import sys, {modules}; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=240, check=False).returncode == 0

@@ -170,25 +170,25 @@ def _operation(tx: Transaction, row: Resource, first: iam.Bootstrap) -> str:
 def _add_viewer(tx: Transaction, first: iam.Bootstrap) -> str:
     group = tx.find(GROUP, first.tenant_id, "viewers")
     assert group is not None
-    return _add_account(tx, first.project_id, "looker", group)
+    return add_account(tx, first.project_id, "looker", group)
 
 
 def _add_colleague(tx: Transaction, first: iam.Bootstrap) -> str:
-    project = _insert(tx, "project", CONTAINER, first.tenant_id, "colleagues-own")
-    group = _insert(tx, "group", GROUP, first.tenant_id, "colleagues")
+    project = insert(tx, "project", CONTAINER, first.tenant_id, "colleagues-own")
+    group = insert(tx, "group", GROUP, first.tenant_id, "colleagues")
     permit = AccessPermitSpec(resource_id=project.id, role="editor").SerializeToString()
-    _insert(tx, "accesspermit", ACCESS_PERMIT, group.id, spec=permit)
-    return _add_account(tx, project.id, "colleague", group)
+    insert(tx, "accesspermit", ACCESS_PERMIT, group.id, spec=permit, owner_id=group.id)
+    return add_account(tx, project.id, "colleague", group)
 
 
-def _add_account(tx: Transaction, project_id: str, name: str, group: Resource) -> str:
-    account = _insert(tx, "serviceaccount", SERVICE_ACCOUNT, project_id, name)
+def add_account(tx: Transaction, project_id: str, name: str, group: Resource) -> str:
+    account = insert(tx, "serviceaccount", SERVICE_ACCOUNT, project_id, name)
     member = MembershipSpec(member_id=account.id).SerializeToString()
-    _insert(tx, "groupmembership", GROUP_MEMBERSHIP, group.id, spec=member, owner_id=account.id)
+    insert(tx, "groupmembership", GROUP_MEMBERSHIP, group.id, spec=member, owner_id=account.id)
     return account.id
 
 
-def _insert(tx: Transaction, prefix: str, kind: str, parent_id: str, name: str = "", **more: Any) -> Resource:
+def insert(tx: Transaction, prefix: str, kind: str, parent_id: str, name: str = "", **more: Any) -> Resource:
     now = datetime.now(UTC)
     row = Resource(contract.new_id(prefix), kind, parent_id, name, now, now, **more)
     tx.insert(row)

@@ -1,4 +1,4 @@
-"""Disks, snapshots, images and filesystems of machines: CMP-08, CMP-13."""
+"""Disks, snapshots, images and filesystems of machines: CMP-13."""
 
 import json
 from collections.abc import AsyncIterator

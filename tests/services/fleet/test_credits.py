@@ -12,7 +12,7 @@ from neocloud.engines.fake import FakeWorld
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.event_json import encode
 from neocloud.fleet.nodes.events import OURS
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.slurm.public import NODE_POOL, Worker
 from tests.services.fleet.test_crash import START, in_service

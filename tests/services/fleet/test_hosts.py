@@ -20,7 +20,7 @@ from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.nodes.parts import HostPart
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.public import Host, HostNodes
 from neocloud.services.fleet.reconcile.hosts import new_host_events, verification_ended
 from neocloud.services.fleet.reconcile.maintenance import host_drain_events, names_on

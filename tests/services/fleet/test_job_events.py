@@ -14,7 +14,7 @@ from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.event_json import encode
 from neocloud.fleet.nodes.events import OURS, Event, Status, Verdict
 from neocloud.fleet.policy.actions import Action
-from neocloud.services.fleet.job_events import LoggedNodeHistory, before, told
+from neocloud.services.fleet.api.job_events import LoggedNodeHistory, before, told
 from neocloud.services.slurm.public import NODE_POOL, NodeHistoryUnknown
 from neocloud.testing.waiting import FakeClock
 from tests.monitoring.cloud import measured_cloud

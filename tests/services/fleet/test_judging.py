@@ -22,9 +22,9 @@ from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.event_json import encode as encode_event
 from neocloud.fleet.nodes.events import Judged, Phase, Status, Verdict
 from neocloud.services import iam
-from neocloud.services.fleet.check_records import CheckRecords, PoolRecords, elsewhere
+from neocloud.services.fleet.checks.records import CheckRecords, PoolRecords, elsewhere
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.node_agents import OF_PODS
-from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.judgement import judged
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check
@@ -68,11 +68,11 @@ def copies_at(speed: float) -> Callable[[Sequence[str]], ExecResult]:
 async def cloud(tmp_path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedCloud]:
     """A cloud in which three judgements are enough, at most two of a node, and nothing waits."""
     rules = replace(RULES, again_after_s=0.0)
-    for module in ("reconcile", "active_checks"):
+    for module in ("reconcile", "checks.active_checks"):
         monkeypatch.setattr(f"neocloud.services.fleet.{module}.judging", lambda: rules)
     limits = replace(LIMITS, judged_minimum=3, judged_per_node=2)
     monkeypatch.setattr("neocloud.services.fleet.types.LIMITS", limits)
-    monkeypatch.setattr("neocloud.services.fleet.active_checks.SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr("neocloud.services.fleet.checks.active_checks.SETTLED_SECONDS", 0.0)
     for name in ("ASK_EVERY", "ASK_QUIET"):
         monkeypatch.setattr(f"neocloud.services.fleet.node_agents.{name}", 0.1)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.WATCH_SECONDS", 0.1)

@@ -25,8 +25,8 @@ from neocloud.fleet.nodes.events import Phase, Status, Verdict
 from neocloud.fleet.nodes.gpu_use import GpuUse
 from neocloud.fleet.nodes.node_state import Attempt, NodeState
 from neocloud.fleet.nodes.parts import HostPart, Reader
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.node_agents import AGENT, OF_PODS, START_SECONDS, NodeAgents
-from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.act import verification
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check

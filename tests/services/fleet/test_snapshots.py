@@ -23,11 +23,11 @@ from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
 from neocloud.fleet.nodes.outages import Outages
 from neocloud.fleet.nodes.repairs import Repairs
 from neocloud.server.retention import archive_log
-from neocloud.services.fleet import log_folds
-from neocloud.services.fleet.active_checks import answers
-from neocloud.services.fleet.check_log import Run, encode_run
-from neocloud.services.fleet.check_runs import RUNS, CheckRuns, LikeValues, PoolRuns
-from neocloud.services.fleet.node_logs import POOLS, VERSION, NodeLogs, PoolLog
+from neocloud.services.fleet.checks.active_checks import answers
+from neocloud.services.fleet.checks.run_record import Run, encode_run
+from neocloud.services.fleet.checks.runs import RUNS, CheckRuns, LikeValues, PoolRuns
+from neocloud.services.fleet.logs import log_folds
+from neocloud.services.fleet.logs.node_logs import POOLS, VERSION, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS
 from neocloud.testing.waiting import FakeClock
 from tests.fleet.walk import CHECKS, Walk

@@ -17,8 +17,8 @@ from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.event_json import encode
 from neocloud.fleet.nodes.events import Event, Phase, Status
 from neocloud.fleet.policy.actions import Suite
-from neocloud.services.fleet.fleet_breaker import SMALLEST_LIMIT
-from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
+from neocloud.services.fleet.logs.fleet_breaker import SMALLEST_LIMIT
+from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.reconcile import NodePoolScope, PoolReconciler
 from neocloud.services.fleet.types import Check
 from neocloud.services.slurm.public import NODE_POOL

@@ -1,4 +1,4 @@
-"""What the gateway process is reported, and that nobody else is: AIS-03, AIS-05, AIS-08, IAM-02.
+"""What the gateway process is reported, and that nobody else is: AIS-05, AIS-08, IAM-02.
 
 A real control plane and store around a fake engine of pods; calls carry the key from the state folder.
 """
@@ -15,7 +15,7 @@ import pytest_asyncio
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 from neocloud.core import contract
-from neocloud.core.callers import KEY_HEADER, gateway_key_file
+from neocloud.data_plane.gateway_keys import KEY_HEADER, gateway_key_file
 from neocloud.services.inference.public import Location
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.rules import scaling

@@ -1,12 +1,12 @@
-"""Who signs in at the registry with real credentials of the cloud, and what their roles allow."""
+"""Who signs in at the registry with real credentials of the cloud, and what their roles allow: IAM-09."""
 
 import asyncio
 from datetime import timedelta
 
 import pytest
 
-from neocloud.core.callers import repository_limit
 from neocloud.core.clock import SystemClock
+from neocloud.data_plane.access_keys import repository_limit
 from neocloud.services.iam.access.signed_requests import StoreSignedRequests
 from neocloud.services.iam.types import KeyLimit
 from tests.objects.oci.client import digest_of

@@ -1,4 +1,4 @@
-"""A cluster as Kubernetes objects (SLURM-02, SLURM-04, SLURM-05, SLURM-07, SLURM-17, SLURM-22)."""
+"""A cluster as Kubernetes objects (SLURM-02, SLURM-04, SLURM-05, SLURM-07, SLURM-22)."""
 
 import base64
 import json
@@ -250,7 +250,7 @@ def test_workers_ask_for_cpus_of_their_own_and_nothing_else_does():
     ("setting", "value"),
     [
         ("AccountingStorageEnforce", "associations,limits,qos"),  # SLURM-22
-        ("HealthCheckProgram", "/usr/local/lib/neocloud/check-node"),  # SLURM-17
+        ("HealthCheckProgram", "/usr/local/lib/neocloud/check-node"),
         ("JobRequeue", "1"),
         ("ReturnToService", "2"),
         ("PluginDir", "/opt/slurm/plugins"),

@@ -123,11 +123,13 @@ class Folder:
             raise UnsafePath(self.path / relative, f"is larger than {limit:,} bytes")
         return content
 
-    def tail(self, relative: str | PurePosixPath, limit: int) -> bytes:
-        """The last bytes of a file, `limit` at most. Raises UnsafePath; FileNotFoundError."""
+    def part(self, relative: str | PurePosixPath, offset: int, limit: int) -> tuple[bytes, int]:
+        """At most `limit` bytes of a file from the offset on, and the size of the file. Raises UnsafePath;
+        FileNotFoundError."""
         with self.file(relative) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
-            return file.read(limit)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(min(offset, size))
+            return file.read(limit), size
 
     def state(self, relative: str | PurePosixPath, *, inner_links: bool = False) -> os.stat_result | None:
         """Return the state of a regular file or folder; None when there is none, or something else."""
@@ -385,3 +387,10 @@ def _name(name: str) -> str:
     if not name or "/" in name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of one file")
     return name
+
+
+def whole_lines(data: bytes, limit: int) -> bytes:
+    """Return the data up to its last line end. Without one it is a part of a longer line: all of it where it
+    has `limit` bytes, otherwise nothing yet."""
+    end = data.rfind(b"\n") + 1
+    return data[:end] if end or len(data) < limit else data

@@ -19,9 +19,9 @@ from weakref import WeakValueDictionary
 
 from neocloud.core import digests
 from neocloud.core.clock import Clock
-from neocloud.core.upstream_registries import Upstream
 from neocloud.object_gateway.oci.documents import read_manifest
 from neocloud.object_gateway.oci.errors import RegistryError
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.object_gateway.oci.upstreams import UpstreamError, UpstreamRegistry
 from neocloud.object_store.errors import BlobUnknown, ContentHashMismatch, ManifestUnknown, ReferenceMissing
 from neocloud.object_store.image_types import NewManifest

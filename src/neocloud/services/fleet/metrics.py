@@ -21,7 +21,7 @@ from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse, model_label
 from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.nodes.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import NodePool
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import GpuUseSource, VerdictSources
 from neocloud.services.fleet.types import PoolState, plain
 from neocloud.services.slurm.public import NODE_POOL

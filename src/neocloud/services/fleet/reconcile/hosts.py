@@ -27,8 +27,8 @@ from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.policy.actions import Action
 from neocloud.messages.neocloud.fleet.v1 import HostPool, HostPoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
+from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.node_agents import AGENT, NodeAgents, host_agents
-from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.public import LEAF_LABEL, RACK_LABEL, Host, HostNodes, HostsUnreachable
 from neocloud.services.fleet.reconcile.maintenance import window_events
 from neocloud.services.fleet.reconcile.observe import new_inventories, new_verdicts

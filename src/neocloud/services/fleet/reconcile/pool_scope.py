@@ -10,7 +10,7 @@ from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, Rec
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.nodes.events import Event, Phase
 from neocloud.messages.neocloud.fleet.v1 import HostPool, NodePool
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.types import PoolState
 
 PoolT = TypeVar("PoolT", NodePool, HostPool)

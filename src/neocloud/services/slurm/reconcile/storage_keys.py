@@ -2,7 +2,7 @@
 
 They lie in the shared root, which all nodes have, in a folder of root: a file that its user alone may read,
 and beside it a configuration for AWS's clients that reads the file again when the key in it ends. Root of the
-cluster can read them all, so a person's key is there only if that person allowed it (rfd 0044).
+cluster can read them all, so a person's key is there only if that person allowed it (rfd 0039).
 """
 
 from collections.abc import Mapping, Sequence
