@@ -53,7 +53,7 @@ class Machine:
 
     def _environment(self) -> dict[str, str]:
         """Without proxies, profiles and homes of whoever runs the tests."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", leftovers.RUN) if name in os.environ}
         modules = os.pathsep.join(path for path in sys.path if path)
         return {**kept, "PYTHONPATH": modules, "HOME": str(self.home_directory), **self.variables}
 

@@ -19,13 +19,18 @@ import pytest
 from neocloud.testing.emulator import Emulator
 from neocloud.testing.waiting import wait_until
 from tests.contract_cache import cache_with_contract
+from tests.leftovers import RUN
 from tests.neo_server import program
 
 PASSWORD = "correct horse battery staple"
 
 
 def environment_of(home: Path, cloud: Emulator | None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "NEOCLOUD"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == RUN or not name.startswith(("AWS_", "NEOCLOUD"))
+    }
     own = {"HOME": home, "XDG_CONFIG_HOME": home, "XDG_CACHE_HOME": cache_with_contract(home / ".cache")}
     environment = {**kept, **{name: str(folder) for name, folder in own.items()}, "NO_COLOR": "1"}
     return environment | (cloud.environment if cloud else {})

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import Block
+from tests.leftovers import RUN
 from tests.neo_server import command as server_command
 from tests.neo_server import listening
 
@@ -34,6 +35,7 @@ def environment_of(home_directory: Path, cache: Path, **more: str) -> dict[str, 
         "TERM": "dumb",
         "NO_COLOR": "1",
         "COLUMNS": "160",
+        RUN: os.environ.get(RUN, ""),
         **more,
     }
 

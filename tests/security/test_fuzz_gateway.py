@@ -20,11 +20,11 @@ from tests.security.fuzzing.calls import PATIENCE_SECONDS, Answer
 from tests.security.fuzzing.gateway_requests import BODIES, Request, requests
 from tests.security.fuzzing.gateway_target import VICTIMS_MODEL, Target, all_routes, target
 from tests.security.fuzzing.raw_http import Raw, raw_requests, talk
-from tests.security.fuzzing.rounds import EXAMPLES, SEED, rounds, search
+from tests.security.fuzzing.rounds import SEED, WHOLE, rounds, search
 
 SHARE, RAW_SHARE = 0.3, 0.05
 """Of the time of a long run."""
-PER_ROUTE, RAW = 8 * EXAMPLES, 15 * EXAMPLES
+PER_ROUTE, RAW = 8 * WHOLE, 15 * WHOLE
 MOST_MEMORY_BYTES = 1 << 29
 """Of the gateway after all of it; it starts with 120 MB."""
 NOT_READY = frozenset({"model_not_ready", "model_stopped"})
@@ -63,7 +63,6 @@ def complaint_about(request: Request, data: bytes, *, is_ended: bool) -> str:
     return Answer(str(status), data).complaint()
 
 
-@pytest.mark.repeated
 def test_no_request_breaks_the_gateway(attacked: Target, tmp_path: Path) -> None:
     routes = all_routes(tmp_path)
     assert len(routes) > 20
@@ -91,7 +90,6 @@ def round_of(number: int, attacked: Target, routes: list[tuple[str, str]]) -> li
     return [each for each in (search(number, one, attack, PER_ROUTE, AS_FOUND) for one in made) if each]
 
 
-@pytest.mark.repeated
 def test_no_bytes_break_the_gateway(attacked: Target) -> None:
     for number in rounds(RAW_SHARE):
         assert not raw_round(number, attacked.address, "key-a")
@@ -99,7 +97,6 @@ def test_no_bytes_break_the_gateway(attacked: Target) -> None:
     assert_unharmed(attacked)
 
 
-@pytest.mark.repeated
 def test_no_bytes_break_the_api_s_json(tmp_path: Path) -> None:
     with emulator_process(tmp_path), connected(tmp_path) as cloud:
         token = cloud.client.tokens.token()

@@ -12,7 +12,8 @@ from hypothesis.errors import Flaky, HypothesisWarning
 
 from tests.iterations import iterations
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", iterations(4, least=2)))
+WHOLE = int(os.environ.get("FUZZ_EXAMPLES", "4"))
+EXAMPLES = iterations(WHOLE, least=2)
 """Requests per method and front of the API, of which the first is empty; the other fronts multiply it."""
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 """Go on with new seeds for so long; 0 means one round."""
