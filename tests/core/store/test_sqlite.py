@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +51,12 @@ async def test_no_question_about_one_resource_reads_all_of_them(path: Path, cloc
         tx.children("parent")
         tx.list("kind", parent_id="parent")
         tx.list_operations(resource_id="a", unfinished=True)
-        for conditions in ({"name": "web"}, {"name_prefix": "w"}, {"ids": ("a",)}, {}):
+        conditions: tuple[dict[str, Any], ...] = ({"name": "web"}, {"name_prefix": "w"}, {"ids": ("a",)}, {})
+        for each in conditions:
             place = SearchArea(kinds=("kind", "other"), parents=("parent",))
-            tx.find_resources(ResourceQuery((place,), **conditions), size=10)
+            tx.find_resources(ResourceQuery((place,), **each), size=10)
             place = SearchArea(kinds=("kind", "other"), roots=("parent",), ids=("a",))
-            tx.find_resources(ResourceQuery((place,), ("container",), **conditions), size=10)
+            tx.find_resources(ResourceQuery((place,), ("container",), **each), size=10)
         raw.set_trace_callback(None)
 
     await store.read(ask)
