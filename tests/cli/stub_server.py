@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from neocloud.control_plane.prepared_server import PREPARED, has_turn
+from neocloud.control_plane.settings_file import read_settings, shown_document
 from tests.cli.fake_control_plane import (
     CLUSTERS,
     PROJECT,
@@ -86,6 +87,7 @@ def serve(home: Path) -> None:
             "http": f"127.0.0.1:{pages.server_port}",
             "pid": os.getpid(),
             "version": "0.1.0",
+            "settings": shown_document(read_settings(home)),
         }
         (home / "server.json.new").write_text(json.dumps(ready))
         (home / "server.json.new").replace(home / "server.json")

@@ -35,7 +35,6 @@ SAME_VERBS: Mapping[str, tuple[str, ...]] = {
     "describe": ("get",),
     "list": ("list-members",),
     "ls": ("list", "list-members"),
-    "profiles": ("list",),
     "rm": ("delete", "remove"),
     "remove": ("delete",),
     "delete": ("remove",),

@@ -154,7 +154,7 @@ class NeoGroup(LazyGroup):
         "client-config": Entry(
             "Configure other clients for this cloud: SDK, SkyPilot, dstack, Terraform.", ACCESS
         ),
-        "config": Entry("Profiles: the cloud, account and project that commands use.", ACCESS),
+        "config": Entry("Settings of the cloud on this machine, and profiles.", ACCESS),
     }
 
 
