@@ -7,6 +7,7 @@ import typer
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
+from neocloud.cli.resources.viewed import ListView, list_all
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
@@ -31,25 +32,26 @@ Examples:
 )
 
 
-@app.command("list")
-def list_checks(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List the checks: what each measures and needs, how often it runs, and its limits.
-
-    A check whose needs a node does not have is not run there, which is neither a pass nor a failure.
-
-    Examples:
-
-      neo fleet checks list
-      neo fleet checks list --output json
-    """
-    with connect(profile_of(context)) as client:
-        found = list(client.list_all(f"{SERVICE}/List"))
-    rows = (
-        (each.name, _how_often(each), ", ".join(each.needs) or "-", _limits(each), each.title)
-        for each in found
+def _list_view() -> ListView:
+    return ListView(
+        {
+            "CHECK": lambda check: check.name,
+            "RUNS": _how_often,
+            "NEEDS": lambda check: ", ".join(check.needs) or "-",
+            "LIMIT": _limits,
+            "WHAT": lambda check: check.title,
+        }
     )
-    view = table(["CHECK", "RUNS", "NEEDS", "LIMIT", "WHAT"], rows)
-    show(output, [contract.to_document(each) for each in found], view)
+
+
+list_all(
+    app,
+    SERVICE,
+    _list_view,
+    "List the checks: what each measures and needs, how often it runs, and its limits."
+    "\n\nA check whose needs a node does not have is not run there, which is neither a pass nor a failure."
+    "\n\nExamples:\n\n  neo fleet checks list\n  neo fleet checks list --output json",
+)
 
 
 @app.command()

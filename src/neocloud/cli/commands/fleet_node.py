@@ -21,13 +21,14 @@ from neocloud.cli.commands.fleet_node_lookup import (
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, table
 from neocloud.cli.progress import duration
+from neocloud.cli.resources.viewed import ListView, list_all
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.core import contract
 from neocloud.fleet.nodes.events import threshold_in_words
 
 if TYPE_CHECKING:
-    from neocloud.messages.neocloud.fleet.v1 import Node
+    from neocloud.messages.neocloud.fleet.v1 import Node, NodeCertificate
 
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
 MOMENTS = ("deadline", "valid_until")
@@ -53,29 +54,28 @@ app.command()(fleet_node_parts.update)
 drain_app, release_app = command_group(), command_group()
 
 
-@app.command("list")
-def list_nodes(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List all nodes with their phase, and what speaks against them.
-
-    Examples:
-
-      neo fleet node list
-      neo fleet node list --output json
-    """
-    with connect(profile_of(context)) as client:
-        nodes = list(client.list_all(f"{SERVICE}/List"))
-    rows = (
-        (
-            *(name_of(node), "host" if is_host(node) else "worker", node.phase),
-            *(node.job or "-", _held_by(node), _why(node)),
-        )
-        for node in nodes
+def _list_view() -> ListView:
+    return ListView(
+        {
+            "NODE": name_of,
+            "KIND": lambda node: "host" if is_host(node) else "worker",
+            "PHASE": lambda node: node.phase,
+            "JOB": lambda node: node.job or "-",
+            "DRAINED BY": _held_by,
+            "WHY": _why,
+        },
+        empty="No node is watched."
+        " Watch the workers of a new cluster: neo slurm cluster create NAME --auto-repair",
     )
-    view = table(["NODE", "KIND", "PHASE", "JOB", "DRAINED BY", "WHY"], rows)
-    empty = (
-        "No node is watched. Watch the workers of a new cluster: neo slurm cluster create NAME --auto-repair"
-    )
-    show(output, [contract.to_document(node) for node in nodes], view, empty=empty)
+
+
+list_all(
+    app,
+    SERVICE,
+    _list_view,
+    "List all nodes with their phase and what holds them out of service."
+    "\n\nExamples:\n\n  neo fleet node list\n  neo fleet node list --output json",
+)
 
 
 @app.command()
@@ -112,31 +112,28 @@ def events(
     show(output, documents, table(["AT, UTC", "EVENT", "DETAILS"], rows), empty="Nothing has happened to it.")
 
 
-@app.command()
-def certificates(context: typer.Context, output: OutputOption = Format.TABLE) -> None:
-    """List the proofs that nodes passed their checks since their last start or drain, and until when.
-
-    Examples:
-
-      neo fleet node certificates
-      neo fleet node certificates --output json
-    """
-    with connect(profile_of(context)) as client:
-        found = list(client.list_all(f"{CERTIFICATES}/List"))
-    rows = (
-        (
-            place_of(each.cluster_name or each.cluster_id, each.node),
-            each.certificate.suite,
-            each.certificate.boot,
-            _time(each.certificate.issued_at),
-            _time(each.certificate.valid_until),
-            "yes" if each.is_valid else "no",
-        )
-        for each in found
+def _certificates_view() -> ListView:
+    return ListView(
+        {
+            "NODE": _name_of_certified,
+            "SUITE": lambda item: item.certificate.suite,
+            "BOOT": lambda item: item.certificate.boot,
+            "ISSUED": lambda item: _time(item.certificate.issued_at),
+            "UNTIL": lambda item: _time(item.certificate.valid_until),
+            "VALID": lambda item: "yes" if item.is_valid else "no",
+        },
+        empty="No node has passed its checks since its last start or drain. See: neo fleet node list",
     )
-    view = table(["NODE", "SUITE", "BOOT", "ISSUED", "UNTIL", "VALID"], rows)
-    empty = "No node has passed its checks since its last start or drain. See: neo fleet node list"
-    show(output, [contract.to_document(each) for each in found], view, empty=empty)
+
+
+list_all(
+    app,
+    CERTIFICATES,
+    _certificates_view,
+    "List the proofs that nodes passed their checks since their last start or drain, and until when."
+    "\n\nExamples:\n\n  neo fleet node certificates\n  neo fleet node certificates --output json",
+    name="certificates",
+)
 
 
 @drain_app.command()
@@ -312,3 +309,7 @@ def _detail(name: str, value: Any) -> object:
     if name in MOMENTS:
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
     return len(value) if isinstance(value, list) else value
+
+
+def _name_of_certified(item: "NodeCertificate") -> str:
+    return place_of(item.cluster_name or item.cluster_id, item.node)
