@@ -72,7 +72,8 @@ class LazyGroup(TyperGroup):
         if entry.is_derived:
             return importlib.import_module("neocloud.cli.resources.commands").product_app(name)
         module, _, attribute = (entry.source or name.replace("-", "_")).partition(":")
-        return getattr(importlib.import_module(f"{self.package}.{module}"), attribute or "app")
+        path = module if module.startswith("neocloud.") else f"{self.package}.{module}"
+        return getattr(importlib.import_module(path), attribute or "app")
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
         if args and args[0] in self.entries:

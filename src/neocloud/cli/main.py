@@ -107,7 +107,7 @@ class NeoGroup(LazyGroup):
         ),
         "operator": Entry("Maintenance of the cloud's host, for its operators.", MACHINE, is_derived=True),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
-        "fleet": Entry("See the health of nodes, explain faults, and simulate.", MACHINE),
+        "fleet": Entry("See the health of nodes, explain faults, and simulate.", MACHINE, "fleet.group"),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
         "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),
         "capacity": Entry("Show how many more nodes of each preset fit now, and what one costs.", PRODUCTS),
@@ -136,7 +136,11 @@ class NeoGroup(LazyGroup):
             "Audit log and bills in buckets, which the cloud writes on a schedule.", PRODUCTS, is_derived=True
         ),
         "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
-        "storage": Entry("Buckets and the objects in them; S3 clients work with them too.", PRODUCTS),
+        "storage": Entry(
+            "Buckets and the objects in them; S3 clients work with them too.",
+            PRODUCTS,
+            "neocloud.cli.storage.commands:app",
+        ),
         "registry": Entry("Registries of container images, which docker and podman use.", PRODUCTS),
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),

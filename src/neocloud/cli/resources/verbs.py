@@ -156,7 +156,8 @@ def _contents(noun: Noun, client: Client, resource_id: str) -> str:
 def _function(named: str) -> Callable[..., Any]:
     """Return the function that a noun names."""
     module, _, name = named.partition(":")
-    return getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), name)
+    path = module if module.startswith("neocloud.") else f"neocloud.cli.commands.{module}"
+    return getattr(importlib.import_module(path), name)
 
 
 def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:

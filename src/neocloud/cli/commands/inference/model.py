@@ -12,7 +12,6 @@ from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
 from neocloud.cli.lazy import command_group
-from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import (
     Format,
     JsonObject,
@@ -34,6 +33,7 @@ from neocloud.cli.resources.lookup import (
     state_of,
 )
 from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_project
+from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
