@@ -9,12 +9,12 @@ import os
 import select
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from neocloud.cli.choice import Choice
 from neocloud.cli.lazy import Entry, LazyGroup
 from neocloud.cli.terminal import exit_code, report, report_defect
 from neocloud.client.errors import ClientError
@@ -57,13 +57,6 @@ Every command has its own --help with examples.
 """
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Options given before the command: which profile to use."""
-
-    profile: str = ""
-
-
 NOUNS: Mapping[str, str] = {
     **dict.fromkeys(("cluster", "job", "node"), "slurm"),
     **dict.fromkeys(("instance", "disk", "filesystem", "platform"), "compute"),
@@ -78,6 +71,11 @@ NOUNS: Mapping[str, str] = {
 
 class NeoGroup(LazyGroup):
     package = "neocloud.cli.commands"
+
+    def app_of(self, name: str) -> typer.Typer:
+        if self.entries[name].is_derived:
+            return importlib.import_module("neocloud.cli.commands.products").app_of(name)
+        return super().app_of(name)
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
         if args and args[0] in NOUNS:

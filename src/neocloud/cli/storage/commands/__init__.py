@@ -2,7 +2,9 @@
 
 from neocloud.cli.lazy import command_group
 from neocloud.cli.resources.commands import add_nouns
+from neocloud.cli.resources.noun import NounHooks
 from neocloud.cli.storage.commands import backup, mount, objects, transfers, verify
+from neocloud.cli.storage.commands.bucket_contents import contents
 
 app = command_group(
     """Buckets and the objects in them. S3 clients work with the same buckets: neo client-config s3.
@@ -31,4 +33,4 @@ app.command("presign")(objects.presign)
 app.command("verify")(verify.verify)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
-add_nouns(app, "storage")
+add_nouns(app, "storage", {"bucket": NounHooks(contents=contents)})

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from neocloud.cli.main import Choice
+from neocloud.cli.choice import Choice
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.resources.lookup import ProjectOption, project_id_of
 from neocloud.cli.signals import stopped_by_signals
