@@ -180,7 +180,7 @@ async def test_a_port_that_is_taken_is_said(home: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(OSError, match="--gateway-port"):
+        with pytest.raises(OSError, match="neo config set gateway-port"):
             await stand_in(home, taken.getsockname()[1]).start()
 
 

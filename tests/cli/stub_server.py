@@ -15,6 +15,7 @@ from pathlib import Path
 
 from neocloud import __version__
 from neocloud.control_plane.prepared_server import PREPARED, has_turn
+from neocloud.control_plane.settings_file import read_settings, shown_document
 from tests.cli.fake_control_plane import (
     CLUSTERS,
     PROJECT,
@@ -87,6 +88,7 @@ def serve(home: Path) -> None:
             "http": f"127.0.0.1:{pages.server_port}",
             "pid": os.getpid(),
             "version": __version__,
+            "settings": shown_document(read_settings(home)),
         }
         (home / "server.json.new").write_text(json.dumps(ready))
         (home / "server.json.new").replace(home / "server.json")

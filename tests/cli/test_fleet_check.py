@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.cli.commands.fleet_check import program_output
+from neocloud.cli.commands.fleet.check import program_output
 from neocloud.cli.main import run
 from neocloud.fleet.agent.document import from_json
 from tests.fleet.agent import trees

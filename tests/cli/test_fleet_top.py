@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from neocloud.cli.commands import fleet_top
+from neocloud.cli.commands.fleet import top
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
 from neocloud.core import contract
@@ -190,7 +190,7 @@ def test_a_fleet_fits_the_terminal_and_controls_it_not(height: int) -> None:
         **{"host": None, "phases": {"triage": 500}, "clusters": [], "nodes": nodes, "notes": []},
     }
     screen = Console(width=80, height=height, file=StringIO())
-    screen.print(fleet_top.drawn(document, screen))
+    screen.print(top.drawn(document, screen))
     assert isinstance(screen.file, StringIO)
     shown = screen.file.getvalue()
     assert len(shown.splitlines()) <= height and "\x1b" not in shown and " more" in shown

@@ -70,10 +70,8 @@ def test_nothing_is_called_show() -> None:
 
 
 def test_other_words_for_a_verb_are_accepted(signed_in: Neo) -> None:
-    listed = signed_in("config", "list")
-    assert listed.code == 0 and "test" in listed.out
-    for word in ("ls", "profiles"):
-        assert signed_in("config", word).out == listed.out
+    listed, ls = (signed_in("config", word, "--help").out for word in ("list", "ls"))
+    assert listed and ls.split("\n")[2:] == listed.split("\n")[2:]
     for words in (("deployment", "show"), ("model", "show"), ("tuning", "job", "show")):
         assert signed_in(*words, "--help").code == 0
 

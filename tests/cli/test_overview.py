@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
+from neocloud.cli.choice import Choice
 from neocloud.cli.commands import instance, overview
 from neocloud.cli.commands.slurm import login
-from neocloud.cli.main import Choice
 from neocloud.cli.resources.lookup import CLUSTERS, INSTANCES, names_of
 from neocloud.core import contract
 from tests.cli.conftest import Neo

@@ -9,8 +9,9 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from neocloud.cli import output
+from neocloud.cli.commands.products import hooks_of
 from neocloud.cli.output import JsonObject, View
-from neocloud.cli.resources.commands import PRODUCTS, _command_name, _overrides
+from neocloud.cli.resources.commands import PRODUCTS, _command_name
 from neocloud.cli.resources.noun import Noun
 from neocloud.cli.resources.pages import label_of, page
 from neocloud.core import contract
@@ -35,7 +36,8 @@ def derived_pages() -> Iterator[str]:
         product, _, rest = name.partition(" ")
         noun, _, verb = rest.partition(" ")
         found = KINDS.get(f"{product} {noun}")
-        if found is None or verb in _overrides(PRODUCTS[product]).get(noun, {}) or name in NOT_SHOWN:
+        hooks = hooks_of(product).get(noun)
+        if found is None or (hooks and verb in hooks.commands) or name in NOT_SHOWN:
             continue
         verbs = {_command_name(each): each for each in found.verbs}
         if verb in verbs and not verbs[verb].startswith("List"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.cli.objects import service
+from neocloud.cli.storage import service
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import FakeServer
 

@@ -17,7 +17,7 @@ import pytest
 from neocloud.messages.neocloud.storage.v1 import TemporaryKey
 
 from neocloud.cli.machine.object_storage import object_rows, object_warnings
-from neocloud.cli.objects import checksums, copier, places, service
+from neocloud.cli.storage import checksums, copier, places, service
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from tests.cli.conftest import Neo, Ran
@@ -296,7 +296,7 @@ def test_errors_say_what_to_do(
     ran = storage("cp", "-r", files, f"s3://{bucket}")
     assert ran.code == 4 and "3 failed" in ran.out
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr("neocloud.cli.objects.service.ATTEMPTS", 1)
+    monkeypatch.setattr("neocloud.cli.storage.service.ATTEMPTS", 1)
     assert storage("ls", f"s3://{bucket}").code == 5
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     ran = storage("ls")
@@ -429,7 +429,7 @@ def test_other_machines_sign_in_over_tls(neo: Neo, tmp_path: Path, monkeypatch: 
         monkeypatch.setenv("AWS_ENDPOINT_URL", served.url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", served.owner.aws_access_key_id)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", served.owner.secret)
-        monkeypatch.setattr("neocloud.cli.objects.service.ATTEMPTS", 1)
+        monkeypatch.setattr("neocloud.cli.storage.service.ATTEMPTS", 1)
         assert neo("storage", "ls", f"s3://{bucket}", "--env-key").code == 5, "the authority is not trusted"
         monkeypatch.setenv("AWS_CA_BUNDLE", str(served.authority))
         (tmp_path / "a").write_text("hello")

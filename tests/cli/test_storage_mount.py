@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud.cli.objects import mount_cache, mount_table, mounts
-from neocloud.cli.objects.key_server import serving_keys
-from neocloud.cli.objects.places import BucketPlace
+from neocloud.cli.storage import mount_cache, mount_table, mounts
+from neocloud.cli.storage.key_server import serving_keys
+from neocloud.cli.storage.places import BucketPlace
 from neocloud.client.errors import ClientError
 from neocloud.testing.waiting import wait_until
 from tests.objects.s3.served import REGION, Served, serving

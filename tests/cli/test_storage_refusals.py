@@ -3,7 +3,7 @@
 import pytest
 from botocore.exceptions import ClientError as S3Error
 
-from neocloud.cli.objects.service import PERMISSIONS, translated
+from neocloud.cli.storage.service import PERMISSIONS, translated
 from neocloud.services.iam.rules.roles import allows
 
 

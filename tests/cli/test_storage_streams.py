@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.cli.objects import streams
-from neocloud.cli.objects.places import BucketPlace
+from neocloud.cli.storage import streams
+from neocloud.cli.storage.places import BucketPlace
 from neocloud.client import s3_uploads as uploads
 from neocloud.client.errors import ClientError
 from tests.cli.conftest import Neo

@@ -30,6 +30,7 @@ ARGUMENTS: Mapping[str, Sequence[str]] = {
     "capacity": ["--all"],
     "top": ["--once"],
     "fleet top": ["--once"],
+    "config list": ["--home", "no-cloud"],
     "fleet explain xid": ["79"],
     "fleet explain sxid": ["12028"],
     "fleet explain log": ["kernel.log"],
@@ -61,6 +62,7 @@ LISTS = {
     if any(parameter.name == "output" for parameter in command.params)
     and not hasattr(command, "commands")
     and path[-1] not in CHANGES
+    and path[1:] != ("config", "get")  # prints a value alone
 }
 
 

@@ -240,8 +240,9 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/object-storage.md": Reader(
         not_run={
-            "neo up --object-blobs": OTHER_ENGINE,
-            "neo up --object-metadata": POSTGRESQL,
+            "neo config set object-blobs": OTHER_ENGINE,
+            "neo up": OTHER_ENGINE,
+            "neo config set object-metadata": POSTGRESQL,
             "neo storage mount": MOUNT,
             "neo storage unmount": MOUNT,
             "neo compute instance create reader": MACHINE_MOUNT,
@@ -262,7 +263,8 @@ READERS: Mapping[str, Reader] = {
     ),
     "docs/guides/container-registry.md": Reader(
         not_run={
-            "neo up --registry-mirror": MIRRORS,
+            "neo config set registry-mirror": MIRRORS,
+            "neo up": MIRRORS,
             "podman": IMAGE_CLIENTS,
             "skopeo": IMAGE_CLIENTS,
             "neo registry vulnerability-report": IMAGE_REPORT,

@@ -1,7 +1,7 @@
 """Command groups whose members are imported when they are used, so that `neo --help` starts quickly.
 
 A table names each command with its help text; the module behind it is loaded only to run the command or to
-show its own help. Only this module and the derived commands import by name.
+show its own help. Only this module and `main` import by name.
 """
 
 import importlib
@@ -35,7 +35,6 @@ SAME_VERBS: Mapping[str, tuple[str, ...]] = {
     "describe": ("get",),
     "list": ("list-members",),
     "ls": ("list", "list-members"),
-    "profiles": ("list",),
     "rm": ("delete", "remove"),
     "remove": ("delete",),
     "delete": ("remove",),
@@ -63,17 +62,17 @@ class LazyGroup(TyperGroup):
 
     def load(self, name: str) -> None:
         """Replace the placeholder of a command with the real one."""
-        command = typer.main.get_command(self._app_of(name))
+        command = typer.main.get_command(self.app_of(name))
         command.name = name
         join_prose(command)
         self.commands[name] = command
 
-    def _app_of(self, name: str) -> typer.Typer:
+    def app_of(self, name: str) -> typer.Typer:
+        """Load the commands behind a name."""
         entry = self.entries[name]
-        if entry.is_derived:
-            return importlib.import_module("neocloud.cli.resources.commands").product_app(name)
         module, _, attribute = (entry.source or name.replace("-", "_")).partition(":")
-        return getattr(importlib.import_module(f"{self.package}.{module}"), attribute or "app")
+        path = module if module.startswith("neocloud.") else f"{self.package}.{module}"
+        return getattr(importlib.import_module(path), attribute or "app")
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
         if args and args[0] in self.entries:

@@ -9,12 +9,12 @@ import os
 import select
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from neocloud import __version__
+from neocloud.cli.choice import Choice
 from neocloud.cli.lazy import Entry, LazyGroup
 from neocloud.cli.terminal import exit_code, report, report_defect
 from neocloud.client.errors import ClientError
@@ -57,13 +57,6 @@ Every command has its own --help with examples.
 """
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Options given before the command: which profile to use."""
-
-    profile: str = ""
-
-
 NOUNS: Mapping[str, str] = {
     **dict.fromkeys(("cluster", "job", "node"), "slurm"),
     **dict.fromkeys(("instance", "disk", "filesystem", "platform"), "compute"),
@@ -78,6 +71,11 @@ NOUNS: Mapping[str, str] = {
 
 class NeoGroup(LazyGroup):
     package = "neocloud.cli.commands"
+
+    def app_of(self, name: str) -> typer.Typer:
+        if self.entries[name].is_derived:
+            return importlib.import_module("neocloud.cli.commands.products").app_of(name)
+        return super().app_of(name)
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> Any:
         if args and args[0] in NOUNS:
@@ -107,7 +105,7 @@ class NeoGroup(LazyGroup):
         ),
         "operator": Entry("Maintenance of the cloud's host, for its operators.", MACHINE, is_derived=True),
         "emulator": Entry("Make an emulated cloud fail on demand.", MACHINE),
-        "fleet": Entry("See the health of nodes, explain faults, and simulate.", MACHINE),
+        "fleet": Entry("See the health of nodes, explain faults, and simulate.", MACHINE, "fleet.group"),
         "ps": Entry("Show what runs in the project.", PRODUCTS, "overview:ps_app"),
         "top": Entry("Show what runs and how busy it is, on one screen.", PRODUCTS),
         "capacity": Entry("Show how many more nodes of each preset fit now, and what one costs.", PRODUCTS),
@@ -136,7 +134,11 @@ class NeoGroup(LazyGroup):
             "Audit log and bills in buckets, which the cloud writes on a schedule.", PRODUCTS, is_derived=True
         ),
         "ai": Entry("Container images run as endpoints and jobs.", PRODUCTS, is_derived=True),
-        "storage": Entry("Buckets and the objects in them; S3 clients work with them too.", PRODUCTS),
+        "storage": Entry(
+            "Buckets and the objects in them; S3 clients work with them too.",
+            PRODUCTS,
+            "neocloud.cli.storage.commands:app",
+        ),
         "registry": Entry("Registries of container images, which docker and podman use.", PRODUCTS),
         "tco": Entry("Show the total cost of owning a cluster and of a conversation on it.", PRODUCTS),
         "quota": Entry("Limits and usage of a tenant and its projects.", PRODUCTS),
@@ -154,7 +156,7 @@ class NeoGroup(LazyGroup):
         "client-config": Entry(
             "Configure other clients for this cloud: SDK, SkyPilot, dstack, Terraform.", ACCESS
         ),
-        "config": Entry("Profiles: the cloud, account and project that commands use.", ACCESS),
+        "config": Entry("Settings of the cloud on this machine, and profiles.", ACCESS),
     }
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from neocloud.cli.main import Choice
+from neocloud.cli.choice import Choice
 from neocloud.cli.output import say
 from neocloud.cli.target import DEFAULT_HOME, profile_of
 from neocloud.client.connection import Client, invoke, invoker, live_endpoint, open_channel

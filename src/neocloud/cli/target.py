@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from neocloud.cli.main import Choice
+from neocloud.cli.choice import Choice
 from neocloud.client.connection import Client, connect
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError

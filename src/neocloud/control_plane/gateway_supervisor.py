@@ -321,7 +321,8 @@ def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> No
         except OSError:
             raise OSError(
                 f"Port {port} on {address} is taken, and the {kind.name} is to listen there."
-                f" Stop what does, or choose another with {option} (0 takes any that is free)."
+                " Stop what does, or choose another (0 takes any that is free):"
+                f" `neo config set {option.removeprefix('--')} PORT`."
             ) from None
 
 

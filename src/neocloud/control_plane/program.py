@@ -2,13 +2,14 @@
 """What the server's program does: run a control plane until a signal, or end what one runs."""
 
 import asyncio
+import logging
 import os
 import sys
 
 from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import end_workloads, on_emulator, on_podman
 from neocloud.control_plane.prepared_server import PREPARED, has_turn
-from neocloud.control_plane.settings_file import parse_arguments
+from neocloud.control_plane.settings_file import parse_arguments, unknown_keys
 from neocloud.control_plane.state_dir import HomeInUse
 from neocloud.core.logs import set_up_logging
 from neocloud.core.sqlite_file import SqliteFileError
@@ -18,6 +19,8 @@ from neocloud.engines.base import EngineError
 from neocloud.server import ServerError
 from neocloud.services.billing import PriceListError
 from neocloud.services.quotas import QuotaFileError
+
+logger = logging.getLogger(__name__)
 
 
 def run() -> int:
@@ -31,6 +34,8 @@ def run() -> int:
         action, settings = parse_arguments()
         set_up_logging(settings.log_level, settings.log_format)
         if action == "serve":
+            for key in unknown_keys(settings.home):
+                logger.warning("config.json has the key %r, which this release does not know.", key)
             machine = on_emulator(settings) if settings.emulator else on_podman(settings)
             asyncio.run(lifecycle.serve(machine, settings))
         else:

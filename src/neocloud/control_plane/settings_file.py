@@ -72,21 +72,44 @@ def read_settings(home: Path) -> Settings:
 
 
 def write_settings(settings: Settings) -> None:
-    """Write what was chosen, readable by its owner alone. Raises OSError."""
+    """Write what was chosen, readable by its owner alone, beside keys of other releases. Raises OSError."""
     home, url = settings.home, settings.database_url
     has_secret = has_password(url)
     if has_secret:
         write_file(home / URL_FILE, url, durable=True)
     kept = replace(settings, database_url="") if has_secret else settings
-    document = {
-        name: _to_json(name, getattr(kept, name))
-        for name, (item, _) in options().items()
-        if getattr(kept, name) != item.default
-    }
+    document = _unknown(home) | _chosen_document(kept)
     write_file(home / CONFIG_FILE, json.dumps(document, indent=2) + "\n", durable=True)
     (home / EARLIER_FILE).unlink(missing_ok=True)
     if not has_secret:
         (home / URL_FILE).unlink(missing_ok=True)
+
+
+def shown_document(settings: Settings) -> dict[str, Any]:
+    """Return what was chosen, as in `config.json`, for others to see: a password is left out."""
+    url = "" if settings.database_url_file else url_without_password(settings.database_url)
+    return _chosen_document(replace(settings, database_url=url))
+
+
+def unknown_keys(home: Path) -> list[str]:
+    """Return the keys of `config.json` that this release does not know; they are kept and have no effect."""
+    return sorted(_unknown(home))
+
+
+def _unknown(home: Path) -> dict[str, Any]:
+    try:
+        document = _object(json.loads((home / CONFIG_FILE).read_text()))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return {name: value for name, value in document.items() if name not in options()}
+
+
+def _chosen_document(settings: Settings) -> dict[str, Any]:
+    return {
+        name: _to_json(name, getattr(settings, name))
+        for name, (item, _) in options().items()
+        if getattr(settings, name) != item.default
+    }
 
 
 def settings_or_defaults(home: Path) -> tuple[Settings, str]:
@@ -267,6 +290,18 @@ def database_url_in_file(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {text}: {error.strerror or error}") from None
+
+
+def url_without_password(url: str) -> str:
+    """Return a database URL that may be shown, with *** in place of its password."""
+    if not url or not has_password(url):
+        return url
+    try:
+        parts = urlsplit(url)
+        user, host = parts.username or "", parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "***"
+    return f"{parts.scheme}://{user}:***@{host}{parts.path}"
 
 
 def has_password(url: str) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from neocloud import __version__
 from neocloud.control_plane.server_supervisor import ended_file
+from neocloud.control_plane.settings_file import shown_document
 from neocloud.core import announcements
 from neocloud.core.announcements import Announcement
 from neocloud.core.osfiles import Locked, ensure_private, take_lock, write_file
@@ -83,6 +84,7 @@ def announce(
     write_file(settings.addresses_file, json.dumps({**addresses, "https_port": https_port}, indent=2))
     public = {"gateway": gateway, "listen": list(listen), "https_port": https_port}
     public |= {"gateway_tls_port": gateway_tls_port, "s3": s3, "s3_tls_port": s3_tls_port}
+    public |= {"settings": shown_document(settings)}
     public |= {"login_addresses": list(login_addresses), "login_ports": list(settings.login_ports)}
     write_file(settings.server_file, json.dumps({**ready, **addresses, **public}, indent=2))
     _announce_to_all(Announcement(str(settings.home), grpc, http, gateway))

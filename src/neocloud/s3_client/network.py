@@ -71,7 +71,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
             if not is_allowed_destination(address, self._opened):
                 raise DestinationRefused(
                     "The endpoint is not on the public internet. The operator of the cloud can allow private"
-                    " addresses: neo up --allow-private-transfers"
+                    " addresses: neo config set allow-private-transfers true"
                 )
             if self._is_plain and not is_loopback(address):
                 raise DestinationRefused("The endpoint is not https.")

@@ -34,7 +34,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     by_neo: bool = True
-    """Whether `neo up` has the option, too."""
+    """Whether operators choose it, by `neo up` or `neo config set`."""
     clears: bool = False
     """Whether "none" clears a list."""
     example: str = ""

@@ -183,7 +183,8 @@ class Settings(ObjectSettings):
     """A postgresql:// URL, maybe with a password; empty means SQLite in the home folder."""
     database_url_file: Path | None = option(
         None,
-        "File of mode 0600 with that URL, which may contain a password.",
+        "File of mode 0600 with the URL of a PostgreSQL database, to use instead of SQLite; it may contain a"
+        " password. Or put the URL into the variable NEOCLOUD_DATABASE_URL.",
         parse=absolute_path,
         kind=Path,
     )

@@ -19,12 +19,12 @@ from neocloud.cli.commands.billing_report import (
     summed,
     why,
 )
-from neocloud.cli.commands.storage.exports import ToBucketOption, exported
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.commands import add_nouns
 from neocloud.cli.resources.lookup import ProjectOption, project_id_of
+from neocloud.cli.storage.commands.exports import ToBucketOption, exported
 from neocloud.cli.target import profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect

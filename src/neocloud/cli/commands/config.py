@@ -1,10 +1,11 @@
-"""`neo config`: the user's profiles, and the current one."""
+"""`neo config`: the user's profiles, and the settings of the cloud on this machine."""
 
 from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
+from neocloud.cli.commands import cloud_settings
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, OutputOption, say, show, table
 from neocloud.cli.target import profile_of
@@ -12,17 +13,23 @@ from neocloud.cli.terminal import echo
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 
 app = command_group(
-    "Profiles: the cloud, account and project that commands use.\n\nExample:\n\n  neo config list"
+    "Settings of the cloud on this machine, and profiles: the cloud, account and project that commands use."
+    "\n\nExamples:\n\n  neo config list                 # the settings of this cloud"
+    "\n  neo config set audit-days 90    # change one\n  neo config profiles             # the profiles"
 )
+app.command("list")(cloud_settings.list_settings)
+app.command("get")(cloud_settings.get)
+app.command("set")(cloud_settings.set_setting)
+app.command("unset")(cloud_settings.unset)
 
 
-@app.command("list")
+@app.command("profiles")
 def list_profiles(output: OutputOption = Format.TABLE) -> None:
     """List the profiles; a star marks the current one.
 
     Examples:
 
-      neo config list
+      neo config profiles
       neo --profile other slurm cluster list      # use another one for one command
     """
     found = read_profiles(config_file())

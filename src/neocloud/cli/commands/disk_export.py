@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from neocloud.cli.objects.places import place_of
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import finish
 from neocloud.cli.resources.lookup import (
@@ -18,6 +17,7 @@ from neocloud.cli.resources.lookup import (
     names_of,
 )
 from neocloud.cli.resources.noun import Overrides
+from neocloud.cli.storage.places import place_of
 from neocloud.client.errors import ClientError
 
 EXPORTS = "neocloud.compute.v1.DiskExportService"

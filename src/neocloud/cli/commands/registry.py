@@ -38,7 +38,7 @@ def login(
       neo registry login
       neo registry login --client docker
     """
-    from neocloud.cli.objects.service import endpoint_of, issue_key  # noqa: PLC0415  botocore
+    from neocloud.cli.storage.service import endpoint_of, issue_key  # noqa: PLC0415  botocore
 
     program = _program(client)
     cloud = connect_to_project(context, project)

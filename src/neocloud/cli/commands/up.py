@@ -2,8 +2,7 @@
 
 import inspect
 import os
-from argparse import ArgumentTypeError
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -14,6 +13,14 @@ import typer
 from neocloud import __version__
 from neocloud.cli.lazy import command_group
 from neocloud.cli.machine import images
+from neocloud.cli.machine.chosen_settings import (
+    check_database,
+    choose,
+    not_in_effect,
+    parse_given,
+    refuse_changes,
+    with_implied,
+)
 from neocloud.cli.machine.entrance import entrance_rows, has_own_authority
 from neocloud.cli.machine.home import NOTHING_REAL, Home, RunningServer, emulator_home
 from neocloud.cli.machine.public_addresses import check_public_interface
@@ -33,15 +40,14 @@ from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
-from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, database_url_in_file, without_password
-from neocloud.settings.settings import (
-    DEFAULT_REDIRECTOR_PORT,
-    DEFAULT_TLS_PORT,
-    Settings,
-    flag,
-    is_list,
-    options,
+from neocloud.control_plane.settings_file import (
+    CONFIG_FILE,
+    DATABASE_URL_VARIABLE,
+    unknown_keys,
+    url_without_password,
 )
+from neocloud.settings.catalogue import AT_FIRST_START, catalogue, nearest_name, text_of
+from neocloud.settings.settings import Settings, flag, is_list, options
 
 app = command_group()
 
@@ -58,6 +64,8 @@ def up(
     what runs in the cloud goes on meanwhile.
     Images of virtual machines are built separately, by `neo image build machine`.
 
+    Less frequent settings have no option here: `neo config list` shows them, `neo config set` changes them.
+
     Examples:
 
       neo up
@@ -73,6 +81,7 @@ def up(
     if not given["emulator"]:
         del given["emulator"]
     _check_database(context, given)
+    _name_moved_options(context, home, given)
     is_emulator = bool(given.get("emulator")) or "emulator_gpus" in given
     place = emulator_home(home) if is_emulator else Home(home_of(context, home))
     if service:
@@ -81,7 +90,8 @@ def up(
     place.create()
     with place.locked(lambda: say(f"Another neo is working on {place.path}; waiting for it.")):
         given = _with_implied(given, is_emulator=is_emulator, is_first=is_first)
-        settings = _settings(place.settings(), tls, given)
+        settings = choose(place.settings(), parse_given(given), tls)
+        _name_unknown_keys(place)
         check_public_certificate(settings, place.settings(), given)
         server = place.server()
         is_new = server is None
@@ -92,7 +102,7 @@ def up(
             check_public_interface(settings, given)
             server = _start(place, settings)
         else:
-            _refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
+            refuse_changes(place, settings, given if tls is None else {*given, "tls_port"})
             if server.version != __version__:
                 replaced = server.version
                 _prepare_machine(place, settings)
@@ -104,6 +114,9 @@ def up(
     if is_new and settings.acme_domains:
         wait_for_certificate(settings, server, profile)
     _print_summary(place, server, profile, is_new=is_new, replaced=replaced)
+    waiting = not_in_effect(place.server(), place.settings())
+    if names := [each.name for each in catalogue().values() if each.field in waiting]:
+        say(f"In effect from the next start on (`neo down`, then `neo up`): {', '.join(names)}.")
     if is_new and not is_first and not settings.emulator:
         echo("What ran here before comes back by itself, which takes minutes for a model: neo ps shows it.")
 
@@ -115,9 +128,38 @@ def _with_implied(given: dict[str, Any], *, is_emulator: bool, is_first: bool) -
         given = {**given, "emulator": True}
     if is_emulator and is_first:
         given = {"grpc_port": 0, "http_port": 0} | given
-    if given.get("grpc_port") == 0:
-        given = {"gateway_port": 0, "s3_port": 0} | given
-    return given
+    return with_implied(given)
+
+
+def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
+    check_database(given, is_argument=_is_on_command_line(context, "database_url"))
+
+
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _name_moved_options(context: typer.Context, home: Path | None, given: Mapping[str, Any]) -> None:
+    """Name the command that replaces each option that `neo up` has in this release for the last time."""
+    where = f" --home {quote(str(home))}" if home and _is_on_command_line(context, "home") else ""
+    for setting in catalogue().values():
+        if setting.field in AT_FIRST_START or not _is_on_command_line(context, setting.field):
+            continue
+        value = given.get(setting.field, "")
+        words = [text_of(each) for each in value] if isinstance(value, list) else [text_of(value)]
+        shown = " ".join(quote(url_without_password(each)) for each in words)
+        say(
+            f"--{setting.name} is an option of `neo up` in this release for the last time:"
+            f" use `neo config set{where} {setting.name} {shown}`."
+        )
+
+
+def _name_unknown_keys(place: Home) -> None:
+    for key in unknown_keys(place.path):
+        near = nearest_name(key)
+        meant = f" Did you mean {near}?" if near else ""
+        say(f"{CONFIG_FILE} has the key {key!r}, which this release does not know; it is kept.{meant}")
 
 
 def _keep_running(place: Home) -> None:
@@ -159,6 +201,7 @@ def _signature() -> inspect.Signature:
             metavar=option.metavar,
             min=option.minimum,
             max=option.maximum,
+            hidden=name not in AT_FIRST_START,
             envvar=DATABASE_URL_VARIABLE if name == "database_url" else None,
         )
         kind: Any = list[option.kind] | None if is_list(item) else option.kind | None
@@ -185,101 +228,6 @@ def _register() -> None:
 
 
 _register()
-
-
-def _settings(kept: Settings, tls: bool | None, given: Mapping[str, object]) -> Settings:
-    """Return what was chosen now over what was chosen before."""
-    chosen = {name: _parsed(name, value) for name, value in given.items()}
-    if "database_url_file" in chosen:
-        chosen["database_url"] = ""
-    elif "database_url" in chosen:
-        chosen["database_url_file"] = None
-    chosen["tls_port"] = port = _tls_port(replace(kept, **chosen), kept, tls, chosen.get("tls_port"))
-    # Where the port is any that is free, the others must be, too.
-    chosen["redirector_port"] = 0 if port == 0 else kept.redirector_port or DEFAULT_REDIRECTOR_PORT
-    if port == 0 and kept.tls_port is None:
-        chosen = {"https_port": 0, "gateway_tls_port": 0, "s3_tls_port": 0} | chosen
-    return replace(kept, **chosen)
-
-
-def _parsed(name: str, value: Any) -> Any:
-    item, option = options()[name]
-    if option.kind is bool:
-        return value
-    try:
-        if is_list(item):
-            return tuple(option.parse(str(each)) for each in value if not (option.clears and each == "none"))
-        return option.parse(str(value))
-    except ValueError as error:
-        raise ClientError(
-            "INVALID_ARGUMENT", f"{flag(item)}: {error}", option.example or "See neo up --help"
-        ) from error
-
-
-def _refuse_changes(place: Home, settings: Settings, given: Collection[str]) -> None:
-    """Refuse given options that differ from those which the running server was started with."""
-    kept = place.settings()
-    names = {
-        name: flag(item)
-        for name, (item, _) in options().items()
-        if name in given and getattr(settings, name) != getattr(kept, name)
-    }
-    if "tls_port" in names and None in (settings.tls_port, kept.tls_port):
-        names["tls_port"] = "--no-tls" if settings.tls_port is None else "--tls"
-    if not names:
-        return
-    raise ClientError(
-        "FAILED_PRECONDITION",
-        f"The cloud in {place.path} is running, and {', '.join(names.values())}"
-        f" {'takes' if len(names) == 1 else 'take'} effect only when it starts. Nothing was changed",
-        f"Stop it with `neo down --home {quote(str(place.path))}`, which interrupts what runs in it,"
-        " then repeat this command",
-    )
-
-
-def _tls_port(chosen: Settings, kept: Settings, tls: bool | None, port: int | None) -> int | None:
-    """Return the port that was chosen now or before, or the usual one; None for no TLS."""
-    is_host_new = chosen.host != kept.host
-    if tls is False:
-        if port is not None or is_host_new:
-            raise ClientError(
-                "INVALID_ARGUMENT", "--no-tls cannot be combined with --tls-port or --host", "Drop one"
-            )
-        if chosen.listen:
-            raise ClientError(
-                "INVALID_ARGUMENT",
-                f"The cloud listens for other machines ({', '.join(chosen.listen)}), and plain text is"
-                " served on loopback only",
-                "Drop --no-tls, or add --listen none",
-            )
-        return None
-    if port is not None:
-        return port
-    if kept.tls_port is None and (tls or is_host_new or chosen.listen or chosen.tls_certificate):
-        return DEFAULT_TLS_PORT if chosen.grpc_port else 0
-    return kept.tls_port
-
-
-def _check_database(context: typer.Context, given: Mapping[str, Any]) -> None:
-    """Refuse a password in an argument, and a file that others can read."""
-    url, file = given.get("database_url"), given.get("database_url_file")
-    source = context.get_parameter_source("database_url")
-    is_argument = source is not None and source.name == "COMMANDLINE"
-    try:
-        if is_argument and url:
-            without_password(url)
-        if file:
-            database_url_in_file(str(file))
-    except ArgumentTypeError as error:
-        what, _, next_step = str(error).partition("; ")
-        option = "--database-url-file" if file else "--database-url"
-        raise ClientError(
-            "INVALID_ARGUMENT", f"{option}: {what}", next_step or "Name a file of yours with the URL"
-        ) from error
-    if file and is_argument:
-        raise ClientError(
-            "INVALID_ARGUMENT", "--database-url cannot be combined with --database-url-file", "Drop one"
-        )
 
 
 def _check_service(is_emulator: bool) -> None:

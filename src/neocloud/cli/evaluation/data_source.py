@@ -8,8 +8,8 @@ from typing import BinaryIO, cast
 
 import typer
 
-from neocloud.cli.commands.storage.session import s3_session
-from neocloud.cli.objects.places import SCHEME, bucket_place_of
+from neocloud.cli.storage.commands.session import s3_session
+from neocloud.cli.storage.places import SCHEME, bucket_place_of
 from neocloud.client.errors import ClientError
 
 LARGEST_BYTES = 5 * 10**9
@@ -25,7 +25,7 @@ def data_file(context: typer.Context, data: str) -> Iterator[Path]:
     if not data.startswith(SCHEME):
         yield Path(data)
         return
-    from neocloud.cli.objects.streams import download_stream  # noqa: PLC0415  botocore takes a while to load
+    from neocloud.cli.storage.streams import download_stream  # noqa: PLC0415  botocore takes a while to load
 
     place = bucket_place_of(data)
     if place.is_folder:

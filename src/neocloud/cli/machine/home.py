@@ -8,7 +8,7 @@ the server's log.
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,6 +64,8 @@ class RunningServer:
     """Addresses with ssh ports of Slurm login nodes; "0.0.0.0" stands for each of IPv4."""
     login_ports: tuple[int, int] = (0, 0)
     """The first and the last of these ports."""
+    settings: Mapping[str, object] | None = None
+    """What it was started with that is no default, as in `config.json`; None where it does not say so."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,7 @@ class Home:
                 s3_tls_port=int(document.get("s3_tls_port", 0)),
                 login_addresses=tuple(document.get("login_addresses", ())),
                 login_ports=_port_range(document.get("login_ports", (0, 0))),
+                settings=document.get("settings"),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

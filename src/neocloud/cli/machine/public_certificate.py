@@ -37,13 +37,13 @@ def check_public_certificate(settings: Settings, kept: Settings, given: Collecti
                 "Add --acme-domain NAME",
             )
         return
-    if "acme_http_port" in given and not settings.acme_http_port:
+    if not settings.acme_http_port:
         raise ClientError(
             "INVALID_ARGUMENT",
             "--acme-http-port 0 is any free port, and the authority's check could not find it",
             "Name a port from 1 to 65535 to which the check on port 80 is forwarded",
         )
-    if "acme_domains" in given and (number := len({*settings.acme_domains})) > MAX_NAMES:
+    if (number := len({*settings.acme_domains})) > MAX_NAMES:
         raise ClientError(
             "INVALID_ARGUMENT",
             f"--acme-domain names {number} hosts, and a certificate is issued for at most {MAX_NAMES}",

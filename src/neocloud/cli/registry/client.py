@@ -46,7 +46,7 @@ class RegistryClient:
     """Methods raise ClientError."""
 
     def __init__(self, cloud: ProjectClient, name: ArtifactName) -> None:
-        from neocloud.cli.objects.service import endpoint_of, issue_key  # noqa: PLC0415  botocore
+        from neocloud.cli.storage.service import endpoint_of, issue_key  # noqa: PLC0415  botocore
 
         key = issue_key(cloud.client, cloud.project)
         ca_file = cloud.profile.ca_file

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocloud.cli.objects.places import BucketPlace
 from neocloud.cli.registry.client import Blob, Descriptor, RegistryClient, described
+from neocloud.cli.storage.places import BucketPlace
 from neocloud.client.errors import ClientError
 
 MODEL = "application/vnd.cncf.model"
@@ -65,7 +65,7 @@ def files_of_folder(folder: Path) -> tuple[Sequence[ModelFile], Sequence[str]]:
 
 def files_of_bucket(s3: Any, place: BucketPlace) -> tuple[Sequence[ModelFile], Sequence[str]]:
     """Return the objects directly below a folder of a bucket, and what is left out. Raises ClientError."""
-    from neocloud.cli.objects.listing import level  # noqa: PLC0415  botocore takes a while to load
+    from neocloud.cli.storage.listing import level  # noqa: PLC0415  botocore takes a while to load
 
     _, items = level(s3, place.bucket, place.prefix)
     names = {each.name.removeprefix(place.prefix): each for each in items}
@@ -123,7 +123,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def _object(s3: Any, place: BucketPlace) -> Callable[[], Iterator[bytes]]:
     def read() -> Iterator[bytes]:
-        from neocloud.cli.objects.service import s3_errors  # noqa: PLC0415
+        from neocloud.cli.storage.service import s3_errors  # noqa: PLC0415
 
         with s3_errors(place):
             answer = s3.get_object(Bucket=place.bucket, Key=place.key, ChecksumMode="ENABLED")

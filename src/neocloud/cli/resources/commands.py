@@ -4,9 +4,9 @@ Each command is a function made from a noun, a verb and the flags of its request
 signature, so this module builds the signature.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from neocloud.cli.resources.deletion import ForceOption
 from neocloud.cli.resources.flags import Flag, flags_of, option
 from neocloud.cli.resources.lookup import names_of
 from neocloud.cli.resources.names import refers
-from neocloud.cli.resources.noun import OTHER_VERBS, Noun, Overrides, Parent, Product, kebab
+from neocloud.cli.resources.noun import OTHER_VERBS, Hooks, Noun, Parent, kebab
 from neocloud.cli.resources.products import PRODUCTS
 
 IDENTITY = ("metadata",)
@@ -29,21 +29,21 @@ PROJECT_HELP = "Id or name of the project. Default: the profile's."
 Body = Callable[..., None]
 
 
-def product_app(name: str) -> typer.Typer:
-    """Return the command group of one product."""
+def product_app(name: str, hooks: Hooks | None = None) -> typer.Typer:
+    """Return the command group of one product, with what is written for its nouns."""
     product = PRODUCTS[name]
     lines = "\n".join(f"  {example}" for example in product.examples)
     app = command_group(f"{product.about}\n\nExamples:\n\n{lines}\n")
-    add_nouns(app, name)
+    add_nouns(app, name, hooks)
     return app
 
 
-def add_nouns(app: typer.Typer, product: str) -> None:
+def add_nouns(app: typer.Typer, product: str, hooks: Hooks | None = None) -> None:
     """Add a group of commands for each noun of the product."""
-    overrides = _overrides(PRODUCTS[product])
-    for noun in PRODUCTS[product].nouns:
+    for derived in PRODUCTS[product].nouns:
+        noun = replace(derived, hooks=(hooks or {}).get(derived.name, derived.hooks))
         group = command_group(f"{noun.about}\n\n{_group_example(product, noun)}")
-        own = overrides.get(noun.name, {})
+        own = noun.hooks.commands
         for verb in noun.verbs:
             name = _command_name(verb)
             if name not in own and (verb != "GetByName" or "Get" not in noun.verbs):
@@ -51,12 +51,6 @@ def add_nouns(app: typer.Typer, product: str) -> None:
         for name, command in own.items():
             group.command(name)(command)
         app.add_typer(group, name=noun.name)
-
-
-def _overrides(product: Product) -> Overrides:
-    if not product.overrides:
-        return {}
-    return importlib.import_module(f"neocloud.cli.commands.{product.overrides}").OVERRIDES
 
 
 def _command_name(verb: str) -> str:

@@ -5,7 +5,7 @@ Everything else (flags, columns) is read from the contract.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
@@ -32,6 +32,24 @@ class Parent(StrEnum):
 
 
 @dataclass(frozen=True)
+class NounHooks:
+    """What is written for a noun beside its derived commands."""
+
+    commands: Mapping[str, Callable[..., None]] = field(default_factory=dict)
+    """Hand-written commands by name; they replace derived commands of the same name."""
+    defaults: Callable[..., None] | None = None
+    """Fills in what a request to create leaves out."""
+    contents: Callable[..., str] | None = None
+    """Says what a resource to be deleted holds."""
+    after_create: Callable[..., None] | None = None
+    """Called with the project's connection."""
+
+
+Hooks = Mapping[str, NounHooks]
+"""What is written for the nouns of a product, by noun."""
+
+
+@dataclass(frozen=True)
 class Noun:
     service: str
     about: str
@@ -52,12 +70,7 @@ class Noun:
     """The path of a field that identifies a resource like its name does, and the words for it in help."""
     columns: tuple[tuple[str, str], ...] = ()
     """Columns of its list between state and id: a header, and the path of a field."""
-    defaults: str = ""
-    """`module:function` below `neocloud.cli.commands` that fills in what a request to create leaves out."""
-    contents: str = ""
-    """`module:function` below `neocloud.cli.commands` that says what a resource to be deleted holds."""
-    after_create: str = ""
-    """`module:function` below `neocloud.cli.commands` that is called with the project's connection."""
+    hooks: NounHooks = field(default_factory=NounHooks)
 
     @cached_property
     def verbs(self) -> tuple[str, ...]:
@@ -102,8 +115,6 @@ class Product:
     about: str
     examples: tuple[str, ...]
     nouns: tuple[Noun, ...]
-    overrides: str = ""
-    """Module below `neocloud.cli.commands` with OVERRIDES."""
 
 
 OTHER_VERBS: Mapping[str, str] = {

@@ -259,7 +259,6 @@ PRODUCTS: Mapping[str, Product] = {
                 "data --size-gibibytes 10 --type NETWORK_SSD",
             ),
         ),
-        overrides="instance",
     ),
     "inference": Product(
         "Models, the deployments that serve them, and token budgets.",
@@ -284,7 +283,6 @@ PRODUCTS: Mapping[str, Product] = {
                 "neocloud.inference.v1.BudgetService",
                 "Monthly token budgets of projects. Models without a price are refused while there is one.",
                 "monthly --monthly-limit 250.00",
-                after_create="inference.price:warn_of_unpriced",
             ),
             Noun(
                 "neocloud.inference.v1.FileBucketService",
@@ -335,7 +333,6 @@ PRODUCTS: Mapping[str, Product] = {
                 ),
             ),
         ),
-        overrides="tuning.job",
     ),
     "ai": Product(
         "Container images run as endpoints, until they are stopped, and as jobs, until they end.",
@@ -353,7 +350,6 @@ PRODUCTS: Mapping[str, Product] = {
                 " --container-command 'python3 -m http.server 8000'",
                 shortcuts=(("spec.ports", "--port"),),
                 refused=REFUSED_OF_WORKLOADS,
-                defaults="ai_workloads:fill_defaults",
             ),
             Noun(
                 "nebius.ai.v1.JobService",
@@ -362,10 +358,8 @@ PRODUCTS: Mapping[str, Product] = {
                 " --container-command 'python3 train.py' --restart-attempts 2",
                 shortcuts=(("spec.ports", "--port"),),
                 refused=REFUSED_OF_WORKLOADS,
-                defaults="ai_workloads:fill_defaults",
             ),
         ),
-        overrides="ai_workloads",
     ),
     **STORAGE_PRODUCTS,
 }

@@ -18,7 +18,6 @@ STORAGE_PRODUCTS: Mapping[str, Product] = {
                 "Buckets: named stores of objects, with versions, rules and a policy.",
                 "data-sets --versioning-policy ENABLED --max-size-bytes 1099511627776",
                 without=("ListWithFilter",),
-                contents="storage.bucket_contents:contents",
             ),
             Noun(
                 "nebius.storage.v1.TransferService",

@@ -1,6 +1,5 @@
 """Bodies of the derived commands: build a request, call, wait, print."""
 
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,8 +50,8 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
             request.setdefault("spec", {})
         fill(request, flags, given)
         cloud = ProjectClient(client, profile, metadata["parent_id"])
-        if noun.defaults:
-            _function(noun.defaults)(cloud, request)
+        if noun.hooks.defaults:
+            noun.hooks.defaults(cloud, request)
         _resolve(noun, verb, request, cloud)
         if given["dry_run"]:
             with _naming_flags(noun, verb, flags):
@@ -65,8 +64,8 @@ def create(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:
                 refuse_name_of_deleted(noun, client, metadata["parent_id"], str(metadata["name"]))
             raise
         _finish(noun, client, operation, given, "created")
-        if noun.after_create:
-            _function(noun.after_create)(cloud)
+        if noun.hooks.after_create:
+            noun.hooks.after_create(cloud)
 
     return run
 
@@ -143,20 +142,14 @@ def delete(noun: Noun, verb: str, given: Given) -> None:
 
 def _contents(noun: Noun, client: Client, resource_id: str) -> str:
     """Return what the resource holds; "" for nothing, for kinds that hold nothing, and for hidden ones."""
-    if not noun.contents:
+    if not noun.hooks.contents:
         return ""
     try:
-        return _function(noun.contents)(client.call(noun.rpc("Get").path, {"id": resource_id}))
+        return noun.hooks.contents(client.call(noun.rpc("Get").path, {"id": resource_id}))
     except ClientError as error:
         if error.code not in ("NOT_FOUND", "PERMISSION_DENIED"):
             raise
         return ""
-
-
-def _function(named: str) -> Callable[..., Any]:
-    """Return the function that a noun names."""
-    module, _, name = named.partition(":")
-    return getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), name)
 
 
 def call(flags: list[Flag]) -> Callable[[Noun, str, Given], None]:

@@ -12,30 +12,29 @@ from neocloud.cli.output import (
     Format,
     JsonObject,
     OutputOption,
-    YesOption,
-    confirm,
     counted,
     fields_table,
     say,
     show,
-    table,
 )
 from neocloud.cli.progress import duration, finish
-from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.log_parts import log_parts
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     MODELS,
+    ProjectClient,
     ProjectOption,
     connect_to_project,
     names_of,
     state_of,
 )
+from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_project
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, Replica
 
 if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.inference.v1 import Deployment
 
 REPLICA_STATE = Replica.State
@@ -61,38 +60,23 @@ NameArgument = Annotated[
 ]
 
 
-@app.command("list")
-def list_deployments(
-    context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
-) -> None:
-    """List the deployments.
-
-    Example:
-
-      neo deployment list
-    """
-    cloud = connect_to_project(context, project)
-    items = cloud.list_all(DEPLOYMENTS)
+def _list_view(cloud: ProjectClient, deployments: object) -> ListView:
     models = {model.metadata.id: model.metadata.name for model in cloud.list_all(MODELS)}
-    rows = [
-        (
-            item.metadata.name,
-            state_of(item),
-            models.get(item.spec.model_id, item.spec.model_id),
-            FLAVOUR.Name(item.spec.flavour).lower(),
-            f"{_ready(item)}/{item.status.wanted_replicas}",
-            item.spec.preset or "slurm",
-            ", ".join(item.status.served_names),
-        )
-        for item in items
-    ]
-    headers = ("NAME", "STATE", "MODEL", "FLAVOUR", "READY", "PRESET", "CALLED")
-    show(
-        output,
-        [contract.to_document(item) for item in items],
-        table(headers, rows),
+    return ListView(
+        {
+            "NAME": lambda item: item.metadata.name,
+            "STATE": state_of,
+            "MODEL": lambda item: models.get(item.spec.model_id, item.spec.model_id),
+            "FLAVOUR": lambda item: FLAVOUR.Name(item.spec.flavour).lower(),
+            "READY": lambda item: f"{_ready(item)}/{item.status.wanted_replicas}",
+            "PRESET": lambda item: item.spec.preset or "slurm",
+            "CALLED": lambda item: ", ".join(item.status.served_names),
+        },
         empty="No model is served. Serve one with: neo deploy MODEL",
     )
+
+
+list_in_project(app, DEPLOYMENTS, _list_view, "List the deployments.\n\nExample:\n\n  neo deployment list")
 
 
 @app.command("get")
@@ -254,29 +238,19 @@ def wake(context: typer.Context, name: NameArgument, project: ProjectOption = ""
     say(f"Deployment {known_as} is waking. `neo deployment get {quote(known_as)}` shows its state.")
 
 
-@app.command()
-def delete(
-    context: typer.Context,
-    name: NameArgument,
-    yes: YesOption = False,
-    force: ForceOption = False,
-    project: ProjectOption = "",
-) -> None:
-    """Delete a deployment; the model is kept.
+def _wait_until_deleted(cloud: ProjectClient, operation: "Operation", what: str) -> None:
+    finish(cloud.client, operation, f"Delete {what}", DELETE_TIMEOUT_SECONDS)
+    say(f"{what.capitalize()[:1]}{what[1:]} is deleted.")
 
-    Example:
 
-      neo deployment delete assistant --yes
-    """
-    cloud = connect_to_project(context, project)
-    deployment_id = id_to_delete(lambda: cloud.find(DEPLOYMENTS, name).metadata.id, name, force=force)
-    confirm(f"deployment {name}", yes=yes, is_new=True)
-    if force:
-        delete_by_force(cloud.client, f"{DEPLOYMENTS}/Delete", deployment_id, f"deployment {name}", yes=yes)
-        return
-    operation = cloud.client.call(f"{DEPLOYMENTS}/Delete", {"id": deployment_id})
-    finish(cloud.client, operation, f"Delete deployment {name}", DELETE_TIMEOUT_SECONDS)
-    say(f"Deployment {name} is deleted.")
+delete_in_project(
+    app,
+    DEPLOYMENTS,
+    "deployment",
+    _wait_until_deleted,
+    "Delete a deployment; the model is kept.\n\nExample:\n\n  neo deployment delete assistant --yes",
+    is_new=True,
+)
 
 
 def _scaling(item: "Deployment") -> str:

@@ -12,22 +12,17 @@ from neocloud.cli.commands.inference.copy import copy_in
 from neocloud.cli.commands.inference.price import callable_name, optional_list
 from neocloud.cli.commands.inference.push import push
 from neocloud.cli.lazy import command_group
-from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import (
     Format,
     JsonObject,
     OutputOption,
-    YesOption,
-    confirm,
     fields_table,
     say,
     show,
     size_text,
-    table,
 )
 from neocloud.cli.progress import finish, stage
 from neocloud.cli.registry.names import check_hub_id, find_artifact, is_artifact
-from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     MODELS,
@@ -37,11 +32,14 @@ from neocloud.cli.resources.lookup import (
     names_of,
     state_of,
 )
+from neocloud.cli.resources.viewed import ListView, delete_in_project, list_in_project
+from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.inference.v1 import Deployment, Model
 
 READ_TIMEOUT_SECONDS = 1800.0
@@ -187,40 +185,25 @@ def _that_take(cloud: ProjectClient, adapter: "Model") -> Sequence["Deployment"]
 app.command()(push)
 
 
-@app.command("list")
-def list_models(
-    context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
-) -> None:
-    """List models and adapters.
-
-    Example:
-
-      neo model list
-    """
-    cloud = connect_to_project(context, project)
-    models = cloud.list_all(MODELS)
+def _list_view(cloud: ProjectClient, models: "Sequence[Model]") -> ListView:
     names = {model.metadata.id: model.metadata.name for model in models}
-    rows = [
-        (
-            model.metadata.name,
-            state_of(model),
-            names.get(model.spec.base_model_id, model.spec.base_model_id),
-            parameters(model.status.parameters),
-            size_text(model.status.size_bytes),
-            f"{model.status.context_length:,}" if model.status.context_length else "",
-            model.spec.license,
-            len(model.status.deployment_ids) or "",
-        )
-        for model in models
-    ]
-    headers = ("NAME", "STATE", "BASE", "PARAMETERS", "SIZE", "CONTEXT", "LICENSE", "DEPLOYMENTS")
-    view = table(headers, rows, right=("PARAMETERS", "SIZE", "CONTEXT", "DEPLOYMENTS"))
-    show(
-        output,
-        [contract.to_document(model) for model in models],
-        view,
+    return ListView(
+        {
+            "NAME": lambda model: model.metadata.name,
+            "STATE": state_of,
+            "BASE": lambda model: names.get(model.spec.base_model_id, model.spec.base_model_id),
+            "PARAMETERS": lambda model: parameters(model.status.parameters),
+            "SIZE": lambda model: size_text(model.status.size_bytes),
+            "CONTEXT": lambda model: model.status.context_length and f"{model.status.context_length:,}" or "",
+            "LICENSE": lambda model: model.spec.license,
+            "DEPLOYMENTS": lambda model: len(model.status.deployment_ids) or "",
+        },
         empty="No models. Add one with: neo model add",
+        right=("PARAMETERS", "SIZE", "CONTEXT", "DEPLOYMENTS"),
     )
+
+
+list_in_project(app, MODELS, _list_view, "List models and adapters.\n\nExample:\n\n  neo model list")
 
 
 @app.command("get")
@@ -239,29 +222,21 @@ def show_model(
     _show(connect_to_project(context, project).find(MODELS, name), output, "")
 
 
-@app.command()
-def delete(
-    context: typer.Context,
-    name: NameArgument,
-    yes: YesOption = False,
-    force: ForceOption = False,
-    project: ProjectOption = "",
-) -> None:
-    """Delete a model and the copy of its weights; a folder of the operator is kept.
+def _wait_until_deleted(cloud: ProjectClient, operation: "Operation", what: str) -> None:
+    finish(cloud.client, operation, f"Delete {what}", READ_TIMEOUT_SECONDS)
+    say(f"{what[:1].upper()}{what[1:]} is deleted.")
 
-    Example:
 
-      neo model delete support --yes
-    """
-    cloud = connect_to_project(context, project)
-    model_id = id_to_delete(lambda: cloud.find(MODELS, name).metadata.id, name, force=force)
-    confirm(f"model {name} and the copy of its weights", yes=yes, is_new=True)
-    if force:
-        delete_by_force(cloud.client, f"{MODELS}/Delete", model_id, f"model {name}", yes=yes)
-        return
-    operation = cloud.client.call(f"{MODELS}/Delete", {"id": model_id})
-    finish(cloud.client, operation, f"Delete model {name}", READ_TIMEOUT_SECONDS)
-    say(f"Model {name} is deleted.")
+delete_in_project(
+    app,
+    MODELS,
+    "model",
+    _wait_until_deleted,
+    "Delete a model and the copy of its weights; a folder of the operator is kept."
+    "\n\nExample:\n\n  neo model delete support --yes",
+    also="the copy of its weights",
+    is_new=True,
+)
 
 
 def _create(cloud: ProjectClient, name: str, spec: JsonObject) -> Any:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from neocloud.cli.commands.storage.session import s3_session
-from neocloud.cli.objects.places import SCHEME, bucket_place_of
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import stage
 from neocloud.cli.registry.names import find_target
 from neocloud.cli.resources.lookup import MODELS, ProjectClient, ProjectOption, connect_to_project, names_of
+from neocloud.cli.storage.commands.session import s3_session
+from neocloud.cli.storage.places import SCHEME, bucket_place_of
 from neocloud.client.errors import ClientError
 
 if TYPE_CHECKING:

@@ -35,8 +35,6 @@ from neocloud.cli.commands.slurm.changes import report_ready
 from neocloud.cli.commands.slurm.login import IdentityOption, ssh_words
 from neocloud.cli.commands.slurm.remote_files import replace_files, saved_files, with_progress
 from neocloud.cli.commands.slurm.watch import watch_operation
-from neocloud.cli.commands.storage.session import EnvKeyOption
-from neocloud.cli.objects.places import BucketPlace
 from neocloud.cli.output import Format, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import duration, stage
 from neocloud.cli.resources.lookup import (
@@ -49,6 +47,8 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.ssh import read_public_keys
+from neocloud.cli.storage.commands.session import EnvKeyOption
+from neocloud.cli.storage.places import BucketPlace
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.backup.archive import BackupError, open_regular
 from neocloud.core import contract

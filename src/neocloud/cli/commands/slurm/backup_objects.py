@@ -27,8 +27,8 @@ from neocloud.cli.commands.slurm.backup_file import (
     damaged,
     manifest_of,
 )
-from neocloud.cli.commands.storage.session import s3_session
-from neocloud.cli.objects.places import SCHEME, BucketPlace, bucket_place_of
+from neocloud.cli.storage.commands.session import s3_session
+from neocloud.cli.storage.places import SCHEME, BucketPlace, bucket_place_of
 from neocloud.client.errors import ClientError
 
 PIECE_BYTES = 8 * 1024**2
@@ -57,7 +57,7 @@ class ObjectWriter:
 
     def add(self, name: str, chunks: Iterable[bytes]) -> int:
         """Write a member; return its size. It appears once it is whole."""
-        from neocloud.cli.objects.streams import upload_stream  # noqa: PLC0415  botocore takes a while to load
+        from neocloud.cli.storage.streams import upload_stream  # noqa: PLC0415  botocore takes a while to load
 
         stream = _ChunkStream(chunks)
         size = upload_stream(self._s3, cast(BinaryIO, stream), self._folder.child(name), lambda _: None)
@@ -74,7 +74,7 @@ def new_objects(
     context: typer.Context, folder: BucketPlace, project: str, *, replace: bool, env_key: bool
 ) -> Iterator[ObjectWriter]:
     """Yield what writes a backup into a folder, which has none unless that is to be replaced."""
-    from neocloud.cli.objects.service import s3_errors  # noqa: PLC0415
+    from neocloud.cli.storage.service import s3_errors  # noqa: PLC0415
 
     with s3_session(context, project, env_key=env_key) as s3:
         with s3_errors(folder.bucket):
@@ -153,7 +153,7 @@ class ObjectPart:
     def _read(self, start: int, size: int) -> bytes:
         from botocore.exceptions import ClientError as S3Error  # noqa: PLC0415
 
-        from neocloud.cli.objects.service import translated  # noqa: PLC0415
+        from neocloud.cli.storage.service import translated  # noqa: PLC0415
 
         where = {"Bucket": self.place.bucket, "Key": self.place.key, "IfMatch": self.etag}
         try:
@@ -195,7 +195,7 @@ def _found(s3: Any, place: BucketPlace) -> ObjectPart:
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415
     from botocore.exceptions import ClientError as S3Error  # noqa: PLC0415
 
-    from neocloud.cli.objects.service import translated  # noqa: PLC0415
+    from neocloud.cli.storage.service import translated  # noqa: PLC0415
 
     try:
         head = s3.head_object(Bucket=place.bucket, Key=place.key)

@@ -12,9 +12,6 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import (
     Format,
     OutputOption,
-    View,
-    YesOption,
-    confirm,
     counted,
     fields_table,
     print_view,
@@ -22,19 +19,26 @@ from neocloud.cli.output import (
     table,
 )
 from neocloud.cli.progress import duration, stage
-from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
+    ProjectClient,
     ProjectOption,
     connect_to_project,
     state_of,
+)
+from neocloud.cli.resources.viewed import (
+    ListView,
+    delete_in_project,
+    list_in_cluster,
+    list_in_project,
 )
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
 
 if TYPE_CHECKING:
     from neocloud.client.profiles import Profile
+    from neocloud.messages.nebius.common.v1 import Operation
     from neocloud.messages.neocloud.slurm.v1 import Cluster, Condition, LoginNodeStatus, NodeSet, Submount
 
 app = command_group(
@@ -55,34 +59,22 @@ app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 
 
-@app.command("list")
-def list_all(
-    context: typer.Context, project: ProjectOption = "", output: OutputOption = Format.TABLE
-) -> None:
-    """List the clusters of the project.
-
-    Example:
-
-      neo slurm cluster list
-    """
-    cloud = connect_to_project(context, project)
-    clusters = cloud.list_all(CLUSTERS)
-    rows = (
-        (
-            item.metadata.name,
-            state_of(item),
-            ", ".join(f"{_count(part)} {part.name} ({part.preset})" for part in item.spec.node_sets),
-            _login_address(cloud.profile, item),
-            item.metadata.id,
-        )
-        for item in clusters
-    )
-    show(
-        output,
-        [contract.to_document(item) for item in clusters],
-        table(["NAME", "STATE", "WORKERS", "LOGIN", "ID"], rows),
+def _list_view(cloud: ProjectClient, clusters: object) -> ListView:
+    return ListView(
+        {
+            "NAME": lambda item: item.metadata.name,
+            "STATE": state_of,
+            "WORKERS": lambda item: ", ".join(map(_workers, item.spec.node_sets)),
+            "LOGIN": lambda item: _login_address(cloud.profile, item),
+            "ID": lambda item: item.metadata.id,
+        },
         empty="There is no Slurm cluster. Create one with `neo slurm cluster create NAME --workers 2`.",
     )
+
+
+list_in_project(
+    app, CLUSTERS, _list_view, "List the clusters of the project.\n\nExample:\n\n  neo slurm cluster list"
+)
 
 
 @app.command()
@@ -125,7 +117,7 @@ def get(
     ]
     print_view(fields_table(rows))
     echo()
-    show(Format.TABLE, None, _nodes_view(cluster), empty=NO_NODES)
+    NODE_VIEW.show(Format.TABLE, status.nodes)
 
 
 def _submount(submount: "Submount") -> str:
@@ -133,34 +125,28 @@ def _submount(submount: "Submount") -> str:
     return f"{submount.mount_path}: {submount.size_gibibytes} GiB of each worker, {medium}"
 
 
-NO_NODES = "The cluster has no nodes yet."
-
-
-def _nodes_view(cluster: "Cluster") -> View:
-    nodes = cluster.status.nodes
-    rows = ((n.name, _node_states(n.slurm_state), n.address, n.restarts, n.reason) for n in nodes)
-    return table(["NODE", "SLURM STATE", "ADDRESS", "RESTARTS", "REASON"], rows, right=["RESTARTS"])
+NODE_VIEW = ListView(
+    {
+        "NODE": lambda node: node.name,
+        "SLURM STATE": lambda node: _node_states(node.slurm_state),
+        "ADDRESS": lambda node: node.address,
+        "RESTARTS": lambda node: node.restarts,
+        "REASON": lambda node: node.reason,
+    },
+    empty="The cluster has no nodes yet.",
+    right=["RESTARTS"],
+)
 
 
 node_app = command_group("Nodes of a cluster.\n\nExample:\n\n  neo slurm node list lab")
 
 
-@node_app.command("list")
-def list_nodes(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
-    """List the nodes of a cluster with their states in Slurm.
-
-    Example:
-
-      neo slurm node list lab
-    """
-    found = connect_to_project(context, project).find(CLUSTERS, cluster)
-    items = [contract.to_document(node) for node in found.status.nodes]
-    show(output, items, _nodes_view(found), empty=NO_NODES)
+list_in_cluster(
+    node_app,
+    lambda cluster: cluster.status.nodes,
+    NODE_VIEW,
+    "List the nodes of a cluster with their states in Slurm.\n\nExample:\n\n  neo slurm node list lab",
+)
 
 
 @node_app.callback()
@@ -173,33 +159,28 @@ def nodes() -> None:
     """
 
 
-@app.command()
-def delete(
-    context: typer.Context,
-    name: ClusterArgument,
-    yes: YesOption = False,
-    force: ForceOption = False,
-    project: ProjectOption = "",
-) -> None:
-    """Delete a cluster and its shared root; all files in it are lost.
+def _wait_until_deleted(cloud: ProjectClient, operation: "Operation", what: str) -> None:
+    view = watch_operation(cloud, operation, f"Delete {what}")
+    echo(f"{what[:1].upper()}{what[1:]} is deleted after {duration(view.elapsed)}.")
 
-    Example:
 
-      neo slurm cluster delete lab --yes
-    """
-    cloud = connect_to_project(context, project)
-    cluster_id = id_to_delete(lambda: cloud.find(CLUSTERS, name).metadata.id, name, force=force)
-    confirm(f"cluster {name} and all files in it", yes=yes)
-    if force:
-        delete_by_force(cloud.client, f"{CLUSTERS}/Delete", cluster_id, f"cluster {name}", yes=yes)
-        return
-    operation = cloud.client.call(f"{CLUSTERS}/Delete", {"id": cluster_id})
-    view = watch_operation(cloud, operation, f"Delete cluster {name}")
-    echo(f"Cluster {name} is deleted after {duration(view.elapsed)}.")
+delete_in_project(
+    app,
+    CLUSTERS,
+    "cluster",
+    _wait_until_deleted,
+    "Delete a cluster and its shared root; all files in it are lost."
+    "\n\nExample:\n\n  neo slurm cluster delete lab --yes",
+    also="all files in it",
+)
 
 
 def _condition(condition: "Condition") -> str:
     return " ".join(part for part in (condition.status, condition.reason, condition.message) if part)
+
+
+def _workers(part: "NodeSet") -> str:
+    return f"{_count(part)} {part.name} ({part.preset})"
 
 
 def _count(part: "NodeSet") -> str:

@@ -7,7 +7,7 @@ import typer
 
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, counted, say, show, table
+from neocloud.cli.output import counted, say
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
@@ -16,6 +16,7 @@ from neocloud.cli.resources.lookup import (
     closest_names,
     connect_to_project,
 )
+from neocloud.cli.resources.viewed import ListView, list_in_cluster
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -43,45 +44,39 @@ Examples:
 )
 
 
-@app.command("list")
-def list_nodes(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
-    """List the login nodes of a cluster. Sessions are counted on those that are drained.
+def _document(node: "LoginNodeStatus") -> dict[str, object]:
+    return {
+        "name": node.name,
+        "ready": node.ready,
+        "drained": node.drained,
+        "sessions": _sessions(node),
+        "restarts": node.restarts,
+        "message": node.message,
+    }
 
-    Example:
 
-      neo slurm login list lab
-    """
-    found = connect_to_project(context, project).find(CLUSTERS, cluster)
-    nodes = [node for node in found.status.login.nodes if node.name.startswith("login-")]
-    items = [
+def _sessions(node: "LoginNodeStatus") -> int | None:
+    return node.sessions if node.drained and node.sessions >= 0 else None
+
+
+list_in_cluster(
+    app,
+    lambda cluster: [node for node in cluster.status.login.nodes if node.name.startswith("login-")],
+    ListView(
         {
-            "name": node.name,
-            "ready": node.ready,
-            "drained": node.drained,
-            "sessions": node.sessions if node.drained and node.sessions >= 0 else None,
-            "restarts": node.restarts,
-            "message": node.message,
-        }
-        for node in nodes
-    ]
-    rows = [
-        (
-            item["name"],
-            "yes" if item["ready"] else "no",
-            "drained" if item["drained"] else "open",
-            item["sessions"],
-            item["restarts"],
-            item["message"],
-        )
-        for item in items
-    ]
-    headers = ["NAME", "READY", "NEW SESSIONS", "SESSIONS", "RESTARTS", "NOTE"]
-    show(output, items, table(headers, rows, right=["SESSIONS", "RESTARTS"]))
+            "NAME": lambda node: node.name,
+            "READY": lambda node: "yes" if node.ready else "no",
+            "NEW SESSIONS": lambda node: "drained" if node.drained else "open",
+            "SESSIONS": _sessions,
+            "RESTARTS": lambda node: node.restarts,
+            "NOTE": lambda node: node.message,
+        },
+        right=["SESSIONS", "RESTARTS"],
+        document=_document,
+    ),
+    "List the login nodes of a cluster. Sessions are counted on those that are drained."
+    "\n\nExample:\n\n  neo slurm login list lab",
+)
 
 
 @app.command()

@@ -1,13 +1,12 @@
 """`neo slurm storage`: the keys for object storage that jobs and login shells of a cluster find."""
 
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, show, table
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
     ClusterArgument,
@@ -16,8 +15,12 @@ from neocloud.cli.resources.lookup import (
     id_of,
 )
 from neocloud.cli.resources.names import SERVICE_ACCOUNTS
+from neocloud.cli.resources.viewed import ListView, list_in_cluster
 from neocloud.cli.terminal import echo
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.slurm.v1 import StorageKeyStatus
 
 SERVICE = "neocloud.slurm.v1.StorageAccessService"
 NONE = "none"
@@ -100,27 +103,25 @@ def use_account(
         echo(f"Root of {cluster}, and users added by name, have no key for object storage any more.")
 
 
-@app.command("list")
-def list_keys(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
-    """List the users of a cluster who have a key for object storage, and the accounts that they act as.
+def _renewed_before(key: "StorageKeyStatus") -> str:
+    return contract.to_datetime(key.expires_at).isoformat(timespec="seconds")
 
-    Example:
 
-      neo slurm storage list lab
-    """
-    found = connect_to_project(context, project).find(CLUSTERS, cluster)
-    items = [
+list_in_cluster(
+    app,
+    lambda cluster: cluster.status.storage_keys,
+    ListView(
         {
+            "USER": lambda key: key.user,
+            "ACCOUNT": lambda key: key.account_id,
+            "RENEWED BEFORE": _renewed_before,
+        },
+        document=lambda key: {
             "user": key.user,
             "account_id": key.account_id,
-            "expires_at": contract.to_datetime(key.expires_at).isoformat(timespec="seconds"),
-        }
-        for key in found.status.storage_keys
-    ]
-    rows = [(item["user"], item["account_id"], item["expires_at"]) for item in items]
-    show(output, items, table(["USER", "ACCOUNT", "RENEWED BEFORE"], rows))
+            "expires_at": _renewed_before(key),
+        },
+    ),
+    "List the users of a cluster who have a key for object storage, and the accounts that they act as."
+    "\n\nExample:\n\n  neo slurm storage list lab",
+)

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neocloud.cli.commands.slurm.watch import watch_operation
 from neocloud.cli.lazy import command_group
-from neocloud.cli.output import Format, OutputOption, YesOption, confirm, counted, show, table
+from neocloud.cli.output import YesOption, confirm, counted
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import (
     CLUSTERS,
@@ -18,6 +18,7 @@ from neocloud.cli.resources.lookup import (
     closest_names,
     connect_to_project,
 )
+from neocloud.cli.resources.viewed import ListView, list_in_cluster
 from neocloud.cli.ssh import read_public_keys
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
@@ -94,24 +95,11 @@ def add(
         echo(f"Nobody can sign in as {user}: add a key with --ssh-key FILE.")
 
 
-@app.command("list")
-def list_users(
-    context: typer.Context,
-    cluster: ClusterArgument,
-    project: ProjectOption = "",
-    output: OutputOption = Format.TABLE,
-) -> None:
-    """List the users of a cluster that the cloud keeps; root may have added others with useradd.
-
-    Example:
-
-      neo slurm user list lab
-    """
-    found = connect_to_project(context, project).find(CLUSTERS, cluster)
-    status = {each.name: each for each in found.status.users}
-    keys = {ROOT: list(found.spec.login.ssh_public_keys)}
-    keys |= {user.name: list(user.ssh_public_keys) for user in found.spec.users}
-    items = [
+def _listed(cluster: "Cluster") -> list[dict[str, Any]]:
+    status = {each.name: each for each in cluster.status.users}
+    keys = {ROOT: list(cluster.spec.login.ssh_public_keys)}
+    keys |= {user.name: list(user.ssh_public_keys) for user in cluster.spec.users}
+    return [
         {
             "name": name,
             "account_id": status[name].account_id if name in status else "",
@@ -121,16 +109,28 @@ def list_users(
         }
         for name in dict.fromkeys((*keys, *status))  # one that was removed from the spec may not be gone yet
     ]
-    rows = [
-        (
-            item["name"],
-            item["uid"],
-            item["account_id"] or counted(len(item["ssh_public_keys"]), "key"),
-            item["message"],
-        )
-        for item in items
-    ]
-    show(output, items, table(["NAME", "UID", "KEYS OR ACCOUNT", "NOTE"], rows, right=["UID"]))
+
+
+def _keys_or_account(user: dict[str, Any]) -> str:
+    return user["account_id"] or counted(len(user["ssh_public_keys"]), "key")
+
+
+list_in_cluster(
+    app,
+    _listed,
+    ListView(
+        {
+            "NAME": lambda user: user["name"],
+            "UID": lambda user: user["uid"],
+            "KEYS OR ACCOUNT": _keys_or_account,
+            "NOTE": lambda user: user["message"],
+        },
+        right=["UID"],
+        document=dict,
+    ),
+    "List the users of a cluster that the cloud keeps; root may have added others with useradd."
+    "\n\nExample:\n\n  neo slurm user list lab",
+)
 
 
 @app.command()

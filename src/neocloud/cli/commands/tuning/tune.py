@@ -14,7 +14,6 @@ from neocloud.cli.commands.tuning.data_file import as_jsonl, check_data, check_f
 from neocloud.cli.commands.tuning.job import evaluation_view, follow, get_job, require_success
 from neocloud.cli.commands.tuning.serving import check_serving, serve
 from neocloud.cli.lazy import command_group
-from neocloud.cli.objects.places import SCHEME
 from neocloud.cli.output import (
     DryRunOption,
     Format,
@@ -37,6 +36,7 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.resources.prices import show_trial, tried
 from neocloud.cli.resources.shapes import first_possible_shape
+from neocloud.cli.storage.places import SCHEME
 from neocloud.cli.target import gateway_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError

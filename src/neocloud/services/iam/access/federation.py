@@ -214,7 +214,9 @@ class Issuers:
         )
         for endpoint in filter(None, (found.authorization, found.token, found.keys)):
             if not self.outgoing.may_serve(issuer, endpoint):
-                raise unusable(issuer, f"its endpoint {endpoint!r} is on another host: neo up --issuer-host")
+                raise unusable(
+                    issuer, f"its endpoint {endpoint!r} is on another host: neo config set issuer-host"
+                )
         return found
 
 

@@ -127,7 +127,9 @@ class Outgoing:
         opened = PRIVATE_NETWORKS if self.allow_private else ()
         for address in found:
             if not is_allowed_destination(address, opened):
-                raise Unanswered(f"its address {address} is not public: neo up --allow-private-issuers")
+                raise Unanswered(
+                    f"its address {address} is not public: neo config set allow-private-issuers true"
+                )
             if url.scheme != "https" and not is_loopback(address):
                 raise Unanswered("its address is not https")
         return found
