@@ -50,7 +50,7 @@ from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry
-from neocloud.core.service import Service
+from neocloud.core.service import Service, waking
 from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
 from neocloud.core.upstream_registries import upstream_of
@@ -168,6 +168,7 @@ def compose(
             ledger.watch,
             routes.watch,
             *(each.watch for each in (buckets, access, transfers, inventories)),
+            waking(SERVICES, clock),
         ),
         history_removed=ledger.forgotten,
         after_run=routes.after_run,
