@@ -28,7 +28,12 @@ from neocloud.services.inference.reconcile.replicas import Replicas
 from neocloud.services.inference.reconcile.scope import Scope, read_scope, release_replicas, reserve_replicas
 from neocloud.services.inference.reconcile.staging import prune_adapters, stage_adapters
 from neocloud.services.inference.rules.memory import Plan, deployment_plan, shape_of
-from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
+from neocloud.services.inference.rules.scaling import (
+    LONGEST_RESYNC_SECONDS,
+    Demand,
+    desired_replicas,
+    quiet_time,
+)
 from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODULE_NAME,
@@ -172,6 +177,8 @@ class DeploymentReconciler:
             start_seconds=status.start_seconds,
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
+        if scope.spec.slurm_cluster_id:  # nothing tells of what happens to jobs
+            scope.resync_seconds = min(scope.resync_seconds, LONGEST_RESYNC_SECONDS)
 
     async def _wait_for_capacity(self, scope: Scope) -> None:
         await wait_for_capacity(scope.context)
