@@ -32,10 +32,10 @@ test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parall
 	@$(BIN)/pytest -n $(WORKERS) --max-worker-restart 2 --reruns 1 -r fER -m "not long"
 
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
-	@$(BIN)/pytest -n logical -m "not real and not e2e"
+	@$(BIN)/pytest -n $(WORKERS) -m "not real and not e2e and not long"
 
-test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each
-	@$(BIN)/pytest -n logical -r fE -m long
+test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each, and all iterations of kill loops
+	@NEOCLOUD_TEST_ITERATIONS=all $(BIN)/pytest -n logical -r fE -m "long or repeated"
 
 check: debian-test $(TOOLS) ## lint, formatting, types, import rules
 	@$(BIN)/ruff check .
@@ -65,7 +65,7 @@ lock: $(TOOLS) ## renew requirements.lock after a change of pyproject.toml (UPGR
 	@$(BIN)/python scripts/lock $(if $(UPGRADE),--upgrade)
 
 fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up requests for SECONDS (600)
-	@FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
+	@NEOCLOUD_TEST_ITERATIONS=all FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras xgrammar; do PYTHON="$(PYTHON)" scripts/install-client $$client; done

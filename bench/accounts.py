@@ -19,10 +19,10 @@ import uvloop
 
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import ledger_file, ledger_reader
-from neocloud.gateway.metering.recorder import UsageRecorder
-from neocloud.gateway.metering.usage import RequestStart, TokenUsage
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.ledger_tables import ledger_file, ledger_reader
+from neocloud.model_gateway.metering.recorder import UsageRecorder
+from neocloud.model_gateway.metering.usage import RequestStart, TokenUsage
 
 AIM_MICROSECONDS = 15
 ROUND = 2_000

@@ -23,12 +23,12 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from neocloud.core.clock import SystemClock  # noqa: E402
 from neocloud.core.store import LogEvent, Snapshot, Store, Transaction, open_store  # noqa: E402
-from neocloud.fleet import events as e  # noqa: E402
-from neocloud.fleet.actions import Action  # noqa: E402
-from neocloud.fleet.event_json import encode  # noqa: E402
-from neocloud.fleet.events import OURS, Event, Phase, Status, Suite  # noqa: E402
+from neocloud.fleet.nodes import events as e  # noqa: E402
+from neocloud.fleet.nodes.event_json import encode  # noqa: E402
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status  # noqa: E402
+from neocloud.fleet.policy.actions import Action, Suite  # noqa: E402
 from neocloud.server.retention import ARCHIVED_AT_ONCE, archive_log  # noqa: E402
-from neocloud.services.fleet.node_logs import NodeLogs  # noqa: E402
+from neocloud.services.fleet.logs.node_logs import NodeLogs  # noqa: E402
 
 POOL = "fleetpool-bench"
 PAGE = 5000

@@ -17,10 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from neocloud.fleet import events as e
-from neocloud.fleet.controller import Fleet, decide
-from neocloud.fleet.events import Event, Phase, Status, Suite
-from neocloud.fleet.limits import DAY, Limits
+from neocloud.fleet.control.controller import Fleet, decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event, Phase, Status
+from neocloud.fleet.policy.actions import Suite
+from neocloud.fleet.policy.limits import DAY, Limits
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.result import summarize
 from neocloud.fleet.simulator.scenario import Scenario

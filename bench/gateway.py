@@ -40,7 +40,7 @@ import httpx
 import psutil
 import uvloop
 
-from neocloud.gateway.routing.upstream import Connection, ConnectionPool
+from neocloud.model_gateway.routing.upstream import Connection, ConnectionPool
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.testing.gateway import engine_process, free_port, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour

@@ -24,7 +24,7 @@ from typing import Any
 
 import uvloop
 
-from neocloud.gateway.routing.upstream import ConnectionPool
+from neocloud.model_gateway.routing.upstream import ConnectionPool
 from neocloud.testing.gateway import (
     EngineProcess,
     GatewayProcess,

@@ -1,4 +1,5 @@
-"""Run the object gateway for benches, as `python -m neocloud.objects` does, with a control plane in memory.
+"""Run the object gateway for benches, as `python -m neocloud.object_gateway` does, with a control plane in
+memory.
 
 It imports nothing that the gateway does not, so that its memory is that of the gateway. It prints its port
 and the name of a registry, and ends with SIGTERM.
@@ -12,9 +13,9 @@ import uvloop
 from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import listen, serve_until_signalled
-from neocloud.objects.composition import running_objects
-from neocloud.objects.s3.protocol import s3_connections
-from neocloud.objects.settings import ObjectsSettings
+from neocloud.object_gateway.composition import running_objects
+from neocloud.object_gateway.s3.protocol import s3_connections
+from neocloud.object_gateway.settings import ObjectsSettings
 from neocloud.testing.object_control_plane import Account, FakeControlPlane
 
 OWNER = Account("NCAKOWNER0000000", "the-secret-of-the-owner")

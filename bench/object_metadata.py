@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from neocloud.core.clock import SystemClock
-from neocloud.objects.store import open_store
-from neocloud.objects.types import Attributes, DesiredBucket
+from neocloud.object_store.store import open_store
+from neocloud.object_store.types import Attributes, DesiredBucket
 from neocloud.testing import postgres
 
 BODY = bytes(4096)

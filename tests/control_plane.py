@@ -23,7 +23,6 @@ from nebius.sdk import SDK
 from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract, wire
 from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock, SystemClock
@@ -34,6 +33,7 @@ from neocloud.core.store.sqlite import empty_database
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve
+from neocloud.settings.settings import Settings
 from tests.services.iam import keys
 
 DEADLINE_SECONDS = 60.0

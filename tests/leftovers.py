@@ -1,8 +1,10 @@
-"""Clouds and engines of test runs that were cut off: they are removed when the next run starts.
+"""What test runs that were cut off left behind is removed when the next run starts.
 
 A test process holds a lock on one file per home while it lives. A file without a lock names a home whose
 process died, and whose containers, networks and server may still be there. A variable of the environment,
-which processes inherit, names the run that started them: those of a run that has died are killed.
+which processes inherit, names the run that started them: those of a run that has died are killed. A test
+process records the folder of its temporary files in the same way: what is mounted below it is unmounted,
+which detaches loop devices. Network namespaces have the id of the process that made them in their names.
 """
 
 import contextlib
@@ -33,17 +35,19 @@ asyncio.run(remove())
 """
 NAMESPACES = "neotest-"
 """What names of network namespaces begin with; then comes the id of the process that made them."""
+FOLDER = ".folder"
+"""Suffix of the records of folders that are not homes of clouds or engines."""
 RUN = "NEOCLOUD_TEST_RUN"
 """The variable that names the run: id and start of the process of pytest."""
 _held: dict[Path, tuple[Path, int]] = {}
 """By home: the file, and the descriptor that holds its lock until this process ends."""
 
 
-def record(home: Path) -> None:
+def record(home: Path, *, suffix: str = "") -> None:
     """Note that this process is using `home`. Call it before anything starts there."""
     home = home.resolve()
     RECORDS.mkdir(mode=0o700, exist_ok=True)
-    path = RECORDS / hashlib.sha256(str(home).encode()).hexdigest()[:12]
+    path = RECORDS / f"{hashlib.sha256(str(home).encode()).hexdigest()[:12]}{suffix}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.write(descriptor, os.fsencode(home))
@@ -57,6 +61,11 @@ def forget(home: Path) -> None:
         path, descriptor = held
         path.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def record_folder(folder: Path) -> None:
+    """Note that this process keeps temporary files in `folder`, where tests may mount."""
+    record(folder, suffix=FOLDER)
 
 
 def mark_run() -> None:
@@ -109,8 +118,8 @@ def _ancestors() -> Set[int]:
 
 
 def remove_leftovers() -> list[Path]:
-    """Remove what dead processes recorded, and return their homes."""
-    removed = []
+    """Remove what dead processes recorded, and return their homes and folders."""
+    removed, folders = [], []
     for path in sorted(RECORDS.iterdir()) if RECORDS.is_dir() else ():
         with contextlib.ExitStack() as stack:
             try:
@@ -119,13 +128,17 @@ def remove_leftovers() -> list[Path]:
             except (BlockingIOError, FileNotFoundError):  # it is in use, or was removed meanwhile
                 continue
             home = Path(file.read())
-            if home.is_absolute():
+            if home.is_absolute() and path.suffix == FOLDER:
+                folders.append(home)
+            elif home.is_absolute():
                 _remove(home)
                 removed.append(home)
             path.unlink(missing_ok=True)
-    end_processes()
+    end_processes()  # before what they have mounted
+    for folder in folders:
+        _unmount_below(folder)
     _remove_namespaces()
-    return removed
+    return removed + folders
 
 
 def _remove_namespaces() -> None:
@@ -141,7 +154,11 @@ def _remove(home: Path) -> None:
         _run([neo, "destroy", "--yes"], {"NEOCLOUD_HOME": str(home)})
     elif home.is_dir():
         _run([sys.executable, "-c", REMOVE_ENGINE, str(home)], {})
-    for path in mounts_below(home):  # of containers whose monitors were killed
+    _unmount_below(home)  # of containers whose monitors were killed
+
+
+def _unmount_below(folder: Path) -> None:
+    for path in mounts_below(folder):
         unmount(path, lazily=True)
 
 

@@ -16,7 +16,7 @@ from neocloud.control_plane.address_ranges import (
     read_ranges,
     with_own_ranges,
 )
-from neocloud.control_plane.settings import Settings
+from neocloud.settings.settings import Settings
 
 
 class Host:

@@ -16,9 +16,9 @@ FORKS = {"os.fork", "os.forkpty", "pty.fork", "pty.spawn"}
 ALONE = {
     *("tests/security/escape.py", "tests/objects/crash_worker.py"),
     *("src/neocloud/fleet/agent/child.py", "tests/fleet/agent/probe_program.py"),
-    "tests/gateway/compiled/drive_xgrammar.py",
+    *("tests/gateway/compiled/drive_xgrammar.py", "tests/neo_server/server.py"),
 }
-"""Programs of their own that load no gRPC."""
+"""Programs of their own that load no gRPC, or have one thread when they fork."""
 
 
 def forking(source: str) -> Iterator[str]:

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from neocloud.control_plane import tls
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_addresses
 from neocloud.server import Tls, names_of
+from neocloud.settings.settings import Settings
 
 Address = namedtuple("Address", "family address")
 

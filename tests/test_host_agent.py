@@ -12,7 +12,7 @@ import pytest
 from neocloud.control_plane.host_agent import LocalHost, agent_child, stop_host_agent
 from neocloud.core.clock import SystemClock
 from neocloud.core.process import Process, boot_id
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
 from neocloud.services.fleet.node_agents import AGENT, host_agents
 from neocloud.services.fleet.public import HostsUnreachable
 from neocloud.testing.waiting import until

@@ -26,9 +26,9 @@ from nebius.sdk import SDK
 
 from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import control_plane
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
+from neocloud.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "howto" / "add-a-service.md"
@@ -107,3 +107,14 @@ def test_make_targets_of_the_pages_exist() -> None:
     for page in (ROOT / "CONTRIBUTING.md", GUIDE):
         named = set(re.findall(r"\bmake ([a-z-]+)", page.read_text()))
         assert named and named <= targets
+
+
+def test_contributing_names_the_channel_for_features_and_the_rule_for_commits() -> None:
+    """IAC-04: a reader learns where to ask for a feature, what to say there, and what comes back."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    channel = page.partition("## Ask for a feature")[2].partition("\n## ")[0]
+    assert all(text in channel for text in ("Open an issue", "`Feature:`", "accepted, later or no"))
+    commits = page.partition("## Commits")[2]
+    assert "at most 72 characters" in commits and "body says why" in commits
+    ruler = (ROOT / ".gitmessage").read_text().splitlines()[1]
+    assert len(ruler) == 72

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from neocloud.control_plane.composition import end_workloads
-from neocloud.control_plane.settings import Settings, options
 from neocloud.control_plane.settings_file import (
     WORLD_FILE,
     BadSettings,
@@ -19,6 +18,7 @@ from neocloud.control_plane.settings_file import (
     read_settings,
     write_settings,
 )
+from neocloud.settings.settings import Settings, options
 
 EARLIER = {
     "grpc_port": 0,

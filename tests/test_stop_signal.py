@@ -12,8 +12,8 @@ import pytest
 from neocloud.control_plane import lifecycle, state_dir
 from neocloud.control_plane.composition import on_emulator
 from neocloud.control_plane.server_supervisor import Supervisor, ended_file
-from neocloud.control_plane.settings import Settings
 from neocloud.core.process import Process, began
+from neocloud.settings.settings import Settings
 
 
 @pytest.fixture

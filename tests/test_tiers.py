@@ -11,7 +11,8 @@ import pytest
 
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below
 from tests import leftovers
-from tests.conftest import E2E, GROUPS, LONG, REAL, rank_of
+from tests.scheduling import GROUPS, rank_of
+from tests.tiers import E2E, LONG, REAL
 
 ROOT = Path(__file__).parents[1]
 NAMED = sorted({*E2E, *REAL, *(path for group in GROUPS.values() for path in group)})
@@ -39,7 +40,7 @@ def test_files_with_few_long_tests_do_not_run_last() -> None:
     }
     files |= {"tests/client/test_tokens.py": 10, "tests/recipes/test_finetune.py": 5}
     assert sorted(files, key=lambda name: rank_of(name, files[name])) == [
-        *("emulator", "podman", "own clouds"),
+        *("emulator", "own clouds", "podman"),
         *("tests/recipes/test_finetune.py", "tests/security/test_fuzz.py"),
         *("tests/core/test_wire.py", "tests/client/test_tokens.py"),
     ]

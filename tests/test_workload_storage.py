@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.workload_storage import workload_storage
 from neocloud.core.clock import SystemClock
+from neocloud.settings.settings import Settings
 
 NAME = "storage.eu-north1.neocloud.internal"
 

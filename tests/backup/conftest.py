@@ -13,11 +13,11 @@ from neocloud.control_plane.backup.contents import Manifest
 from neocloud.control_plane.backup.keys import Keys, Lock, new_key, read_keys
 from neocloud.control_plane.backup.restore import restore_backup
 from neocloud.control_plane.backup.write import write_backup
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.osfiles import ensure_private
 from neocloud.core.store import Store, Transaction, load_or_make_key, open_store
 from neocloud.core.store.vault import KEY_BYTES
+from neocloud.settings.settings import Settings
 from neocloud.testing.store_conformance.records import resource
 
 SECRET = b"MARKER-4711"

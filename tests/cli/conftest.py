@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from neocloud.cli.lazy import LazyGroup
+from neocloud.cli.main import app as neo_app
 from neocloud.cli.main import run
 from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
 from neocloud.core import contract
@@ -90,9 +93,31 @@ def cloud() -> Iterator[FakeServer]:
         yield started
 
 
+_built: dict[object, Any] = {}
+
+
+def build_once(app: typer.Typer, build: Callable[[typer.Typer], Any] = typer.main.get_command) -> Any:
+    """Build the tree of `neo` once in this process, and not for each of thousands of command lines."""
+    if app is not neo_app:
+        return build(app)
+    if app not in _built:
+        _built[app] = build(app)
+    return _built[app]
+
+
+def load_once(group: LazyGroup, name: str, load: Callable[[LazyGroup, str], None] = LazyGroup.load) -> None:
+    if (group, name) not in _built:
+        load(group, name)
+        _built[group, name] = group.commands[name]
+
+
 @pytest.fixture
-def neo(user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Neo]:
+def neo(
+    user_folders: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Neo]:
     """Run a command line in this process, whose umask `neo up` changes."""
+    monkeypatch.setattr(LazyGroup, "load", load_once)
+    monkeypatch.setattr("typer.main.get_command", build_once)
 
     def call(*arguments: str) -> Ran:
         capfdbinary.readouterr()

@@ -4,7 +4,7 @@ Each test declares the methods it serves; all others answer UNIMPLEMENTED, as on
 Requests are recorded, so that a test can check them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from neocloud.core import contract, releases
 
 EXCHANGE = "nebius.iam.v1.TokenExchangeService/Exchange"
 CLUSTERS = "neocloud.slurm.v1.ClusterService"
+FIND = "neocloud.search.v1.SearchService/Find"
 PROJECT, TENANT = "project-e00risk", "tenant-e00bank"
 
 
@@ -141,3 +142,29 @@ def serve_clusters(cloud: FakeServer, *clusters: Any) -> None:
     cloud.serve(f"{CLUSTERS}/Get", lambda request: one(by_id, request.id))
     cloud.serve(f"{CLUSTERS}/GetByName", lambda request: one(by_name, request.name))
     cloud.serve(f"{CLUSTERS}/List", contract.method(f"{CLUSTERS}/List").output(items=clusters))
+
+
+def serve_search(cloud: FakeServer, *found: Any, unreadable_kinds: Sequence[str] = ()) -> None:
+    """Find among these resources, given as `found_resource`."""
+    rpc = contract.method(FIND)
+
+    def matches(item: Any, request: Any) -> bool:
+        return (
+            item.kind not in unreadable_kinds
+            and (not request.kinds or item.kind in request.kinds)
+            and (not request.parent_ids or item.parent_id in request.parent_ids)
+            and (not request.ids or item.id in request.ids)
+            and (not request.name or item.name == request.name)
+            and item.name.startswith(request.name_prefix)
+        )
+
+    def search(request: Any) -> Any:
+        kinds = [kind for kind in request.kinds if kind in unreadable_kinds]
+        return rpc.output(items=[each for each in found if matches(each, request)], unreadable_kinds=kinds)
+
+    cloud.serve(FIND, search)
+
+
+def found_resource(kind: str, identifier: str, name: str, parent_id: str = PROJECT) -> Any:
+    resource = contract.message("neocloud.search.v1.FoundResource")
+    return resource(kind=kind, id=identifier, name=name, parent_id=parent_id)

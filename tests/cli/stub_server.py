@@ -13,6 +13,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from neocloud import __version__
 from neocloud.control_plane.prepared_server import PREPARED, has_turn
 from tests.cli.fake_control_plane import (
     CLUSTERS,
@@ -24,7 +25,7 @@ from tests.cli.fake_control_plane import (
 )
 
 STATUS = {
-    "version": "0.1.0",
+    "version": __version__,
     "database": "sqlite",
     "services": ["iam", "slurm"],
     "certificate": {
@@ -85,7 +86,7 @@ def serve(home: Path) -> None:
             "grpc": cloud.endpoint,
             "http": f"127.0.0.1:{pages.server_port}",
             "pid": os.getpid(),
-            "version": "0.1.0",
+            "version": __version__,
         }
         (home / "server.json.new").write_text(json.dumps(ready))
         (home / "server.json.new").replace(home / "server.json")

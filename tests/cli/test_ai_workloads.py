@@ -7,7 +7,7 @@ import pytest
 from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import FakeServer, operation
-from tests.cli.test_help import COMMANDS
+from tests.cli.test_help import commands
 
 ENDPOINTS, JOBS = "nebius.ai.v1.EndpointService", "nebius.ai.v1.JobService"
 PLATFORMS = "nebius.compute.v1.PlatformService/List"
@@ -89,6 +89,6 @@ def test_a_wrong_port_is_an_option_and_no_body(
 
 def test_what_this_cloud_refuses_is_not_in_help() -> None:
     for noun in ("endpoint", "job"):
-        shown = [each.opts[0] for each in COMMANDS["neo", "ai", noun, "create"].params if not each.hidden]
+        shown = [each.opts[0] for each in commands()["neo", "ai", noun, "create"].params if not each.hidden]
         assert not [option for option in shown if "credentials" in option or "auth-token" in option]
         assert "--ports" in shown and "--image" in shown

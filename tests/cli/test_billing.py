@@ -1,4 +1,4 @@
-"""`neo billing` (FORM-01): exact sums of decimal strings, by resource, day or SKU."""
+"""`neo billing`: exact sums of decimal strings, by resource, day or SKU."""
 
 import json
 from typing import Any

@@ -8,8 +8,8 @@ import pytest
 
 from neocloud.cli.machine.entrance import SSH, entrance_rows, open_ports
 from neocloud.cli.machine.home import Home, RunningServer
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import write_settings
+from neocloud.settings.settings import Settings
 
 
 def server(*listen: str) -> RunningServer:

@@ -75,7 +75,8 @@ def test_files_that_cannot_be_used_are_refused(
 
 def test_the_script_of_ci_compares_a_tree_with_a_commit(tmp_path: Path) -> None:
     """In a copy of the two files with a history of its own."""
-    for name in ("src/neocloud/fleet/policy.yaml", "src/neocloud/fleet/limits.py", "scripts/compare-policy"):
+    room = "src/neocloud/fleet/policy"
+    for name in (f"{room}/policy.yaml", f"{room}/limits.py", "scripts/compare-policy"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
 
@@ -92,7 +93,7 @@ def test_the_script_of_ci_compares_a_tree_with_a_commit(tmp_path: Path) -> None:
     git("commit", "-qm", "before")
     same = script()
     assert same.returncode == 0 and "Neither the fault policy nor the limits differ" in same.stdout
-    limits = tmp_path / "src/neocloud/fleet/limits.py"
+    limits = tmp_path / "src/neocloud/fleet/policy/limits.py"
     text = limits.read_text()
     for line in (
         "cluster_drains: float = 0.05",

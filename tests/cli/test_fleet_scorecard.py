@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from neocloud.cli.records_reader import MOST_ITEMS, WHOLE_SECONDS, RecordsReader
+from neocloud.cli.scorecard.cloud_facts import Records
+from neocloud.cli.scorecard.records_reader import MOST_ITEMS, WHOLE_SECONDS, RecordsReader
 from neocloud.client.connection import PAGE_SIZE, Client
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
-from neocloud.fleet.cloud_facts import Records
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer
 from tests.cli.real_cloud import cloud_with_profile

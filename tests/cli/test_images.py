@@ -118,7 +118,7 @@ def test_a_forced_build_starts_from_nothing(recipe: Path, home: Path) -> None:
 
 
 def test_what_only_some_need_is_not_built_by_up(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CMP-08: `neo up` must not wait for disks of machines."""
+    """`neo up` must not wait for disks of machines."""
     recipe.touch()
     for name in ("launcher", "machine", "metrics"):
         (recipe.parents[1] / name).mkdir()

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from neocloud.cli.commands import logs
-from neocloud.cli.commands.logs import lines, records, start_of
+from neocloud.cli.commands.server_log import lines, records, start_of
 from neocloud.cli.machine.home import Home
-from neocloud.cli.resources.lookup import INSTANCES, PROJECTS
+from neocloud.cli.resources.lookup import PROJECTS
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles
 from neocloud.core import contract
 from tests.cli.conftest import Neo
-from tests.cli.fake_control_plane import PROJECT, FakeServer
+from tests.cli.fake_control_plane import FIND, PROJECT, FakeServer, found_resource, serve_search
 
 GET_TENANT = "nebius.iam.v1.TenantService/Get"
 OTHER = "project-e00other"
@@ -49,9 +49,9 @@ def test_the_log_is_printed_as_it_is(neo: Neo, log: Path) -> None:
 
 
 def test_a_resource_selects_its_records_with_their_tracebacks(neo: Neo, log: Path) -> None:
-    ran = neo("logs", "computeinstance-e00web")
+    ran = neo("logs", "computeinstance-e00web", "--control-plane")
     assert ran.out.splitlines() == TEXT.splitlines()[1:4]
-    assert "What runs in it prints: neo logs computeinstance-e00web --workload" in ran.err
+    assert "What runs in it prints: neo logs computeinstance-e00web\n" in ran.err
 
 
 def test_level_and_time_select_records(neo: Neo, log: Path) -> None:
@@ -66,7 +66,7 @@ def test_json_lines_are_printed_unchanged_as_json_and_readable_as_text(neo: Neo,
     log.write_text(f"{line}\n{json_line('other')}\n")
     assert neo("logs", "computedisk-e00a", "--output", "json").out == f"{line}\n"
     expected = "2026-11-20T08:00:03+00:00 INFO neocloud.server: [computedisk-e00a] [r1] Started\n"
-    assert neo("logs", "computedisk-e00a").out == expected
+    assert neo("logs", "computedisk-e00a", "-c").out == expected
 
 
 def test_text_lines_become_json_objects(neo: Neo, log: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_missing_log_names_the_folder(neo: Neo, user_folders: Path) -> None:
 
 
 def test_no_line_is_said_on_stderr(neo: Neo, log: Path) -> None:
-    ran = neo("logs", "slurmcluster-e00none")
+    ran = neo("logs", "slurmcluster-e00none", "--control-plane")
     assert (ran.code, ran.out, ran.err) == (0, "", "The log has no such lines.\n")
 
 
@@ -132,14 +132,11 @@ def running(signed_in: Neo, cloud: FakeServer, log: Path, monkeypatch: pytest.Mo
     profile = read_profiles(config_file()).get("test")
     monkeypatch.setattr(Home, "server", lambda self: object())
     monkeypatch.setattr(logs, "profile_of_home", lambda *_: profile)
-    ids = {PROJECT: "computeinstance-e00web", OTHER: "computeinstance-e00web2"}
-
-    def by_name(request: Any) -> Any:
-        if request.name != "web-server":
-            raise contract.not_found("instance", request.name)
-        made = contract.message("nebius.compute.v1.Instance")()
-        made.metadata.id = ids[request.parent_id]
-        return made
+    kind = "nebius.compute.v1.Instance"
+    mine, others = ("computeinstance-e00web", PROJECT), ("computeinstance-e00web2", OTHER)
+    serve_search(
+        cloud, *(found_resource(kind, identifier, "web-server", of) for identifier, of in (mine, others))
+    )
 
     def project(request: Any) -> Any:
         if request.name != "other":
@@ -148,9 +145,22 @@ def running(signed_in: Neo, cloud: FakeServer, log: Path, monkeypatch: pytest.Mo
         made.metadata.id = OTHER
         return made
 
-    cloud.serve(f"{INSTANCES}/GetByName", by_name)
     cloud.serve(f"{PROJECTS}/GetByName", project)
     return cloud
+
+
+def test_a_name_is_looked_up_with_one_call(neo: Neo, running: FakeServer, log: Path) -> None:
+    assert neo("logs", "web-server", "--home", str(log.parents[1])).code == 0
+    assert [path for path, _, _ in running.requests if "Exchange" not in path] == [FIND]
+
+
+def test_a_server_without_a_search_gives_the_lines_with_the_name(
+    neo: Neo, running: FakeServer, log: Path
+) -> None:
+    del running.methods[FIND]
+    log.write_text(f"{TEXT}{json_line('web-server is new')}\n")
+    ran = neo("logs", "web-server", "--home", str(log.parents[1]))
+    assert ran.code == 0 and ran.out.endswith("web-server is new\n") and len(ran.out.splitlines()) == 1
 
 
 def test_a_name_with_a_hyphen_selects_the_records_of_its_id(neo: Neo, running: FakeServer, log: Path) -> None:
@@ -185,7 +195,7 @@ SEARCHES = "".join(
 
 
 def test_searches_for_the_name_are_no_lines_about_it(neo: Neo, running: FakeServer, log: Path) -> None:
-    """FI-7: the command asks each service for the name, and the server logs each question."""
+    """FI-7: a client that asks each service for the name leaves a line for each."""
     log.write_text(
         TEXT
         + SEARCHES

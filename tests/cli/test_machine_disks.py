@@ -1,4 +1,4 @@
-"""CMP-08: `neo image import` takes disks that stand for themselves, and says why it refuses others."""
+"""`neo image import` takes disks that stand for themselves, and says why it refuses others."""
 
 import json
 import shutil

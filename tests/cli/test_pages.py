@@ -17,10 +17,8 @@ from neocloud.core import contract
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, FakeServer, operation
 from tests.cli.sample_answers import DEEPEST, answer_everything
-from tests.cli.test_help import COMMANDS
-from tests.cli.test_tables_in_terminals import LISTS, NOT_SHOWN, arguments_of, loaded
-
-__all__ = ["loaded"]
+from tests.cli.test_help import commands
+from tests.cli.test_tables_in_terminals import LISTS, NOT_SHOWN, arguments_of
 
 NO_PAGE = frozenset({"platform get", "session-management revoke", "oidc-federation set-client-secret"})
 """Answers without a field, and what has a list of its own."""
@@ -74,7 +72,7 @@ def shown(text: str) -> set[str]:
 
 
 @pytest.fixture
-def views(loaded: None, monkeypatch: pytest.MonkeyPatch) -> list[View]:
+def views(monkeypatch: pytest.MonkeyPatch) -> list[View]:
     found: list[View] = []
     monkeypatch.setattr(output, "print_view", found.append)
     return found
@@ -83,7 +81,7 @@ def views(loaded: None, monkeypatch: pytest.MonkeyPatch) -> list[View]:
 def test_every_derived_kind_with_a_get_has_a_page() -> None:
     tree = {
         " ".join(path[1:])
-        for path in COMMANDS
+        for path in commands()
         if len(path) == 4 and path[3] == "get" and " ".join(path[1:3]) in KINDS
     }
     own = {"tuning job get"}

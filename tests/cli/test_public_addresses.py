@@ -11,9 +11,9 @@ import pytest
 from neocloud.cli.machine import public_addresses
 from neocloud.cli.machine.public_addresses import check_public_interface
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.option_values import interface_name
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import read_settings
+from neocloud.settings.option_values import interface_name
+from neocloud.settings.settings import Settings
 from tests.cli.conftest import Neo
 
 Address = namedtuple("Address", "family address netmask")

@@ -18,8 +18,8 @@ from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.public_certificate import check_public_certificate, wait_for_certificate
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import read_settings, write_settings
+from neocloud.settings.settings import Settings
 
 CHOSEN = Settings(listen=("all",), acme_domains=("cloud.example.com",), acme_agree_tos=True)
 SERVER = RunningServer(

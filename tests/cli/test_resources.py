@@ -39,6 +39,7 @@ HAND_MADE = {
     "neocloud.fleet.v1.VerdictService", "neocloud.fleet.v1.IncidentService",
     "neocloud.fleet.v1.CertificateService",
     "neocloud.ai.v1.LogService", "neocloud.billing.v1.CreditService", "neocloud.monitoring.v1.MetricsService",
+    "neocloud.search.v1.SearchService",
 }  # fmt: skip
 
 

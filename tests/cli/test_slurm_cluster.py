@@ -1,4 +1,4 @@
-"""`neo slurm cluster` (SLURM-01, SLURM-02, SLURM-12, SLURM-20)."""
+"""`neo slurm cluster` (SLURM-01, SLURM-02)."""
 
 import json
 from pathlib import Path
@@ -113,7 +113,6 @@ def test_create_takes_the_smallest_preset_without_gpus_unless_told(
 def test_create_says_the_subnet_and_the_filesystems(
     signed_in: Neo, creating: FakeServer, key_file: Path
 ) -> None:
-    """VPC-01."""
     places = ("--filesystem", "computefilesystem-e00a:/mnt/a", "--filesystem", "computefilesystem-e00b:/srv")
     ran = signed_in(
         *("slurm", "cluster", "create", "bank", "--ssh-key", str(key_file), "--subnet", "vpcsubnet-e00a"),

@@ -1,4 +1,4 @@
-"""`neo slurm cluster create` takes GPUs when the machine has any: SLURM-16."""
+"""`neo slurm cluster create` takes GPUs when the machine has any."""
 
 from pathlib import Path
 from typing import Any

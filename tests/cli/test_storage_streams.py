@@ -1,6 +1,5 @@
 """`neo storage cp` with - as a place, in a process of its own, against a real S3 front."""
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -88,12 +87,10 @@ def test_a_stream_goes_up_and_comes_back(start: Start, served: Served, bucket: s
 def test_memory_does_not_grow_with_the_stream(start: Start, served: Served, bucket: str) -> None:
     """Of the peaks of two lengths, the second has at most two parts more."""
     peaks: list[int] = []
-    for parts in (8, 32):
-        up, hashed = start("-", f"s3://{bucket}/k"), hashlib.md5(usedforsecurity=False)
+    for parts in (5, 15):
+        up, block = start("-", f"s3://{bucket}/k"), os.urandom(uploads.PART_BYTES)
         assert up.stdin is not None
         for _ in range(parts):
-            block = os.urandom(uploads.PART_BYTES)
-            hashed.update(block)
             up.stdin.write(block)
         up.stdin.flush()
         status = Path(f"/proc/{up.pid}/status").read_text()

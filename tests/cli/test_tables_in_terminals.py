@@ -9,13 +9,12 @@ import pytest
 from rich.cells import cell_len
 
 from neocloud.cli import output
-from neocloud.cli.lazy import LazyGroup
 from neocloud.cli.table_layout import GAP, SHORTEST_FOLDED, Layout, View
 from tests.cli.conftest import Neo, Ran
 from tests.cli.fake_control_plane import FakeServer
 from tests.cli.sample_answers import HOSTILE, answer_everything
 from tests.cli.screen import on_screen
-from tests.cli.test_help import COMMANDS
+from tests.cli.test_help import commands
 from tests.cli.test_table_layout import part, squeezed
 
 WIDTHS = (60, 80, 200)
@@ -58,7 +57,7 @@ EXIT_CODES = {"status": 5}
 
 LISTS = {
     " ".join(path[1:]): command
-    for path, command in COMMANDS.items()
+    for path, command in commands().items()
     if any(parameter.name == "output" for parameter in command.params)
     and not hasattr(command, "commands")
     and path[-1] not in CHANGES
@@ -74,13 +73,6 @@ def arguments_of(name: str) -> list[str]:
             continue
         given += [parameter.opts[0], "sample"] if parameter.opts[0].startswith("-") else ["sample"]
     return [*name.split(), *given]
-
-
-@pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tree of commands is built once, and not for each of hundreds of command lines."""
-    monkeypatch.setattr(LazyGroup, "load", lambda group, name: None)
-    monkeypatch.setattr("typer.main.get_command", lambda app: COMMANDS[("neo",)])
 
 
 class Recorder:
@@ -123,7 +115,7 @@ def cut_cells(view: View, layout: Layout, screen: list[str]) -> list[str]:
 
 @pytest.fixture
 def run_of(
-    loaded: None, signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    signed_in: Neo, cloud: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[[str, str], Ran]:
     """Return how to run a list or report; the second argument is added to each text that it shows."""
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, Profiles, config_file, read_profiles, write_profiles
 from neocloud.core import contract
-from neocloud.gateway.routing.traffic import Metrics
+from neocloud.model_gateway.routing.traffic import Metrics
 from tests.cli.conftest import Neo
 from tests.cli.fake_control_plane import PROJECT, TENANT, FakeServer, cluster, serve_clusters
 

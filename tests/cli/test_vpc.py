@@ -1,4 +1,4 @@
-"""`neo vpc`: ranges are typed as such, not as JSON (VPC-01)."""
+"""`neo vpc`: ranges are typed as such, not as JSON."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 """An endpoint and jobs in real containers: a root file system of one static program, reached where its status
-says; images that skopeo pushed to a registry. CMP-01, VPC-01."""
+says; images that skopeo pushed to a registry. VPC-01."""
 
 import asyncio
 import base64
@@ -25,9 +25,9 @@ from nebius.api.nebius.ai.v1 import (
 from nebius.api.nebius.compute.v1 import DiskSpec
 
 from neocloud.control_plane.address_ranges import HostRegistry, with_own_ranges
-from neocloud.control_plane.settings import Settings
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 from tests.e2e.cloud import run
 from tests.e2e.container_images import busybox_layer, write_layout

@@ -17,7 +17,7 @@ SERVICE = "neocloud.slurm.v1.ClusterService"
 
 
 def test_neo_creates_a_cluster_and_says_how_long_it_took(bank: Cluster) -> None:
-    """SLURM-01, SLURM-12."""
+    """SLURM-01."""
     assert "Cluster bank is READY after" in bank.creation.stdout
     assert bank.state == "READY"
     assert bank.node_states() == {"worker-0": "idle", "worker-1": "idle"}
@@ -72,7 +72,6 @@ async def finished(sdk: SDK, operation_id: str, *, seconds: float = 60.0) -> Non
 
 
 def test_every_check_of_a_healthy_cluster_passes_except_gpus_which_are_not_run(bank: Cluster) -> None:
-    """SLURM-18."""
     bank.wait_until_idle()
     results = bank.cloud.neo_json("slurm", "cluster", "check", "bank")
     verdicts = {(item.get("node", ""), item["check"]): item["verdict"] for item in results}

@@ -67,7 +67,7 @@ def archive(vault: Cluster, verb: str, stdin: bytes = b"") -> subprocess.Complet
 
 
 def test_a_cluster_comes_back_from_its_backup(cloud: Cloud, vault: Cluster, tmp_path: Path) -> None:
-    """ERR-20, SLURM-23: backup of the shared root and accounting; the jobs of the past are still known."""
+    """ERR-20: backup of the shared root and accounting; the jobs of the past are still known."""
     file, identity = tmp_path / "vault.backup", ("--identity", str(user_key(cloud)))
     vault.ssh("bash -s", stdin=MAKE_FILES)
     ended = vault.sbatch("echo done")
@@ -138,7 +138,7 @@ def stored(content: bytes) -> bytes:
 
 
 def test_no_archive_writes_outside_of_the_shared_root(vault: Cluster) -> None:
-    """SLURM-23: names that lead out, links, devices: they end in the cluster's own root, or are refused."""
+    """Names that lead out, links, devices: they end in the cluster's own root, or are refused."""
     vault.wait_until_idle(1)
     link = {"type": tarfile.SYMTYPE, "linkname": "/"}
     attacks = {
@@ -182,7 +182,7 @@ def test_no_archive_writes_outside_of_the_shared_root(vault: Cluster) -> None:
 def test_no_dump_makes_the_database_do_more_than_hold_rows(
     cloud: Cloud, fresh: Cluster, dump: bytes, reason: str
 ) -> None:
-    """SLURM-23: nothing of a dump is executed, and one that is refused changes nothing."""
+    """Nothing of a dump is executed, and one that is refused changes nothing."""
     accounts = fresh.ssh("sacctmgr -nP show account")
     backups = "neocloud.slurm.v1.BackupService"
     cloud.call(
@@ -203,7 +203,7 @@ def fresh(cloud: Cloud) -> Iterator[Cluster]:
 
 
 def test_a_restore_that_fails_leaves_no_cluster(cloud: Cloud, fresh: Cluster, tmp_path: Path) -> None:
-    """SLURM-23: a disk that is full, or an archive with a device: the new cluster is deleted again."""
+    """A disk that is full, or an archive with a device: the new cluster is deleted again."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     identity = ("--identity", str(user_key(cloud)))
     cloud.neo("slurm", "cluster", "backup", fresh.name, "--to", str(good), *identity)

@@ -1,5 +1,5 @@
 """A worker that breaks is detected, drained, replaced by a spare within 90 seconds and verified, with real
-Slurm (SLURM-18, HEALTH-06)."""
+Slurm (SLURM-17, SLURM-19, HEALTH-06)."""
 
 import json
 import os

@@ -65,7 +65,6 @@ def addresses(cluster: Cluster) -> dict[str, str]:
 
 
 def test_both_clusters_run_jobs_under_the_same_node_names(bank: Cluster, other: Cluster) -> None:
-    """SLURM-13."""
     bank.wait_until_idle()
     other.wait_until_idle(1)
     bank.ssh("echo of bank > /home/shared/whose")

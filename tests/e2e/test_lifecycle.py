@@ -16,6 +16,7 @@ from tests.e2e.cluster import SHARED, Cluster, user_key
 from tests.e2e.machine import Marks, traces
 from tests.e2e.reader import LEAVES_SHELLS, follow
 from tests.guides.session import Reader
+from tests.iterations import iterations
 
 SMALL = ("--preset", "1vcpu-1gb")
 SEED = 11
@@ -69,6 +70,7 @@ def victim(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         cloud.neo("destroy", "--yes")
 
 
+@pytest.mark.repeated
 def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_duplicate(
     victim: Cloud,
 ) -> None:
@@ -76,13 +78,14 @@ def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_d
     moments = random.Random(SEED)
     gateway = (victim.home / "gateway" / "process.json").read_text()
     create = ("create", "lab", *SMALL, "--workers", "1", "--ssh-key", f"{user_key(victim)}.pub", "--reuse")
-    for verb, workers in (
+    changes = (
         (create, 1),
         (("scale", "lab", "--workers", "2"), 2),
         (("scale", "lab", "--workers", "1"), 1),
         (("delete", "lab", "--yes"), 0),
         (create, 1),
-    ):
+    )
+    for verb, workers in changes[: iterations(len(changes), least=2)]:
         change = victim.start_neo("slurm", "cluster", *verb)
         moment = moments.uniform(0.3, 4.0)
         threading.Event().wait(moment)  # the moment is what is tried out, not a condition

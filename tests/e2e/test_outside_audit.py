@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.fleet.scorecard import Score, read_report
+from neocloud.cli.scorecard.scorecard import Score, read_report
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
 from tests.e2e.simulated_gpus import simulated_gpus

@@ -134,7 +134,7 @@ def test_a_user_who_writes_configuration_for_slurm_harms_nobody_but_the_own_comm
 
 
 def test_a_node_whose_slurmd_is_killed_from_inside_a_job_comes_back(bank: Cluster) -> None:
-    """SLURM-07, SLURM-19: root may kill the daemon of the node; the cluster heals by itself."""
+    """SLURM-07, SLURM-20: root may kill the daemon of the node; the cluster heals by itself."""
     bank.sbatch("pkill -9 -x slurmd", "--nodelist=worker-1", "--no-requeue")
     bank.wait_until_idle(seconds=240)
     assert bank.run_job("hostname", "--nodelist=worker-1") == "worker-1"

@@ -118,7 +118,7 @@ def script_states(bank: Cluster, job: int) -> list[str]:
 
 
 def test_a_heterogeneous_job_starts_as_soon_as_it_fits(bank: Cluster) -> None:
-    """SJOB-03: its parts run on both nodes at once, and steps over both see all tasks."""
+    """Its parts run on both nodes at once, and steps over both see all tasks."""
     body = "\n".join(
         (
             "#SBATCH --nodes=1 --exclusive",

@@ -52,7 +52,7 @@ def as_ann(bank: Cluster, command: str):
 
 
 def test_in_a_job_ssh_reaches_each_node_of_it_without_a_password(bank: Cluster) -> None:
-    """SLURM-03: as root; all nodes at once, as a launcher of MPI does."""
+    """As root; all nodes at once, as a launcher of MPI does."""
     bank.ssh("rm -rf ~/.ssh/neocloud")
     output = bank.run_job(
         "for node in worker-0 worker-1; do ssh -o BatchMode=yes $node 'hostname; pwd; id -un' & done; wait",

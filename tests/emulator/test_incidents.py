@@ -1,4 +1,4 @@
-"""Preemption and maintenance of an instance, as the official SDK sees them (CMP-11, CMP-15)."""
+"""Preemption and maintenance of an instance, as the official SDK sees them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Object storage from end to end: buckets by the official SDK, objects by boto3, through the real gateway."""
+"""Object storage from end to end: buckets by the official SDK, objects by boto3, through the real gateway.
+
+IAM-07."""
 
 import json
 import os

@@ -25,6 +25,7 @@ from nebius.sdk import SDK
 from neocloud.testing.emulator import Emulator
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.emulator.test_object_storage import make_key, until
+from tests.neo_server import program
 from tests.objects.scan.layers import debian, package
 from tests.objects.scan.test_advisories import TRACKER
 
@@ -178,7 +179,7 @@ def test_wrong_passwords_do_not_log_in(clients: Clients) -> None:
 
 def neo(cloud: Emulator, *arguments: str) -> str:
     environment = {**os.environ, **cloud.environment}
-    command = [str(Path(sys.executable).with_name("neo")), *arguments]
+    command = [program(), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

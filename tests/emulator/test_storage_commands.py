@@ -19,6 +19,7 @@ import pytest
 from neocloud.testing.emulator import Emulator
 from neocloud.testing.waiting import wait_until
 from tests.contract_cache import cache_with_contract
+from tests.neo_server import program
 
 PASSWORD = "correct horse battery staple"
 
@@ -34,7 +35,7 @@ def neo(
     home: Path, *arguments: str, cloud: Emulator | None = None, text: str = ""
 ) -> "subprocess.CompletedProcess[str]":
     """Run `neo` as a person of their own, or with `cloud` as its operator."""
-    command = [sys.executable, "-m", "neocloud.cli.main", *arguments]
+    command = [program(), *arguments]
     environment = environment_of(home, cloud)
     return subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=False)
 
@@ -211,7 +212,8 @@ def test_a_mount_that_is_interrupted_while_it_starts_leaves_nothing(
         mounting.send_signal(signal.SIGINT)
         _, said = mounting.communicate()
     assert mounting.returncode == 130 and "was unmounted" in said, said
-    assert not processes_of(folder) and not os.path.ismount(folder)
+    wait_until(lambda: not processes_of(folder), "the processes to end")
+    assert not os.path.ismount(folder)
 
 
 def test_what_a_kill_leaves_is_seen_and_cleaned(

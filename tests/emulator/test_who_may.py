@@ -6,12 +6,12 @@ import grpc
 import pytest
 
 from neocloud.control_plane.composition import control_plane
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
 from neocloud.services.emulator.api import PERMISSION
 from neocloud.services.iam.rules.roles import ROLES, allows
+from neocloud.settings.settings import Settings
 from neocloud.testing.emulator import Emulator
 
 INJECT = "neocloud.emulator.v1.FaultService/Inject"

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.limits import Limits
-from neocloud.fleet.limits_file import CHANGEABLE, is_limits_file, load_limits
-from neocloud.fleet.policy import Kind, Policy, Severity
-from neocloud.fleet.policy_file import PolicyError, default_policy
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.limits import Limits
+from neocloud.fleet.policy.limits_file import CHANGEABLE, is_limits_file, load_limits
+from neocloud.fleet.policy.policy import Kind, Policy, Severity
+from neocloud.fleet.policy.policy_file import PolicyError, default_policy
 from neocloud.fleet.simulator.comparison import MEASURES, Comparison, Difference, Setup, compare, difference
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.rates import CAUSES, OUTLIER

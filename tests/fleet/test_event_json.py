@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import MAX_TEXT, TYPES, BadEvent, decode, encode
-from neocloud.fleet.events import Status
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import MAX_TEXT, TYPES, BadEvent, decode, encode
+from neocloud.fleet.nodes.events import Status
 
 VERDICT = e.Verdict(12.5, "w-0", "v1", "cpu", Status.FAIL, "b1", "1 vCPU", ">= 2 vCPU", "node report", "1")
 

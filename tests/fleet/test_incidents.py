@@ -1,7 +1,8 @@
 """A drain by the controller keeps its own times and its own spare, whoever drains the node later."""
 
-from neocloud.fleet import events as e
-from neocloud.fleet.events import Event, Suite
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event
+from neocloud.fleet.policy.actions import Suite
 from tests.fleet.test_outages import AGAIN, DRAIN, Log, fault, serving
 
 SPARE = [

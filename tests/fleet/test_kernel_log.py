@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.kernel_log import (
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.kernel_log import (
     LONGEST_LINE,
     LONGEST_TEXT,
     NAMED,
@@ -21,10 +21,10 @@ from neocloud.fleet.kernel_log import (
     lines_of,
     visible,
 )
-from neocloud.fleet.kernel_log_line import pasted, record_of
-from neocloud.fleet.kernel_log_summary import Summary, summary_of
-from neocloud.fleet.policy import Kind, Severity
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.kernel_log_line import pasted, record_of
+from neocloud.fleet.policy.kernel_log_summary import Summary, summary_of
+from neocloud.fleet.policy.policy import Kind, Severity
+from neocloud.fleet.policy.policy_file import default_policy
 
 POLICY = default_policy()
 XID_79 = "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -321,8 +321,8 @@ def test_lines_of_a_burst_are_one_fault() -> None:
 
 
 def test_a_flood_of_different_faults_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neocloud.fleet.kernel_log_summary.MOST_FAULTS", 2)
-    monkeypatch.setattr("neocloud.fleet.kernel_log_summary.MOST_TIMES", 3)
+    monkeypatch.setattr("neocloud.fleet.policy.kernel_log_summary.MOST_FAULTS", 2)
+    monkeypatch.setattr("neocloud.fleet.policy.kernel_log_summary.MOST_TIMES", 3)
     lines = [f"[ {code}000.0] NVRM: Xid (PCI:0000:18:00): {code}, x" for code in range(900, 905)]
     again = [f"[ {at}000.0] NVRM: Xid (PCI:0000:18:00): 900, x" for at in range(1000, 1010)]
     flood = summary(*lines, *again)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.fleet import kernel_log_reader
-from neocloud.fleet.kernel_log_reader import Cursor, KernelLog
+from neocloud.fleet.policy import kernel_log_reader
+from neocloud.fleet.policy.kernel_log_reader import Cursor, KernelLog
 
 
 class Log:
@@ -92,7 +92,7 @@ def test_a_record_that_vanishes_during_the_read_is_counted(log: Log, monkeypatch
             raise answers.pop()
         return read(descriptor, size)
 
-    monkeypatch.setattr("neocloud.fleet.kernel_log_reader.os.read", answer)
+    monkeypatch.setattr("neocloud.fleet.policy.kernel_log_reader.os.read", answer)
     with log.open() as opened:
         batch = opened.read()
     assert [each.sequence for each in batch.records] == [4] and batch.lost == 4

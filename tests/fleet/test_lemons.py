@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet.events import OURS, Phase
-from neocloud.fleet.lemons import Lemons, Record, exceeds, fleet_rate
-from neocloud.fleet.limits import DAY, Limits
-from neocloud.fleet.node_state import NodeState
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS, Phase
+from neocloud.fleet.nodes.lemons import Lemons, Record, exceeds, fleet_rate
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.policy.limits import DAY, Limits
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.result import summarize
 from neocloud.fleet.simulator.scenario import Scenario

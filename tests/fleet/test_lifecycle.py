@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
-from neocloud.fleet.ladder import next_action
-from neocloud.fleet.lifecycle import fold
-from neocloud.fleet.limits import DAY, Limits
-from neocloud.fleet.node_state import NodeState
+from neocloud.fleet.control.ladder import next_action
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.lifecycle import fold
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.policy.actions import Action, Suite
+from neocloud.fleet.policy.limits import DAY, Limits
 
 READY: list[Event] = [
     e.Registered(0, "n", "r", "l", Phase.DRAINED),

@@ -2,12 +2,12 @@
 
 import pytest
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.kernel_log_line import pasted
-from neocloud.fleet.kernel_log_summary import MOST_MEANINGS, Fault, summary_of
-from neocloud.fleet.nvlink import RULES, meanings, registers_of
-from neocloud.fleet.policy import Severity
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.kernel_log_line import pasted
+from neocloud.fleet.policy.kernel_log_summary import MOST_MEANINGS, Fault, summary_of
+from neocloud.fleet.policy.nvlink import RULES, meanings, registers_of
+from neocloud.fleet.policy.policy import Severity
+from neocloud.fleet.policy.policy_file import default_policy
 
 OLD, NEW = (570, 211), (580, 82)
 

@@ -5,14 +5,15 @@ import random
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet import incidents, outages
-from neocloud.fleet.controller import Fleet
-from neocloud.fleet.events import OURS, Event, Phase, Status, Suite
-from neocloud.fleet.incidents import Incidents
-from neocloud.fleet.limits import Limits
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import GRACE_SECONDS, Cause, Outages
+from neocloud.fleet.control.controller import Fleet
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes import incidents, outages
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.incidents import Incidents
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import GRACE_SECONDS, Cause, Outages
+from neocloud.fleet.policy.actions import Suite
+from neocloud.fleet.policy.limits import Limits
 from tests.fleet.walk import Walk
 
 LIMITS = Limits(trusted=frozenset({"cpu"}))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from neocloud.fleet.scorecard import Score, read_report
+from neocloud.cli.scorecard.scorecard import Score, read_report
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / ".cache" / "clients" / "clustermax" / "bin"

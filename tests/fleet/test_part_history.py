@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet.controller import Fleet, decide
-from neocloud.fleet.event_json import decode, encode
-from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.limits import DAY, Limits
-from neocloud.fleet.part_history import MOST_GONE
-from neocloud.fleet.parts import Part, Reader, named
+from neocloud.fleet.control.controller import Fleet, decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import decode, encode
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.part_history import MOST_GONE
+from neocloud.fleet.nodes.parts import Part, Reader, named
+from neocloud.fleet.policy.limits import DAY, Limits
 
 LIMITS = Limits(trusted=frozenset({"gpu_lost"}), smallest_cluster_limit=50)
 KEY = ("gpu", "BAD")

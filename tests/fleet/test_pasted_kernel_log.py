@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.fleet.kernel_log import Finding, findings
-from neocloud.fleet.kernel_log_summary import Summary, summary_of
-from neocloud.fleet.pasted_kernel_log import PastedLog
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.kernel_log import Finding, findings
+from neocloud.fleet.policy.kernel_log_summary import Summary, summary_of
+from neocloud.fleet.policy.pasted_kernel_log import PastedLog
+from neocloud.fleet.policy.policy_file import default_policy
 from tests.fleet.test_kernel_log import NAMED_LINES, XID_79, XIDS
 
 OFF_BUS = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."

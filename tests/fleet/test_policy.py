@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.policy import Conflict, Kind, Severity, version_of
-from neocloud.fleet.policy_file import PolicyError, default_policy, load_policy
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy import Conflict, Kind, Severity, version_of
+from neocloud.fleet.policy.policy_file import PolicyError, default_policy, load_policy
 
 POLICY = default_policy()
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from neocloud.fleet.incidents import Incident
-from neocloud.fleet.limits import DAY
-from neocloud.fleet.outages import Cause, Outage
-from neocloud.fleet.reliability import Observed, poisson_interval, reliability
+from neocloud.fleet.nodes.incidents import Incident
+from neocloud.fleet.nodes.outages import Cause, Outage
+from neocloud.fleet.nodes.reliability import Observed, poisson_interval, reliability
+from neocloud.fleet.policy.limits import DAY
 
 MONTH = 30 * DAY
 EXACT = {0: (0.0, 3.689), 1: (0.0253, 5.572), 10: (4.795, 18.39), 100: (81.36, 121.6)}

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.descriptions import inventory_after
-from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.lifecycle import advance
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX, evidence_of
-from neocloud.fleet.parts import Part, Reader, named, serial_of_host
-from neocloud.fleet.repairs import Kind, Repair, Repairs, all_repairs
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.descriptions import inventory_after
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.lifecycle import advance
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import HOST_PREFIX, MAINTENANCE_PREFIX, evidence_of
+from neocloud.fleet.nodes.parts import Part, Reader, named, serial_of_host
+from neocloud.fleet.nodes.repairs import Kind, Repair, Repairs, all_repairs
+from neocloud.fleet.policy.actions import Action
 from tests.fleet.walk import Walk
 
 WINDOWS = (f"{MAINTENANCE_PREFIX}w1", f"{MAINTENANCE_PREFIX}w2", f"{HOST_PREFIX}h")

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from neocloud.fleet.cloud_evidence import OF_DASHBOARDS, of_cloud
-from neocloud.fleet.cloud_facts import CloudFacts, IncidentFacts, NodeFacts, Records
-from neocloud.fleet.criteria import CRITERIA, Tier
-from neocloud.fleet.scorecard import (
+from neocloud.cli.scorecard.cloud_evidence import OF_DASHBOARDS, of_cloud
+from neocloud.cli.scorecard.cloud_facts import CloudFacts, IncidentFacts, NodeFacts, Records
+from neocloud.cli.scorecard.criteria import CRITERIA, Tier
+from neocloud.cli.scorecard.scorecard import (
     MOST_CHARACTERS,
     Evidence,
     ReportError,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.fleet.cloud_evidence import LONGEST, of_cloud
-from neocloud.fleet.cloud_facts import (
+from neocloud.cli.scorecard.cloud_evidence import LONGEST, of_cloud
+from neocloud.cli.scorecard.cloud_facts import (
     SPEAK_OF,
     AuditFacts,
     CheckResult,
@@ -19,8 +19,8 @@ from neocloud.fleet.cloud_facts import (
     Records,
     ReliabilityFacts,
 )
-from neocloud.fleet.criteria import CRITERIA
-from neocloud.fleet.scorecard import Evidence, Score
+from neocloud.cli.scorecard.criteria import CRITERIA
+from neocloud.cli.scorecard.scorecard import Evidence, Score
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 EARLIER = NOW - timedelta(days=3)

@@ -1,12 +1,12 @@
-"""The simulator: its counts against the published ones, its time against closed forms. HEALTH-14."""
+"""The simulator: its counts against the published ones, its time against closed forms."""
 
 import math
 from dataclasses import replace
 
 import pytest
 
-from neocloud.fleet.controller import Fleet
-from neocloud.fleet.limits import DAY, HOUR
+from neocloud.fleet.control.controller import Fleet
+from neocloud.fleet.policy.limits import DAY, HOUR
 from neocloud.fleet.simulator import checkpoints
 from neocloud.fleet.simulator.checkpoints import Run
 from neocloud.fleet.simulator.engine import Simulation

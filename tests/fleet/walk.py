@@ -7,11 +7,11 @@ change nothing. Every step checks the promises of the lifecycle.
 import random
 from collections import deque
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.controller import Fleet, decide
-from neocloud.fleet.events import OURS, Event, Phase, Scope, Status
-from neocloud.fleet.limits import Limits
+from neocloud.fleet.control.controller import Fleet, decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Scope, Status
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.limits import Limits
 
 CHECKS = ("gpu-lost", "link-down", "mount", "untried")
 LIMITS = Limits(

@@ -1,4 +1,4 @@
-"""AIS-01, AIS-03: keys are remembered for seconds, minutes while nobody can be asked, and never kept."""
+"""AIS-01: keys are remembered for seconds, minutes while nobody can be asked, and never kept."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.authentication import Authenticator
-from neocloud.gateway.control_plane import ControlPlaneUnavailable, InvalidToken
-from neocloud.gateway.settings import GatewaySettings
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.authentication import Authenticator
+from neocloud.model_gateway.control_plane import ControlPlaneUnavailable, InvalidToken
+from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.waiting import FakeClock
 
 SETTINGS = GatewaySettings(Path("/nowhere"), "127.0.0.1:1")

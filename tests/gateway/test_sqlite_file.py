@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.sqlite_file import SqliteFileError, lock_file, open_file
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.openai_files.batches import BatchRows
-from neocloud.gateway.openai_files.database import Database
-from neocloud.gateway.openai_files.files import FileStore
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.openai_files.batches import BatchRows
+from neocloud.model_gateway.openai_files.database import Database
+from neocloud.model_gateway.openai_files.files import FileStore
 from neocloud.testing.waiting import FakeClock
 
 EARLIER = Path(__file__).parent / "earlier_files"

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tests.cli.test_help import COMMANDS
+from tests.cli.test_help import commands
 
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?.*?\n.*?^\1$", re.MULTILINE | re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\((neo [^()]*)\)")
@@ -70,7 +70,7 @@ def fault_of(words: Sequence[str], *, is_whole: bool) -> str:
 
     `is_whole`: it must have all its arguments and options, as in a code block. Running text may omit some.
     """
-    command: Any = COMMANDS[("neo",)]
+    command: Any = commands()[("neo",)]
     rest = list(words[1:])
     if rest[:1] == ["--profile"]:
         rest = rest[2:]

@@ -160,6 +160,7 @@ GPU_REPORT = (
 )
 
 READERS: Mapping[str, Reader] = {
+    "docs/guides/README.md": Reader(),
     "docs/guides/fleet.md": Reader(
         before=HAS_KEY,
         not_run={
@@ -419,6 +420,7 @@ READERS: Mapping[str, Reader] = {
             "grpc_proxy=": DSTACK,
         }
     ),
+    "docs/howto/style.md": Reader(),
     "docs/howto/add-a-service.md": Reader(not_run={'"""': HOWTO}),
     "README.md": Reader(
         before=HAS_KEY,

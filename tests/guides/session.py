@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from tests.contract_cache import cache_with_contract
 from tests.guides.blocks import Block
+from tests.neo_server import command as server_command
+from tests.neo_server import listening
 
 SESSION_SECONDS = 420
 """How long one page may take on a machine that is many times slower."""
@@ -96,7 +99,10 @@ def run_page(
     script.write_text("\n".join(_script(blocks, reader, folder)) + "\n")
     output.mkdir()
     conversation = _Conversation(output, reader.types)
-    code = conversation.hold([*enter, "bash", str(script)], folder / "work", environment)
+    if enter:
+        code = conversation.hold([*enter, "bash", str(script)], folder / "work", environment)
+    else:
+        code = conversation.hold_with_neo(["bash", str(script)], folder / "work", environment)
     if code != 0:
         places = progress.read_text().splitlines() if progress.exists() else []
         place = places[-1] if places else "before the first block"
@@ -136,10 +142,16 @@ def _filled_in(text: str, reader: Reader) -> str:
     return text
 
 
-_TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    " os.execvp(sys.argv[1], sys.argv[1:])"
-)
+_TAKE_TERMINAL = """
+import fcntl, os, subprocess, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+if os.environ.get("NEO_SERVER"):
+    *server, listener, end = os.environ.pop("NEO_SERVER").split("\\n")
+    subprocess.Popen([*server, listener], stdin=int(end), pass_fds=[int(listener)])
+    os.closerange(3, 1024)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""The server of `neo` is in the session of the terminal, since `neo` asks there for passwords."""
 
 
 @dataclass
@@ -151,7 +163,29 @@ class _Conversation:
     answered: dict[str, int] = field(default_factory=dict[str, int])
     """How much of a file had been written when its newest prompt was answered."""
 
-    def hold(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    def hold_with_neo(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+        """Run a command that finds the `neo` of `tests.neo_server`."""
+        with tempfile.TemporaryDirectory(prefix="neocloud-neo-") as place, listening(Path(place)) as listener:
+            end, ours = os.pipe()
+            try:
+                files = (listener.fileno(), end)
+                variables = {
+                    **environment,
+                    "PATH": f"{place}:{environment['PATH']}",
+                    "NEO_SERVER": "\n".join([*server_command(listener.fileno()), str(end)]),
+                }
+                return self.hold(command, folder, variables, files)
+            finally:
+                os.close(end)
+                os.close(ours)
+
+    def hold(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        files: Sequence[int] = (),
+    ) -> int:
         """Run a command at a terminal of its own and return its exit code. Raises ReadError."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
@@ -162,14 +196,16 @@ class _Conversation:
             cwd=folder,
             env=environment,
             start_new_session=True,
+            pass_fds=files,
         )
         try:
             deadline = time.monotonic() + SESSION_SECONDS
             while process.poll() is None:
                 if time.monotonic() > deadline:
                     raise ReadError(f"not finished after {SESSION_SECONDS} s\n{self.newest()}")
-                self._answer(ours, theirs)
-                time.sleep(0.02)
+                if self.types:
+                    self._answer(ours, theirs)
+                time.sleep(0.05)
             return process.returncode
         finally:
             if process.poll() is None:

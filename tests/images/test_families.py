@@ -1,4 +1,4 @@
-"""Which families the machine images are offered under: CMP-08."""
+"""Which families the machine images are offered under."""
 
 import importlib
 import json

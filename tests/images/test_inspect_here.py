@@ -1,4 +1,4 @@
-"""AIS-01: an engine on a CPU starts without a second process that imports all of vLLM to inspect a model."""
+"""An engine on a CPU starts without a second process that imports all of vLLM to inspect a model."""
 
 import importlib.util
 import sys

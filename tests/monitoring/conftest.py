@@ -12,9 +12,9 @@ import pytest
 
 from neocloud.control_plane.gateway_supervisor import GatewayProcess
 from neocloud.control_plane.metrics_store import metrics_store, write_scrape_file
-from neocloud.control_plane.settings import Settings
 from neocloud.core.callers import STORE_USER, metrics_password_file
 from neocloud.core.child_process import Child
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 
 BUILD = Path(__file__).resolve().parents[2] / "images" / "metrics" / "build"

@@ -22,13 +22,13 @@ from neocloud.control_plane.metrics_store import (
     targets_folder,
     write_scrape_file,
 )
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
 from neocloud.core.callers import scrape_key_file
 from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.services.monitoring.history import StoreOfHome
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 from tests.control_plane import cloud_in_process
 from tests.monitoring.cloud import MeasuredCloud, measured_cloud

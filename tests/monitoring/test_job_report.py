@@ -17,9 +17,9 @@ import pytest
 from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fakes import FakeSlurm, FakeSlurmApi
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.fleet.agent import carry, gpu_use_json
+from neocloud.fleet.agent import delivery, gpu_use_json
 from neocloud.fleet.agent.gpu_use_json import GpusSaid
-from neocloud.fleet.gpu_use import MEASURES, GpuUse
+from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse
 from neocloud.services.fleet import node_agents
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.public import WorkerAgents
@@ -54,7 +54,7 @@ class Agents:
             (self.folder / worker).mkdir(parents=True)
             self.pods[worker] = Pod(self.folder / worker)
         pod = self.pods[worker]
-        carry.write_last(pod.base / "last", pod.said())
+        delivery.write_last(pod.base / "last", pod.said())
         said = GpusSaid(pod.now, self.gpus, "a stand-in for NVML answers for the GPUs")
         text = json.dumps(self.change(gpu_use_json.to_json(said)))
         (pod.base / "last" / gpu_use_json.FILE).write_text(text)

@@ -18,15 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from neocloud.engines.base import Reference
 from neocloud.fleet.agent.document import Document
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Reading
 from neocloud.fleet.agent.host import HostChecks, Memory
+from neocloud.fleet.agent.host_files import Tree
 from neocloud.fleet.agent.metrics_file import lines
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.events import Status
-from neocloud.fleet.gpu_use import PEAKS, tflops_expression
-from neocloud.fleet.policy_file import default_policy
-from neocloud.gateway.metering.usage import TokenUsage
-from neocloud.gateway.routing.traffic import Metrics
+from neocloud.fleet.agent.probe_result import Reading
+from neocloud.fleet.nodes.events import Status
+from neocloud.fleet.nodes.gpu_use import PEAKS, tflops_expression
+from neocloud.fleet.policy.policy_file import default_policy
+from neocloud.model_gateway.metering.usage import TokenUsage
+from neocloud.model_gateway.routing.traffic import Metrics
 from tests.fleet.agent import trees
 from tests.fleet.agent.test_checks import InThisProcess
 from tests.monitoring.cloud import measured_cloud

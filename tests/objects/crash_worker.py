@@ -24,11 +24,11 @@ from unittest import mock
 import psycopg
 
 from neocloud.core.osfiles import create_file
-from neocloud.objects.blobs import files
-from neocloud.objects.garbage import collect
-from neocloud.objects.metadata import uploads
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Attributes, Bucket, CompletedPart, Source, Versioning
+from neocloud.object_store.blobs import files
+from neocloud.object_store.garbage import collect
+from neocloud.object_store.metadata import uploads
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Attributes, Bucket, CompletedPart, Source, Versioning
 from neocloud.testing.waiting import FakeClock
 from tests.objects import stores
 from tests.objects.stores import KIB, make_bucket, opened, put, put_part

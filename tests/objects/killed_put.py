@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from neocloud.objects.blobs.driver import BlobDriver
-from neocloud.objects.blobs.s3 import driver
-from neocloud.objects.blobs.s3.place import s3_place
-from neocloud.objects.store import open_store
+from neocloud.object_store.blobs.driver import BlobDriver
+from neocloud.object_store.blobs.s3 import driver
+from neocloud.object_store.blobs.s3.location import s3_place
+from neocloud.object_store.store import open_store
 from neocloud.testing.blob_conformance import names
 from neocloud.testing.waiting import FakeClock
 from tests.objects.s3.served import REGION

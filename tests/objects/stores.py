@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 
 from neocloud.core.clock import Clock
-from neocloud.objects.blobs.driver import BlobDriver
-from neocloud.objects.metadata import postgres_connection
-from neocloud.objects.store import ObjectStore, open_store
-from neocloud.objects.types import (
+from neocloud.object_store.blobs.driver import BlobDriver
+from neocloud.object_store.metadata import postgres_connection
+from neocloud.object_store.store import ObjectStore, open_store
+from neocloud.object_store.types import (
     Attributes,
     Bucket,
     DefaultRetention,

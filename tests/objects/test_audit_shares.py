@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 
-from neocloud.objects import audit_log
-from neocloud.objects.audit_log import AuditLog
-from neocloud.objects.store import ObjectStore
+from neocloud.object_gateway import audit_log
+from neocloud.object_gateway.audit_log import AuditLog
+from neocloud.object_store.store import ObjectStore
 from neocloud.testing.object_control_plane import FakeControlPlane
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import opened

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.backups import place
-from neocloud.objects.backups.place import DRAFT, MARK, METADATA, ObjectBackupError, snapshots_of
-from neocloud.objects.backups.restore import restore
-from neocloud.objects.backups.write import BackedUp, back_up
-from neocloud.objects.garbage import collect
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket
-from neocloud.objects.verification import Checked, verify_store
+from neocloud.object_gateway.backups import location
+from neocloud.object_gateway.backups.location import DRAFT, MARK, METADATA, ObjectBackupError, snapshots_of
+from neocloud.object_gateway.backups.restore import restore
+from neocloud.object_gateway.backups.write import BackedUp, back_up
+from neocloud.object_store.garbage import collect
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket
+from neocloud.object_store.verification import Checked, verify_store
 from tests.objects.stores import KEY, KIB, MIB, get, keys, make_bucket, make_versioned, opened, put
 
 START = datetime(2026, 11, 26, 20, 0, tzinfo=UTC)
@@ -103,7 +103,7 @@ async def test_an_object_that_is_deleted_while_it_is_copied(
     """The metadata are copied again, so what is in the backup is one moment of the store."""
     (large,) = used.blobs(used.folder)
     await put(used.store, used.bucket, "other", b"c" * MIB)
-    real, loop = place.copy_file, asyncio.get_running_loop()
+    real, loop = location.copy_file, asyncio.get_running_loop()
 
     async def delete() -> None:
         await used.store.delete(used.bucket.id, "large")
@@ -114,7 +114,7 @@ async def test_an_object_that_is_deleted_while_it_is_copied(
             asyncio.run_coroutine_threadsafe(delete(), loop).result(30)
         return real(source, target)
 
-    monkeypatch.setattr(place, "copy_file", copy)
+    monkeypatch.setattr(location, "copy_file", copy)
     done = await asyncio.to_thread(used.back_up)
     assert done.blobs == 1
     home = new_home(tmp_path)
@@ -193,7 +193,7 @@ async def test_a_backup_that_cannot_be_restored_changes_nothing(used: Used, tmp_
 async def test_a_killed_backup_and_a_killed_restore_are_repeated(used: Used, tmp_path: Path):
     for number in range(150):
         await put(used.store, used.bucket, f"many/{number}", bytes([number]) * (17 * KIB))
-    command = [sys.executable, "-m", "neocloud.objects.backups"]
+    command = [sys.executable, "-m", "neocloud.object_gateway.backups"]
 
     def killed(verb: str, home: Path) -> None:
         """Kill it as soon as it has said that something was copied."""

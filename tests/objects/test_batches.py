@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from neocloud.objects.bodies.batches import BATCH_BYTES, Batches
+from neocloud.object_store.bodies.batches import BATCH_BYTES, Batches
 
 
 @pytest.mark.parametrize("is_declared", [True, False])

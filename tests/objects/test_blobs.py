@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.blobs.driver import new_name
-from neocloud.objects.blobs.files import FileBlobs
-from neocloud.objects.blobs.sealing import (
+from neocloud.object_store.blobs.driver import new_name
+from neocloud.object_store.blobs.files import FileBlobs
+from neocloud.object_store.blobs.sealing import (
     FRAME_BYTES,
     SEALED_FRAME_BYTES,
     FrameCipher,

@@ -8,8 +8,8 @@ import pytest
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec, VersioningPolicy
 
 from neocloud.core.callers import object_gateway_key_file
-from neocloud.objects.access import ControlPlaneUnavailable, RefusalCode, Refused, UnknownAccessKey
-from neocloud.objects.control_plane import GrpcControlPlane
+from neocloud.object_gateway.access import ControlPlaneUnavailable, RefusalCode, Refused, UnknownAccessKey
+from neocloud.object_gateway.control_plane import GrpcControlPlane
 from tests.services.storage.cloud import AccessKey, StorageCloud, cloud_in_process
 
 ENABLED = VersioningPolicy.Value("ENABLED")

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.garbage import collect, sweep_orphans
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket, Versioning
+from neocloud.object_store.garbage import collect, sweep_orphans
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket, Versioning
+from tests.iterations import SHARE, iterations
 from tests.objects import stores
 from tests.objects.crash_worker import DATABASE
 from tests.objects.stores import MEMORY, check_sums, desired, files, get, opened, read
@@ -25,8 +26,10 @@ def base() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize(("versioning", "stride"), ((Versioning.ENABLED, 1), (Versioning.DISABLED, 3)))
 async def test_killed_at_every_step(base: Path, versioning: Versioning, stride: int) -> None:
+    stride *= SHARE // iterations(SHARE)
     deaths, runs = await killed_and_checked(base, versioning, stride)
     steps = {"open", "write", "fdatasync", "sync_folder", "unlink", "COMMIT", "answer"}
     if stride == 1:

@@ -14,20 +14,20 @@ from unittest import mock
 
 import pytest
 
-from neocloud.objects.blobs import files as file_blobs
-from neocloud.objects.blobs.files import FileBlobs
-from neocloud.objects.errors import (
+from neocloud.object_gateway.work.scrub import Scrubber, ScrubResult, read_result, seconds_until_due
+from neocloud.object_store.blobs import files as file_blobs
+from neocloud.object_store.blobs.files import FileBlobs
+from neocloud.object_store.errors import (
     Damaged,
     IncompleteBody,
     StoreFull,
     StoreUnavailable,
 )
-from neocloud.objects.garbage import collect, sweep_orphans
-from neocloud.objects.metadata.transaction import Transaction
-from neocloud.objects.scrub import Scrubber, ScrubResult, read_result, seconds_until_due
-from neocloud.objects.store import ObjectStore, open_store
-from neocloud.objects.types import Attributes, ByteRange
-from neocloud.objects.verification import Checked, Problem, verify_bucket, verify_store
+from neocloud.object_store.garbage import collect, sweep_orphans
+from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.store import ObjectStore, open_store
+from neocloud.object_store.types import Attributes, ByteRange
+from neocloud.object_store.verification import Checked, Problem, verify_bucket, verify_store
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import (
     KEY,
@@ -345,7 +345,7 @@ async def test_another_process_verifies_beside_the_gateway(tmp_path: Path) -> No
     home.mkdir(mode=0o700)
     (home / "store.key").write_text(KEY.hex())
     (home / "store.key").chmod(0o600)
-    command = [sys.executable, "-m", "neocloud.objects.verify", "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "neocloud.object_gateway.verify", "--home", str(tmp_path)]
 
     async def run() -> tuple[int | None, list[dict[str, object]]]:
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)

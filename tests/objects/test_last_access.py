@@ -9,16 +9,16 @@ from unittest import mock
 
 import pytest
 
-from neocloud.objects.errors import StoreFull
-from neocloud.objects.last_access import AccessCondition, AccessMethod, counts
-from neocloud.objects.lifecycle import Action, apply_lifecycle
-from neocloud.objects.lifecycle_rules import LifecycleRule, Transition
-from neocloud.objects.metadata import accesses, database
-from neocloud.objects.metadata.accesses import Accesses
-from neocloud.objects.metadata.schema import LAST_ACCESS, MIGRATIONS
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket, RequestClass, StorageClass
-from neocloud.objects.usage import UsageReader
+from neocloud.object_store.errors import StoreFull
+from neocloud.object_store.last_access import AccessCondition, AccessMethod, counts
+from neocloud.object_store.lifecycle import Action, apply_lifecycle
+from neocloud.object_store.lifecycle_rules import LifecycleRule, Transition
+from neocloud.object_store.metadata import accesses, database
+from neocloud.object_store.metadata.accesses import Accesses
+from neocloud.object_store.metadata.schema import LAST_ACCESS, MIGRATIONS
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket, RequestClass, StorageClass
+from neocloud.object_store.usage import UsageReader
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, files, make_bucket, opened, put
 

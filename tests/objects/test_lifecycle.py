@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.lifecycle import Action, apply_lifecycle
-from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Attributes, Bucket, StorageClass, Versioning
-from neocloud.objects.workers import run_round
+from neocloud.object_gateway.work.workers import run_round
+from neocloud.object_store.lifecycle import Action, apply_lifecycle
+from neocloud.object_store.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Attributes, Bucket, StorageClass, Versioning
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import check_sums, files, keys, make_bucket, make_versioned, opened, put, put_part
 

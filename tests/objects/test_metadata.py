@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.errors import StoreUnavailable
-from neocloud.objects.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
-from neocloud.objects.metadata import bucket_codec
-from neocloud.objects.metadata.database import Database
-from neocloud.objects.metadata.sqlite import SqliteMetadata
-from neocloud.objects.types import DefaultRetention, RetentionMode, StorageClass, Versioning
+from neocloud.object_store.errors import StoreUnavailable
+from neocloud.object_store.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
+from neocloud.object_store.metadata import bucket_codec
+from neocloud.object_store.metadata.database import Database
+from neocloud.object_store.metadata.sqlite import SqliteMetadata
+from neocloud.object_store.types import DefaultRetention, RetentionMode, StorageClass, Versioning
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import desired, get, make_versioned, opened, put
 

@@ -14,8 +14,8 @@ from neocloud.core.service import Call
 from neocloud.core.store import open_store
 from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import Meters, UsageSource, all_usage
-from neocloud.objects.metering import bucket_usage
-from neocloud.objects.types import RequestClass
+from neocloud.object_store.metering import bucket_usage
+from neocloud.object_store.types import RequestClass
 from neocloud.services.billing.api import get_report
 from neocloud.services.iam.types import CONTAINER
 from neocloud.testing.waiting import FakeClock

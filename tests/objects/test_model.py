@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from neocloud.objects.metadata import uploads
-from neocloud.objects.metadata.place import is_there
-from neocloud.objects.types import (
+from neocloud.object_store.metadata import uploads
+from neocloud.object_store.metadata.location import is_there
+from neocloud.object_store.types import (
     NULL_VERSION,
     Attributes,
     ByteRange,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.checksums import encode
-from neocloud.objects.errors import (
+from neocloud.object_store.checksums import encode
+from neocloud.object_store.errors import (
     ChecksumMismatch,
     ConditionFailed,
     ContentHashMismatch,
@@ -29,11 +29,11 @@ from neocloud.objects.errors import (
     StoreBusy,
     WrongCustomerKey,
 )
-from neocloud.objects.garbage import collect
-from neocloud.objects.metadata import contents
-from neocloud.objects.operations.copies import ATTEMPTS, CopyOperations
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import (
+from neocloud.object_store.garbage import collect
+from neocloud.object_store.metadata import contents
+from neocloud.object_store.operations.copies import ATTEMPTS, CopyOperations
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import (
     Attributes,
     ByteRange,
     Checksum,

@@ -16,9 +16,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from neocloud.core.contract import ApiError
 from neocloud.core.osfiles import create_file
-from neocloud.objects.backups.write import back_up
-from neocloud.objects.blobs.files import FileBlobs
-from neocloud.objects.errors import (
+from neocloud.object_gateway.backups.write import back_up
+from neocloud.object_gateway.verify import verify
+from neocloud.object_store.blobs.files import FileBlobs
+from neocloud.object_store.errors import (
     ConditionFailed,
     InvalidRequest,
     NoSuchBucket,
@@ -28,11 +29,10 @@ from neocloud.objects.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from neocloud.objects.metadata import postgres, postgres_connection
-from neocloud.objects.store import ObjectStore, open_store
-from neocloud.objects.types import Attributes, CompletedPart, WriteConditions
-from neocloud.objects.usage import UsageReader
-from neocloud.objects.verify import verify
+from neocloud.object_store.metadata import postgres, postgres_connection
+from neocloud.object_store.store import ObjectStore, open_store
+from neocloud.object_store.types import Attributes, CompletedPart, WriteConditions
+from neocloud.object_store.usage import UsageReader
 from neocloud.testing.waiting import FakeClock
 from tests.objects.stores import (
     KEY,

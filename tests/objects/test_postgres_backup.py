@@ -14,15 +14,15 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from neocloud.core.osfiles import create_file
-from neocloud.objects.backups import place
-from neocloud.objects.backups import postgres as postgres_backups
-from neocloud.objects.backups.place import DRAFT, MARK, ObjectBackupError, snapshots_of
-from neocloud.objects.backups.restore import Restored, restore
-from neocloud.objects.backups.write import BackedUp, back_up
-from neocloud.objects.garbage import collect
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket
-from neocloud.objects.verification import Checked, verify_store
+from neocloud.object_gateway.backups import location
+from neocloud.object_gateway.backups import postgres as postgres_backups
+from neocloud.object_gateway.backups.location import DRAFT, MARK, ObjectBackupError, snapshots_of
+from neocloud.object_gateway.backups.restore import Restored, restore
+from neocloud.object_gateway.backups.write import BackedUp, back_up
+from neocloud.object_store.garbage import collect
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket
+from neocloud.object_store.verification import Checked, verify_store
 from tests.objects import stores
 from tests.objects.stores import KEY, MIB, get, keys, make_bucket, make_versioned, opened, put
 
@@ -112,7 +112,7 @@ async def test_what_is_deleted_and_written_meanwhile_belongs_to_one_moment(
 ):
     (large,) = (path.name for path in (used.folder / "blobs").glob("*/*"))
     await put(used.store, used.bucket, "other", b"c" * MIB)
-    real, loop = place.copy_file, asyncio.get_running_loop()
+    real, loop = location.copy_file, asyncio.get_running_loop()
 
     async def change() -> None:
         await used.store.delete(used.bucket.id, "large")
@@ -124,7 +124,7 @@ async def test_what_is_deleted_and_written_meanwhile_belongs_to_one_moment(
             asyncio.run_coroutine_threadsafe(change(), loop).result(30)
         return real(source, target)
 
-    monkeypatch.setattr(place, "copy_file", copy)
+    monkeypatch.setattr(location, "copy_file", copy)
     assert (await asyncio.to_thread(used.back_up)).blobs == 2
     used.restore()
     in_other()

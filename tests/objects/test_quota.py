@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.errors import QuotaExceeded
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Attributes, Bucket, Source
+from neocloud.object_store.errors import QuotaExceeded
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Attributes, Bucket, Source
 from tests.objects.stores import (
     KIB,
     check_sums,

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.blobs.driver import BlobsAway
-from neocloud.objects.blobs.s3 import attempts, driver, spool
-from neocloud.objects.blobs.s3.driver import S3Blobs
-from neocloud.objects.blobs.s3.place import S3Place, read_key, s3_place
-from neocloud.objects.endpoints.http import Patience
-from neocloud.objects.errors import Damaged, StoreBusy, StoreUnavailable
-from neocloud.objects.garbage import collect, sweep_orphans
-from neocloud.objects.store import ObjectStore, open_store
-from neocloud.objects.types import Attributes, CompletedPart
-from neocloud.objects.verification import Checked, verify_store
+from neocloud.object_store.blobs.driver import BlobsAway
+from neocloud.object_store.blobs.s3 import attempts, driver, spool
+from neocloud.object_store.blobs.s3.driver import S3Blobs
+from neocloud.object_store.blobs.s3.location import S3Place, read_key, s3_place
+from neocloud.object_store.errors import Damaged, StoreBusy, StoreUnavailable
+from neocloud.object_store.garbage import collect, sweep_orphans
+from neocloud.object_store.store import ObjectStore, open_store
+from neocloud.object_store.types import Attributes, CompletedPart
+from neocloud.object_store.verification import Checked, verify_store
+from neocloud.s3_client.http import Patience
 from neocloud.testing.blob_conformance import BlobConformance, names
 from neocloud.testing.waiting import FakeClock
 from tests.objects.engine_proxy import EngineProxy, engine_proxy
@@ -353,7 +353,7 @@ async def test_clients_are_told_to_slow_down(behind: Behind, tmp_path: Path) -> 
             assert headers["retry-after"] == "5"
         behind.proxy.is_down = False
         assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == LARGE
-        command = [sys.executable, "-m", "neocloud.objects.verify", "--home", str(home)]
+        command = [sys.executable, "-m", "neocloud.object_gateway.verify", "--home", str(home)]
         (home / "objects" / "store.key").write_text(KEY.hex())
         (home / "objects" / "store.key").chmod(0o600)
         ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)

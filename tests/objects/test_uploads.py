@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.checksums import encode, running
-from neocloud.objects.errors import (
+from neocloud.object_store.checksums import encode, running
+from neocloud.object_store.errors import (
     ChecksumMismatch,
     ConditionFailed,
     InvalidPart,
@@ -21,9 +21,9 @@ from neocloud.objects.errors import (
     PartTooSmall,
     RangeNotSatisfiable,
 )
-from neocloud.objects.garbage import collect
-from neocloud.objects.metadata.uploads import MIN_PART_BYTES
-from neocloud.objects.types import (
+from neocloud.object_store.garbage import collect
+from neocloud.object_store.metadata.uploads import MIN_PART_BYTES
+from neocloud.object_store.types import (
     Attributes,
     ByteRange,
     Checksum,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.errors import ConditionFailed
-from neocloud.objects.store import open_store
-from neocloud.objects.types import Attributes, RequestClass, StorageClass, WriteConditions
-from neocloud.objects.usage import BucketUsage, UsageReader
+from neocloud.object_store.errors import ConditionFailed
+from neocloud.object_store.store import open_store
+from neocloud.object_store.types import Attributes, RequestClass, StorageClass, WriteConditions
+from neocloud.object_store.usage import BucketUsage, UsageReader
 from neocloud.testing.waiting import FakeClock, until
 from tests.objects import stores
 from tests.objects.stores import KEY, check_sums, make_bucket, make_versioned, opened, put, put_part

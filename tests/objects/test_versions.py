@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.errors import (
+from neocloud.object_store.errors import (
     BucketNotEmpty,
     InvalidRequest,
     IsDeleteMarker,
@@ -16,7 +16,7 @@ from neocloud.objects.errors import (
     ObjectLocked,
     ObjectStoreError,
 )
-from neocloud.objects.types import (
+from neocloud.object_store.types import (
     NULL_VERSION,
     Attributes,
     BucketState,

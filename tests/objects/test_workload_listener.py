@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.workload_storage import WorkloadStorage, workload_storage
 from neocloud.core.clock import SystemClock
-from neocloud.objects.__main__ import listen_to_workloads, settings_of, workload_server
+from neocloud.object_gateway.__main__ import listen_to_workloads, settings_of, workload_server
+from neocloud.settings.settings import Settings
 
 NAME = "storage.eu-north1.neocloud.internal"
 

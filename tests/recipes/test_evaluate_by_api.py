@@ -1,5 +1,5 @@
 """`neo evaluate` through the API says what the recipe says inside a job: the same keys and numbers, on the
-same model and data. EVAL-01 to EVAL-04, FORM-04."""
+same model and data. EVAL-01, EVAL-02, EVAL-04, FORM-04."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The tasks that come along, run by the real lm-eval on a served model: its likeliest topics are those that
-PyTorch finds. EVAL-01, EVAL-04."""
+PyTorch finds. EVAL-04."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FORM-02: the demo's price of a token, from the price of a machine and its measured speed."""
+"""The demo's price of a token, from the price of a machine and its measured speed."""
 
 import json
 import subprocess

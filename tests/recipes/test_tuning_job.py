@@ -1,4 +1,4 @@
-"""FT-08, AIS-12: a whole job in one folder, also when it is stopped, killed or given a bad line."""
+"""FT-08, AIS-13: a whole job in one folder, also when it is stopped, killed or given a bad line."""
 
 from __future__ import annotations
 

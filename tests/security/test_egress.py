@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core.destinations import METADATA_ADDRESSES
 from neocloud.engines.manifest import Manifest, Namespace, NetworkPolicy, read_manifest
@@ -22,6 +21,7 @@ from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network import namespace_networks
 from neocloud.engines.podman.network.firewall import Egress, render_egress
 from neocloud.services.inference.render import foundation
+from neocloud.settings.settings import Settings
 from tests.engines.podman.conftest import busybox_root as busybox_root
 from tests.engines.podman.conftest import traces_of
 from tests.engines.podman.test_packets import every, network_of

@@ -84,6 +84,7 @@ def round_of(number: int, attacked: Target, fronts: Fronts, known: Known) -> lis
     return [each for each in found if each]
 
 
+@pytest.mark.repeated
 def test_no_request_breaks_the_api_or_reaches_another_tenant(attacked: Target, fronts: Fronts) -> None:
     before, read = attacked.victim.inventory(), len(log_of(attacked.log))
     for number in rounds(SHARE):

@@ -63,6 +63,7 @@ def complaint_about(request: Request, data: bytes, *, is_ended: bool) -> str:
     return Answer(str(status), data).complaint()
 
 
+@pytest.mark.repeated
 def test_no_request_breaks_the_gateway(attacked: Target, tmp_path: Path) -> None:
     routes = all_routes(tmp_path)
     assert len(routes) > 20
@@ -90,6 +91,7 @@ def round_of(number: int, attacked: Target, routes: list[tuple[str, str]]) -> li
     return [each for each in (search(number, one, attack, PER_ROUTE, AS_FOUND) for one in made) if each]
 
 
+@pytest.mark.repeated
 def test_no_bytes_break_the_gateway(attacked: Target) -> None:
     for number in rounds(RAW_SHARE):
         assert not raw_round(number, attacked.address, "key-a")
@@ -97,6 +99,7 @@ def test_no_bytes_break_the_gateway(attacked: Target) -> None:
     assert_unharmed(attacked)
 
 
+@pytest.mark.repeated
 def test_no_bytes_break_the_api_s_json(tmp_path: Path) -> None:
     with emulator_process(tmp_path), connected(tmp_path) as cloud:
         token = cloud.client.tokens.token()

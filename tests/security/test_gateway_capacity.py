@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.metering.limits import RequestLimits, RequestSlot
-from neocloud.gateway.settings import GatewaySettings
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.metering.limits import RequestLimits, RequestSlot
+from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,
     GatewayProcess,

@@ -23,8 +23,8 @@ from neocloud.core.client_connections import (
 )
 from neocloud.core.client_protocol import MAX_HEAD_BYTES, MAX_HEADERS
 from neocloud.core.response_transport import ResponseTransport
-from neocloud.gateway.api.client_protocol import gateway_connections
-from neocloud.gateway.settings import GatewaySettings
+from neocloud.model_gateway.api.client_protocol import gateway_connections
+from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,
     FakeControlPlane,

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.openai_files import quota, validation
-from neocloud.gateway.openai_files.files_api import MAX_FIELDS
-from neocloud.gateway.settings import FileSettings
+from neocloud.model_gateway.composition import OpenAiFiles
+from neocloud.model_gateway.openai_files import quota, validation
+from neocloud.model_gateway.openai_files.files_api import MAX_FIELDS
+from neocloud.model_gateway.settings import FileSettings
 from neocloud.testing.waiting import until
 from tests.gateway.openai_files.conftest import alice, client, clock, jobs, objects, sender, upload
 

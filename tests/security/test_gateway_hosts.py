@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from neocloud.control_plane.gateway_supervisor import GatewayProcess as Supervised
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core.callers import load_or_make_scrape_key
 from neocloud.core.web_server import HostNames
+from neocloud.settings.settings import Settings
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body
 
@@ -127,7 +127,7 @@ def test_names_that_neo_up_was_given_reach_the_gateway(tmp_path: Path) -> None:
     assert Settings().gateway_hosts == ()
     options = [f"--known-host={name}" for name in settings.gateway_hosts]
     process = Supervised.of(tmp_path, 1, "127.0.0.1:2", options)
-    assert process._arguments()[:3] == [sys.executable, "-m", "neocloud.gateway"]
+    assert process._arguments()[:3] == [sys.executable, "-m", "neocloud.model_gateway"]
     assert [f"--known-host={name}" in process._arguments() for name in settings.gateway_hosts] == [True] * 2
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from neocloud.control_plane.gateway_supervisor import GatewayProcess
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
-from neocloud.gateway.__main__ import settings_of
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.api.fields import check_media
+from neocloud.model_gateway.__main__ import settings_of
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.api.fields import check_media
 from neocloud.services.inference.render import ModelServerView, server_arguments
+from neocloud.settings.settings import Settings
 
 ALLOWED = frozenset(("media.example.com", "10.0.0.7"))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.gateway.api.fields import OPERATORS
+from neocloud.model_gateway.api.fields import OPERATORS
 from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, Served, running, served
 

@@ -9,7 +9,6 @@ import pytest
 from neocloud.messages.nebius.quotas.v1 import QuotaAllowanceSpec
 
 from neocloud.control_plane.composition import SERVICES, control_plane
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.contract import ApiError
@@ -20,6 +19,7 @@ from neocloud.services import iam, quotas
 from neocloud.services.iam.types import CONTAINER, SERVICE_ACCOUNT
 from neocloud.services.quotas.ledger import HISTORY, HISTORY_COUNTED, HISTORY_ENTRY_BYTES
 from neocloud.services.quotas.rules import ALLOWANCE, allowance_id
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock, until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

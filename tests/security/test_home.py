@@ -14,13 +14,13 @@ from neocloud.cli.machine import server_process
 from neocloud.cli.machine.home import Home
 from neocloud.cli.main import run
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, parse_arguments, read_settings
 from neocloud.core.osfiles import OpenFolder, ensure_private
 from neocloud.core.store.vault import Vault
 from neocloud.emulator.machine import EmulatedWorld
 from neocloud.emulator.world_file import WorldFile
 from neocloud.engines.manifest import Secret
+from neocloud.settings.settings import Settings
 from neocloud.testing.emulator import connected, emulator_process
 from tests.security.test_secrets import MARKER, make_secrets
 

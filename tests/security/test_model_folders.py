@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from neocloud.messages.neocloud.inference.v1 import Model
 
-from neocloud.core.untrusted_files import Folder, UnsafePath
+from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.services.inference.public import (
     Location,
     ModelFolders,

@@ -29,16 +29,16 @@ OF_MODULES = {
     "io": {"open"},
 }
 ALLOWED = {
-    "gateway/control_plane.py": "the key in the gateway's own folder",
-    "gateway/openai_files/batches.py": "a batch's folder, the gateway's own; names in it are fixed",
-    "gateway/openai_files/batch_runner.py": "folders of batches; names are ids that it made",
-    "gateway/openai_files/bucket_files.py": "the gateway's own folder; names are ids that it made",
-    "gateway/openai_files/files.py": "the gateway's own folder; names are ids that it made",
-    "gateway/openai_files/validation.py": "a file of the store, or the input in a batch's folder",
-    "gateway/pages/routes.py": "files of the package",
-    "gateway/routing/proxy.py": "opens accounts, not files",
-    "gateway/authentication.py": "a file in the gateway's own folder",
-    "gateway/routing/routes.py": "a file in the gateway's own folder",
+    "model_gateway/control_plane.py": "the key in the gateway's own folder",
+    "model_gateway/openai_files/batches.py": "a batch's folder, the gateway's own; names in it are fixed",
+    "model_gateway/openai_files/batch_runner.py": "folders of batches; names are ids that it made",
+    "model_gateway/openai_files/bucket_files.py": "the gateway's own folder; names are ids that it made",
+    "model_gateway/openai_files/files.py": "the gateway's own folder; names are ids that it made",
+    "model_gateway/openai_files/validation.py": "a file of the store, or the input in a batch's folder",
+    "model_gateway/pages/routes.py": "files of the package",
+    "model_gateway/routing/proxy.py": "opens accounts, not files",
+    "model_gateway/authentication.py": "a file in the gateway's own folder",
+    "model_gateway/routing/routes.py": "a file in the gateway's own folder",
     "engines/podman/no_namespaces.py": "Podman's own profile, below /usr",
     "services/ai/__init__.py": "records of images that the operator built",
     "services/compute/reconcile/copies.py": "records of images that the operator built",
@@ -101,7 +101,7 @@ def by_name(path: Path) -> Iterator[str]:
 def test_nothing_is_opened_by_name(folder: str) -> None:
     files = {path: str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")}
     found = [call for path, name in files.items() if name not in ALLOWED for call in by_name(path)]
-    assert not found, "use neocloud.core.untrusted_files, or say in ALLOWED why no tenant can write there"
+    assert not found, "use neocloud.core.untrusted.files, or say in ALLOWED why no tenant can write there"
 
 
 def test_what_is_allowed_is_there_and_needs_it() -> None:

@@ -7,13 +7,13 @@ import httpx
 import pytest
 
 from neocloud.control_plane.composition import SERVICES
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core import contract
 from neocloud.core.callers import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, source_network
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
 from neocloud.server.pipeline import Rates
+from neocloud.settings.settings import Settings
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud
 

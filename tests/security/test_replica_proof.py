@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from neocloud.core import replica_proof
-from neocloud.gateway.routing.upstream import ConnectionPool, ReplicaFailed
+from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
 from neocloud.services.inference import model_server_key
 from neocloud.services.inference.model_server_key import RequireKey
 from neocloud.services.inference.reconcile.model_server import HttpModelServerClient, ModelServerUnreachable

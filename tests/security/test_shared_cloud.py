@@ -10,7 +10,6 @@ from neocloud.messages.neocloud.emulator.v1 import ClearFaultsRequest, ListFault
 
 from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import compose
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
@@ -21,6 +20,7 @@ from neocloud.engines.fake import FakeEngine
 from neocloud.services import iam
 from neocloud.services.emulator import FaultRegistry, Incidents
 from neocloud.services.emulator.api import clear, inject, list_faults
+from neocloud.settings.settings import Settings
 from tests.control_plane import plain_dependencies
 from tests.services.iam import keys
 

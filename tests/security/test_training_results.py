@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neocloud.services.tuning import work_folder
-from neocloud.services.tuning.work_folder import BadResult, WorkFolder
+from neocloud.services.tuning.work_folder import LOG_CHUNK_BYTES, BadResult, WorkFolder
 
 SECRET = "of the host"
 
@@ -42,8 +42,23 @@ def test_what_is_no_plain_file_counts_as_missing(
             os.mkfifo(place)
         case _:
             place.mkdir()
-    assert folder.log_tail(10) == "" and folder.events() == [] and folder.metrics == []
+    assert folder.log_after(3, has_ended=True).text == "" and folder.log_after(0, has_ended=False).text == ""
+    assert folder.log_tail(10).text == "" and folder.events() == [] and folder.metrics == []
     assert folder.outcome(1) is None and folder.settings() == {} and not folder.has_file(name)
+
+
+def test_no_part_of_a_log_is_larger_than_its_limit(folder: WorkFolder) -> None:
+    log = folder.path / "log.txt"
+    log.write_bytes(b"\xff" * (2 * LOG_CHUNK_BYTES) + b"\nend\n")
+    sizes, offset = list[int](), 0
+    while not (part := folder.log_after(offset, has_ended=False)).is_end:
+        sizes.append(part.next_offset - offset)
+        offset = part.next_offset
+    assert sizes == [LOG_CHUNK_BYTES] * 2 and part.text == "\nend\n"
+    log.write_bytes(b"\n")
+    os.truncate(log, 1 << 40)  # a hole that takes no room
+    assert len(folder.log_tail(10).text) <= LOG_CHUNK_BYTES
+    assert folder.log_after(5, has_ended=True).next_offset == 5 + LOG_CHUNK_BYTES
 
 
 def test_a_folder_that_became_a_link_shows_nothing(folder: WorkFolder, tmp_path: Path, outside: Path) -> None:

@@ -10,7 +10,7 @@ import httpcore
 import pytest
 
 from neocloud.core.destinations import METADATA_ADDRESSES
-from neocloud.objects.endpoints.network import CheckedBackend, DestinationRefused, checked_pool
+from neocloud.s3_client.network import CheckedBackend, DestinationRefused, checked_pool
 from neocloud.services.storage.rules.transfers import endpoint_problem
 from tests.objects.s3.served import REGION, Served, serving
 from tests.objects.transfers.cloud import Transfers, phase
@@ -136,8 +136,8 @@ def test_what_an_endpoint_says_is_shown_bounded_and_plain(tmp_path: Path) -> Non
 def test_lists_that_are_made_to_harm_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
-    monkeypatch.setattr("neocloud.objects.transfers.iteration.FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr("neocloud.objects.transfers.runner.MOST_FAILURES", 1)
+    monkeypatch.setattr("neocloud.object_gateway.work.transfers.iteration.FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("neocloud.object_gateway.work.transfers.runner.MOST_FAILURES", 1)
     with (
         serving(tmp_path, allow_private_transfers=True) as served,
         fake_endpoint(FakeEndpoint(list_body=body)) as (url, _),

@@ -15,8 +15,8 @@ import pytest
 from neocloud.cli.machine import images
 from neocloud.control_plane import program
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder
-from neocloud.core.untrusted_trees import stage_files
+from neocloud.core.untrusted.files import Folder
+from neocloud.core.untrusted.trees import stage_files
 from neocloud.engines.manifest import (
     ConfigMapSource,
     Container,

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from neocloud.core.replica_proof import ANSWER_BYTES
-from neocloud.gateway.routing.upstream import ConnectionPool, ReplicaFailed
+from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
 
 
 @pytest.mark.parametrize(

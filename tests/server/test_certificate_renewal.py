@@ -17,13 +17,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from neocloud.control_plane import tls
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import listen as listen_for_gateway
 from neocloud.core.gateway_process import web_server
 from neocloud.core.service import Service
-from neocloud.gateway.api.client_protocol import GatewayProtocol, gateway_connections
-from neocloud.gateway.settings import GatewaySettings
+from neocloud.model_gateway.api.client_protocol import GatewayProtocol, gateway_connections
+from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.server import (
     ApiServer,
     CertificateFolder,
@@ -35,6 +34,7 @@ from neocloud.server import (
 )
 from neocloud.server.certificate_state import WARN_BEFORE, certificate_state
 from neocloud.server.certificates import RENEW_BEFORE, SERVER_LIFETIME
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock
 from tests.control_plane import plain_dependencies
 from tests.server.conftest import FILESYSTEM, Cloud, PermissionTable, TokenTable

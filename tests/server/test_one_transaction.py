@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from neocloud.control_plane.composition import SERVICES
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Dependencies, Method, Service, Write, register_services
@@ -23,6 +22,7 @@ from neocloud.core.store import Transaction, open_store
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import ApiServer
 from neocloud.services import emulator, operator
+from neocloud.settings.settings import Settings
 from neocloud.testing.crash import Fuse, MortalStore
 from tests.server.conftest import (
     ADMIN,

@@ -1,5 +1,5 @@
 """Every served method, asked by everybody who may not: nothing is let through, and nothing tells a stranger
-whether a resource exists. IAM-02, SEC-01.
+whether a resource exists. IAM-02.
 
 The methods are the server's own table and the requests are made from the contract, so a new service is walked
 without a change here. What is open on purpose is listed here by name.
@@ -73,6 +73,7 @@ ABOUT_THE_CALLER = {
     "neocloud.iam.v1.UserService/ChangePassword",
     "neocloud.iam.v1.UserService/ConfirmTotp",
     "neocloud.iam.v1.UserService/StartTotp",
+    "neocloud.search.v1.SearchService/Find",
     "neocloud.slurm.v1.StorageAccessService/Allow",
     "neocloud.slurm.v1.StorageAccessService/Withdraw",
     "neocloud.storage.v1.TemporaryKeyService/Issue",

@@ -1,4 +1,4 @@
-"""TLS with the cloud's own authority: certificate, the official SDK over it, the redirector (SEC-01)."""
+"""TLS with the cloud's own authority: certificate, the official SDK over it, the redirector."""
 
 import asyncio
 import datetime

@@ -10,11 +10,11 @@ import select
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from neocloud import __version__
 from neocloud.cli.lazy import Entry, LazyGroup
 from neocloud.cli.terminal import exit_code, report, report_defect
 from neocloud.client.errors import ClientError
@@ -88,7 +88,7 @@ class NeoGroup(LazyGroup):
     entries: ClassVar[Mapping[str, Entry]] = {
         "up": Entry("Start the cloud on this machine.", MACHINE),
         "status": Entry("Show the state of the cloud and its machine.", MACHINE),
-        "logs": Entry("Print the log of the cloud's server, or of a workload.", MACHINE),
+        "logs": Entry("Print the log of a workload, or of the cloud's server.", MACHINE),
         "down": Entry(
             "Stop the cloud and everything that runs in it; keep its state.", MACHINE, "teardown:down_app"
         ),
@@ -170,7 +170,7 @@ app = typer.Typer(
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
-        typer.echo(f"neo {version('neocloud')}")
+        typer.echo(f"neo {__version__}")
         raise typer.Exit
 
 

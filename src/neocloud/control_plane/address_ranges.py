@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core.osfiles import write_file
+from neocloud.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,6 @@ from neocloud.control_plane.metrics_store import (
     stop_metrics_store,
     write_scrape_file,
 )
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
 from neocloud.control_plane.tls import certificate_files, gateway_names, keep_certificate
 from neocloud.control_plane.workload_storage import (
@@ -59,17 +58,17 @@ from neocloud.engines.base import Engine
 from neocloud.engines.gpu_ledger import GpuLedger
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
-from neocloud.gateway.metering.ledger_tables import ledger_reader
-from neocloud.gateway.openai_files.files import FileStore
-from neocloud.objects.artifacts import ArtifactReader
-from neocloud.objects.blobs.record import problem_with
-from neocloud.objects.blobs.s3.place import S3Place, s3_place
-from neocloud.objects.blobs.s3.place import arguments as blobs_arguments
-from neocloud.objects.errors import StoreUnavailable
-from neocloud.objects.metadata.place import problem_with as metadata_problem
-from neocloud.objects.metadata.place import read_address
-from neocloud.objects.metering import bucket_usage
-from neocloud.objects.scan.reports import ReportReader
+from neocloud.model_gateway.metering.ledger_tables import ledger_reader
+from neocloud.model_gateway.openai_files.files import FileStore
+from neocloud.object_gateway.work.scan.reports import ReportReader
+from neocloud.object_store.artifacts import ArtifactReader
+from neocloud.object_store.blobs.location_record import problem_with
+from neocloud.object_store.blobs.s3.location import S3Place, s3_place
+from neocloud.object_store.blobs.s3.location import arguments as blobs_arguments
+from neocloud.object_store.errors import StoreUnavailable
+from neocloud.object_store.metadata.location import problem_with as metadata_problem
+from neocloud.object_store.metadata.location import read_address
+from neocloud.object_store.metering import bucket_usage
 from neocloud.server import expanded
 from neocloud.services import (
     ai,
@@ -84,11 +83,13 @@ from neocloud.services import (
     operator,
     quotas,
     registry,
+    search,
     slurm,
     storage,
     tuning,
     vpc,
 )
+from neocloud.settings.settings import Settings
 
 SERVICE_MODULES = (
     iam,
@@ -107,6 +108,7 @@ SERVICE_MODULES = (
     export,
     monitoring,
     operator,
+    search,
 )
 SERVICES: tuple[Service, ...] = tuple(module.SERVICE for module in SERVICE_MODULES)
 

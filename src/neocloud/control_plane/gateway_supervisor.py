@@ -63,7 +63,7 @@ class GatewayKind:
 
 MODEL_GATEWAY = GatewayKind(
     name="gateway",
-    module="neocloud.gateway",
+    module="neocloud.model_gateway",
     folder=gateway_folder,
     log="gateway.log",
     packages=("gateway", "core"),
@@ -73,7 +73,7 @@ MODEL_GATEWAY = GatewayKind(
 )
 OBJECT_GATEWAY = GatewayKind(
     name="object gateway",
-    module="neocloud.objects",
+    module="neocloud.object_gateway",
     folder=object_gateway_folder,
     log="objects.log",
     packages=("objects", "core"),

@@ -19,7 +19,7 @@ from neocloud.control_plane.gateway_supervisor import ended_within
 from neocloud.core.child_process import Backoff, Child
 from neocloud.core.clock import Clock
 from neocloud.core.process import Process, boot_id
-from neocloud.fleet.agent import carry
+from neocloud.fleet.agent import delivery
 from neocloud.fleet.agent.host import since_boot
 from neocloud.services.fleet.public import Host, HostsUnreachable
 
@@ -85,8 +85,8 @@ class LocalHost:
             raise HostsUnreachable(f"its records cannot be read: {error}") from error
 
     def _read(self, after: int, of: str, inventory: str) -> bytes:
-        program = carry.read_program("")
-        return carry.answer(
+        program = delivery.read_program("")
+        return delivery.answer(
             *(self._spool, self._last, program),
             after=after,
             of=of,
@@ -124,7 +124,7 @@ class LocalHost:
 
     def _last_word(self) -> float:
         try:
-            return (self._last / carry.LAST).stat().st_mtime
+            return (self._last / delivery.LAST).stat().st_mtime
         except OSError:
             return 0.0
 

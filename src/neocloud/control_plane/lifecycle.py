@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from neocloud import __version__
 from neocloud.control_plane import state_dir
 from neocloud.control_plane.public_certificate.renewal import PublicCertificate
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
 from neocloud.core.callers import MACHINE_PERMISSION, load_or_make_scrape_key
@@ -42,6 +41,7 @@ from neocloud.server import ApiServer, CertificateState, Middleware, ServerCerti
 from neocloud.server.http_server import StatusReport
 from neocloud.server.metrics_page import MetricsPage
 from neocloud.server.retention import forget_old_history
+from neocloud.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 

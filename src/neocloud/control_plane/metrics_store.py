@@ -16,7 +16,6 @@ from pathlib import Path
 import yaml
 
 from neocloud.control_plane.gateway_supervisor import GatewayKind, GatewayProcess, stop_gateway
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import BadSettings
 from neocloud.core.callers import (
     STORE_USER,
@@ -31,6 +30,7 @@ from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.core.osfiles import write_file
 from neocloud.server import CertificateFolder, ensure_certificate
+from neocloud.settings.settings import Settings
 
 RETENTION = "90d"
 CACHE_BYTES = 128 * 1024 * 1024

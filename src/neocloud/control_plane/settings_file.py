@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from neocloud.control_plane.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
 from neocloud.core.osfiles import read_private, write_file
+from neocloud.settings.settings import DEFAULT_HOME, Option, Settings, flag, is_list, options
 
 logger = logging.getLogger(__name__)
 

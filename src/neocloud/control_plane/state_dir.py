@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 
 from neocloud import __version__
 from neocloud.control_plane.server_supervisor import ended_file
-from neocloud.control_plane.settings import Settings
 from neocloud.core import announcements
 from neocloud.core.announcements import Announcement
 from neocloud.core.osfiles import Locked, ensure_private, take_lock, write_file
 from neocloud.core.process import began
 from neocloud.server import Addresses
+from neocloud.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from neocloud.control_plane.option_values import EVERY_ADDRESS
 from neocloud.control_plane.public_certificate.issued import Issued
 from neocloud.control_plane.public_certificate.renewal import PublicCertificate, held_certificate
-from neocloud.control_plane.settings import PUBLISHED_DOMAIN, Settings
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
 from neocloud.server import (
@@ -31,6 +29,8 @@ from neocloud.server import (
     read_certificate,
     server_names,
 )
+from neocloud.settings.option_values import EVERY_ADDRESS
+from neocloud.settings.settings import PUBLISHED_DOMAIN, Settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 
 from neocloud.control_plane.gateway_supervisor import workload_port
-from neocloud.control_plane.object_settings import STORAGE_SERVICE, storage_host_name
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
 from neocloud.engines.base import PlatformService
 from neocloud.server import CertificateFolder, ensure_certificate
+from neocloud.settings.object_settings import STORAGE_SERVICE, storage_host_name
+from neocloud.settings.settings import Settings
 
 PORT = 443
 _FIRST = IPv4Address("169.254.255.1")

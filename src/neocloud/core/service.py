@@ -26,8 +26,8 @@ from neocloud.core.usage import CapacityUse, CapacityUses, Meter, Meters
 from neocloud.messages.nebius.common.v1 import Operation
 
 if TYPE_CHECKING:
-    from neocloud.control_plane.settings import Settings
     from neocloud.engines.base import Engine
+    from neocloud.settings.settings import Settings
 
 DEFAULTS_NAMESPACE = "seeds"
 """The reservations of a resource in "seeds/<its id>" are the services that have created their defaults in it.

@@ -22,9 +22,9 @@ from neocloud.engines.base import ExecResult, Reference
 from neocloud.engines.fake import FakeWorld
 from neocloud.engines.manifest.base import quantity
 from neocloud.fleet.active.report import Report, encode
-from neocloud.fleet.agent.carry import FORMAT
+from neocloud.fleet.agent.delivery import FORMAT
 from neocloud.fleet.agent.document import Document, NotRun, to_json
-from neocloud.fleet.events import Verdict
+from neocloud.fleet.nodes.events import Verdict
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import Location, ModelFolders, weights_folder
 from neocloud.services.inference.reconcile.model_server import ModelServerRefused, ModelServerUnreachable

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.store import load_or_make_key
@@ -31,6 +30,7 @@ from neocloud.services.inference.public import ModelFolders
 from neocloud.services.inference.reconcile.model_server import ModelServerClient
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.slurm.access import SlurmFactory
+from neocloud.settings.settings import Settings
 
 CPUS = 1_000_000
 MEMORY_MIB = 4 * CPUS * 1024

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from neocloud.objects.blobs.driver import BlobDriver, NoSuchBlob, new_name
+from neocloud.object_store.blobs.driver import BlobDriver, NoSuchBlob, new_name
 
 
 async def put(blobs: BlobDriver, *chunks: bytes) -> str:

@@ -25,13 +25,13 @@ from google.protobuf.message import Message
 
 from neocloud.core import contract
 from neocloud.core.callers import load_or_make_gateway_scrape_key
-from neocloud.gateway.control_plane import SERVICE
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,
     ListRoutesRequest,
     ReportTrafficRequest,
 )
+from neocloud.model_gateway.control_plane import SERVICE
 from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.waiting import wait_until
 
@@ -259,7 +259,7 @@ def _gateway_process(
     server.start()
     (home / "gateway").mkdir(parents=True, exist_ok=True)
     (home / "gateway" / "key").write_text("test-key")
-    arguments = [sys.executable, "-m", "neocloud.gateway", "--home", str(home), "--api", api]
+    arguments = [sys.executable, "-m", "neocloud.model_gateway", "--home", str(home), "--api", api]
     arguments += ["--port", str(port), *options]
     url = f"http://127.0.0.1:{port}"
     gateway = GatewayProcess(

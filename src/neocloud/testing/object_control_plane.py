@@ -27,7 +27,7 @@ from neocloud.messages.neocloud.storage.v1 import (
     ReportTransfersRequest,
     TransferReport,
 )
-from neocloud.objects.access import (
+from neocloud.object_gateway.access import (
     ControlPlaneUnavailable,
     RefusalCode,
     Refused,
@@ -36,7 +36,7 @@ from neocloud.objects.access import (
     UnknownAccessKey,
     UnknownToken,
 )
-from neocloud.objects.s3.signature import signing_key
+from neocloud.object_gateway.s3.signature import signing_key
 
 PERMISSIONS = frozenset(
     (

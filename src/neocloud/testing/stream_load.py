@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neocloud.gateway.routing.upstream import ConnectionPool, ReplicaFailed
+from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from typing import TypeVar, overload
 Seen = TypeVar("Seen")
 
 DEADLINE_SECONDS = 60.0
+_PAUSES = 2
+"""How many times as long as a look the pause after it is, up to the longest."""
+_LONGEST_PAUSE_SECONDS = 1.0
 _TURNS = 40
 """Turns of the event loop in which tasks settle; a turn costs microseconds."""
 
@@ -72,14 +75,19 @@ def wait_until(
     seconds: float = 60.0,
     poll_seconds: float = 0.05,
 ) -> Seen:
-    """The same for a thread. A `what` that is a function is called when the deadline has passed."""
+    """The same for a thread. A `what` that is a function is called when the deadline has passed.
+
+    The pause after a slow look is longer: one by ssh takes as much of a processor as what it waits for.
+    """
     deadline = time.monotonic() + seconds
     while True:
+        begun = time.monotonic()
         seen = look()
         if holds(seen):
             return seen
         _check(deadline, seconds, what, seen)
-        time.sleep(poll_seconds)
+        took = time.monotonic() - begun
+        time.sleep(max(poll_seconds, min(_PAUSES * took, _LONGEST_PAUSE_SECONDS)))
 
 
 def _check(deadline: float, seconds: float, what: str | Callable[[], str], seen: object) -> None:

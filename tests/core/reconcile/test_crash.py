@@ -11,6 +11,7 @@ from neocloud.core.store import Store
 from neocloud.testing.crash import Crashed, Fragile, Fuse, crash_everywhere
 from neocloud.testing.waiting import FakeClock
 from tests.core.reconcile.toy_reconcilers import Cloud
+from tests.iterations import iterations
 
 ID = "slurmcluster-bank"
 
@@ -49,13 +50,14 @@ class ClusterStory:
 
 
 @pytest.mark.parametrize("take_over", [True, False], ids=["taken over at once", "when the lease runs out"])
+@pytest.mark.repeated
 async def test_fifty_crashes_of_each_change_leave_no_orphan_and_no_duplicate(
     cloud: Cloud, take_over: bool
 ) -> None:
     async def new_story() -> ClusterStory:
         return ClusterStory(cloud, take_over)
 
-    assert await crash_everywhere(new_story, rounds=50) > 100
+    assert await crash_everywhere(new_story, rounds=iterations(50)) > 2 * iterations(50)
 
 
 async def test_the_crash_test_itself_finds_a_worker_that_forgets(

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core.store import StoreError, Transaction, load_or_make_key, open_store
+from neocloud.core.store import AlreadyExists, StoreError, Transaction, load_or_make_key, open_store
 from neocloud.core.store import sqlite as sqlite_store
+from neocloud.core.store.resource_query import ResourceQuery, SearchArea
 from neocloud.testing.store_conformance.records import resource
 from neocloud.testing.waiting import FakeClock
 from tests.core.store.conftest import KEY
@@ -33,6 +34,9 @@ async def test_what_was_written_is_there_after_reopening(path: Path, clock: Fake
     await store.close()
 
 
+READS_OF_WHAT_WAS_FOUND = {"SCAN below_0", "SCAN found"}
+
+
 async def test_no_question_about_one_resource_reads_all_of_them(path: Path, clock: FakeClock) -> None:
     store = await open_store(path, KEY, clock)
     asked: list[str] = []
@@ -46,6 +50,11 @@ async def test_no_question_about_one_resource_reads_all_of_them(path: Path, cloc
         tx.children("parent")
         tx.list("kind", parent_id="parent")
         tx.list_operations(resource_id="a", unfinished=True)
+        for conditions in ({"name": "web"}, {"name_prefix": "w"}, {"ids": ("a",)}, {}):
+            place = SearchArea(kinds=("kind", "other"), parents=("parent",))
+            tx.find_resources(ResourceQuery((place,), **conditions), size=10)
+            place = SearchArea(kinds=("kind", "other"), roots=("parent",), ids=("a",))
+            tx.find_resources(ResourceQuery((place,), ("container",), **conditions), size=10)
         raw.set_trace_callback(None)
 
     await store.read(ask)
@@ -54,11 +63,33 @@ async def test_no_question_about_one_resource_reads_all_of_them(path: Path, cloc
         plans = {
             sql: [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}")]
             for sql in asked
-            if sql.startswith("SELECT")
+            if sql.startswith(("SELECT", "WITH"))
         }
-    assert len(plans) == 6
-    assert not [(sql, plan) for sql, plan in plans.items() if any(step.startswith("SCAN") for step in plan)]
-    assert "resources_by_name" in str(next(plan for sql, plan in plans.items() if "name = " in sql))
+    assert len(plans) == 14
+    scans = [(sql, step) for sql, plan in plans.items() for step in plan if step.startswith("SCAN")]
+    assert not [(sql, step) for sql, step in scans if step not in READS_OF_WHAT_WAS_FOUND]
+    of_names = [str(plan) for sql, plan in plans.items() if "name = " in sql or "name >= " in sql]
+    assert len(of_names) == 5 and all("resources_by_name (parent_id=?" in plan for plan in of_names)
+
+
+async def test_the_index_of_names_is_replaced_in_an_older_database(path: Path, clock: FakeClock) -> None:
+    store = await open_store(path, KEY, clock)
+    await store.write(lambda tx: tx.insert(resource()))
+    await store.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP INDEX resources_by_name")
+        columns = "kind, parent_id, name"
+        database.execute(f"CREATE UNIQUE INDEX resources_by_name ON resources ({columns}) WHERE name <> ''")
+        database.execute("UPDATE alembic_version SET version_num = '0009'")
+        database.commit()
+    store = await open_store(path, KEY, clock)
+    assert await store.read(lambda tx: tx.find(resource().kind, resource().parent_id, resource().name))
+    with pytest.raises(AlreadyExists):
+        await store.write(lambda tx: tx.insert(resource("another")))
+    await store.close()
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("PRAGMA index_info(resources_by_name)").fetchall()
+    assert [row[2] for row in rows] == ["parent_id", "name", "kind"]
 
 
 async def test_commits_are_flushed_to_disk(path: Path, clock: FakeClock) -> None:

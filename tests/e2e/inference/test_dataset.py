@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from neocloud.core.clock import SystemClock
-from neocloud.objects.metering import bucket_usage
+from neocloud.object_store.metering import bucket_usage
 from tests.e2e.inference.served import Served, chat
 from tests.e2e.tiny_model import ROOT
 

@@ -1,4 +1,4 @@
-"""AIS-12, AIS-13, CKPT-06: a file becomes a model that is called by its name, although its pod is killed."""
+"""AIS-13: a file becomes a model that is called by its name, although its pod is killed."""
 
 import sys
 from pathlib import Path

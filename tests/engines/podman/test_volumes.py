@@ -109,7 +109,7 @@ def test_a_volume_with_more_files_than_a_model_is_copied(layout: Layout) -> None
     deep = volumes.claim_path("space", "first").joinpath(*["d"] * storage.MAX_DEPTH)
     deep.mkdir(parents=True)
     with pytest.MonkeyPatch.context() as small:
-        small.setattr("neocloud.core.untrusted_files.MAX_TREE_ENTRIES", 3)
+        small.setattr("neocloud.core.untrusted.files.MAX_TREE_ENTRIES", 3)
         for number in range(10):
             (deep / str(number)).touch()
         volumes.ensure_claim(claim("second", COPY))

@@ -26,7 +26,7 @@ from neocloud.fleet.active.schedule import (
     next_at,
     oldest_answer,
 )
-from neocloud.fleet.limits import DAY, HOUR
+from neocloud.fleet.policy.limits import DAY, HOUR
 
 GEMM = named("gpu_gemm")
 RUNNABLE = [each.name for each in catalogue() if each.program not in ("", "pair")]

@@ -10,7 +10,7 @@ import pytest
 from neocloud.fleet.active import dcgm
 from neocloud.fleet.active.catalogue import named
 from neocloud.fleet.active.run import Runner
-from neocloud.fleet.events import Status
+from neocloud.fleet.nodes.events import Status
 
 # From "JsonResult: Deserialize real output" in the tests of NVIDIA/DCGM, release 3.1, shortened to three.
 VERSION_3 = """

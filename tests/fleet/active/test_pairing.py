@@ -20,7 +20,7 @@ from neocloud.fleet.active.pairing import (
     worthwhile_pairs,
 )
 from neocloud.fleet.active.schedule import DAILY, RETRY, WEEKLY
-from neocloud.fleet.limits import DAY
+from neocloud.fleet.policy.limits import DAY
 
 NOW = 100 * DAY
 ROUNDS = 4

@@ -26,8 +26,9 @@ from neocloud.fleet.active.report import decode
 from neocloud.fleet.active.run import GPU_PROGRAMS, NICE, Runner
 from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.document import NotRun
-from neocloud.fleet.agent.found import Found
-from neocloud.fleet.events import Status, Suite, Verdict
+from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.nodes.events import Status, Verdict
+from neocloud.fleet.policy.actions import Suite
 
 HERE = Place("n", "b", 1.0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.document import Document, decode
-from neocloud.fleet.events import Verdict
+from neocloud.fleet.nodes.events import Verdict
+from neocloud.fleet.policy.actions import Action
 from tests.engines.gpus.machine import build_nvml
 from tests.fleet.agent import trees
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from neocloud.fleet.agent import child, host
 from neocloud.fleet.agent.child import Children, Job
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
 from neocloud.fleet.agent.host import HostChecks, Memory
+from neocloud.fleet.agent.host_files import Room, Tree
 from neocloud.fleet.agent.judge import Answer
 from neocloud.fleet.agent.plan import PROBES
-from neocloud.fleet.agent.tree import Room, Tree
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.policy.policy_file import default_policy
 
 DEADLINE_S = 2.0
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.fleet.agent import carry
+from neocloud.fleet.agent import delivery
 from neocloud.fleet.agent.bundle import write_bundle
-from neocloud.fleet.agent.carry import Answer
+from neocloud.fleet.agent.delivery import Answer
 from neocloud.fleet.agent.document import decode
 from neocloud.testing.waiting import wait_until
 from tests.fleet.agent import trees
@@ -77,7 +77,7 @@ class Bundle:
         command = [sys.executable, "-I", "-S", str(self.program), "carry", *folders]
         command += ["--after", str(after), "--of", of, "--trusted", trusted, "--inventory", inventory]
         ran = subprocess.run(command, capture_output=True, check=True, timeout=30)
-        return carry.decode(ran.stdout, host="node-1", at=time.time())
+        return delivery.decode(ran.stdout, host="node-1", at=time.time())
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_agent_is_asked_before_it_has_checked_and_killed_and_asked_again(bund
     assert {each.check for document in said.changes for each in document.verdicts} >= {"mount_missing"}
     write(bundle.node.root, {"proc/self/mountinfo": trees.MOUNTINFO.replace("/jail", "/gone")})
     with bundle.watching():
-        failing = bundle.last / carry.FAILING
+        failing = bundle.last / delivery.FAILING
         bundle.ask(said.n, said.spool, trusted="mount_missing")
         wait_until(
             lambda: "storage problem: mount_missing" in failing.read_text(), "it is told to the prolog"
@@ -127,9 +127,9 @@ def test_a_tenant_who_writes_over_a_file_by_a_link_changes_nothing(bundle: Bundl
     target = bundle.program.parent / "target"
     target.write_text("mine")
     with bundle.watching():
-        wait_until(lambda: (bundle.last / carry.FAILING).exists(), "it has checked")
-    (bundle.last / carry.FAILING).unlink()
-    (bundle.last / carry.FAILING).symlink_to(target)
+        wait_until(lambda: (bundle.last / delivery.FAILING).exists(), "it has checked")
+    (bundle.last / delivery.FAILING).unlink()
+    (bundle.last / delivery.FAILING).symlink_to(target)
     with bundle.watching():
-        wait_until(lambda: not (bundle.last / carry.FAILING).is_symlink(), "it has checked again")
+        wait_until(lambda: not (bundle.last / delivery.FAILING).is_symlink(), "it has checked again")
     assert target.read_text() == "mine"

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.checks import CHECKS, IB_COUNTERS
 from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import NotRun, Reading
 from neocloud.fleet.agent.history import History
 from neocloud.fleet.agent.host import HostChecks, Memory
+from neocloud.fleet.agent.host_files import Tree
 from neocloud.fleet.agent.judge import Answer, Judge, limit_of
 from neocloud.fleet.agent.plan import PROBES
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.events import Scope, Status
-from neocloud.fleet.policy import Kind
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.agent.probe_result import NotRun, Reading
+from neocloud.fleet.nodes.events import Scope, Status
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy import Kind
+from neocloud.fleet.policy.policy_file import default_policy
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node, bad
 from tests.fleet.agent.trees import GPUS, NVME, PORT, ZONE, bridge, device, room, write

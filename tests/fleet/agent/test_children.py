@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Status
+from neocloud.fleet.nodes.events import Status
+from neocloud.fleet.policy.actions import Action
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.document import (
     LONGEST_NAME,
     LONGEST_TEXT,
@@ -23,7 +22,8 @@ from neocloud.fleet.agent.document import (
     encode,
     to_json,
 )
-from neocloud.fleet.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.policy.actions import Action
 
 VERDICT = Verdict(
     at=1795776532.5, node="node-1", id="1", check="disk_used", status=Status.FAIL, boot="boot-1",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from neocloud.fleet.agent import carry, gpu_use_json
+from neocloud.fleet.agent import delivery, gpu_use_json
 from neocloud.fleet.agent.document import DocumentError, decode
 from neocloud.fleet.agent.gpu_use_json import GpusSaid
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
-from neocloud.fleet.events import Status
-from neocloud.fleet.gpu_use import MEASURES, GpuUse
+from neocloud.fleet.nodes.events import Status
+from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse
 from neocloud.testing.waiting import wait_until
 from tests.fleet.agent.conftest import Node
 from tests.fleet.agent.test_carry import Bundle, bundle
@@ -26,8 +26,8 @@ SCRIPT = (
     "import json, sys; from pathlib import Path\n"
     "from neocloud.fleet.agent.expected import Expected\n"
     "from neocloud.fleet.agent.probes import gpu_use as probe\n"
-    "from neocloud.fleet.agent.tree import Tree\n"
-    "from neocloud.fleet.agent.found import decode, encode\n"
+    "from neocloud.fleet.agent.host_files import Tree\n"
+    "from neocloud.fleet.agent.probe_result import decode, encode\n"
     "probe.SAMPLE_SECONDS = 0.01\n"
     "found = decode(encode(probe.gpu_use(Tree(Path('/')), Expected())))\n"
     "print(json.dumps([[each.index, each.model, each.values] for each in found.gpus] + [found.simulated]))"
@@ -150,4 +150,4 @@ def test_it_is_read_as_it_was_written() -> None:
 def test_the_answer_of_an_agent_of_an_earlier_release_has_none(bundle: Bundle) -> None:
     answer = json.loads(json.dumps({"format": 1, "spool": "a", "version": "b", "now_s": 5.0, "last": None}))
     answer |= {"changes": [], "n": 0, "has_more": False}
-    assert not carry.decode(json.dumps(answer).encode(), host="node-1", at=0.0).gpus
+    assert not delivery.decode(json.dumps(answer).encode(), host="node-1", at=0.0).gpus

@@ -18,8 +18,8 @@ from neocloud.fleet.agent.hardware import (
     read,
     shared_serials,
 )
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.parts import Part, named
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.nodes.parts import Part, named
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 
@@ -115,7 +115,7 @@ def test_a_driver_that_hangs_does_not_hide_the_other_parts(
         monkeypatch.setenv(name, value)
     script = (
         "import sys; from pathlib import Path; from neocloud.fleet.agent import hardware\n"
-        "from neocloud.fleet.agent.tree import Tree\n"
+        "from neocloud.fleet.agent.host_files import Tree\n"
         "hardware.DEADLINE_S = 1.0\n"
         "sys.stdout.buffer.write(hardware.encode(hardware.read(Tree(Path(sys.argv[1])), 'node-1')))"
     )

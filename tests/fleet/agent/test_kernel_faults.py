@@ -2,12 +2,12 @@
 
 import pytest
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.agent.found import KernelLines
 from neocloud.fleet.agent.judge import Answer
 from neocloud.fleet.agent.kernel_faults import MOST_CHECKS, MOST_LINES, KernelFaults, Line
-from neocloud.fleet.events import Scope, Status
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.agent.probe_result import KernelLines
+from neocloud.fleet.nodes.events import Scope, Status
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy_file import default_policy
 
 GPU = "NVRM: Xid (PCI:0000:18:00): "
 SILENT = "nfs: server 10.0.0.5 not responding, still trying"

@@ -8,11 +8,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from neocloud.fleet.agent import metrics_file
 from neocloud.fleet.agent.document import Document
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Reading
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.loop import Agent
+from neocloud.fleet.agent.probe_result import Reading
 from neocloud.fleet.agent.spool import Spool
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.agent.watch import Agent
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.policy_file import default_policy
 from tests.fleet.agent import trees
 from tests.fleet.agent.test_checks import InThisProcess
 

@@ -15,10 +15,10 @@ import pytest
 
 from neocloud.fleet.agent.document import decode, from_json
 from neocloud.fleet.agent.expected import Expected
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.loop import STATE, Agent
 from neocloud.fleet.agent.spool import ACKNOWLEDGED, LEAST_BYTES, RECORDS, Spool
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.agent.watch import STATE, Agent
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.policy_file import default_policy
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 from tests.fleet.agent.test_checks import InThisProcess

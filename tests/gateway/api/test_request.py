@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.api.request import (
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.api.request import (
     CHAT,
     COMPLETIONS,
     EMBEDDINGS,

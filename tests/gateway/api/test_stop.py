@@ -16,8 +16,8 @@ from starlette.routing import Route
 from neocloud.control_plane.gateway_supervisor import DRAIN_SECONDS
 from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
 from neocloud.core.gateway_process import listen, web_server
-from neocloud.gateway.api.client_protocol import GatewayProtocol, gateway_connections
-from neocloud.gateway.settings import GatewaySettings
+from neocloud.model_gateway.api.client_protocol import GatewayProtocol, gateway_connections
+from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.server.listening import HttpServer, ServerError
 from neocloud.server.listening import listen as listen_for_api

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.api.fields import CHAT, COMPLETIONS, RESPONSES
-from neocloud.gateway.api.request import ModelRequest, parse_request
-from neocloud.gateway.compiled.expressions import expression_cost
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.api.fields import CHAT, COMPLETIONS, RESPONSES
+from neocloud.model_gateway.api.request import ModelRequest, parse_request
+from neocloud.model_gateway.compiled.expressions import expression_cost
 
 HOSTILE = "(a.*b.*){1,50}"
 INPUT = {

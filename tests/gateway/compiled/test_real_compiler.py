@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.compiled.turns import BASE_SECONDS, MAX_SECONDS, SECONDS_OF_WEIGHT
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.compiled.turns import BASE_SECONDS, MAX_SECONDS, SECONDS_OF_WEIGHT
 from tests.gateway.compiled.test_bounds import asked, outputs
 
 ROOT = Path(__file__).resolve().parents[3]

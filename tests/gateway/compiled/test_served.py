@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.compiled.turns import BASE_SECONDS
+from neocloud.model_gateway.compiled.turns import BASE_SECONDS
 from neocloud.testing.waiting import wait_until
 from tests.gateway.conftest import CHAT, Served, body
 from tests.gateway.routing.test_responses import events_of

@@ -5,10 +5,10 @@ from collections.abc import Coroutine
 
 import pytest
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.compiled import turns
-from neocloud.gateway.compiled.reading import Compiled
-from neocloud.gateway.compiled.turns import CompilationTurns, Turn
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.compiled import turns
+from neocloud.model_gateway.compiled.reading import Compiled
+from neocloud.model_gateway.compiled.turns import CompilationTurns, Turn
 
 Places = dict[str, "asyncio.Task[Turn | None]"]
 

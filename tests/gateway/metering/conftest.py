@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
-from neocloud.gateway.metering.ledger import Ledger, open_ledger
-from neocloud.gateway.metering.ledger_tables import LedgerReader
-from neocloud.gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage, UsageRecorder
+from neocloud.model_gateway.metering.ledger import Ledger, open_ledger
+from neocloud.model_gateway.metering.ledger_tables import LedgerReader
+from neocloud.model_gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage, UsageRecorder
 from neocloud.testing.waiting import FakeClock
 
 START = datetime(2026, 11, 10, 8, tzinfo=UTC)

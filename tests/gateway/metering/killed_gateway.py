@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.recorder import UsageRecorder
-from neocloud.gateway.metering.usage import TokenUsage
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.recorder import UsageRecorder
+from neocloud.model_gateway.metering.usage import TokenUsage
 from tests.gateway.metering.conftest import PROJECT, request_start, routes
 
 

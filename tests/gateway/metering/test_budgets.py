@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.metering.balances import (
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.metering.balances import (
     FREE,
     BudgetBalances,
     Calendar,
@@ -20,8 +20,8 @@ from neocloud.gateway.metering.balances import (
     price_of,
     to_dollars,
 )
-from neocloud.gateway.metering.recorder import UsageRecorder
-from neocloud.gateway.metering.usage import TokenUsage
+from neocloud.model_gateway.metering.recorder import UsageRecorder
+from neocloud.model_gateway.metering.usage import TokenUsage
 from neocloud.testing.waiting import FakeClock
 from tests.gateway.metering.conftest import OTHER, PROJECT, Desk, Routes, ledger_at, request_start, routes
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import LedgerReader
-from neocloud.gateway.metering.recorder import UsageRecorder
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.ledger_tables import LedgerReader
+from neocloud.model_gateway.metering.recorder import UsageRecorder
 from tests.gateway.metering.conftest import PROJECT, request_start, routes
 from tests.gateway.metering.test_ledger import table
 

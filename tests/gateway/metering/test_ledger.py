@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.metering import ledger_tables as schema
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import LedgerError, LedgerReader, RequestEnd
-from neocloud.gateway.metering.recorder import UsageRecorder
-from neocloud.gateway.metering.usage import TokenUsage
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.metering import ledger_tables as schema
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.ledger_tables import LedgerError, LedgerReader, RequestEnd
+from neocloud.model_gateway.metering.recorder import UsageRecorder
+from neocloud.model_gateway.metering.usage import TokenUsage
 from neocloud.testing.waiting import FakeClock, until
 from tests.gateway.metering.conftest import (
     DEPLOYMENT,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.metering.limits import RateLimits
-from neocloud.gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.metering.limits import RateLimits
+from neocloud.model_gateway.metering.recorder import RequestRecord, RequestStart, TokenUsage
 from neocloud.services.billing import load_price_list, token_prices
 from neocloud.testing.waiting import FakeClock
 from tests.gateway.metering.conftest import START, Desk, request_start, routes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocloud.gateway.metering.usage import EventStream, EventTooLong, TokenUsage, usage_of_answer
+from neocloud.model_gateway.metering.usage import EventStream, EventTooLong, TokenUsage, usage_of_answer
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
@@ -89,7 +89,7 @@ def test_half_an_event_is_never_passed_on() -> None:
 
 
 def test_an_event_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neocloud.gateway.metering.usage.MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr("neocloud.model_gateway.metering.usage.MAX_EVENT_BYTES", 1000)
     stream = EventStream(hides_usage=True)
     with pytest.raises(EventTooLong):
         for _ in range(3):

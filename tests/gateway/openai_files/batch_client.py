@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from neocloud.gateway.authentication import Caller
-from neocloud.gateway.openai_files.batch_run import BatchResponse
+from neocloud.model_gateway.authentication import Caller
+from neocloud.model_gateway.openai_files.batch_run import BatchResponse
 
 
 def ok(text: str = "hello") -> BatchResponse:

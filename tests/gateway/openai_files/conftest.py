@@ -7,11 +7,11 @@ import httpx
 import pytest
 from neocloud.messages.neocloud.inference.v1 import IssueFileKeyRequest, IssueFileKeyResponse
 
-from neocloud.gateway.api.errors import not_authenticated
-from neocloud.gateway.authentication import Caller
-from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.control_plane import NoFileBucket
-from neocloud.gateway.settings import FileSettings
+from neocloud.model_gateway.api.errors import not_authenticated
+from neocloud.model_gateway.authentication import Caller
+from neocloud.model_gateway.composition import OpenAiFiles
+from neocloud.model_gateway.control_plane import NoFileBucket
+from neocloud.model_gateway.settings import FileSettings
 from neocloud.testing.waiting import FakeClock
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient
 from tests.gateway.openai_files.jobs import Jobs

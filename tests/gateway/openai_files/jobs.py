@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from neocloud.core import contract
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.openai_files.fine_tuning import JOBS, MODELS
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.openai_files.fine_tuning import JOBS, MODELS
 from neocloud.testing.gateway import FakeControlPlane
 
 TUNING = "neocloud.tuning.v1"

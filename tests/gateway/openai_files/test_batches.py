@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.openai_files import batches
-from neocloud.gateway.openai_files.batch_run import BatchResponse
-from neocloud.gateway.settings import FileSettings
+from neocloud.model_gateway.composition import OpenAiFiles
+from neocloud.model_gateway.openai_files import batches
+from neocloud.model_gateway.openai_files.batch_run import BatchResponse
+from neocloud.model_gateway.settings import FileSettings
 from neocloud.testing.waiting import FakeClock, until
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient, ok
 from tests.gateway.openai_files.conftest import KnownCallers, NoKeys, client, upload

@@ -17,15 +17,15 @@ from botocore.exceptions import EndpointConnectionError
 
 from neocloud.core.callers import gateway_key_file
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.api.errors import not_authenticated
-from neocloud.gateway.authentication import Caller
-from neocloud.gateway.composition import Gateway, OpenAiFiles
-from neocloud.gateway.control_plane import ControlPlaneUnavailable, GrpcControlPlane
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.openai_files import bucket_files
-from neocloud.gateway.openai_files.batches import BatchRows
-from neocloud.gateway.openai_files.files import FileMissing, FileStore
-from neocloud.gateway.settings import FileSettings, GatewaySettings
+from neocloud.model_gateway.api.errors import not_authenticated
+from neocloud.model_gateway.authentication import Caller
+from neocloud.model_gateway.composition import Gateway, OpenAiFiles
+from neocloud.model_gateway.control_plane import ControlPlaneUnavailable, GrpcControlPlane
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.openai_files import bucket_files
+from neocloud.model_gateway.openai_files.batches import BatchRows
+from neocloud.model_gateway.openai_files.files import FileMissing, FileStore
+from neocloud.model_gateway.settings import FileSettings, GatewaySettings
 from neocloud.testing.waiting import FakeClock, until
 from tests import control_plane
 from tests.gateway.openai_files.batch_client import ScriptedBatchClient

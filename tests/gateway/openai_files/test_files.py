@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud.gateway.composition import OpenAiFiles
-from neocloud.gateway.openai_files.files import Draft, FileMissing, FileStore
+from neocloud.model_gateway.composition import OpenAiFiles
+from neocloud.model_gateway.openai_files.files import Draft, FileMissing, FileStore
 from neocloud.testing.waiting import FakeClock
 from tests.gateway.openai_files.conftest import client, upload
 

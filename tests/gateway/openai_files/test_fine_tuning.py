@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.gateway.composition import OpenAiFiles
+from neocloud.model_gateway.composition import OpenAiFiles
 from tests.gateway.openai_files.conftest import client, upload
 from tests.gateway.openai_files.jobs import Jobs
 

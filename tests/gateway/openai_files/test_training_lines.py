@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.gateway.openai_files.validation import validate_file
+from neocloud.model_gateway.openai_files.validation import validate_file
 
 
 def turn(role: Any, content: Any, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""CHAT-01: what is written can be read, by the contrast that WCAG asks for (4.5 to 1), light and dark."""
+"""What is written can be read, by the contrast that WCAG asks for (4.5 to 1), light and dark."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.gateway.pages.conftest import ROOT
 
-THEME = (ROOT / "src/neocloud/gateway/pages/static/theme.css").read_text()
+THEME = (ROOT / "src/neocloud/model_gateway/pages/static/theme.css").read_text()
 PAIRS = [
     *(("text", under) for under in ("page", "surface", "sunk", "accent-soft", "bad-soft")),
     *(("muted", under) for under in ("page", "surface", "sunk")),

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import expect
 from starlette.requests import Request
 
-from neocloud.gateway.api.errors import OpenAiError
-from neocloud.gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions, require_private
+from neocloud.model_gateway.api.errors import OpenAiError
+from neocloud.model_gateway.pages.sessions import CODE_SECONDS, SESSION_SECONDS, Sessions, require_private
 from neocloud.testing.waiting import FakeClock
 from tests.gateway.pages.conftest import Open, Site, ask, picture
 

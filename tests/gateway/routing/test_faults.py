@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from neocloud.gateway.openai_files.validation import SMALL_BYTES
+from neocloud.model_gateway.openai_files.validation import SMALL_BYTES
 from neocloud.testing.gateway import engine_process, gateway_process, reserved_port, route
 from neocloud.testing.mock_engine import Behaviour
 from neocloud.testing.waiting import wait_until

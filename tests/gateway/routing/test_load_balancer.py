@@ -1,6 +1,6 @@
 """Issue 4, gateway: least loaded with prefix affinity, adapters where they are, failing replicas left out."""
 
-from neocloud.gateway.routing.routes import (
+from neocloud.model_gateway.routing.routes import (
     MAX_PREFIXES,
     MIN_PAUSE_SECONDS,
     Deployment,

@@ -1,4 +1,4 @@
-"""CMP-01, CMP-08, CMP-09: machines boot, are who they are told to be, and end politely. Under emulation."""
+"""CMP-01, CMP-09: machines boot, are who they are told to be, and end politely. Under emulation."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""CMP-08: what the user data of a machine says takes effect: a test for each module of the image's cloud-init
+"""What the user data of a machine says takes effect: a test for each module of the image's cloud-init
 that needs no network. One machine for all of them, and under emulation where there is no KVM."""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""CMP-08: the pod that reads a disk for its export, with its real rights."""
+"""The pod that reads a disk for its export, with its real rights."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""CMP-08: the pod that checks and converts the disk of an image, with its real rights."""
+"""The pod that checks and converts the disk of an image, with its real rights."""
 
 import asyncio
 import json

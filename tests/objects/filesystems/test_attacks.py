@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ResponseStreamingError
 
-from neocloud.objects.filesystems import listing, records
-from neocloud.objects.filesystems.paths import HIDDEN_PREFIX
+from neocloud.object_store.filesystems import listing, records
+from neocloud.object_store.filesystems.paths import HIDDEN_PREFIX
 from tests.objects.filesystems.test_served import MIB, View, make_view
 from tests.objects.s3.served import Served, error_of, serving
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket, GatewayInventory
 
-from neocloud.objects.inventories import run
-from neocloud.objects.inventories.records import Records
+from neocloud.object_gateway.work.inventories import run
+from neocloud.object_gateway.work.inventories.records import Records
 from neocloud.testing.object_control_plane import FakeControlPlane
 from tests.objects.inventories.cloud import Inventories
 from tests.objects.s3.served import serving

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.access import ControlPlaneUnavailable
-from neocloud.objects.inventories import run, runner
+from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.object_gateway.work.inventories import run, runner
 from neocloud.testing.object_control_plane import PERMISSIONS
 from tests.objects.inventories.cloud import Inventories, error
 from tests.objects.inventories.killed_gateway import KEYS, ROWS_PER_FILE, kept

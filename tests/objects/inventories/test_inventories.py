@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.inventories import parquet, run
-from neocloud.objects.metadata.transaction import Transaction
+from neocloud.object_gateway.work.inventories import parquet, run
+from neocloud.object_store.metadata.transaction import Transaction
 from tests.objects.inventories.cloud import Inventories
 from tests.objects.s3.served import Served
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from neocloud.objects.image_types import MAX_MANIFEST_BYTES
-from neocloud.objects.oci.tokens import MAX_SCOPES
+from neocloud.object_gateway.oci.tokens import MAX_SCOPES
+from neocloud.object_store.image_types import MAX_MANIFEST_BYTES
 from neocloud.testing.object_control_plane import Account
 from tests.objects.oci.client import (
     INDEX,

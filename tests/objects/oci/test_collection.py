@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from neocloud.core import digests
-from neocloud.objects.errors import BlobUnknown, ManifestUnknown, NoSuchUpload, QuotaExceeded
-from neocloud.objects.image_types import NewManifest
-from neocloud.objects.lifecycle_rules import ImageRules
-from neocloud.objects.operations.images import UNUSED_KEPT
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket, BucketKind
-from neocloud.objects.usage import UsageReader
-from neocloud.objects.workers import STALE_UPLOAD, tidy_registries
+from neocloud.object_gateway.work.workers import STALE_UPLOAD, tidy_registries
+from neocloud.object_store.errors import BlobUnknown, ManifestUnknown, NoSuchUpload, QuotaExceeded
+from neocloud.object_store.image_types import NewManifest
+from neocloud.object_store.lifecycle_rules import ImageRules
+from neocloud.object_store.operations.images import UNUSED_KEPT
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket, BucketKind
+from neocloud.object_store.usage import UsageReader
 from neocloud.testing.waiting import FakeClock, until
 from tests.objects.oci.client import INDEX, MANIFEST, digest_of
 from tests.objects.stores import KIB, check_sums, files, make_bucket, opened, read

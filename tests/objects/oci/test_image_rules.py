@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from neocloud.core import digests
-from neocloud.objects.errors import ManifestUnknown
-from neocloud.objects.image_types import NewManifest
-from neocloud.objects.lifecycle_rules import ImageRules
-from neocloud.objects.operations.images import UNUSED_KEPT
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket
-from neocloud.objects.workers import tidy_registries
+from neocloud.object_gateway.work.workers import tidy_registries
+from neocloud.object_store.errors import ManifestUnknown
+from neocloud.object_store.image_types import NewManifest
+from neocloud.object_store.lifecycle_rules import ImageRules
+from neocloud.object_store.operations.images import UNUSED_KEPT
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket
 from neocloud.testing.waiting import FakeClock
 from tests.objects.oci.client import INDEX, MANIFEST, digest_of
 from tests.objects.oci.test_collection import APP, has, make_registry, push, upload

@@ -10,8 +10,8 @@ import pytest
 
 from neocloud.core import digests
 from neocloud.core.upstream_registries import Upstream, upstream_of
-from neocloud.objects.errors import BlobUnknown
-from neocloud.objects.oci import mirror, upstreams
+from neocloud.object_gateway.oci import mirror, upstreams
+from neocloud.object_store.errors import BlobUnknown
 from tests.objects.oci.client import INDEX, MANIFEST, Registry, code_of, digest_of, index, manifest
 from tests.objects.s3.served import Served, serving
 

@@ -21,13 +21,13 @@ from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import listen, web_server
-from neocloud.objects.composition import running_objects
-from neocloud.objects.gateway import Gateway
-from neocloud.objects.s3.app import S3App
-from neocloud.objects.s3.protocol import s3_connections
-from neocloud.objects.settings import ObjectsSettings
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.transfers.runner import TransferNetwork
+from neocloud.object_gateway.composition import running_objects
+from neocloud.object_gateway.gateway import Gateway
+from neocloud.object_gateway.s3.app import S3App
+from neocloud.object_gateway.s3.protocol import s3_connections
+from neocloud.object_gateway.settings import ObjectsSettings
+from neocloud.object_gateway.work.transfers.runner import TransferNetwork
+from neocloud.object_store.store import ObjectStore
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.testing.object_control_plane import Account, FakeControlPlane
 

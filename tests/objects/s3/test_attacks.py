@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from neocloud.objects.s3 import signature
+from neocloud.object_gateway.s3 import signature
 from tests.objects.s3.raw import code_of, presigned, signed_head, status_of
 from tests.objects.s3.served import REGION, Served, error_of, read_all
 from tests.objects.stores import files

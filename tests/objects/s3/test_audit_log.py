@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects import audit_log
+from neocloud.object_gateway import audit_log
 from neocloud.testing.waiting import wait_until
 from tests.objects.s3.served import Served, serving
 

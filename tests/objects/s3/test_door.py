@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.objects.access import ControlPlaneUnavailable
-from neocloud.objects.control_plane import GrpcControlPlane
-from neocloud.objects.s3.door import Door, caller_of
-from neocloud.objects.s3.errors import S3Error
-from neocloud.objects.s3.settings import S3Settings
-from neocloud.objects.s3.signature import Scope
+from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.object_gateway.control_plane import GrpcControlPlane
+from neocloud.object_gateway.s3.authorizer import Door, caller_of
+from neocloud.object_gateway.s3.errors import S3Error
+from neocloud.object_gateway.s3.settings import S3Settings
+from neocloud.object_gateway.s3.signature import Scope
 from neocloud.testing.object_control_plane import PERMISSIONS, Account, FakeControlPlane
 from neocloud.testing.waiting import FakeClock
 

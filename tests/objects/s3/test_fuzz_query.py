@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocloud.objects.s3 import headers as fields
-from neocloud.objects.s3 import operations, query_headers, signature
-from neocloud.objects.s3.errors import S3Error
-from neocloud.objects.s3.request import S3Request, read_request
-from neocloud.objects.types import ChecksumAlgorithm
+from neocloud.object_gateway.s3 import headers as fields
+from neocloud.object_gateway.s3 import operations, query_headers, signature
+from neocloud.object_gateway.s3.errors import S3Error
+from neocloud.object_gateway.s3.request import S3Request, read_request
+from neocloud.object_store.types import ChecksumAlgorithm
 from tests.objects.s3.raw import presigned
 from tests.objects.s3.served import Served
 

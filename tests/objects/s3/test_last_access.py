@@ -6,10 +6,10 @@ import pytest
 from neocloud.messages.nebius.storage.v1 import StorageClass
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket
 
-from neocloud.objects.lifecycle_rules import Transition
-from neocloud.objects.s3.lifecycle_xml import read_lifecycle, write_lifecycle
-from neocloud.objects.storage_class import StorageClass as StoreClass
-from neocloud.objects.xml_elements import MalformedXml, parse
+from neocloud.core.untrusted.xml_elements import MalformedXml, parse
+from neocloud.object_gateway.s3.lifecycle_xml import read_lifecycle, write_lifecycle
+from neocloud.object_store.lifecycle_rules import Transition
+from neocloud.object_store.storage_class import StorageClass as StoreClass
 from tests.objects.s3.served import Served, error_of
 
 

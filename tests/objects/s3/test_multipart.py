@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from neocloud.objects.metadata.transaction import Transaction
-from neocloud.objects.types import Source
+from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.types import Source
 from tests.objects.s3.raw import code_of, signed_head, status_of
 from tests.objects.s3.served import Served, error_of
 

@@ -10,9 +10,9 @@ from botocore.config import Config
 from neocloud.messages.neocloud.storage.v1 import PolicyRule
 
 from neocloud.core.callers import is_private
-from neocloud.objects.s3.handlers import HANDLERS
-from neocloud.objects.s3.operations import TABLE
-from neocloud.objects.s3.operations import Scope as PolicyScope
+from neocloud.object_gateway.s3.handlers import HANDLERS
+from neocloud.object_gateway.s3.operations import TABLE
+from neocloud.object_gateway.s3.operations import Scope as PolicyScope
 from neocloud.testing.object_control_plane import PERMISSIONS
 from tests.objects.s3.served import REGION, Served, error_of
 from tests.objects.stores import read

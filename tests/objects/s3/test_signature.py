@@ -8,10 +8,10 @@ from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from neocloud.objects.s3 import signature
-from neocloud.objects.s3.chunks import ChunkDecoder, new_decoder
-from neocloud.objects.s3.errors import S3Error
-from neocloud.objects.s3.signature import Incoming, Scope, Signed
+from neocloud.object_gateway.s3 import signature
+from neocloud.object_gateway.s3.chunks import ChunkDecoder, new_decoder
+from neocloud.object_gateway.s3.errors import S3Error
+from neocloud.object_gateway.s3.signature import Incoming, Scope, Signed
 
 ACCESS_KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

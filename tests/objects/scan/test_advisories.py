@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.scan import advisories
-from neocloud.objects.scan.advisories import NotAdvisories, build, findings
-from neocloud.objects.scan.versions import KEY, compare
+from neocloud.object_gateway.work.scan import advisories
+from neocloud.object_gateway.work.scan.advisories import NotAdvisories, build, findings
+from neocloud.object_gateway.work.scan.versions import KEY, compare
 
 VERSIONS = (
     *("0", "1", "1.0", "1.00", "1.0-0", "1.0-1", "1.0~rc1", "1.0~~", "1.0~", "1.0+b1", "1.0-1+deb12u1"),

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow
 import pytest
 
-from neocloud.objects.scan import layers
-from neocloud.objects.scan.inventory import Inventory
-from neocloud.objects.scan.layers import Unreadable, read_layers
+from neocloud.object_gateway.work.scan import layers
+from neocloud.object_gateway.work.scan.inventory import Inventory
+from neocloud.object_gateway.work.scan.layers import Unreadable, read_layers
 from tests.objects.scan.layers import BOOKWORM, RELEASE, STATUS, debian, framed, layer, package
 
 CURL = package("curl", "7.88.1-10")
@@ -182,5 +182,7 @@ def test_the_process_reads_an_image_and_can_do_nothing_else() -> None:
         "bytes(1024**3)",
     )
     for each in tries:
-        code = f"from neocloud.objects.scan.layers import _give_up_rights\n_give_up_rights()\n{each}"
+        code = (
+            f"from neocloud.object_gateway.work.scan.layers import _give_up_rights\n_give_up_rights()\n{each}"
+        )
         assert run(b"", code=code).returncode != 0, each

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from neocloud.messages.neocloud.registry.v1 import VulnerabilityReport
 
-from neocloud.objects.image_types import Manifest, NewManifest
-from neocloud.objects.oci.documents import read_manifest
-from neocloud.objects.scan import advisories, scanner
-from neocloud.objects.scan.reports import ReportReader
-from neocloud.objects.scan.scanner import Scanner
-from neocloud.objects.store import ObjectStore
-from neocloud.objects.types import Bucket
+from neocloud.object_gateway.oci.documents import read_manifest
+from neocloud.object_gateway.work.scan import advisories, scanner
+from neocloud.object_gateway.work.scan.reports import ReportReader
+from neocloud.object_gateway.work.scan.scanner import Scanner
+from neocloud.object_store.image_types import Manifest, NewManifest
+from neocloud.object_store.store import ObjectStore
+from neocloud.object_store.types import Bucket
 from neocloud.testing.waiting import FakeClock
 from tests.objects.oci.client import INDEX, MANIFEST, index, manifest
 from tests.objects.oci.test_collection import APP, make_registry, upload
@@ -161,7 +161,7 @@ async def test_an_image_that_cannot_be_read_from_disk_keeps_no_other_waiting(hom
 
 
 def test_servers_start_without_arrow() -> None:
-    """It takes 36 MB and 0.4 s; the process that reads layers and inventories in Parquet load it (0032)."""
-    modules = "neocloud.control_plane.program, neocloud.objects.__main__"
+    """It takes 36 MB and 0.4 s; layers and inventories in Parquet load it where they need it (rfd 0042)."""
+    modules = "neocloud.control_plane.program, neocloud.object_gateway.__main__"
     code = f"import sys, {modules}; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=240, check=False).returncode == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket, GatewayTransfer
 
-from neocloud.objects.transfers import copying
+from neocloud.object_gateway.work.transfers import copying
 from neocloud.testing.object_control_plane import FakeControlPlane
 from tests.objects.s3.served import Served, serving
 from tests.objects.transfers.cloud import Transfers, numbers, outcome, phase

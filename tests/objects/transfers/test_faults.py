@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.endpoints import http
-from neocloud.objects.transfers import copying, iteration, runner
-from neocloud.objects.transfers.follower import MOST_ITERATIONS
+from neocloud.object_gateway.work.transfers import copying, iteration, runner
+from neocloud.object_gateway.work.transfers.follower import MOST_ITERATIONS
+from neocloud.s3_client import http
 from neocloud.testing.waiting import wait_until
 from tests.objects.transfers.cloud import Transfers, numbers, outcome, phase
 from tests.objects.transfers.endpoints import FakeEndpoint, fake_endpoint

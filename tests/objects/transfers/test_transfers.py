@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.objects.transfers import copying
+from neocloud.object_gateway.work.transfers import copying
 from tests.objects.transfers.cloud import Transfers, numbers, outcome, phase
 
 MARK = "neocloud-transfer"

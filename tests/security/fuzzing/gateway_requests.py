@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from neocloud.gateway.api import fields
+from neocloud.model_gateway.api import fields
 from tests.security.fuzzing import values
 
 METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")

@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.api.request import INPUT_FIELD
-from neocloud.gateway.composition import Gateway
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.settings import GatewaySettings
+from neocloud.model_gateway.api.request import INPUT_FIELD
+from neocloud.model_gateway.composition import Gateway
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (
     EngineProcess,
     FakeControlPlane,

@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, HypothesisWarning
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "4"))
-"""Requests per method and front of the API; the other fronts multiply it."""
+from tests.iterations import iterations
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", iterations(4, least=2)))
+"""Requests per method and front of the API, of which the first is empty; the other fronts multiply it."""
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 """Go on with new seeds for so long; 0 means one round."""
 SEED = int(os.environ.get("FUZZ_SEED", "8"))

@@ -17,8 +17,8 @@ from cryptography import x509
 from neocloud.control_plane import tls
 from neocloud.control_plane.public_certificate import order
 from neocloud.control_plane.public_certificate.renewal import FIRST_RETRY, PublicCertificate
-from neocloud.control_plane.settings import Settings
 from neocloud.server import ServerCertificate
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock
 from tests.acme_authority import HOUR, Authority
 

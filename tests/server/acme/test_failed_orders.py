@@ -13,7 +13,7 @@ from aiohttp import web
 
 from neocloud.control_plane.public_certificate import issued, renewal
 from neocloud.control_plane.public_certificate.renewal import PublicCertificate
-from neocloud.control_plane.settings import Settings
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock
 from tests.acme_authority import HOUR, Authority, Refused
 from tests.server.acme.conftest import (

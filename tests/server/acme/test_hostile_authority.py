@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from neocloud.control_plane.public_certificate import network, order
-from neocloud.control_plane.settings import Settings
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock
 from tests.acme_authority import HOUR, Authority, Refused, pem
 from tests.server.acme.conftest import (

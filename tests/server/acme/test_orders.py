@@ -11,9 +11,9 @@ from cryptography import x509
 
 from neocloud.cli.machine.public_certificate import MAX_NAMES
 from neocloud.control_plane import lifecycle, tls
-from neocloud.control_plane.settings import Settings
 from neocloud.core.certificate_files import CertificateFiles
 from neocloud.server import ServerCertificate, certificate_state
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock
 from tests.acme_authority import HOUR, Authority
 from tests.server.acme.conftest import (

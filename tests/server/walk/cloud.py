@@ -13,7 +13,6 @@ from neocloud.messages.nebius.iam.v1 import AccessPermitSpec
 from neocloud.messages.nebius.iam.v1 import GroupMembershipSpec as MembershipSpec
 
 from neocloud.control_plane.composition import SERVICES, compose
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import Dependencies, register_services
@@ -32,6 +31,7 @@ from neocloud.services.iam.types import (
     State,
     TokenIssuer,
 )
+from neocloud.settings.settings import Settings
 from tests.server.walk.asking import Table, request
 from tests.server.walk.holdings import Holdings, hold_one_of_each
 from tests.services.iam import keys
@@ -170,25 +170,25 @@ def _operation(tx: Transaction, row: Resource, first: iam.Bootstrap) -> str:
 def _add_viewer(tx: Transaction, first: iam.Bootstrap) -> str:
     group = tx.find(GROUP, first.tenant_id, "viewers")
     assert group is not None
-    return _add_account(tx, first.project_id, "looker", group)
+    return add_account(tx, first.project_id, "looker", group)
 
 
 def _add_colleague(tx: Transaction, first: iam.Bootstrap) -> str:
-    project = _insert(tx, "project", CONTAINER, first.tenant_id, "colleagues-own")
-    group = _insert(tx, "group", GROUP, first.tenant_id, "colleagues")
+    project = insert(tx, "project", CONTAINER, first.tenant_id, "colleagues-own")
+    group = insert(tx, "group", GROUP, first.tenant_id, "colleagues")
     permit = AccessPermitSpec(resource_id=project.id, role="editor").SerializeToString()
-    _insert(tx, "accesspermit", ACCESS_PERMIT, group.id, spec=permit)
-    return _add_account(tx, project.id, "colleague", group)
+    insert(tx, "accesspermit", ACCESS_PERMIT, group.id, spec=permit, owner_id=group.id)
+    return add_account(tx, project.id, "colleague", group)
 
 
-def _add_account(tx: Transaction, project_id: str, name: str, group: Resource) -> str:
-    account = _insert(tx, "serviceaccount", SERVICE_ACCOUNT, project_id, name)
+def add_account(tx: Transaction, project_id: str, name: str, group: Resource) -> str:
+    account = insert(tx, "serviceaccount", SERVICE_ACCOUNT, project_id, name)
     member = MembershipSpec(member_id=account.id).SerializeToString()
-    _insert(tx, "groupmembership", GROUP_MEMBERSHIP, group.id, spec=member, owner_id=account.id)
+    insert(tx, "groupmembership", GROUP_MEMBERSHIP, group.id, spec=member, owner_id=account.id)
     return account.id
 
 
-def _insert(tx: Transaction, prefix: str, kind: str, parent_id: str, name: str = "", **more: Any) -> Resource:
+def insert(tx: Transaction, prefix: str, kind: str, parent_id: str, name: str = "", **more: Any) -> Resource:
     now = datetime.now(UTC)
     row = Resource(contract.new_id(prefix), kind, parent_id, name, now, now, **more)
     tx.insert(row)

@@ -1,4 +1,4 @@
-"""Endpoints by the official SDK: made on the default network, stopped, started, refused. CMP-01, CHAT-05."""
+"""Endpoints by the official SDK: made on the default network, stopped, started, refused. CHAT-05."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,5 +1,5 @@
 """Jobs by the official SDK: they end, fail, are tried again, time out, are cancelled and restarted, and are
-charged while they run. CMP-01, BILL-03."""
+charged while they run. BILL-03."""
 
 from datetime import timedelta
 from pathlib import Path

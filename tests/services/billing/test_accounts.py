@@ -16,8 +16,8 @@ from neocloud.messages.neocloud.slurm.v1 import ElasticWorkerSpec
 from neocloud.core.clock import SystemClock
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import CallerUsage, CountedUsage, Credit, CreditCause, UsageRecord
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file, ledger_reader
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file, ledger_reader
 from neocloud.services import compute, inference, slurm
 from neocloud.services.billing.api.accounts import stored_creators
 from neocloud.services.billing.rules.accounts import (

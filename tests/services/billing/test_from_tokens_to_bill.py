@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from neocloud.core.clock import SystemClock
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.ledger_tables import RequestEnd, Reservation, ledger_file
 from neocloud.testing.waiting import until
 from tests.services.billing.conftest import Bank
 

@@ -1,4 +1,4 @@
-"""Prices: FORM-01, FORM-02, FORM-09, TCO-02 to TCO-06, BILL-01."""
+"""Prices: FORM-01, FORM-02, TCO-02 to TCO-06, BILL-01."""
 
 from datetime import date
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
@@ -60,7 +60,7 @@ def test_node_rates_of_the_fine_tuning_solution(platform: str, name: str, exact:
     ],
 )
 def test_on_demand_rates_are_the_published_ones(platform: str, name: str, rate: str) -> None:
-    """BILL-01, FORM-09; the L40S rate is published rounded, as 1.55."""
+    """BILL-01; the L40S rate is published rounded, as 1.55."""
     assert PRICES.node_rate(preset(platform, name), TODAY) == Decimal(rate)
 
 

@@ -19,10 +19,10 @@ from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Call
 from neocloud.core.store import Resource, open_store
 from neocloud.core.usage import CountedUsage, Meters, UsageSource
-from neocloud.gateway.metering.ledger import open_ledger
-from neocloud.gateway.metering.ledger_tables import aggregate_hour, ledger_file, ledger_reader
-from neocloud.gateway.metering.recorder import UsageRecorder
-from neocloud.gateway.metering.usage import RequestStart, TokenUsage
+from neocloud.model_gateway.metering.ledger import open_ledger
+from neocloud.model_gateway.metering.ledger_tables import aggregate_hour, ledger_file, ledger_reader
+from neocloud.model_gateway.metering.recorder import UsageRecorder
+from neocloud.model_gateway.metering.usage import RequestStart, TokenUsage
 from neocloud.services.billing.api import get_report, list_usage
 from neocloud.services.billing.rules.cost import rate, total
 from neocloud.services.billing.rules.price_list import default_price_list

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.control_plane import lifecycle
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.emulator.fake_machines import FakeMachines
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.services import billing, compute, iam, operator
+from neocloud.settings.settings import Settings
 from tests import control_plane
 from tests.services.compute import network
 from tests.services.iam import keys

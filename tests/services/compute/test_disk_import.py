@@ -1,4 +1,4 @@
-"""CMP-08: files of tenants become disks of images only where they stand for themselves; qemu-img is real."""
+"""Files of tenants become disks of images only where they stand for themselves; qemu-img is real."""
 
 import hashlib
 import json

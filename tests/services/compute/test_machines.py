@@ -1,4 +1,4 @@
-"""Instances from wish to fact with a fake engine: CMP-01, CMP-08, CMP-12, CMP-13."""
+"""Instances from wish to fact with a fake engine: CMP-01, CMP-12, CMP-13."""
 
 import base64
 import json

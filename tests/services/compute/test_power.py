@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from neocloud.control_plane.composition import record_stop
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store
 from neocloud.engines.base import Reference
@@ -14,6 +13,7 @@ from neocloud.engines.fake import FakeWorld
 from neocloud.services.compute import SERVICE
 from neocloud.services.compute.api.maintenance import finish_maintenance, plan_maintenance, preempt
 from neocloud.services.compute.types import InstanceStateEnum
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 from tests.services.compute.cloud import Cloud, instance_spec, machine_cloud
 

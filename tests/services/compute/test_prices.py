@@ -1,4 +1,4 @@
-"""Every shape in the catalogue has a price, also as a machine that may be taken away: BILL-01, CMP-15."""
+"""Every shape in the catalogue has a price, also as a machine that may be taken away: CMP-15."""
 
 from datetime import date
 

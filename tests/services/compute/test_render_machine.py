@@ -1,4 +1,4 @@
-"""A machine as Kubernetes objects: what the launcher and the engine are told (CMP-01, CMP-08)."""
+"""A machine as Kubernetes objects: what the launcher and the engine are told (CMP-01)."""
 
 import json
 import os

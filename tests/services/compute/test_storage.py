@@ -1,4 +1,4 @@
-"""Disks, snapshots, images and filesystems of machines: CMP-08, CMP-13."""
+"""Disks, snapshots, images and filesystems of machines: CMP-13."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from neocloud.messages.nebius.compute.v1 import DiskStatus, ImageStatus
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.store import Transaction, open_store
 from neocloud.engines.base import Reference
 from neocloud.services.compute import sync_public_images
 from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGES_PARENT
+from neocloud.settings.settings import Settings
 from tests.services.compute.cloud import (
     FAMILY,
     IMAGE_BYTES,

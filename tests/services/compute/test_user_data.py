@@ -1,4 +1,4 @@
-"""User data as clients in the wild send it: CMP-08. Each form that cloud-init reads has its effect, or is
+"""User data as clients in the wild send it. Each form that cloud-init reads has its effect, or is
 refused with the reason."""
 
 import json

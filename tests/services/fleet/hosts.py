@@ -9,12 +9,12 @@ from typing import Any
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost, HostPoolStatus
 
 from neocloud.core.store.protocol import Resource, Store
-from neocloud.fleet.agent import carry, document
+from neocloud.fleet.agent import delivery, document
 from neocloud.fleet.agent.document import Document
 from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import Spool
-from neocloud.fleet.events import Status, Verdict
-from neocloud.fleet.parts import Part
+from neocloud.fleet.nodes.events import Status, Verdict
+from neocloud.fleet.nodes.parts import Part
 from neocloud.services.compute.public import HOST_POOL, drained_hosts, known_hosts
 from neocloud.services.fleet.public import LEAF_LABEL, Host, HostsUnreachable
 
@@ -48,10 +48,10 @@ class FakeHosts:
         base = self.folder / host
         if not (base / "spool").exists():
             self.write(host)
-        carry.write_last(base / "last", self._document(host, self.now - self.age_s))
-        carry.write_inventory(base / "last", Hardware(host, self.boot, self.parts))
-        return carry.answer(
-            *(base / "spool", base / "last", carry.read_program("")),
+        delivery.write_last(base / "last", self._document(host, self.now - self.age_s))
+        delivery.write_inventory(base / "last", Hardware(host, self.boot, self.parts))
+        return delivery.answer(
+            *(base / "spool", base / "last", delivery.read_program("")),
             after=after,
             of=of,
             trusted="",

@@ -19,12 +19,12 @@ from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import Report, decode, encode
 from neocloud.fleet.active.schedule import CheckHistory, is_covered, oldest_answer
 from neocloud.fleet.agent.document import Document, NotRun
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
 from neocloud.services import iam
-from neocloud.services.fleet.active_checks import answers, is_idle
-from neocloud.services.fleet.check_log import Run, decode_run, encode_run
-from neocloud.services.fleet.check_runs import CheckRuns, LikeValues, NodeRuns, PoolRuns, like_values
-from neocloud.services.fleet.pair_runs import PairRun, PairRuns
+from neocloud.services.fleet.checks.active_checks import answers, is_idle
+from neocloud.services.fleet.checks.pairs import PairRun, PairRuns
+from neocloud.services.fleet.checks.run_record import Run, decode_run, encode_run
+from neocloud.services.fleet.checks.runs import CheckRuns, LikeValues, NodeRuns, PoolRuns, like_values
 from neocloud.services.fleet.types import LIMITS
 from neocloud.services.slurm.public import Worker
 from tests.control_plane import sign_in
@@ -32,7 +32,7 @@ from tests.services.fleet.test_fleet import WatchedCloud, eventually
 from tests.services.iam import keys
 from tests.services.slurm.cloud import fake_cloud
 
-SETTLED = "neocloud.services.fleet.active_checks.SETTLED_SECONDS"
+SETTLED = "neocloud.services.fleet.checks.active_checks.SETTLED_SECONDS"
 CHECKS = "neocloud.fleet.v1.HealthCheckService"
 RUNNABLE = {each.name for each in catalogue() if each.program not in ("", "pair")}
 PAIRS = {each.name for each in catalogue() if each.program == "pair"}

@@ -11,10 +11,10 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.outages import MAINTENANCE_PREFIX
-from neocloud.fleet.repairs import MOST_OF_A_NODE
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.outages import MAINTENANCE_PREFIX
+from neocloud.fleet.nodes.repairs import MOST_OF_A_NODE
 from neocloud.services import iam
 from neocloud.services.slurm.public import NODE_POOL
 from tests.control_plane import sign_in

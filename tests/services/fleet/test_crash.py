@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import OURS, Phase, Status, Suite, Verdict
-from neocloud.fleet.lifecycle import fold
-from neocloud.fleet.node_state import NodeState
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS, Phase, Status, Verdict
+from neocloud.fleet.nodes.lifecycle import fold
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.policy.actions import Action, Suite
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.reconcile import act
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import drain_owner, plain

@@ -9,10 +9,10 @@ from neocloud.core import contract
 from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
 from neocloud.engines.fake import FakeWorld
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import OURS
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import OURS
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.slurm.public import NODE_POOL, Worker
 from tests.services.fleet.test_crash import START, in_service

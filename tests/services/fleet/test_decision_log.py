@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.logs import add_bound
-from neocloud.fleet import events as e
-from neocloud.fleet.events import Phase, Status, Suite
-from neocloud.services.fleet.decision_log import log_breakers, log_decisions
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Phase, Status, Suite
+from neocloud.services.fleet.logs.decision_log import log_breakers, log_decisions
 from neocloud.testing.waiting import until
 from tests.services.fleet.test_fleet import NODES, WatchedCloud
 from tests.services.slurm.cloud import fake_cloud
@@ -30,7 +30,7 @@ class Lines(logging.Handler):
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
     handler = Lines()
-    logger = logging.getLogger("neocloud.services.fleet.decision_log")
+    logger = logging.getLogger("neocloud.services.fleet.logs.decision_log")
     monkeypatch.setattr(logger, "handlers", [handler])
     monkeypatch.setattr(logger, "level", logging.INFO)
     return handler

@@ -16,11 +16,11 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.parts import Part, Reader
-from neocloud.fleet.repairs import all_repairs
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.parts import Part, Reader
+from neocloud.fleet.nodes.repairs import all_repairs
 from neocloud.services import iam
 from neocloud.services.slurm.public import NODE_POOL
 from tests.control_plane import sign_in

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from neocloud.engines.base import Reference
-from neocloud.fleet import events as e
-from neocloud.fleet.events import OURS
-from neocloud.fleet.limits import MINUTE, Limits
-from neocloud.services.fleet.fleet_breaker import (
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS
+from neocloud.fleet.policy.limits import MINUTE, Limits
+from neocloud.services.fleet.logs.fleet_breaker import (
     MOST_DRAINS,
     OPEN,
     SMALLEST_LIMIT,

@@ -14,13 +14,13 @@ from neocloud.core.contract import Code
 from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.fleet import events as e
-from neocloud.fleet.events import Phase, Status
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.parts import Part
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Phase, Status
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.parts import Part
 from neocloud.services import iam
 from neocloud.services.fleet import ensure_host_pool
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.public import Host, HostNodes
 from neocloud.services.fleet.reconcile.hosts import new_host_events, verification_ended
 from neocloud.services.fleet.reconcile.maintenance import host_drain_events, names_on

@@ -10,11 +10,11 @@ from neocloud.core.store.event_log import LogEvent
 from neocloud.core.store.protocol import Transaction
 from neocloud.core.store.sqlite import MemoryStore
 from neocloud.core.store.vault import Vault
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import OURS, Event, Status, Verdict
-from neocloud.services.fleet.job_events import LoggedNodeHistory, before, told
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import OURS, Event, Status, Verdict
+from neocloud.fleet.policy.actions import Action
+from neocloud.services.fleet.api.job_events import LoggedNodeHistory, before, told
 from neocloud.services.slurm.public import NODE_POOL, NodeHistoryUnknown
 from neocloud.testing.waiting import FakeClock
 from tests.monitoring.cloud import measured_cloud

@@ -11,20 +11,20 @@ from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.core.store.event_log import LogEvent
 from neocloud.engines.base import ExecResult
-from neocloud.fleet import events as e
 from neocloud.fleet.active.catalogue import catalogue, named
 from neocloud.fleet.active.judge import Measured, Place, judge
 from neocloud.fleet.active.report import Report, encode
 from neocloud.fleet.agent.document import Document, NotRun
-from neocloud.fleet.breakers import Breakers, shadow
-from neocloud.fleet.event_json import encode as encode_event
-from neocloud.fleet.events import Judged, Phase, Status, Verdict
-from neocloud.fleet.judging import MeansOfTest, judging, parse, wanted_tests
-from neocloud.fleet.precision import Judgements, Precision
+from neocloud.fleet.control.breakers import Breakers, shadow
+from neocloud.fleet.control.judging import MeansOfTest, judging, parse, wanted_tests
+from neocloud.fleet.control.precision import Judgements, Precision
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode as encode_event
+from neocloud.fleet.nodes.events import Judged, Phase, Status, Verdict
 from neocloud.services import iam
-from neocloud.services.fleet.check_records import CheckRecords, PoolRecords, elsewhere
+from neocloud.services.fleet.checks.records import CheckRecords, PoolRecords, elsewhere
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.node_agents import OF_PODS
-from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.judgement import judged
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check
@@ -66,11 +66,11 @@ def copies_at(speed: float) -> Callable[[Sequence[str]], ExecResult]:
 async def cloud(tmp_path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedCloud]:
     """A cloud in which three judgements are enough, at most two of a node, and nothing waits."""
     rules = replace(RULES, again_after_s=0.0)
-    for module in ("reconcile", "active_checks"):
+    for module in ("reconcile", "checks.active_checks"):
         monkeypatch.setattr(f"neocloud.services.fleet.{module}.judging", lambda: rules)
     limits = replace(LIMITS, judged_minimum=3, judged_per_node=2)
     monkeypatch.setattr("neocloud.services.fleet.types.LIMITS", limits)
-    monkeypatch.setattr("neocloud.services.fleet.active_checks.SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr("neocloud.services.fleet.checks.active_checks.SETTLED_SECONDS", 0.0)
     for name in ("ASK_EVERY", "ASK_QUIET"):
         monkeypatch.setattr(f"neocloud.services.fleet.node_agents.{name}", 0.1)
     monkeypatch.setattr("neocloud.services.fleet.reconcile.WATCH_SECONDS", 0.1)

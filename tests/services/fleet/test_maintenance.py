@@ -10,7 +10,7 @@ import pytest
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
 from neocloud.services import iam
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.maintenance import window_events
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.rules import Window

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from neocloud.core.store.event_log import LogEvent
-from neocloud.fleet import events as e
-from neocloud.fleet.agent import carry, document, gpu_use_json, hardware
+from neocloud.fleet.agent import delivery, document, gpu_use_json, hardware
 from neocloud.fleet.agent.document import Document, NotRun
 from neocloud.fleet.agent.gpu_use_json import GpusSaid
 from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.spool import Spool
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import Phase, Status, Verdict
-from neocloud.fleet.gpu_use import GpuUse
-from neocloud.fleet.node_state import Attempt, NodeState
-from neocloud.fleet.parts import Part, Reader
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import Phase, Status, Verdict
+from neocloud.fleet.nodes.gpu_use import GpuUse
+from neocloud.fleet.nodes.node_state import Attempt, NodeState
+from neocloud.fleet.nodes.parts import Part, Reader
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.node_agents import AGENT, ASK_QUIET, OF_PODS, START_SECONDS, NodeAgents
-from neocloud.services.fleet.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.act import verification
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check
@@ -76,10 +76,10 @@ class Pod:
     def writes(self, *verdicts: Verdict) -> None:
         self.spool.drop_acknowledged()
         self.spool.append("changes", {"document": document.to_json(self.said(*verdicts))})
-        carry.write_last(self.base / "last", self.said(*verdicts))
+        delivery.write_last(self.base / "last", self.said(*verdicts))
 
     def has(self, *parts: Part, not_run: Sequence[NotRun] = ()) -> None:
-        carry.write_inventory(
+        delivery.write_inventory(
             self.base / "last", Hardware("worker-0", "kernel", parts, not_run, "a stand-in")
         )
 
@@ -102,7 +102,7 @@ class Pod:
         self.trusted = trusted
         folders = (self.base / "spool", self.base / "last", self.base / "agent.pyz")
         self.known = inventory
-        said = carry.answer(
+        said = delivery.answer(
             *folders, after=after, of=of, trusted=",".join(trusted), now=self.now, inventory=inventory
         )
         return self.change(said)
@@ -315,7 +315,7 @@ OTHER = document.to_json(Document("worker-1", "kernel", 1.0, 1.0))
         lambda _: b"",
         lambda _: b"\xff",
         lambda _: b"[" * 100_000,
-        lambda data: data + b" " * carry.MOST_BYTES,
+        lambda data: data + b" " * delivery.MOST_BYTES,
         forged(format=2),
         forged(n=-1),
         forged(n=True),
@@ -371,7 +371,7 @@ async def test_a_worker_that_started_again_is_asked_anew(pod: Pod) -> None:
 
 async def test_only_checks_that_are_out_of_the_shadow_keep_jobs_away(pod: Pod) -> None:
     """The prolog and the health check read one file: the failing checks that the controller trusts."""
-    failing = pod.base / "last" / carry.FAILING
+    failing = pod.base / "last" / delivery.FAILING
     agents = source(pod)
     pod.writes(verdict("mount_missing", Status.FAIL, sample="1 (/jail)\x1b\n"))
     assert failing.read_text() == "1\n\n", "nothing is trusted before the cloud has asked"

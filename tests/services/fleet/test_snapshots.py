@@ -10,23 +10,24 @@ import pytest
 
 from neocloud.core.store import LogEvent, Store, Transaction, open_store
 from neocloud.core.store.event_log import Snapshot
-from neocloud.fleet import events as e
-from neocloud.fleet import failing, fold_json, incidents
 from neocloud.fleet.active.catalogue import catalogue
 from neocloud.fleet.active.judge import Measured
 from neocloud.fleet.active.report import Report
 from neocloud.fleet.agent.document import Document, NotRun
-from neocloud.fleet.controller import decide
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import OURS, Event, Phase, Status
-from neocloud.fleet.outages import Outages
-from neocloud.fleet.repairs import Repairs
+from neocloud.fleet.control import failing, fold_json
+from neocloud.fleet.control.controller import decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes import incidents
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status
+from neocloud.fleet.nodes.outages import Outages
+from neocloud.fleet.nodes.repairs import Repairs
 from neocloud.server.retention import archive_log
-from neocloud.services.fleet import log_folds
-from neocloud.services.fleet.active_checks import answers
-from neocloud.services.fleet.check_log import Run, encode_run
-from neocloud.services.fleet.check_runs import RUNS, CheckRuns, LikeValues, PoolRuns
-from neocloud.services.fleet.node_logs import POOLS, VERSION, NodeLogs, PoolLog
+from neocloud.services.fleet.checks.active_checks import answers
+from neocloud.services.fleet.checks.run_record import Run, encode_run
+from neocloud.services.fleet.checks.runs import RUNS, CheckRuns, LikeValues, PoolRuns
+from neocloud.services.fleet.logs import log_folds
+from neocloud.services.fleet.logs.node_logs import POOLS, VERSION, NodeLogs, PoolLog
 from neocloud.services.fleet.types import LIMITS
 from neocloud.testing.waiting import FakeClock
 from tests.fleet.walk import CHECKS, Walk

@@ -16,8 +16,8 @@ from neocloud.core.readers import ServiceRegistry
 from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.fleet.agent import carry
-from neocloud.fleet.events import Status
+from neocloud.fleet.agent import delivery
+from neocloud.fleet.nodes.events import Status
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.public import NODE_POOL, WorkerAgents
 from neocloud.testing.postgres import Postgres, stoppable_postgres
@@ -60,7 +60,7 @@ class Agents:
 
     async def ask(self, cluster_id: str, worker: str, **how: Any) -> bytes:
         pod = self.pod(worker)
-        carry.write_last(pod.base / "last", pod.said())
+        delivery.write_last(pod.base / "last", pod.said())
         return (await pod.ask(cluster_id, worker, **how)).replace(b'"worker-0"', f'"{worker}"'.encode())
 
     async def install(self, cluster_id: str, worker: str, program: bytes, seconds: float) -> None:

@@ -13,11 +13,12 @@ import pytest
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolSpec
 
 from neocloud.core.store import LogEvent, Resource, Store, Transaction, open_store
-from neocloud.fleet import events as e
-from neocloud.fleet.event_json import encode
-from neocloud.fleet.events import Event, Phase, Status, Suite
-from neocloud.services.fleet.fleet_breaker import SMALLEST_LIMIT
-from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.event_json import encode
+from neocloud.fleet.nodes.events import Event, Phase, Status
+from neocloud.fleet.policy.actions import Suite
+from neocloud.services.fleet.logs.fleet_breaker import SMALLEST_LIMIT
+from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.reconcile import PoolReconciler, Scope
 from neocloud.services.fleet.types import Check
 from neocloud.services.slurm.public import NODE_POOL

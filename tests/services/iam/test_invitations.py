@@ -1,4 +1,4 @@
-"""Invitations: made, handed over as a code, accepted once. IAM-05, IAM-08."""
+"""Invitations: made, handed over as a code, accepted once. IAM-08."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Signing in at an OpenID provider, and when its word must not be taken. IAM-01, IAM-03, SEC-04."""
+"""Signing in at an OpenID provider, and when its word must not be taken. IAM-01, IAM-03."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""How passwords are kept and how wrong ones are counted. IAM-01, SEC-04."""
+"""How passwords are kept and how wrong ones are counted. IAM-01."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What people type, against the real server: neo login, logout, whoami, user, session. IAM-01, IAM-05."""
+"""What people type, against the real server: neo login, logout, whoami, user, session. IAM-01."""
 
 import asyncio
 import io

@@ -9,7 +9,7 @@ from typing import Any
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
-from neocloud.services.slurm.types import BatchJob, NewJob
+from neocloud.services.slurm.types import BatchJob, NewJob, PrintedText
 
 DEPLOYMENT, CLUSTER, KEY = "inferencedeployment-e00one", "slurmcluster-e00lab", b"secret-of-the-engines"
 STARTED = datetime(2026, 11, 1, tzinfo=UTC)
@@ -48,8 +48,11 @@ class ScriptedJobs:
     async def cancel(self, cluster_id: str, job_id: int) -> None:
         self.cancelled.append(job_id)
 
-    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
-        return f"{lines} lines of job {job_id}"
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> PrintedText:
+        return PrintedText(f"{lines} lines of job {job_id}", 40)
+
+    async def printed(self, cluster_id: str, job_id: int, offset: int) -> PrintedText:
+        return PrintedText(f"job {job_id} from {offset}\n", offset + 10)
 
     def becomes(self, job_id: int, state: str, **changes: Any) -> None:
         has_ended = state not in ("PENDING", "RUNNING", "COMPLETING")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 from neocloud.services.inference.reconcile import weights
 from neocloud.services.inference.reconcile.reader import Adapter, read_adapter
 from neocloud.services.inference.reconcile.weights import BadWeights

@@ -1,4 +1,4 @@
-"""What the gateway process is reported, and that nobody else is: AIS-03, AIS-05, AIS-08, IAM-02.
+"""What the gateway process is reported, and that nobody else is: AIS-05, AIS-08, IAM-02.
 
 A real control plane and store around a fake engine of pods; calls carry the key from the state folder.
 """

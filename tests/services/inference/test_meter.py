@@ -1,4 +1,4 @@
-"""Hours of replicas, in whole seconds, and only where hours are charged (AIS-12)."""
+"""Hours of replicas, in whole seconds, and only where hours are charged."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from neocloud.messages.neocloud.inference.v1 import Replica
 
+from neocloud.core.contract import Code
 from neocloud.engines.base import Reference
 from neocloud.services.inference.types import REPLICA_RESERVATION
 from tests.services.inference.cloud import POD_SHAPE, FakeCloud, fake_cloud, write_adapter, write_model
@@ -72,6 +73,36 @@ async def test_a_deployment_answers(cloud: FakeCloud) -> None:
     assert "GiB" in deployment.status.memory and deployment.status.context_length == 2048
     assert deployment.status.start_seconds >= 1
     assert cloud.engines.warmed == [(replica.address, "bank")]
+
+
+async def test_the_log_of_a_replica_is_followed_over_restarts(cloud: FakeCloud) -> None:
+    deployment_id = await deploy(cloud, await add_model(cloud))
+    await cloud.until(deployment_id, "READY")
+    service = "neocloud.inference.v1.DeploymentService"
+    replica = Reference("Pod", deployment_id, "replica-0")
+
+    def container() -> Any:
+        return cloud.engine.world.pods[replica].container(None)
+
+    async def read(after: str = "") -> Any:
+        return await cloud.call(f"{service}/ReadLog", id=deployment_id, after=after, lines=1)
+
+    container().logs[:] = ["loading", "loaded"]
+    first = await read()
+    assert first.text == "loaded" and first.run and first.next_position
+    container().logs += ["request 1", "request 2"]
+    second = await read(first.next_position)
+    assert (second.text, second.run) == ("request 1\nrequest 2\n", first.run)
+    assert (await read(second.next_position)).text == ""
+    container().restart_count += 1
+    container().logs[:] = ["loading again", "loaded", "ready", "served", "more"]
+    third = await read(second.next_position)
+    assert third.text.splitlines()[0] == "loading again" and third.run not in ("", first.run)
+    other = third.next_position.replace("replica-0", "replica-7")
+    assert (await read(other)).text == "more", "the position of another replica is none in this one"
+    for forged in ("x", "replica-0/1", "replica-0/1/-1", "../../0/1/2", "\0", f"replica-0/1/{'9' * 19}"):
+        refused = await cloud.refusal(f"{service}/ReadLog", id=deployment_id, after=forged)
+        assert refused.code is Code.INVALID_ARGUMENT
 
 
 async def test_names_of_the_fast_flavour_say_so(cloud: FakeCloud) -> None:

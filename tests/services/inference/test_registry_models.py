@@ -11,7 +11,7 @@ import grpc
 import httpx
 import pytest
 
-from neocloud.objects.oci import documents
+from neocloud.object_gateway.oci import documents
 from neocloud.services.inference.reconcile import model as reconciler
 from neocloud.services.inference.reconcile import weight_copies
 from neocloud.services.registry import image_pulls

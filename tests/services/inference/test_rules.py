@@ -1,4 +1,4 @@
-"""What is refused before anything starts, in words that say what to do (AIS-04, AIS-07, AIS-12)."""
+"""What is refused before anything starts, in words that say what to do (AIS-04)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

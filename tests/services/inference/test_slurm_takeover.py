@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neocloud.core.reconcile.reconciler import RetryLater
+from neocloud.services.inference.reconcile.replica_log import LogPosition, ReplicaLog
 from neocloud.services.inference.reconcile.scope import Scope
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.reconcile.slurm_submissions import SECRET_NAME
@@ -31,7 +32,13 @@ async def test_a_newer_job_of_the_same_name_and_token_is_another_users(
     well |= {"10.89.3.66:20192", "10.89.3.4:20192"}
     (seen,) = await backend.observe(scope)
     assert (seen.job_id, seen.address, seen.is_healthy) == (1, "10.89.3.4:20192", True)
-    assert await backend.log(DEPLOYMENT, "replica-0", 9) == "9 lines of job 1"
+    assert (await backend.log(DEPLOYMENT, "replica-0", 9)).text == "9 lines of job 1"
+    followed = await backend.log_after(DEPLOYMENT, LogPosition("replica-0", "1", 40))
+    assert (followed.text, str(followed.end)) == ("job 1 from 40\n", "replica-0/1/50")
+    of_earlier_job = LogPosition("replica-0", str(forged), 40)
+    assert (await backend.log_after(DEPLOYMENT, of_earlier_job)).text == "job 1 from 0\n"
+    gone = LogPosition("replica-7", "1", 40)
+    assert await backend.log_after(DEPLOYMENT, gone) == ReplicaLog("", gone)
     with pytest.raises(RetryLater):
         await backend.clear(scope)
     assert jobs.cancelled == [1]

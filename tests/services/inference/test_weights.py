@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 from neocloud.services.inference.public import Location, weights_digest
 from neocloud.services.inference.reconcile import reader, weights
 from neocloud.services.inference.reconcile.reader import FolderReader

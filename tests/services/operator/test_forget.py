@@ -14,7 +14,6 @@ import pytest
 
 from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import Composition
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
@@ -30,6 +29,7 @@ from neocloud.services.compute.types import FILESYSTEM
 from neocloud.services.iam.rules.roles import ROLES, allows
 from neocloud.services.operator import api
 from neocloud.services.slurm.types import BatchJob, BatchJobs, ClusterUnreachable
+from neocloud.settings.settings import Settings
 from tests.control_plane import Cloud, cloud_in_process, sign_in
 from tests.services.iam import keys
 

@@ -13,11 +13,11 @@ import pytest
 
 from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
 from neocloud.core.clock import SystemClock
-from neocloud.objects import follower
-from neocloud.objects.composition import running_objects
-from neocloud.objects.control_plane import GrpcControlPlane
-from neocloud.objects.gateway import Gateway
-from neocloud.objects.s3.settings import S3Settings
+from neocloud.object_gateway.composition import running_objects
+from neocloud.object_gateway.control_plane import GrpcControlPlane
+from neocloud.object_gateway.gateway import Gateway
+from neocloud.object_gateway.s3.settings import S3Settings
+from neocloud.object_gateway.work import bucket_follower
 from tests import control_plane
 from tests.objects.oci.client import MANIFEST, digest_of, manifest
 from tests.services.storage.cloud import AccountCloud
@@ -91,7 +91,7 @@ def short(registry_id: str) -> str:
 async def often_reported() -> AsyncIterator[None]:
     """Let numbers of images be reported soon after they changed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(follower, "REPORT_SECONDS", 0.1)
+        patch.setattr(bucket_follower, "REPORT_SECONDS", 0.1)
         yield
 
 

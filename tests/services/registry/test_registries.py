@@ -20,8 +20,8 @@ from nebius.api.nebius.registry.v1 import (
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
-from neocloud.objects.lifecycle_rules import ImageRules
-from neocloud.objects.workers import tidy_registries
+from neocloud.object_gateway.work.workers import tidy_registries
+from neocloud.object_store.lifecycle_rules import ImageRules
 from neocloud.services.registry.public import image_name
 from neocloud.services.registry.types import RULE_LABELS, rule_of
 from neocloud.testing.waiting import until

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from neocloud.control_plane import state_dir
-from neocloud.control_plane.settings import Settings
 from neocloud.engines.fake import FakeWorld
+from neocloud.settings.settings import Settings
 from tests.services.slurm.cloud import fake_cloud
 
 _processes = multiprocessing.get_context("forkserver")

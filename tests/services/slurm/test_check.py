@@ -1,4 +1,4 @@
-"""What readiness figures mean (SLURM-17, SLURM-18, HEALTH-12)."""
+"""What readiness figures mean."""
 
 import json
 import subprocess

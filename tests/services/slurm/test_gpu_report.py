@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from neocloud.fleet.gpu_use import PEAKS, model_label, peak_tflops
+from neocloud.fleet.nodes.gpu_use import PEAKS, model_label, peak_tflops
 from neocloud.services.monitoring.public import Sample
 from neocloud.services.slurm.accounting import JobRun, node_names
 from neocloud.services.slurm.api.gpu_report import Gpu, gpu_use, summary

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from neocloud.services.slurm.batch_jobs import TAIL_BYTES, ClusterJobs
 from neocloud.services.slurm.job_output import (
     NO_SUCH_FILE,
     REFUSED,
@@ -19,8 +20,14 @@ from neocloud.services.slurm.job_output import (
     read_command,
     read_output,
 )
-from neocloud.services.slurm.slurm_records import finished_job_of, job_of
-from neocloud.services.slurm.types import UNKNOWN_USER_ID, ClusterUnreachable, CommandResult
+from neocloud.services.slurm.slurm_records import SlurmJob, finished_job_of, job_of
+from neocloud.services.slurm.types import (
+    CONTROL_PLANE_USER,
+    UNKNOWN_USER_ID,
+    ClusterUnreachable,
+    CommandResult,
+    PrintedText,
+)
 
 USER, UID = "nobody", 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -138,6 +145,47 @@ class Login:
     ) -> CommandResult:
         self.commands.append(command)
         return self.answer
+
+
+class OwnJob(ClusterJobs):
+    """The jobs of a cluster with one job of the control plane, whose output the test writes."""
+
+    def __init__(self, user: str = CONTROL_PLANE_USER) -> None:
+        self.content, self.state, self._user = b"", "RUNNING", user
+
+    async def find(self, cluster_id: str, job_id: int) -> SlurmJob | None:
+        return job_of({**ROW, "user_name": self._user, "job_state": [self.state]}) if job_id == 7 else None
+
+    async def run(self, cluster_id: str, command: Sequence[str], **options: int) -> CommandResult:
+        offset, count = int(command[-2]), int(command[-1])
+        offset = max(0, len(self.content) + offset) if offset < 0 else offset
+        header = b"%d %d\n" % (len(self.content), offset)
+        return CommandResult(0, header + self.content[offset : offset + count], b"")
+
+
+async def test_the_output_of_an_own_job_is_followed_by_whole_lines() -> None:
+    jobs = OwnJob()
+    jobs.content = b"one\ntwo\n"
+    assert await jobs.tail("lab", 7, 1) == PrintedText("two\n", 8)
+    jobs.content += b"three\nfo"
+    assert await jobs.printed("lab", 7, 8) == PrintedText("three\n", 14)
+    assert await jobs.printed("lab", 7, 14) == PrintedText("", 14)
+    jobs.state = "COMPLETED"
+    assert await jobs.printed("lab", 7, 14) == PrintedText("fo", 16)
+    jobs.content = b"again\n"
+    assert await jobs.printed("lab", 7, 16) == PrintedText("again\n", 6)
+    jobs.content = b""
+    assert await jobs.printed("lab", 7, 6) == PrintedText("", 6)
+    jobs.content, jobs.state = b"\xff" * (TAIL_BYTES + 5), "RUNNING"
+    assert (await jobs.printed("lab", 7, 0)).next_offset == TAIL_BYTES, "a line may be longer than a part"
+
+
+async def test_the_output_of_a_job_of_another_user_is_not_read() -> None:
+    others = OwnJob(USER)
+    others.content = b"theirs\n"
+    assert await others.tail("lab", 7, 9) == PrintedText()
+    assert await others.printed("lab", 7, 3) == PrintedText("", 3)
+    assert await others.printed("lab", 8, 3) == PrintedText("", 3)
 
 
 ROW = {

@@ -15,15 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from neocloud.client.connection import Client, connect_as, invoke
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
 from neocloud.engines.fake import FakeWorld
 from neocloud.testing.waiting import wait_until
+from tests.iterations import iterations
 from tests.services.slurm.killable import server_process
 
-KILLS = 50
+KILLS = iterations(50)
 SEED = 20261121
 SERVICE = "neocloud.slurm.v1.ClusterService"
 CONTROL_PODS = {"accounting-0", "controller-0", "login-0"}
@@ -113,6 +116,7 @@ def cluster_namespaces(world: FakeWorld) -> list[str]:
     return [name for name in world.namespaces if name.startswith("slurmcluster-")]
 
 
+@pytest.mark.repeated
 def test_a_server_killed_at_any_moment_converges(tmp_path):
     """Each server first finishes what the one before was killed in, then is killed in the next change."""
     chance = random.Random(SEED)

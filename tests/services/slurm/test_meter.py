@@ -1,4 +1,4 @@
-"""Node-hours come from the cluster's history, in whole seconds (FORM-01)."""
+"""Node-hours come from the cluster's history, in whole seconds."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from neocloud.control_plane.composition import SERVICES, record_stop
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import load_or_make_key, open_store
@@ -21,6 +20,7 @@ from neocloud.engines.fake.faults import Faults
 from neocloud.services.slurm.reconcile import login_port, nodes
 from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port
 from neocloud.services.slurm.rules import LoginPorts
+from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 from tests.services.slurm.cloud import FakeCloud, fake_cloud
 

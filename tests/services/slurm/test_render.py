@@ -1,4 +1,4 @@
-"""A cluster as Kubernetes objects (SLURM-02, SLURM-04, SLURM-05, SLURM-07, SLURM-17, SLURM-22)."""
+"""A cluster as Kubernetes objects (SLURM-02, SLURM-04, SLURM-05, SLURM-07, SLURM-22)."""
 
 import base64
 import json
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from neocloud.control_plane.settings import Settings
 from neocloud.engines.manifest import Manifest
 from neocloud.services.slurm.render import (
     ClusterSecrets,
@@ -26,6 +25,7 @@ from neocloud.services.slurm.render import (
 from neocloud.services.slurm.render.configuration import gres_conf, node_conf, slurm_conf
 from neocloud.services.slurm.render.pods import worker_pod
 from neocloud.services.slurm.types import MODELS_MOUNT_PATH
+from neocloud.settings.settings import Settings
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "cluster.yaml"
 WRITE = "NEOCLOUD_WRITE_SNAPSHOTS"
@@ -250,7 +250,7 @@ def test_workers_ask_for_cpus_of_their_own_and_nothing_else_does():
     ("setting", "value"),
     [
         ("AccountingStorageEnforce", "associations,limits,qos"),  # SLURM-22
-        ("HealthCheckProgram", "/usr/local/lib/neocloud/check-node"),  # SLURM-17
+        ("HealthCheckProgram", "/usr/local/lib/neocloud/check-node"),
         ("JobRequeue", "1"),
         ("ReturnToService", "2"),
         ("PluginDir", "/opt/slurm/plugins"),

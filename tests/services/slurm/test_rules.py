@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 from neocloud.messages.neocloud.slurm.v1 import Cluster
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core.contract import ApiError, Code
 from neocloud.core.store.protocol import Resource
 from neocloud.services.slurm.rules import ClusterRules, LoginPorts
 from neocloud.services.slurm.types import CLUSTER
+from neocloud.settings.settings import Settings
 from tests.services.slurm.conftest import public_key
 
 RULES = ClusterRules()

@@ -15,10 +15,10 @@ from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
 from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
 from neocloud.core.gateway_process import listen, web_server
-from neocloud.objects.composition import running_objects
-from neocloud.objects.control_plane import GrpcControlPlane
-from neocloud.objects.s3.protocol import s3_connections
-from neocloud.objects.settings import ObjectsSettings
+from neocloud.object_gateway.composition import running_objects
+from neocloud.object_gateway.control_plane import GrpcControlPlane
+from neocloud.object_gateway.s3.protocol import s3_connections
+from neocloud.object_gateway.settings import ObjectsSettings
 from neocloud.services.iam.access.tokens import token_issuer
 from tests.services.storage.cloud import AccessKey, AccountCloud
 

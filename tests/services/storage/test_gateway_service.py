@@ -21,7 +21,7 @@ from neocloud.messages.neocloud.storage.v1 import (
 
 from neocloud.core import contract
 from neocloud.core.contract import Code
-from neocloud.objects.wishes import in_parts
+from neocloud.object_gateway.work.bucket_messages import in_parts
 from neocloud.server.validation import check_bounds
 from tests.control_plane import call
 from tests.services.storage.cloud import StorageCloud

@@ -14,7 +14,7 @@ from neocloud.core import contract
 from neocloud.core.readers import ServiceRegistry
 from neocloud.engines.base import Reference
 from neocloud.engines.fake import FakeEngine, FakeWorld
-from neocloud.gateway.openai_files.files import FileStore
+from neocloud.model_gateway.openai_files.files import FileStore
 from neocloud.services.inference.public import weights_digest
 from neocloud.services.inference.reconcile.reader import ModelReader
 from neocloud.services.tuning.render import POD

@@ -1,4 +1,4 @@
-"""AIS-12: what "auto" gives, and what is warned of; golden."""
+"""AIS-13: what "auto" gives, and what is warned of; golden."""
 
 import pytest
 from neocloud.messages.neocloud.tuning.v1 import Hyperparameters

@@ -1,14 +1,18 @@
-"""AIS-12, AIS-13: jobs on a fake engine; what the recipes leave is written by the tests."""
+"""AIS-13: jobs on a fake engine; what the recipes leave is written by the tests."""
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from neocloud.core import contract
 from neocloud.engines.base import Reference
 from neocloud.services.tuning.render import ATTEMPT_LABEL, POD
+from neocloud.services.tuning.types import work_folder
 from neocloud.testing.waiting import until
 from tests.services.tuning.cloud import (
+    JOBS,
     FakeCloud,
     add_model,
     create_job,
@@ -153,6 +157,37 @@ async def test_progress_is_told_while_it_runs(tmp_path: Path) -> None:
             "Step 5/20: training loss=1.5000",
             "Step 10/20: training loss=1.2500",
         ]
+
+
+async def test_the_log_is_followed_by_whole_lines_to_its_end(tmp_path: Path) -> None:
+    async with fake_cloud(tmp_path) as cloud:
+        job_id = await started_job(cloud)
+        log = work_folder(cloud.home, job_id) / "log.txt"
+        log.write_text("step 1\nstep 2\n")
+
+        async def read(after: str = "", lines: int = 0) -> Any:
+            fields = {"id": job_id, "after": after, "lines": lines}
+            return await cloud.job_call("ReadLog", "ReadFineTuningLogRequest", **fields)
+
+        first = await read(lines=1)
+        assert (first.text, first.is_complete) == ("step 2\n", False)
+        with log.open("a") as file:
+            file.write("step 3\nste")
+        second = await read(first.next_position)
+        assert (second.text, second.is_complete) == ("step 3\n", False)
+        with log.open("a") as file:
+            file.write("p 4")
+        assert (await read(second.next_position)).text == ""
+        await cloud.job_call("Cancel", "CancelFineTuningJobRequest", id=job_id)
+        await cloud.until(job_id, "CANCELLED")
+        last = await read(second.next_position)
+        assert (last.text, last.is_complete) == ("step 4", True)
+        log.write_text("other\n")
+        assert (await read(last.next_position)).text == "other\n"
+        for forged in ("-1", "x", "1/2", "9" * 19, "\0"):
+            refused = await cloud.refusal(f"{JOBS}/ReadLog", id=job_id, after=forged)
+            assert refused.code is contract.Code.INVALID_ARGUMENT
+        assert (await read("9" * 18)).text == "other\n"
 
 
 REFUSED = (

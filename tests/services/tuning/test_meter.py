@@ -1,4 +1,4 @@
-"""BILL-01: a job costs what its pod is, while it runs."""
+"""A job costs what its pod is, while it runs."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""AIS-12, AIS-13: jobs as batch jobs of a cluster, with a scripted Slurm whose shared root is a folder here.
+"""AIS-13: jobs as batch jobs of a cluster, with a scripted Slurm whose shared root is a folder here.
 
 Commands for the login node are really run, on that folder; what the recipes leave there, tests write.
 """
@@ -25,6 +25,7 @@ from neocloud.services.slurm.types import (
     ClusterUnreachable,
     CommandResult,
     NewJob,
+    PrintedText,
     SubmissionUnknown,
     models_folder,
 )
@@ -72,8 +73,11 @@ class ScriptedJobs:
     async def cancel(self, cluster_id: str, job_id: int) -> None:
         self.becomes(job_id, "CANCELLED")
 
-    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
-        return ""
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> PrintedText:
+        return PrintedText()
+
+    async def printed(self, cluster_id: str, job_id: int, offset: int) -> PrintedText:
+        return PrintedText()
 
     async def run(
         self, cluster_id: str, command: Sequence[str], *, max_output_bytes: int = 2**20

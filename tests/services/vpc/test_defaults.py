@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from neocloud.messages.nebius.vpc.v1 import SubnetStatus
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import SystemClock
 from neocloud.core.service import backfill_defaults
 from neocloud.core.store import open_store
@@ -15,6 +14,7 @@ from neocloud.services.vpc import SERVICE
 from neocloud.services.vpc import types as vpc
 from neocloud.services.vpc.defaults import create_project_defaults
 from neocloud.services.vpc.rules.lookup import OWN_RANGE
+from neocloud.settings.settings import Settings
 from tests.services.vpc.conftest import SETTINGS, Cloud
 
 

@@ -23,8 +23,8 @@ from neocloud.cli.target import home_of, profile_of
 from neocloud.cli.terminal import echo
 from neocloud.client.credentials import read_credentials
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.object_settings import storage_host_name
 from neocloud.core.osfiles import make_private_parents, write_file
+from neocloud.settings.object_settings import storage_host_name
 
 app = command_group(
     "Configure other clients for this cloud.\n\nThey require TLS: start the cloud with `neo up --tls`,"

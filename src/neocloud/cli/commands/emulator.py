@@ -98,7 +98,7 @@ def _resource_id(cloud: ProjectClient, named: str) -> str:
         return named
     found, refusals = find_in(cloud, (INSTANCES, CLUSTERS), named)
     if len(found) == 1:
-        return next(iter(found.values())).metadata.id
+        return next(iter(found.values()))
     if found:
         raise ClientError(
             "FAILED_PRECONDITION", f"Both a machine and a Slurm cluster are named {named!r}", "Give the id"

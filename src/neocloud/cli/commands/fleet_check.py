@@ -21,7 +21,8 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.fleet.active import report
 from neocloud.fleet.agent.document import MOST_BYTES, Document, DocumentError, decode, to_json
-from neocloud.fleet.events import Status, Suite, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
+from neocloud.fleet.policy.actions import Suite
 
 PROGRAM = (sys.executable, "-I", "-m", "neocloud.fleet.agent")
 ACTIVE_PROGRAM = (sys.executable, "-I", "-m", "neocloud.fleet.active")

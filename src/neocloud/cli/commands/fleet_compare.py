@@ -11,8 +11,8 @@ from neocloud.cli.progress import stage
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
-from neocloud.fleet.limits_file import is_limits_file, load_limits
-from neocloud.fleet.policy_file import MOST_CHARACTERS, PolicyError, default_policy, load_policy
+from neocloud.fleet.policy.limits_file import is_limits_file, load_limits
+from neocloud.fleet.policy.policy_file import MOST_CHARACTERS, PolicyError, default_policy, load_policy
 from neocloud.fleet.simulator.comparison import (
     FEWEST_SEEDS,
     MEASURES,

@@ -10,10 +10,19 @@ from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_table, say, show, table
 from neocloud.cli.terminal import echo, exit_code
 from neocloud.client.errors import ClientError
-from neocloud.fleet.actions import Action
-from neocloud.fleet.nvlink import MOST_REGISTERS, SOURCE_5, SOURCE_74, meanings
-from neocloud.fleet.policy import Kind, Policy, Response, Rule, Severity, Statement, Version, version_of
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.nvlink import MOST_REGISTERS, SOURCE_5, SOURCE_74, meanings
+from neocloud.fleet.policy.policy import (
+    Kind,
+    Policy,
+    Response,
+    Rule,
+    Severity,
+    Statement,
+    Version,
+    version_of,
+)
+from neocloud.fleet.policy.policy_file import default_policy
 
 ACTIONS: Mapping[Action, str] = {
     Action.NONE: "nothing is done on the node",

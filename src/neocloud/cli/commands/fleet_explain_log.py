@@ -21,12 +21,12 @@ from neocloud.cli.commands.fleet_explain import (
 )
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table, warn
 from neocloud.client.errors import ClientError
-from neocloud.fleet.kernel_log import lines_of
-from neocloud.fleet.kernel_log_reader import DEVICE, available_lines
-from neocloud.fleet.kernel_log_summary import Fault, summary_of
-from neocloud.fleet.pasted_kernel_log import PastedLog
-from neocloud.fleet.policy import Kind, Severity
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.kernel_log import lines_of
+from neocloud.fleet.policy.kernel_log_reader import DEVICE, available_lines
+from neocloud.fleet.policy.kernel_log_summary import Fault, summary_of
+from neocloud.fleet.policy.pasted_kernel_log import PastedLog
+from neocloud.fleet.policy.policy import Kind, Severity
+from neocloud.fleet.policy.policy_file import default_policy
 
 __all__ = ["app", "log"]
 STDIN = "-"

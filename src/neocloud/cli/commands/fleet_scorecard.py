@@ -9,15 +9,12 @@ from typing import Annotated
 
 import typer
 
-from neocloud.cli.fleet_records import read_records
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, table
-from neocloud.cli.target import profile_of
-from neocloud.client.connection import connect
-from neocloud.client.errors import ClientError
-from neocloud.fleet.cloud_evidence import of_cloud
-from neocloud.fleet.criteria import CRITERIA, SOURCE, Tier
-from neocloud.fleet.scorecard import (
+from neocloud.cli.scorecard.cloud_evidence import of_cloud
+from neocloud.cli.scorecard.criteria import CRITERIA, SOURCE, Tier
+from neocloud.cli.scorecard.fleet_records import read_records
+from neocloud.cli.scorecard.scorecard import (
     MOST_CHARACTERS,
     Evidence,
     Rating,
@@ -29,6 +26,9 @@ from neocloud.fleet.scorecard import (
     read_report,
     scorecard,
 )
+from neocloud.cli.target import profile_of
+from neocloud.client.connection import connect
+from neocloud.client.errors import ClientError
 
 _ATTESTED = re.compile(r"([A-Z]{3}-\d)=(.{1,300})")
 

@@ -19,7 +19,7 @@ from neocloud.cli.progress import duration, stage
 from neocloud.cli.signals import stopped_by_signals
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
-from neocloud.fleet.limits import DAY
+from neocloud.fleet.policy.limits import DAY
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.rates import OUTLIER
 from neocloud.fleet.simulator.result import Result, summarize

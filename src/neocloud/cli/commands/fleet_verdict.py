@@ -11,7 +11,7 @@ from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
-from neocloud.fleet.events import threshold_in_words
+from neocloud.fleet.nodes.events import threshold_in_words
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import FailingVerdict

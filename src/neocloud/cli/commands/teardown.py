@@ -18,7 +18,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
 from neocloud.control_plane.settings_file import problem_at_stop
-from neocloud.core.untrusted_files import remove_tree
+from neocloud.core.untrusted.files import remove_tree
 
 CLIENT_FILES = (".sky/config.yaml", ".dstack/server/config.yml")
 

@@ -33,7 +33,8 @@ from neocloud.cli.target import home_of, profile_name_for, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, read_profiles, write_profiles
-from neocloud.control_plane.settings import (
+from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, database_url_in_file, without_password
+from neocloud.settings.settings import (
     DEFAULT_REDIRECTOR_PORT,
     DEFAULT_TLS_PORT,
     Settings,
@@ -41,7 +42,6 @@ from neocloud.control_plane.settings import (
     is_list,
     options,
 )
-from neocloud.control_plane.settings_file import DATABASE_URL_VARIABLE, database_url_in_file, without_password
 
 app = command_group()
 

@@ -1,7 +1,7 @@
-"""The log of what runs in a resource, whatever its kind: `neo logs NAME --workload`."""
+"""The log of what runs in a resource, whatever its kind: `neo logs NAME`."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
@@ -16,23 +16,23 @@ from neocloud.cli.resources.lookup import (
     NOT_OFFERED,
     TUNING_JOBS,
     ProjectClient,
-    connect_to_project,
     find_in,
     is_id_of,
     not_found,
 )
+from neocloud.cli.resources.noun import kebab
+from neocloud.cli.resources.search import find
 from neocloud.client.errors import ClientError
+from neocloud.core import contract
 
 
 @dataclass(frozen=True)
-class _Log:
+class WorkloadLog:
     kind: str
     command: str
     """The command of this kind alone."""
     function: str
     """`module:function` of that command, below `neocloud.cli.commands`; imported when it is needed."""
-    instead_of_follow: str = ""
-    """What to do where the API has no way to follow the log; "" if it has."""
 
     @property
     def one(self) -> str:
@@ -40,60 +40,64 @@ class _Log:
         return f"{'an' if self.kind[0] in 'aeio' else 'a'} {self.kind}"
 
 
-_LOGS: Mapping[str, _Log] = {
-    INSTANCES: _Log("machine", "neo compute instance serial-log", "instance:serial_log"),
-    CLUSTERS: _Log("Slurm cluster", "neo slurm job logs", "slurm.job:logs"),
-    DEPLOYMENTS: _Log("deployment", "neo deployment logs", "inference.deployment:logs", "Leave out --follow"),
-    TUNING_JOBS: _Log(
-        "fine-tuning job",
-        "neo tuning job logs",
-        "tuning.job:logs",
-        "Follow its events: neo tuning job events {name} --follow",
-    ),
-    ENDPOINTS: _Log("endpoint", "neo ai endpoint logs", "ai_workloads:endpoint_logs"),
-    AI_JOBS: _Log("job", "neo ai job logs", "ai_workloads:job_logs"),
+LOGS: Mapping[str, WorkloadLog] = {
+    INSTANCES: WorkloadLog("machine", "neo compute instance serial-log", "instance:serial_log"),
+    CLUSTERS: WorkloadLog("Slurm cluster", "neo slurm job logs", "slurm.job:logs"),
+    DEPLOYMENTS: WorkloadLog("deployment", "neo deployment logs", "inference.deployment:logs"),
+    TUNING_JOBS: WorkloadLog("fine-tuning job", "neo tuning job logs", "tuning.job:logs"),
+    ENDPOINTS: WorkloadLog("endpoint", "neo ai endpoint logs", "ai_workloads:endpoint_logs"),
+    AI_JOBS: WorkloadLog("job", "neo ai job logs", "ai_workloads:job_logs"),
 }
+"""By service, the workloads that have a log of their own."""
 
 
 def is_workload(resource_id: str) -> bool:
     """Return whether something runs in the resource of this id, which has a log of its own."""
-    return any(is_id_of(service, resource_id) for service in _LOGS)
+    return any(is_id_of(service, resource_id) for service in LOGS)
 
 
-def print_workload_log(context: typer.Context, name: str, project: str, *, follow: bool) -> None:
-    """Find the resource of this name or id and print the log of what runs in it.
+def workload_log(cloud: ProjectClient, name: str) -> tuple[WorkloadLog | None, Sequence[ClientError]]:
+    """Return how to read the log of the workload of this name or id, or None; and the refusals of kinds that
+    the caller may not read. A fine-tuning job is also found by its resulting model.
 
-    A fine-tuning job is also found by its resulting model.
+    Raises ClientError if several workloads have the name.
     """
-    log = _log_of(connect_to_project(context, project), name)
-    if follow and log.instead_of_follow:
-        raise ClientError(
-            "INVALID_ARGUMENT",
-            f"The log of {log.one} cannot be followed",
-            log.instead_of_follow.format(name=quote(name)),
-        )
-    module, function = log.function.split(":")
-    options = {} if log.instead_of_follow else {"follow": follow}
-    command = getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), function)
-    command(context, name, project=project, **options)
-
-
-def _log_of(cloud: ProjectClient, name: str) -> _Log:
-    found, refusals = find_in(cloud, tuple(_LOGS), name)
+    found, refusals = find_in(cloud, tuple(LOGS), name)
     if len(found) > 1:
-        logs = [_LOGS[service] for service in found]
+        logs = [LOGS[service] for service in found]
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Several resources are named {name!r}: {', '.join(log.one for log in logs)}",
             f"Choose one: {', or '.join(f'{log.command} {quote(name)}' for log in logs)}",
         )
     if found:
-        return _LOGS[next(iter(found))]
-    if _is_model_of_job(cloud, name):
-        return _LOGS[TUNING_JOBS]
-    *kinds, last = [log.kind for log in _LOGS.values()]
-    message = f"There is no {', '.join(kinds)} or {last} {name!r}"
-    raise not_found(cloud, _LOGS, name, message, refusals)
+        return LOGS[next(iter(found))], refusals
+    return (LOGS[TUNING_JOBS] if _is_model_of_job(cloud, name) else None), refusals
+
+
+def print_workload_log(
+    context: typer.Context, log: WorkloadLog, name: str, project: str, *, follow: bool
+) -> None:
+    module, function = log.function.split(":")
+    command = getattr(importlib.import_module(f"neocloud.cli.commands.{module}"), function)
+    command(context, name, project=project, follow=follow)
+
+
+def kind_without_log(cloud: ProjectClient, name: str) -> str:
+    """Return the kind of a resource of this name or id that is no workload: "disk"; "" if there is none."""
+    parents = [each for each in (cloud.project, cloud.profile.tenant_id) if each]
+    searches = [{"ids": [name]}] if contract.is_id(name) else []
+    for conditions in (*searches, {"name": name, "parent_ids": parents}):
+        page = find(cloud.client, **conditions)
+        if page is not None and page.items:
+            return kebab(page.items[0].kind.rpartition(".")[2]).replace("-", " ")
+    return ""
+
+
+def no_workload(cloud: ProjectClient, name: str, refusals: Sequence[ClientError]) -> ClientError:
+    """Return the error for a name that no workload has."""
+    *kinds, last = [log.kind for log in LOGS.values()]
+    return not_found(cloud, LOGS, name, f"There is no {', '.join(kinds)} or {last} {name!r}", refusals)
 
 
 def _is_model_of_job(cloud: ProjectClient, name: str) -> bool:

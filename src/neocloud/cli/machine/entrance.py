@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.output import JsonObject
 from neocloud.client.trust import fingerprint
-from neocloud.control_plane.option_values import EVERY_ADDRESS
-from neocloud.control_plane.settings import EVERY_IPV4_ADDRESS, LOOPBACK
 from neocloud.control_plane.settings_file import settings_or_defaults
+from neocloud.settings.option_values import EVERY_ADDRESS
+from neocloud.settings.settings import EVERY_IPV4_ADDRESS, LOOPBACK
 
 SSH = "ssh to Slurm login nodes"
 

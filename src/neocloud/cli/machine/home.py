@@ -17,7 +17,6 @@ from pathlib import Path
 
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file, exists_in_home, read_profiles
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import (
     CONFIG_FILE,
     EARLIER_FILE,
@@ -27,6 +26,7 @@ from neocloud.control_plane.settings_file import (
     write_settings,
 )
 from neocloud.core.osfiles import HeldLock, Locked, OpenFolder, ensure_private, locked, take_lock
+from neocloud.settings.settings import Settings
 
 SERVER_MODULE = "neocloud.control_plane"
 EARLIER_SERVER_MODULE = "neocloud.app"

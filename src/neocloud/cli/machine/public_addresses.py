@@ -7,8 +7,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 import psutil
 
 from neocloud.client.errors import ClientError
-from neocloud.control_plane.settings import Settings
 from neocloud.core.ethernet import why_no_arp
+from neocloud.settings.settings import Settings
 
 _LOOPBACK = "lo"
 

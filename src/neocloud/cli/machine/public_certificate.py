@@ -12,7 +12,7 @@ from neocloud.cli.progress import stage
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
-from neocloud.control_plane.settings import LETS_ENCRYPT, Settings
+from neocloud.settings.settings import LETS_ENCRYPT, Settings
 
 WAIT_SECONDS = 200.0
 """Somewhat more than the server takes for an order at most."""

@@ -26,7 +26,7 @@ from neocloud.cli.objects.places import PARTIAL_SUFFIX, BucketPlace, relative_pa
 from neocloud.cli.objects.service import CHECKSUM, s3_errors
 from neocloud.client.errors import ClientError
 from neocloud.client.s3 import CONNECTIONS
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 
 MIB = 1024**2
 PART_BYTES = 16 * MIB

@@ -10,7 +10,7 @@ from typing import Any
 
 from neocloud.cli.objects.places import PARTIAL_SUFFIX, BucketPlace, UnsafeKey, key_of
 from neocloud.cli.objects.service import s3_errors
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 
 DEEPEST = 100
 """Nesting of folders. Each level holds an open file."""

@@ -28,7 +28,7 @@ from neocloud.cli.objects.places import (
 )
 from neocloud.cli.output import warn
 from neocloud.client.errors import ClientError
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 
 
 @dataclass

@@ -9,6 +9,7 @@ import typer
 
 from neocloud.cli.resources.noun import kebab
 from neocloud.cli.resources.products import PRODUCTS
+from neocloud.cli.resources.search import find, kind_of
 from neocloud.cli.target import profile_of, project_of
 from neocloud.client.connection import Client, connect
 from neocloud.client.errors import ClientError
@@ -57,12 +58,18 @@ def names_of(*services: str) -> Callable[[typer.Context, str], list[str]]:
             profile = profile_of(context)
             with connect(profile) as client:
                 cloud = ProjectClient(client, profile, project_of(profile))
-                found = [item.metadata.name for service in services for item in cloud.list_all(service)]
+                page = find(client, services, parent_ids=[cloud.project], name_prefix=incomplete)
+                found = [item.name for item in page.items] if page is not None else _listed(cloud, services)
         except ClientError:
             return []
-        return [name for name in found if name and name.startswith(incomplete)]
+        return [name for name in dict.fromkeys(found) if name and name.startswith(incomplete)]
 
     return complete
+
+
+def _listed(cloud: "ProjectClient", services: Sequence[str]) -> list[str]:
+    """Return the names for a server that has no search."""
+    return [item.metadata.name for service in services for item in cloud.list_all(service)]
 
 
 ClusterArgument = Annotated[
@@ -131,14 +138,15 @@ class ProjectClient:
 
 def find_in(
     cloud: ProjectClient, services: Sequence[str], name: str
-) -> tuple[dict[str, Any], list[ClientError]]:
-    """Return the resources of this name or id by service, and the refusals of what the caller may not read.
+) -> tuple[dict[str, str], list[ClientError]]:
+    """Return the ids of the resources of this name or id by service, and the refusals of what the caller may
+    not read.
 
     Raises ClientError if all kinds are refused.
     """
-    found: dict[str, Any] = {}
+    found, services_to_ask = _search(cloud, services, name)
     refusals: list[ClientError] = []
-    for service in services:
+    for service in services_to_ask:
         try:
             resource = cloud.find_optional(service, name)
         except ClientError as error:
@@ -146,10 +154,25 @@ def find_in(
                 raise
             refusals.append(error)
         else:
-            found |= {} if resource is None else {service: resource}
+            found |= {} if resource is None else {service: resource.metadata.id}
     if len(refusals) == len(services):
         raise refusals[0]
     return found, [error for error in refusals if error.code == "PERMISSION_DENIED"]
+
+
+def _search(cloud: ProjectClient, services: Sequence[str], name: str) -> tuple[dict[str, str], Sequence[str]]:
+    """Return the ids that the search finds by service, and the services that it does not answer for: those of
+    kinds that the caller may not read, whose refusals say why, and all for a server that has no search."""
+    if not name:
+        return {}, services
+    is_id = contract.is_id(name) and any(is_id_of(service, name) for service in services)
+    conditions = {"ids": [name]} if is_id else {"name": name, "parent_ids": [cloud.project]}
+    page = find(cloud.client, services, **conditions)
+    if page is None:
+        return {}, services
+    by_kind = {kind_of(service): service for service in services}
+    found = {by_kind[item.kind]: item.id for item in page.items if item.kind in by_kind}
+    return found, () if found else [by_kind[kind] for kind in page.unreadable_kinds if kind in by_kind]
 
 
 def list_in(
@@ -194,8 +217,12 @@ def not_found(
     reasons = " ".join(dict.fromkeys(str(error) for error in refusals))
     if reasons:
         return ClientError("NOT_FOUND", message, f"It may be of a kind that you may not read: {reasons}")
-    found, _ = list_in(cloud, [(service, service) for service in services])
-    names = {item.metadata.name for items in found.values() for item in items} - {""}
+    page = find(cloud.client, services, parent_ids=[cloud.project])
+    if page is not None:
+        names = {item.name for item in page.items} - {""}
+    else:
+        found, _ = list_in(cloud, [(service, service) for service in services])
+        names = {item.metadata.name for items in found.values() for item in items} - {""}
     return ClientError("NOT_FOUND", message, closest_names(name, names) or "`neo ps` shows what runs")
 
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 from neocloud.cli.output import JsonObject
 from neocloud.cli.resources.lookup import (
@@ -20,6 +21,7 @@ from neocloud.cli.resources.lookup import (
 )
 from neocloud.cli.resources.people import USERS, user_id
 from neocloud.cli.resources.products import PRODUCTS
+from neocloud.cli.resources.search import names_in
 from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
@@ -141,21 +143,25 @@ def service_of(field: str) -> str:
 
 
 MOST_NAMES = 12
-"""Of one page: each name is a call."""
+"""Of one page, where each name is a call: people, and all names of a server that has no search."""
 
 
-def names_by_id(client: Client) -> Callable[[str], str]:
-    """Return a function from an id to the name of the resource, or a person's e-mail address.
+def names_by_id(client: Client, answer: Message) -> Callable[[str], str]:
+    """Return a function from an id in the answer to the name of the resource, or a person's e-mail address.
 
     It returns "" for what the caller may not read and for what is gone: the id then does.
     """
-    known: dict[str, str] = {}
+    found = cache(lambda: names_in(client, answer, _services_by_prefix()))
+    asked: dict[str, str] = {}
 
     def name_of(identifier: str) -> str:
         service = _services_by_prefix().get(contract.id_prefix(identifier), "")
-        if identifier not in known and service and len(known) < MOST_NAMES:
-            known[identifier] = _name(client, service, identifier)
-        return known.get(identifier, "")
+        names = found() if service and service != USERS else None
+        if names is not None:
+            return names.get(identifier, "")
+        if identifier not in asked and service and len(asked) < MOST_NAMES:
+            asked[identifier] = _name(client, service, identifier)
+        return asked.get(identifier, "")
 
     return name_of
 

@@ -103,7 +103,7 @@ def show_trial(
             output, {"resource": contract.to_document(resource), "price": price.document()}, fields_table(())
         )
         return
-    view = page(resource, names_by_id(client))
+    view = page(resource, names_by_id(client, resource))
     print_view(view)
     echo()
     echo(f"Costs {price.text()}." if price.is_known else f"It has {price.text()}.")

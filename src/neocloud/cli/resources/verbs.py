@@ -378,7 +378,7 @@ def _print_answer(client: Client, answer: Any, output: Format) -> None:
 
 
 def _print_one(client: Client, answer: Message, output: Format) -> None:
-    view = page(answer, names_by_id(client)) if output is Format.TABLE else fields_table(())
+    view = page(answer, names_by_id(client, answer)) if output is Format.TABLE else fields_table(())
     show(output, contract.to_document(answer), view, empty="The answer is empty.")
 
 

@@ -45,7 +45,7 @@ from neocloud.control_plane.backup.staging import (
 )
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE, LOCK_FILE
 from neocloud.core.osfiles import Locked, locked, sync_folder
-from neocloud.core.untrusted_files import remove_tree
+from neocloud.core.untrusted.files import remove_tree
 
 _MAX_ROW_BYTES = 1024**2
 _MAX_STEPS = 1_000_000

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from neocloud.control_plane.backup.archive import BackupError
 from neocloud.core.osfiles import sync_folder
-from neocloud.core.untrusted_files import remove_tree
+from neocloud.core.untrusted.files import remove_tree
 
 PREFIX = ".neocloud-backup-"
 Show = Callable[[str], None]

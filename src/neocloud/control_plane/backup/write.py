@@ -41,10 +41,10 @@ from neocloud.control_plane.backup.staging import (
     private_folder,
     put_in_place,
 )
-from neocloud.control_plane.settings import Settings
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE, WORLD_FILE
 from neocloud.core.osfiles import write_file
 from neocloud.core.sqlite_file import copy_file
+from neocloud.settings.settings import Settings
 
 SPARE_BYTES = 64 * 1024**2
 """What a backup leaves free on the disk of a running cloud."""

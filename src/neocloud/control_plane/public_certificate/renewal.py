@@ -28,10 +28,10 @@ from neocloud.control_plane.public_certificate.issued import (
     new_key,
     read_issued,
 )
-from neocloud.control_plane.settings import Settings
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
 from neocloud.server import AddressMissing, ServerError, listen_on
+from neocloud.settings.settings import Settings
 
 FIRST_RETRY = timedelta(minutes=15)
 """After an order that failed; each time twice as long. Let's Encrypt allows five failures in an hour."""

@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from neocloud.core.store.audit_query import AuditEvent, AuditQuery
 from neocloud.core.store.event_log import EventLogs
+from neocloud.core.store.resource_query import ResourceSearch
 
 Result = TypeVar("Result")
 
@@ -144,7 +145,7 @@ class Page:
     after: str = ""
 
 
-class Transaction(EventLogs, Protocol):
+class Transaction(EventLogs, ResourceSearch, Protocol):
     # Resources
     def insert(self, resource: Resource) -> None:
         """Raises AlreadyExists. Also appends to the history and makes the row due at once."""

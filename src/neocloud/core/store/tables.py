@@ -65,9 +65,9 @@ resources = Table(
     ),
     Index(
         "resources_by_name",
-        "kind",
         "parent_id",
         "name",
+        "kind",
         unique=True,
         sqlite_where=text("name <> ''"),
         postgresql_where=text("name <> ''"),

@@ -35,6 +35,7 @@ from neocloud.core.store.protocol import (
     is_noted,
 )
 from neocloud.core.store.records import Records
+from neocloud.core.store.resource_rows import ResourceRows
 from neocloud.core.store.rows import (
     Rows,
     from_micros_or_none,
@@ -142,7 +143,7 @@ _HELD = select(claims.c.space, claims.c.value).where(claims.c.resource_id == bin
 _RELEASE = delete(claims).where(claims.c.space == bindparam("space"), claims.c.value == bindparam("value"))
 
 
-class SqlTransaction(Records, EventLogRows):
+class SqlTransaction(Records, EventLogRows, ResourceRows):
     """A transaction over one SQLAlchemy connection. It is valid until its work returns."""
 
     # Resources

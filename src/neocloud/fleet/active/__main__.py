@@ -20,7 +20,7 @@ from neocloud.fleet.active import pair, report
 from neocloud.fleet.active.catalogue import catalogue, suite_checks
 from neocloud.fleet.active.jobs import running_job
 from neocloud.fleet.active.run import Runner
-from neocloud.fleet.events import Suite
+from neocloud.fleet.policy.actions import Suite
 
 MOST_SECONDS = 3600
 ONE_AT_A_TIME = "\0neocloud-active-checks"

@@ -10,8 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Scope, Suite
+from neocloud.fleet.nodes.events import Scope
+from neocloud.fleet.policy.actions import Action, Suite
 
 FILE = "catalogue.json"
 GOLDEN = "92588e82caf6bce71e9253a2412cb094f79229ef2d509f5e5434369dfdb281e9"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from neocloud.fleet.active import sdc
 from neocloud.fleet.active.catalogue import GOLDEN
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.probe_result import Found
 
 SDC_SECONDS = 2.0
 COPY_BYTES = 64 << 20

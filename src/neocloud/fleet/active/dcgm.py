@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.probe_result import Found
 
 LEVEL = "3"
 CHECK = "dcgm_diag"

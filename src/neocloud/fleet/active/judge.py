@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from neocloud.fleet.active.catalogue import ActiveCheck, Better, Limit, version
 from neocloud.fleet.agent.document import LONGEST_TEXT, NotRun
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
 
 SIGNS = {Better.HIGHER: ">=", Better.LOWER: "<=", Better.EQUAL: "=="}
 BUSY = "busy: "

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from neocloud.fleet.active import all_reduce
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.probe_result import Found
 
 SECONDS = 3.0
 ROUNDS = 500

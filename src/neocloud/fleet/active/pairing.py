@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from neocloud.fleet.active.catalogue import ActiveCheck
 from neocloud.fleet.active.cohort import SMALLEST, Centre
 from neocloud.fleet.active.schedule import DAILY, LONGEST_DOUBLING, RETRY, SHARE_AT_ONCE, WEEKLY
-from neocloud.fleet.limits import Limits
+from neocloud.fleet.policy.limits import Limits
 
 PARTNERS = 2
 """Other nodes that each node is measured with in a period: a link verdict needs two."""

@@ -19,9 +19,9 @@ from neocloud.fleet.active.judge import BUSY, Measured, Place, judge, plain, ver
 from neocloud.fleet.active.report import LONGEST_NOTE, Report
 from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.document import LONGEST_NAME, Document, NotRun
-from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.nodes.events import Status, Verdict
 
 NICE = 19
 BUSY_FACTOR = 3.0

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neocloud.fleet.active.catalogue import ActiveCheck, catalogue
-from neocloud.fleet.events import Suite
-from neocloud.fleet.limits import DAY, HOUR, MINUTE
+from neocloud.fleet.policy.actions import Suite
+from neocloud.fleet.policy.limits import DAY, HOUR, MINUTE
 
 PROMISE = 7 * DAY
 """Every check that can run on a node has an answer that is not older. ClusterMAX: weekly."""

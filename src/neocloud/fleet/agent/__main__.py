@@ -17,14 +17,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocloud.fleet.agent import carry, document, hardware
+from neocloud.fleet.agent import delivery, document, hardware
 from neocloud.fleet.agent.expected import ExpectationError, Expected, read_expected
 from neocloud.fleet.agent.host import HostChecks, Memory, since_boot
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.loop import Agent, watch
 from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S
 from neocloud.fleet.agent.policy_json import load_policy
 from neocloud.fleet.agent.spool import DEFAULT_BYTES, Spool
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.agent.watch import Agent, watch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,8 +78,8 @@ def _watch(given: argparse.Namespace) -> int:
 
 
 def _carry(given: argparse.Namespace) -> int:
-    said = carry.answer(
-        *(Path(given.spool), Path(given.last), carry.read_program(sys.argv[0])),
+    said = delivery.answer(
+        *(Path(given.spool), Path(given.last), delivery.read_program(sys.argv[0])),
         after=given.after,
         of=given.of,
         trusted=given.trusted,

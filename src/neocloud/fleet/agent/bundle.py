@@ -12,12 +12,13 @@ from pathlib import Path
 import neocloud
 from neocloud.core.osfiles import write_file
 from neocloud.fleet.agent.policy_json import FILE, to_json
-from neocloud.fleet.policy_file import default_policy
+from neocloud.fleet.policy.policy_file import default_policy
 
 MODULES = (
-    *("core/osfiles.py", "fleet/actions.py", "fleet/events.py", "fleet/parts.py", "fleet/policy.py"),
-    *("fleet/kernel_log.py", "fleet/kernel_log_line.py", "fleet/kernel_log_reader.py"),
-    *("fleet/kernel_log_summary.py", "fleet/nvlink.py", "fleet/gpu_use.py"),
+    *("core/osfiles.py", "fleet/nodes/events.py", "fleet/nodes/parts.py"),
+    *("fleet/policy/actions.py", "fleet/policy/policy.py"),
+    *("fleet/policy/kernel_log.py", "fleet/policy/kernel_log_line.py", "fleet/policy/kernel_log_reader.py"),
+    *("fleet/policy/kernel_log_summary.py", "fleet/policy/nvlink.py", "fleet/nodes/gpu_use.py"),
 )
 """Beside the agent's own, without a folder's `__init__.py`, which is empty in the archive."""
 NOT_PACKED = frozenset({"bundle.py"})
@@ -32,7 +33,7 @@ def write_bundle(path: Path) -> None:
     own = sorted((root / "fleet/agent").rglob("*.py"))
     sources = [root / each for each in MODULES] + [each for each in own if each.name not in NOT_PACKED]
     entries = {f"neocloud/{each.relative_to(root)}": each.read_bytes() for each in sources}
-    for folder in ("", "core/", "fleet/"):
+    for folder in ("", "core/", "fleet/", "fleet/policy/", "fleet/nodes/"):
         entries[f"neocloud/{folder}__init__.py"] = b""
     entries[f"neocloud/fleet/agent/{FILE}"] = to_json(default_policy()).encode()
     entries["__main__.py"] = START.encode()

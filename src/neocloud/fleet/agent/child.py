@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from neocloud.fleet.agent.found import Found, decode, encode
+from neocloud.fleet.agent.probe_result import Found, decode, encode
 
 MOST_BYTES = 4 << 20
 KILL_SECONDS = 0.5

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.policy.actions import Action
 
 FORMAT = 1
 MOST_BYTES = 1 << 18

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from neocloud.core.osfiles import write_file
 from neocloud.fleet.agent.document import LONGEST_NAME, DocumentError, Fields
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
-from neocloud.fleet.gpu_use import MEASURES, GpuUse
+from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse
 
 if TYPE_CHECKING:
     from neocloud.fleet.agent.host import HostChecks

@@ -20,10 +20,10 @@ from neocloud.fleet.agent.document import (
     Fields,
     NotRun,
 )
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
 from neocloud.fleet.agent.probes import gpus
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.parts import Part
+from neocloud.fleet.nodes.parts import Part
 
 MOST_PARTS = 1024
 DEADLINE_S = 20.0

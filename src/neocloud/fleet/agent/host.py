@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.child import Children, Job, Outcome
 from neocloud.fleet.agent.document import LATEST, LONGEST_NAME, LONGEST_TEXT, Document
 from neocloud.fleet.agent.document import NotRun as DocumentNotRun
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import NotRun, Reading, Unreadable
 from neocloud.fleet.agent.history import History
+from neocloud.fleet.agent.host_files import Tree
 from neocloud.fleet.agent.judge import Answer, Judge
 from neocloud.fleet.agent.kernel_faults import KernelFaults
 from neocloud.fleet.agent.plan import (
@@ -24,12 +23,13 @@ from neocloud.fleet.agent.plan import (
     ROOM,
     Probe,
 )
+from neocloud.fleet.agent.probe_result import NotRun, Reading, Unreadable
 from neocloud.fleet.agent.probes import storage
 from neocloud.fleet.agent.probes.kernel import KernelProbe
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.events import Scope, Status, Verdict
-from neocloud.fleet.gpu_use import GpuUse
-from neocloud.fleet.policy import Policy
+from neocloud.fleet.nodes.events import Scope, Status, Verdict
+from neocloud.fleet.nodes.gpu_use import GpuUse
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy import Policy
 
 NOT_RUN = "not_run"
 Clock = Callable[[], float]

@@ -8,13 +8,13 @@ the fault of another.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from neocloud.fleet.actions import Action
 from neocloud.fleet.agent.checks import CHECKS, HOUR, Check, How
-from neocloud.fleet.agent.found import Reading, Unreadable
 from neocloud.fleet.agent.history import History
-from neocloud.fleet.events import Scope, Status
-from neocloud.fleet.policy import Kind, Limit, Policy, Response, Rule, Severity
-from neocloud.fleet.policy import Scope as FaultScope
+from neocloud.fleet.agent.probe_result import Reading, Unreadable
+from neocloud.fleet.nodes.events import Scope, Status
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy import Kind, Limit, Policy, Response, Rule, Severity
+from neocloud.fleet.policy.policy import Scope as FaultScope
 
 MOST_NAMED = 6
 """Devices in a sample."""

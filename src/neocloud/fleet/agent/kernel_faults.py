@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.agent.found import KernelLines
 from neocloud.fleet.agent.judge import Answer, scope_of
-from neocloud.fleet.events import Status
-from neocloud.fleet.kernel_log import Record
-from neocloud.fleet.kernel_log_summary import Fault, summary_of
-from neocloud.fleet.policy import Policy, Scope, Severity
+from neocloud.fleet.agent.probe_result import KernelLines
+from neocloud.fleet.nodes.events import Status
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.kernel_log import Record
+from neocloud.fleet.policy.kernel_log_summary import Fault, summary_of
+from neocloud.fleet.policy.policy import Policy, Scope, Severity
 
 CHECK = "kernel_log"
 MOST_LINES = 512

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from neocloud.core.osfiles import write_file
 from neocloud.fleet.agent.document import Document
-from neocloud.fleet.agent.found import Reading
+from neocloud.fleet.agent.probe_result import Reading
 
 MOST_SERIES = 4096
 """Of readings; those of further devices are left out."""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
 from neocloud.fleet.agent.probes import gpu_use, gpus, links, storage, system
-from neocloud.fleet.agent.tree import Tree
 
 GPU_USE = "gpu_use"
 KERNEL = "kernel_log"

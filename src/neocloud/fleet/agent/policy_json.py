@@ -8,8 +8,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.policy import (
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy import (
     DriverRange,
     Escalation,
     Kind,
@@ -33,7 +33,7 @@ def load_policy() -> Policy:
     place = files("neocloud.fleet.agent").joinpath(FILE)
     if place.is_file():
         return from_json(place.read_text(encoding="utf-8"))
-    from neocloud.fleet.policy_file import default_policy  # noqa: PLC0415 - needs PyYAML
+    from neocloud.fleet.policy.policy_file import default_policy  # noqa: PLC0415 - needs PyYAML
 
     return default_policy()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
 
-from neocloud.fleet.policy import Policy
+from neocloud.fleet.policy.policy import Policy
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.result import Result, summarize
 from neocloud.fleet.simulator.scenario import Scenario

@@ -2,7 +2,7 @@
 """The simulation: a queue of events in time, true faults of nodes, and an executor of decisions.
 
 It is driven by events, not stepped: the clock jumps from one to the next. What the nodes and the job go
-through is simulated; the states, decisions and breakers are those of `neocloud.fleet.controller`.
+through is simulated; the states, decisions and breakers are those of `neocloud.fleet.control.controller`.
 """
 
 import heapq
@@ -11,11 +11,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.controller import Fleet, decide
-from neocloud.fleet.events import Event, Phase, Suite
-from neocloud.fleet.limits import DAY
+from neocloud.fleet.control.controller import Fleet, decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event, Phase
+from neocloud.fleet.policy.actions import Action, Suite
+from neocloud.fleet.policy.limits import DAY
 from neocloud.fleet.simulator.faults import Faults
 from neocloud.fleet.simulator.job import Job, Stop
 from neocloud.fleet.simulator.scenario import Scenario

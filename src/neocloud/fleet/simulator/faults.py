@@ -5,11 +5,11 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Phase, Scope, Status
-from neocloud.fleet.limits import DAY, HOUR
-from neocloud.fleet.policy import Severity
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Phase, Scope, Status
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.limits import DAY, HOUR
+from neocloud.fleet.policy.policy import Severity
 from neocloud.fleet.simulator import rates
 from neocloud.fleet.simulator.job import Stop
 from neocloud.fleet.simulator.rates import CAUSES, LLAMA_GPU_HOURS, Cause

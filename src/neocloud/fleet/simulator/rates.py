@@ -8,9 +8,9 @@ Models", table 5). The counts sum to 419; the printed 30.1% for faulty GPUs does
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Scope
-from neocloud.fleet.policy import Kind
+from neocloud.fleet.nodes.events import Scope
+from neocloud.fleet.policy.actions import Action
+from neocloud.fleet.policy.policy import Kind
 
 LLAMA_GPUS = 16_384
 LLAMA_DAYS = 54.0

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from neocloud.fleet.limits import DAY, HOUR
+from neocloud.fleet.policy.limits import DAY, HOUR
 from neocloud.fleet.simulator import checkpoints
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.job import Stop

@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Scope, Suite
-from neocloud.fleet.limits import DAY, HOUR, MINUTE, Limits
-from neocloud.fleet.policy import Policy
+from neocloud.fleet.nodes.events import Scope
+from neocloud.fleet.policy.actions import Action, Suite
+from neocloud.fleet.policy.limits import DAY, HOUR, MINUTE, Limits
+from neocloud.fleet.policy.policy import Policy
 from neocloud.fleet.simulator.rates import (
     CAUSES,
     LLAMA_DAYS,

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core.kind import Kind
 from neocloud.core.service import Service
 from neocloud.core.store.protocol import HistoryEntry
@@ -31,6 +30,7 @@ from neocloud.services.ai.types import (
 )
 from neocloud.services.compute.public import preset
 from neocloud.services.compute.types import GIB
+from neocloud.settings.settings import Settings
 
 
 def known_images(settings: Settings) -> KnownImages:

@@ -15,7 +15,7 @@ from neocloud.core import contract, wire
 from neocloud.core.osfiles import make_folder, write_file
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, LogPage, ObservedPod, Reference
 from neocloud.messages.neocloud.ai.v1 import ReadEndpointLogRequest, ReadJobLogRequest, WorkloadLog
 from neocloud.services.ai.render import RUN_LABEL

@@ -18,6 +18,7 @@ from neocloud.services.compute import rules, types
 from neocloud.services.compute.api import METHODS
 from neocloud.services.compute.api.instances import disk_view, gpu_cluster_view, instance_view
 from neocloud.services.compute.catalogue import preset
+from neocloud.services.compute.public import BucketFilesystems
 from neocloud.services.compute.reconcile import reconcilers
 from neocloud.services.compute.reconcile.copies import sync_public_images
 from neocloud.services.compute.rules.instance import CAPACITY
@@ -33,6 +34,7 @@ from neocloud.services.compute.types import (
     gib,
     size_bytes,
 )
+from neocloud.services.storage.public import Filesystems
 
 STORED_STATES = frozenset({"READY", "UPDATING"})
 RUNNING_STATES = frozenset({InstanceState.RUNNING, InstanceState.UPDATING})
@@ -190,6 +192,7 @@ SERVICE = Service(
     reconcilers=reconcilers,
     meters=METERS,
     capacity=CAPACITY,
+    provides={Filesystems: lambda dependencies: BucketFilesystems()},
 )
 
 __all__ = ["SERVICE", "sync_public_images"]

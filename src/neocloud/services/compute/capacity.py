@@ -1,15 +1,36 @@
-"""What nodes take of a machine, what is left, and how many more nodes that is. Pure."""
+"""What a machine has, what nodes take of it, what is left, and how many more nodes that is. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from neocloud.fleet.inventory import Inventory
+from neocloud.engines.base import Capabilities
+from neocloud.engines.gpu_types import gpu_type
 from neocloud.services.compute.catalogue import Preset, platforms
 
 Demand = tuple[Preset, int]
 """A preset and how many nodes of it."""
 _CORES, _MEMORY, _GPUS = "cores", "memory", "gpus/"
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What the engine's capabilities say of the machine."""
+
+    cpus: int
+    memory_mib: int
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPU type to how many there are."""
+
+    @classmethod
+    def of(cls, capabilities: Capabilities) -> "Inventory":
+        found = Counter(gpu_type(accelerator.model) for accelerator in capabilities.accelerators)
+        return cls(capabilities.cpus, capabilities.memory_mib, dict(found))
+
+    def gpu_count(self, type_name: str) -> int:
+        """GPUs of one type, or all of them for ""."""
+        return self.gpus.get(type_name, 0) if type_name else sum(self.gpus.values())
 
 
 def amounts(demands: Sequence[Demand]) -> dict[str, Fraction]:
@@ -120,10 +141,10 @@ def _gpu_shortages(inventory: Inventory, demands: Sequence[Demand]) -> Iterable[
     demanded: Counter[str] = Counter()
     for shape, count in demands:
         demanded[shape.gpu_type] += shape.gpus * count
-    for gpu_type, number in demanded.items():
-        available = inventory.gpu_count(gpu_type)
-        if gpu_type and number > available:
-            yield f"{number} GPUs of type {gpu_type}, {available} are available"
+    for type_name, number in demanded.items():
+        available = inventory.gpu_count(type_name)
+        if type_name and number > available:
+            yield f"{number} GPUs of type {type_name}, {available} are available"
     if demanded[""] and demanded.total() > inventory.gpu_count(""):
         yield f"{demanded.total()} GPUs in total, {inventory.gpu_count('')} are available"
 

@@ -15,14 +15,28 @@ from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource
 from neocloud.core.usage import CapacityUses, Rows
 from neocloud.engines.base import Capabilities, Reference
-from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.compute.v1 import FilesystemSpec, InstanceSpec
 from neocloud.services.compute import hosts, maintenance, preemption
-from neocloud.services.compute.capacity import Demand, amount, amounts, available, room_text, shortages
+from neocloud.services.compute.capacity import (
+    Demand,
+    Inventory,
+    amount,
+    amounts,
+    available,
+    room_text,
+    shortages,
+)
 from neocloud.services.compute.catalogue import Platform, Preset, platforms, preset, preset_violations
 from neocloud.services.compute.maintenance import MAINTENANCE, MaintenanceState, of_host
-from neocloud.services.compute.types import FILESYSTEM, INSTANCE, NAMESPACE_LABEL, FilesystemType
+from neocloud.services.compute.types import (
+    FILESYSTEM,
+    INSTANCE,
+    NAMESPACE_LABEL,
+    FilesystemState,
+    FilesystemType,
+    attachment_namespace,
+)
 
 wait_for_capacity = preemption.wait_for_capacity
 HOST_POOL = hosts.HOST_POOL
@@ -263,6 +277,23 @@ def may_attach(row: Resource, parent_id: str) -> bool:
     return row.parent_id == parent_id and not row.owner_id and not row.deleted_at
 
 
+class BucketFilesystems:
+    """The filesystems of this service for filesystem buckets: `storage.public.Filesystems`."""
+
+    def find(self, reader: ResourceReader, filesystem_id: str, parent_id: str) -> Resource | None:
+        return find_filesystem(reader, filesystem_id, parent_id)
+
+    def attach(self, reader: ResourceReader, filesystem_id: str, bucket_id: str) -> None:
+        attachment = filesystem_attachment(bucket_id, is_read_only=False)
+        reader.reserve(attachment_namespace(filesystem_id), attachment, bucket_id)
+
+    def claim(self, filesystem: Resource, parent_id: str) -> Reference | None:
+        return claim_reference(filesystem) if may_attach(filesystem, parent_id) else None
+
+    def is_created(self, filesystem: Resource) -> bool:
+        return filesystem.state != FilesystemState.CREATING
+
+
 def claim_name(filesystem_id: str) -> str:
     """Return the name of a filesystem's claim: its id, which is unique and a legal DNS label."""
     return filesystem_id
@@ -280,6 +311,7 @@ def claim_reference(row: Resource) -> Reference:
 
 
 __all__ = [
+    "BucketFilesystems",
     "HOST_POOL",
     "drained_hosts",
     "known_hosts",

@@ -7,18 +7,18 @@ from neocloud.core.service import Dependencies, Service
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.usage import CreditSource
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
-from neocloud.services.fleet import break_fix, incidents, verdicts
-from neocloud.services.fleet.active_checks import ActiveChecks
-from neocloud.services.fleet.api import METHODS
-from neocloud.services.fleet.check_records import CheckRecords
-from neocloud.services.fleet.check_runs import CheckRuns
+from neocloud.services.fleet.api import break_fix, incidents, verdicts
+from neocloud.services.fleet.api.descriptions import METHODS as DESCRIPTION_METHODS
+from neocloud.services.fleet.api.health_checks import METHODS as HEALTH_CHECK_METHODS
+from neocloud.services.fleet.api.job_events import LoggedNodeHistory
+from neocloud.services.fleet.api.nodes import METHODS
+from neocloud.services.fleet.checks.active_checks import ActiveChecks
+from neocloud.services.fleet.checks.records import CheckRecords
+from neocloud.services.fleet.checks.runs import CheckRuns
 from neocloud.services.fleet.credits import FleetCredits, PoolMeter
-from neocloud.services.fleet.descriptions import METHODS as DESCRIPTION_METHODS
-from neocloud.services.fleet.health_checks import METHODS as HEALTH_CHECK_METHODS
-from neocloud.services.fleet.job_events import LoggedNodeHistory
+from neocloud.services.fleet.logs.node_logs import NodeLogs
 from neocloud.services.fleet.metrics import metrics
 from neocloud.services.fleet.node_agents import NodeAgents
-from neocloud.services.fleet.node_logs import NodeLogs
 from neocloud.services.fleet.public import BackgroundSources, HostNodes, NoHosts, VerdictSources
 from neocloud.services.fleet.reconcile import PoolReconciler
 from neocloud.services.fleet.reconcile.hosts import HostPoolReconciler, ensure_host_pool

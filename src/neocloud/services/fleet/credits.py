@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import Credit, CreditCause, CreditsUnknown, Interval, UsageRecord, intervals
-from neocloud.fleet.outages import Outage
+from neocloud.fleet.nodes.outages import Outage
 from neocloud.messages.neocloud.fleet.v1 import NodePoolSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import preset
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs
 from neocloud.services.slurm.public import NODE_POOL
 from neocloud.services.slurm.types import CHARGED_STATES, CLUSTER
 

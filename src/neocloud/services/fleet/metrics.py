@@ -16,12 +16,12 @@ from neocloud.core import wire
 from neocloud.core.metrics import PROJECT_LABEL, gauge
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet.events import Phase
-from neocloud.fleet.gpu_use import MEASURES, GpuUse, model_label
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import OPERATOR_PREFIX
+from neocloud.fleet.nodes.events import Phase
+from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse, model_label
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import OPERATOR_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import NodePool
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog
 from neocloud.services.fleet.public import GpuUseSource, VerdictSources
 from neocloud.services.fleet.types import State, plain
 from neocloud.services.slurm.public import NODE_POOL

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Protocol
 
 from neocloud.core.clock import Clock
-from neocloud.fleet.actions import Action
-from neocloud.fleet.agent import carry
+from neocloud.fleet.agent import delivery
 from neocloud.fleet.agent.bundle import write_bundle
 from neocloud.fleet.agent.checks import CHECKS
 from neocloud.fleet.agent.document import Document, DocumentError
 from neocloud.fleet.agent.hardware import Hardware
 from neocloud.fleet.agent.plan import DEFAULT_INTERVAL_S, POD_PROBES
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS
-from neocloud.fleet.events import InventoryChanged, Status, Verdict
-from neocloud.fleet.gpu_use import GpuUse
-from neocloud.fleet.parts import LONGEST, MOST_PARTS, Part, Reader
+from neocloud.fleet.nodes.events import InventoryChanged, Status, Verdict
+from neocloud.fleet.nodes.gpu_use import GpuUse
+from neocloud.fleet.nodes.parts import LONGEST, MOST_PARTS, Part, Reader
+from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.public import HostNodes, HostsUnreachable
 from neocloud.services.fleet.sources import verdict_id
 from neocloud.services.fleet.types import Check, plain
@@ -219,7 +219,7 @@ class NodeAgents:
                 inventory=agent.inventory_id,
                 seconds=ASK_SECONDS,
             )
-            said = carry.decode(data, host=name, at=self.clock.now().timestamp())
+            said = delivery.decode(data, host=name, at=self.clock.now().timestamp())
         except WorkersUnreachable as error:
             agent.is_starting = isinstance(error, AgentMissing)
             await self._install(cluster_id, name)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from neocloud.fleet.events import InventoryChanged, Verdict
-from neocloud.fleet.gpu_use import GpuUse
+from neocloud.fleet.nodes.events import InventoryChanged, Verdict
+from neocloud.fleet.nodes.gpu_use import GpuUse
 from neocloud.services.slurm.public import Worker
 
 
@@ -108,8 +108,8 @@ class HostNodes(Protocol):
         ...
 
     async def ask(self, host: str, *, after: int, of: str, inventory: str, seconds: float) -> bytes:
-        """Return what the agent of a host says, as `neocloud.fleet.agent.carry` writes it: `after` names the
-        last record that is kept, `of` its spool, `inventory` the list of parts that is known. Raises
+        """Return what the agent of a host says, as `neocloud.fleet.agent.delivery` writes it: `after` names
+        the last record that is kept, `of` its spool, `inventory` the list of parts that is known. Raises
         HostsUnreachable."""
         ...
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from neocloud.fleet import events
-from neocloud.fleet.actions import Action
-from neocloud.fleet.controller import Fleet
-from neocloud.fleet.events import OURS, Phase
-from neocloud.fleet.incidents import BOOT_EVIDENCE, Incident
-from neocloud.fleet.node_state import Certificate, NodeState
-from neocloud.fleet.outages import MAINTENANCE_PREFIX, Outage
-from neocloud.fleet.parts import Key
+from neocloud.fleet.control.controller import Fleet
+from neocloud.fleet.nodes import events
+from neocloud.fleet.nodes.events import OURS, Phase
+from neocloud.fleet.nodes.incidents import BOOT_EVIDENCE, Incident
+from neocloud.fleet.nodes.node_state import Certificate, NodeState
+from neocloud.fleet.nodes.outages import MAINTENANCE_PREFIX, Outage
+from neocloud.fleet.nodes.parts import Key
+from neocloud.fleet.policy.actions import Action
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost, Node, Verdict
 from neocloud.services.fleet.types import CLUSTER_OWNER, plain
 

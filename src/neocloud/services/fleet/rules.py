@@ -9,7 +9,7 @@ from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.fleet.outages import MAINTENANCE_PREFIX
+from neocloud.fleet.nodes.outages import MAINTENANCE_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import (
     MaintenanceWindow,
     MaintenanceWindowSpec,

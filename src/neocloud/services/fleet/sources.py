@@ -11,8 +11,8 @@ from math import inf
 from neocloud.core.clock import Clock
 from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import Dependencies
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Status, Verdict
+from neocloud.fleet.nodes.events import Status, Verdict
+from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.types import Check, plain
 from neocloud.services.slurm.public import Measurement, Worker, WorkerNodes, WorkersUnreachable
 

@@ -4,10 +4,9 @@ import re
 from dataclasses import replace
 from enum import StrEnum
 
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import Suite
-from neocloud.fleet.judging import judging
-from neocloud.fleet.limits import DAY, MINUTE, Limits
+from neocloud.fleet.control.judging import judging
+from neocloud.fleet.policy.actions import Action, Suite
+from neocloud.fleet.policy.limits import DAY, MINUTE, Limits
 from neocloud.services.slurm.public import FLEET_PREFIX
 
 NODE_POOL_ID_PREFIX = "fleetpool"

@@ -4,7 +4,7 @@ from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
 from neocloud.services.iam import types as iam
 from neocloud.services.iam.access.authentication import StoreAuthenticator
-from neocloud.services.iam.access.authorization import StoreAuthorizer, tenant_rights
+from neocloud.services.iam.access.authorization import StoreAuthorizer, read_rights, tenant_rights
 from neocloud.services.iam.access.federation import Issuers
 from neocloud.services.iam.access.group_members import group_members
 from neocloud.services.iam.access.outgoing import Outgoing
@@ -29,6 +29,7 @@ from neocloud.services.iam.rules.keys import AccessKeyRules, AuthPublicKeyRules,
 from neocloud.services.iam.rules.people import InvitationRules, show_expired
 from neocloud.services.iam.types import (
     GroupMembers,
+    ReadRights,
     SignedRequests,
     TenantRights,
     TokenAuthenticator,
@@ -178,6 +179,7 @@ SERVICE = Service(
         TokenIssuer: lambda dependencies: token_issuer(dependencies.store, dependencies.clock),
         TokenAuthenticator: lambda dependencies: StoreAuthenticator(dependencies.store, dependencies.clock),
         GroupMembers: lambda dependencies: group_members(dependencies.store),
+        ReadRights: lambda dependencies: read_rights,
         TenantRights: lambda dependencies: tenant_rights(dependencies.store),
         SignedRequests: lambda dependencies: StoreSignedRequests(dependencies.store, dependencies.clock),
         WorkloadKeys: lambda dependencies: StoreWorkloadKeys(dependencies.store, dependencies.clock),

@@ -5,7 +5,7 @@ Tenant and Project are one message in the published API, `Container`: a row with
 row with one is a project.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -250,6 +250,27 @@ class ProjectRights:
     project_id: str
     project_name: str
     permissions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReadablePlaces:
+    """Where a subject holds a permission to read."""
+
+    roots: frozenset[str] = frozenset()
+    """These resources and everything in them."""
+    ids: frozenset[str] = frozenset()
+    """These resources alone."""
+    parents: frozenset[str] = frozenset()
+    """The resources directly in these."""
+
+
+class ReadRights(Protocol):
+    def __call__(
+        self, tx: Transaction, subject: Subject, permissions: Collection[str], /
+    ) -> Mapping[str, ReadablePlaces]:
+        """Return where the subject holds each of the permissions, which end in `.get` or `.list`. A resource
+        lies in one of the places if and only if the authorizer lets the subject read it."""
+        ...
 
 
 class TenantRights(Protocol):

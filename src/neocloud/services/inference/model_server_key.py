@@ -4,17 +4,24 @@ vLLM itself asks for its key below /v1 only: without this, whoever reaches the p
 prompts, read metrics or put the engine to sleep. The source is handed to the engine beside the key, so it
 needs nothing but the standard library, and any version of the image runs it.
 
-It also proves that it has the key, to who asks with a challenge: see `core/replica_proof.py`.
+It also proves that it has the key, to who asks with a challenge: see `core/replica_proof.py`. And as vLLM's
+plugin it lets the threads that compile schemas, grammars and expressions give way to those that compute.
 """
 
 import hashlib
 import hmac
 import os
+import sys
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 MODULE = "neocloud_engine_key"
 """Under this name the engine imports this file."""
+ENTRY_POINTS = f"[vllm.general_plugins]\nneocloud = {MODULE}:lower_compile_priority\n"
+"""vLLM finds its plugins in files with this content, `entry_points.txt` of a distribution."""
+COMPILE_NICENESS = 19
+"""The lowest priority: one seventieth of a processor's time where the model wants all of it."""
 OPEN_PATHS = frozenset(("/health", "/ping"))
 """They say whether the engine is well, and nothing else."""
 PROOF_PATH, CHALLENGE_HEADER = "/neocloud/proof", b"x-neocloud-challenge"
@@ -66,3 +73,25 @@ class RequireKey:
     def _has_key(self, scope: Scope) -> bool:
         given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+
+
+def lower_compile_priority() -> None:
+    """Let vLLM compile in threads of the lowest priority. Called by vLLM in each of its processes.
+
+    A caller may have the engine compile for seconds; chats of others keep their processors meanwhile. Where
+    vLLM is another one than expected it compiles as it does by itself, and says so.
+    """
+    try:
+        from vllm.v1.structured_output import StructuredOutputManager as Manager  # type: ignore  # noqa: PLC0415
+
+        compile_as_usual = Manager._create_grammar
+    except (ImportError, AttributeError) as error:
+        sys.stderr.write(f"neocloud: schemas are compiled with the priority of chats: {error}\n")
+        return
+
+    def compile_behind(manager: Any, request: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPILE_NICENESS)
+        return compile_as_usual(manager, request)
+
+    Manager._create_grammar = compile_behind

@@ -13,8 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Protocol
 
-from neocloud.core.untrusted_files import Folder
-from neocloud.core.untrusted_trees import content_digest
+from neocloud.core.untrusted.files import Folder
+from neocloud.core.untrusted.trees import content_digest
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.types import ADAPTER_WEIGHTS, WEIGHTS_INDEX
 

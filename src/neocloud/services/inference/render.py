@@ -39,7 +39,9 @@ FETCH_PATH = "/weights"
 
 _START = (
     f"VLLM_API_KEY=$(cat {KEY_FOLDER}/key) || exit 1; export VLLM_API_KEY;"
-    f' export PYTHONPATH={KEY_FOLDER}; exec "$@"'
+    f" plugin=$(mktemp -d) && mkdir $plugin/neocloud-0.dist-info || exit 1;"
+    f" cp {KEY_FOLDER}/entry_points.txt $plugin/neocloud-0.dist-info/ || exit 1;"
+    f' export PYTHONPATH={KEY_FOLDER}:$plugin; exec "$@"'
 )
 """Reads the key from a file in memory: an argument is visible to everybody on the machine, and a variable of
 the pod is stored on disk."""
@@ -152,7 +154,11 @@ def foundation(name: str, deployment_name: str, key: bytes) -> list[Manifest]:
     Only this machine can reach the replicas. They cannot open connections, except to addresses that the
     operator allowed, so neither a model's code nor a request that names an address reaches others.
     """
-    files = {"key": key, f"{model_server_key.MODULE}.py": KEY_MODULE_SOURCE.encode()}
+    files = {
+        "key": key,
+        f"{model_server_key.MODULE}.py": KEY_MODULE_SOURCE.encode(),
+        "entry_points.txt": model_server_key.ENTRY_POINTS.encode(),
+    }
     return [
         namespace_object(name, deployment_name),
         NetworkPolicy(name="same-namespace-only", namespace=name, denies_egress=True),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core.service import Dependencies
+from neocloud.core.untrusted.files import whole_lines
 from neocloud.engines.base import MAX_OUTPUT_BYTES, CommandInterrupted, EngineError, ExecResult
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.job_output import OutputRefused, Piece, read_output
@@ -23,11 +24,13 @@ from neocloud.services.slurm.types import (
     CommandResult,
     JobRefused,
     NewJob,
+    PrintedText,
     SubmissionUnknown,
 )
 
 TAIL_BYTES = 256 * 1024
 """Most bytes of a file that `tail` returns, however long its lines are."""
+_NOTHING = Piece(0, 0, b"")
 MAX_REPLY_BYTES = 2000
 """Length of the end of sbatch's output that is read or shown."""
 
@@ -145,15 +148,31 @@ class ClusterJobs:
             if job is not None and not job.has_ended and job.user_id == CONTROL_PLANE_USER_ID:
                 await slurm.cancel_job(job_id)
 
-    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> PrintedText:
+        piece, _ = await self._own_output(cluster_id, job_id, -TAIL_BYTES)
+        return PrintedText(_last_lines(piece.data, lines), piece.offset + len(piece.data))
+
+    async def printed(self, cluster_id: str, job_id: int, offset: int) -> PrintedText:
+        piece, has_ended = await self._own_output(cluster_id, job_id, offset)
+        if not piece.size:
+            return PrintedText("", offset)
+        if piece.size < offset:
+            offset = 0
+            piece, has_ended = await self._own_output(cluster_id, job_id, offset)
+        is_end = offset + len(piece.data) >= piece.size
+        data = piece.data if has_ended and is_end else whole_lines(piece.data, TAIL_BYTES)
+        return PrintedText(data.decode(errors="replace"), offset + len(data))
+
+    async def _own_output(self, cluster_id: str, job_id: int, offset: int) -> tuple[Piece, bool]:
+        """Return a piece of what a job of the control plane printed, and whether the job has ended."""
         job = await self.find(cluster_id, job_id)
         if job is None or job.user != CONTROL_PLANE_USER:
-            return ""
+            return _NOTHING, True
         try:
-            piece = await read_output(self, cluster_id, job, -TAIL_BYTES, TAIL_BYTES)
+            piece = await read_output(self, cluster_id, job, offset, TAIL_BYTES)
         except OutputRefused:
-            return ""
-        return "" if piece is None else _last_lines(piece.data, lines)
+            return _NOTHING, job.has_ended
+        return piece or _NOTHING, job.has_ended
 
     async def output(self, cluster_id: str, job: SlurmJob, offset: int, most_bytes: int) -> Piece | None:
         """Return a piece of what a job printed, read as its user; None while there is no file. A negative

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from neocloud.control_plane.settings import Settings
 from neocloud.core import wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
@@ -38,6 +37,7 @@ from neocloud.services.slurm.submount_rules import (
 from neocloud.services.slurm.topology_rules import topology_violations
 from neocloud.services.slurm.types import CLUSTER, DEFAULT_IDLE_SECONDS, DEFAULT_SHARED_ROOT_GIB
 from neocloud.services.vpc.types import SUBNET
+from neocloud.settings.settings import Settings
 
 RESERVED_NODE_SET_NAMES = frozenset({"controller", "accounting", "login", "balancer", "rest"})
 RESERVED_USERS = frozenset(

@@ -250,6 +250,15 @@ class SubmissionUnknown(ClusterUnreachable):
     """The login node failed while it submitted a job, which may be in the queue."""
 
 
+@dataclass(frozen=True)
+class PrintedText:
+    """A part of what a job printed; "" if there is nothing, or it cannot be read."""
+
+    text: str = ""
+    next_offset: int = 0
+    """Of the byte after it."""
+
+
 class BatchJobs(Protocol):
     """Batch jobs on clusters. Callers check permissions first."""
 
@@ -266,8 +275,13 @@ class BatchJobs(Protocol):
         another user's."""
         ...
 
-    async def tail(self, cluster_id: str, job_id: int, lines: int) -> str:
-        """Return the last lines that a job of the control plane printed; "" if there are none."""
+    async def tail(self, cluster_id: str, job_id: int, lines: int) -> PrintedText:
+        """Return the last lines that a job of the control plane printed."""
+        ...
+
+    async def printed(self, cluster_id: str, job_id: int, offset: int) -> PrintedText:
+        """Return the whole lines that a job of the control plane printed from an offset on; of a job that has
+        ended also an unfinished one. Output that is shorter than the offset is read from its start."""
         ...
 
     async def run(

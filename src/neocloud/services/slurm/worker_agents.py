@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import Engine, EngineError, ExecResult, Reference
-from neocloud.fleet.agent.carry import MOST_BYTES
+from neocloud.fleet.agent.delivery import MOST_BYTES
 from neocloud.services.slurm.api.findings import last_line
 from neocloud.services.slurm.public import AgentMissing, WorkersUnreachable
 from neocloud.services.slurm.types import namespace

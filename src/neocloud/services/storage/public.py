@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import BinaryIO, Protocol
 
-from neocloud.core.readers import Subject
+from neocloud.core.readers import ResourceReader, Subject
 from neocloud.core.reconcile.reconciler import (
     DAEMON_POLL_SECONDS,
     RETRY_SECONDS,
@@ -18,6 +18,7 @@ from neocloud.core.reconcile.reconciler import (
     RetryLater,
 )
 from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.engines.base import Reference
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.neocloud.storage.v1 import BucketReport, GatewayBucket
 
@@ -38,6 +39,24 @@ class BucketSource:
 
 class BucketSources(tuple[BucketSource, ...]):
     """The bucket sources of all other services."""
+
+
+class Filesystems(Protocol):
+    """Shared filesystems, which filesystem buckets show. The service that has them provides it."""
+
+    def find(self, reader: ResourceReader, filesystem_id: str, parent_id: str) -> Resource | None:
+        """Return the filesystem if a bucket of this project may show it, else None."""
+        ...
+
+    def attach(self, reader: ResourceReader, filesystem_id: str, bucket_id: str) -> None:
+        """Keep the filesystem from being deleted while the bucket exists. Raises ApiError."""
+        ...
+
+    def claim(self, filesystem: Resource, parent_id: str) -> Reference | None:
+        """Return the claim to mount, checked again; None where a bucket of this project may not show it."""
+        ...
+
+    def is_created(self, filesystem: Resource) -> bool: ...
 
 
 class GatewayNotifier(Protocol):

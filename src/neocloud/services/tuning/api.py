@@ -5,6 +5,7 @@ checkpoints and log are read from the job's folder for each request.
 """
 
 import asyncio
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -49,6 +50,7 @@ from neocloud.services.tuning.work_folder import Event, WorkFolder
 
 SERVICE = "neocloud.tuning.v1.FineTuningJobService"
 _LABEL = "fine-tuning job"
+_POSITION = re.compile(r"[0-9]{1,18}")
 
 Request = CancelFineTuningJobRequest | PauseFineTuningJobRequest | ResumeFineTuningJobRequest
 
@@ -189,14 +191,31 @@ async def list_checkpoints(
 
 
 async def read_log(call: Call, request: ReadFineTuningLogRequest) -> ReadFineTuningLogResponse:
-    folder = await _folder(call, request.id)
-    text = await asyncio.to_thread(folder.log_tail, request.lines or DEFAULT_LINES)
-    return ReadFineTuningLogResponse(text=text)
+    row = await call.dependencies.store.read(lambda tx: job_row(tx, request.id))
+    folder, has_ended = _work_folder(call, row.id), row.state not in WORKING
+    if request.after:
+        offset = _offset(request.after)
+        part = await asyncio.to_thread(folder.log_after, offset, has_ended=has_ended)
+    else:
+        part = await asyncio.to_thread(folder.log_tail, request.lines or DEFAULT_LINES)
+    return ReadFineTuningLogResponse(
+        text=part.text, next_position=str(part.next_offset), is_complete=has_ended and part.is_end
+    )
 
 
 async def _folder(call: Call, job_id: str) -> WorkFolder:
     await call.dependencies.store.read(lambda tx: job_row(tx, job_id))
+    return _work_folder(call, job_id)
+
+
+def _work_folder(call: Call, job_id: str) -> WorkFolder:
     return WorkFolder(work_folder(call.dependencies.settings.home, job_id))
+
+
+def _offset(position: str) -> int:
+    if not _POSITION.fullmatch(position):
+        raise contract.bad_field("after", "is no next_position of an answer")
+    return int(position)
 
 
 def _key(event: Event) -> tuple[float, str]:

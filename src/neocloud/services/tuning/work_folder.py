@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeGuard, cast
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder, UnsafePath, remove_tree
-from neocloud.core.untrusted_trees import copy_tree, stage_file
+from neocloud.core.untrusted.files import Folder, UnsafePath, remove_tree, whole_lines
+from neocloud.core.untrusted.trees import copy_tree, stage_file
 from neocloud.services.tuning.rules.hyperparameters import DataSize
 
 LOG_CHUNK_BYTES = 256 * 1024
@@ -101,6 +101,15 @@ class Success:
 
 Outcome = Stopped | Failure | Success
 """How an attempt ended."""
+
+
+@dataclass(frozen=True)
+class LogPart:
+    text: str
+    next_offset: int = 0
+    """Of the byte after it."""
+    is_end: bool = True
+    """Whether nothing more was written when it was read."""
 
 
 class WorkFolder:
@@ -203,11 +212,34 @@ class WorkFolder:
             )
         return found
 
-    def log_tail(self, lines: int) -> str:
+    def log_tail(self, lines: int) -> LogPart:
         """Return the last lines of the recipes' log."""
+        _, size = self._log(0, 0)
+        data, _ = self._log(max(0, size - LOG_CHUNK_BYTES), LOG_CHUNK_BYTES)
+        text = data.decode("utf-8", errors="replace").splitlines(keepends=True)[-lines:]
+        return LogPart("".join(text), size)
+
+    def log_after(self, offset: int, *, has_ended: bool) -> LogPart:
+        """Return the whole lines of the recipes' log from an offset on; of a job that has ended also an
+        unfinished one. A log that is shorter than the offset was begun again, and is read from its start."""
+        data, size = self._log(offset, LOG_CHUNK_BYTES)
+        if not size:
+            return LogPart("", offset)
+        if size < offset:
+            offset = 0
+            data, size = self._log(offset, LOG_CHUNK_BYTES)
+        is_end = offset + len(data) >= size
+        if not (has_ended and is_end):
+            data = whole_lines(data, LOG_CHUNK_BYTES)
+        return LogPart(data.decode("utf-8", errors="replace"), offset + len(data), is_end)
+
+    def _log(self, offset: int, limit: int) -> tuple[bytes, int]:
+        """Return a part of the log and its size; nothing where there is no plain file."""
         with self._opened() as folder:
-            text = b"" if folder is None else _or_empty(lambda: folder.tail("log.txt", LOG_CHUNK_BYTES))
-        return "".join(text.decode("utf-8", errors="replace").splitlines(keepends=True)[-lines:])
+            try:
+                return (b"", 0) if folder is None else folder.part("log.txt", offset, limit)
+            except (UnsafePath, FileNotFoundError, NotADirectoryError):
+                return b"", 0
 
     @contextlib.contextmanager
     def result_file(self, name: str) -> Iterator[Path]:

@@ -27,7 +27,7 @@ from neocloud.services.vpc.rules.lookup import OWN_RANGE
 from neocloud.services.vpc.rules.networks import PUBLIC_POOL_NAME, row_of
 
 if TYPE_CHECKING:
-    from neocloud.control_plane.settings import Settings
+    from neocloud.settings.settings import Settings
 
 NETWORK_NAME = "default-network"
 DEFAULT_PUBLIC_RANGE = "198.18.0.0/16"

@@ -21,6 +21,7 @@ from neocloud.testing.store_conformance.resources import (
     SecretConformance,
     TransactionConformance,
 )
+from neocloud.testing.store_conformance.searches import SearchConformance
 
 
 class StoreConformance(
@@ -34,6 +35,7 @@ class StoreConformance(
     SecretConformance,
     MarkConformance,
     EventLogConformance,
+    SearchConformance,
     TransactionConformance,
 ):
     """All tests of a store."""

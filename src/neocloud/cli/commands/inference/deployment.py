@@ -10,6 +10,7 @@ from neocloud.cli.commands.inference.price import parsed_price
 from neocloud.cli.lazy import command_group
 from neocloud.cli.output import (
     Format,
+    JsonObject,
     OutputOption,
     YesOption,
     confirm,
@@ -21,6 +22,7 @@ from neocloud.cli.output import (
 )
 from neocloud.cli.progress import duration, finish
 from neocloud.cli.resources.deletion import ForceOption, delete_by_force, id_to_delete
+from neocloud.cli.resources.log_parts import log_parts
 from neocloud.cli.resources.lookup import (
     DEPLOYMENTS,
     MODELS,
@@ -135,21 +137,32 @@ def logs(
         str, typer.Option(help="Name of the replica, e.g. replica-1. Default: the first.")
     ] = "",
     lines: Annotated[int, typer.Option(min=1, max=10000, help="Number of last lines to print.")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
     project: ProjectOption = "",
 ) -> None:
     """Print the last lines of a replica's model server.
 
-    Example:
+    Examples:
 
       neo deployment logs assistant --lines 50
+      neo deployment logs assistant --follow
     """
     cloud = connect_to_project(context, project)
     item = cloud.find(DEPLOYMENTS, name)
-    request = {"id": item.metadata.id, "replica": replica, "lines": lines}
-    text = cloud.client.call(f"{DEPLOYMENTS}/ReadLog", request).text
-    if text:
-        echo(text)
-        return
+    request: JsonObject = {"id": item.metadata.id, "replica": replica, "lines": lines}
+    run, has_text = "", False
+    for part in log_parts(cloud.client, f"{DEPLOYMENTS}/ReadLog", request, follow=follow):
+        if run and part.run not in ("", run):
+            say("The replica was started again; this is the log of its new run.")
+        run = part.run or run
+        if part.text:
+            echo(part.text, nl=not part.text.endswith("\n"))
+        elif not has_text and not follow:
+            _say_why_empty(item, replica)
+        has_text |= bool(part.text)
+
+
+def _say_why_empty(item: "Deployment", replica: str) -> None:
     messages = {each.name: each.message for each in item.status.replicas}
     why = messages.get(replica, "") if replica else next(iter(messages.values()), "")
     why = why or item.status.message

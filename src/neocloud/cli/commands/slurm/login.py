@@ -26,7 +26,7 @@ from neocloud.cli.terminal import echo
 from neocloud.client.connection import live_endpoint
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile, config_file
-from neocloud.control_plane.settings import EVERY_IPV4_ADDRESS, LOOPBACK
+from neocloud.settings.settings import EVERY_IPV4_ADDRESS, LOOPBACK
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.slurm.v1 import Cluster

@@ -132,7 +132,7 @@ def _size(number: int) -> str:
 
 def _run(home: Path, title: str, verb: str, *options: str) -> JsonObject:
     """Return what the process that copies says at the end. Raises ClientError."""
-    command = [sys.executable, "-m", "neocloud.objects.backups", verb, "--home", str(home), *options]
+    command = [sys.executable, "-m", "neocloud.object_gateway.backups", verb, "--home", str(home), *options]
     ended: JsonObject = {}
     pipe = subprocess.PIPE
     with stopped_by_signals(), stage(title) as show_detail:

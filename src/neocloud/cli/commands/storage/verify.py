@@ -66,7 +66,7 @@ def verify(
 
 def _lines(home: Path) -> Iterator[JsonObject]:
     """Yield what a process that reads the store finds. Raises ClientError when it does not come to an end."""
-    command = [sys.executable, "-m", "neocloud.objects.verify", "--home", str(home)]
+    command = [sys.executable, "-m", "neocloud.object_gateway.verify", "--home", str(home)]
     is_whole = False
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd="/") as process:

@@ -11,6 +11,7 @@ import typer
 
 from neocloud.cli.output import Format, JsonObject, OutputOption, View, fields_table, say, show
 from neocloud.cli.progress import duration, stage
+from neocloud.cli.resources.log_parts import log_parts
 from neocloud.cli.resources.lookup import (
     TUNING_JOBS,
     ProjectClient,
@@ -90,18 +91,23 @@ def logs(
     context: typer.Context,
     job: JobArgument = "",
     lines: Annotated[int, typer.Option(min=1, max=10_000, help="Number of last lines to print.")] = 200,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until the job stops.")
+    ] = False,
     project: ProjectOption = "",
 ) -> None:
     """Print the last lines of the job's log.
 
-    Example:
+    Examples:
 
       neo tuning job logs --lines 50
+      neo tuning job logs --follow
     """
     cloud = connect_to_project(context, project)
     found = find_job(cloud, job)
-    answer = cloud.client.call(f"{TUNING_JOBS}/ReadLog", {"id": found.metadata.id, "lines": lines})
-    echo(answer.text, nl=False)
+    request: JsonObject = {"id": found.metadata.id, "lines": lines}
+    for part in log_parts(cloud.client, f"{TUNING_JOBS}/ReadLog", request, follow=follow):
+        echo(part.text, nl=False)
 
 
 def evaluation_view(job: "FineTuningJob") -> View:

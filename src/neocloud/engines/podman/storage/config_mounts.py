@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TypedDict, cast
 
-from neocloud.core.untrusted_files import Folder, UnsafePath
+from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.engines.base import EngineError
 from neocloud.engines.manifest import ConfigMapSource, SecretSource, encode, fingerprint
 from neocloud.engines.podman.layout import read_record, write_record

@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from neocloud.core import untrusted_files
 from neocloud.core.osfiles import make_folder
+from neocloud.core.untrusted import files as untrusted_files
 from neocloud.engines.base import EngineError
 
 _BIND, _MOUNT_RECURSIVE, _PRIVATE, _SHARED = 0x1000, 0x4000, 1 << 18, 1 << 20  # linux/mount.h

@@ -28,7 +28,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder, UnsafePath
+from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.engines.base import EngineError, PathRefused
 from neocloud.engines.manifest import Pod
 from neocloud.engines.podman.layout import Layout

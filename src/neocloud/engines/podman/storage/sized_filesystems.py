@@ -26,7 +26,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from neocloud.core.osfiles import sync_folder
-from neocloud.core.untrusted_trees import BLOCK_BYTES
+from neocloud.core.untrusted.trees import BLOCK_BYTES
 from neocloud.engines.base import EngineError, EngineUnavailable
 from neocloud.engines.podman.storage.mounts import is_mounted, mount_filesystem, remove_tree, unmount
 

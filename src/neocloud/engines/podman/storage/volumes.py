@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core.osfiles import make_folder, sync_folder
-from neocloud.core.untrusted_files import Folder, UnsafePath
-from neocloud.core.untrusted_trees import BLOCK_BYTES, TreeLimits, copy_tree
+from neocloud.core.untrusted.files import Folder, UnsafePath
+from neocloud.core.untrusted.trees import BLOCK_BYTES, TreeLimits, copy_tree
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import (
     CLAIM,

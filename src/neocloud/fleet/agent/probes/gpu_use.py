@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
 from neocloud.fleet.agent.probes.gpus import MOST_GPUS, load, name_of, simulated_by
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.gpu_use import MEASURES, GpuUse
+from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse
 
 SAMPLE_SECONDS = 1.0
 """Between the two samples. NVIDIA asks for 100 ms at least."""

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found, NotRun
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found, NotRun
 from neocloud.fleet.agent.probes.links import DISPLAY, NVIDIA, PCI_DEVICES
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.parts import Part
+from neocloud.fleet.nodes.parts import Part
 
 try:
     import pynvml as _bindings  # pyright: ignore[reportMissingTypeStubs]

@@ -5,10 +5,10 @@ import stat
 import time
 from contextlib import ExitStack
 
-from neocloud.fleet.agent.found import Found, KernelLines
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.kernel_log import LONGEST_TEXT, Record, finding_of
-from neocloud.fleet.kernel_log_reader import Cursor, KernelLog
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found, KernelLines
+from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, Record, finding_of
+from neocloud.fleet.policy.kernel_log_reader import Cursor, KernelLog
 
 CHECK = "kernel_log"
 MOST_LINES = 512

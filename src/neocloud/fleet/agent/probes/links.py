@@ -6,8 +6,8 @@ from pathlib import PurePath
 
 from neocloud.fleet.agent.checks import IB_COUNTERS
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.tree import Tree
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
 
 PCI_DEVICES = "sys/bus/pci/devices"
 BRIDGE, DISPLAY, NVIDIA = "0x06", "0x03", "0x10de"

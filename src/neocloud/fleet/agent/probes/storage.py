@@ -8,8 +8,8 @@ one that does not answer, and neither is a fault of the node.
 from dataclasses import dataclass
 
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.tree import Tree
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
 
 MOUNT_TABLE = "proc/self/mountinfo"
 ON_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs"})

@@ -9,9 +9,9 @@ kernel itself reports as a hung task.
 import re
 
 from neocloud.fleet.agent.expected import Expected
-from neocloud.fleet.agent.found import Found
-from neocloud.fleet.agent.tree import Tree
-from neocloud.fleet.kernel_log import visible
+from neocloud.fleet.agent.host_files import Tree
+from neocloud.fleet.agent.probe_result import Found
+from neocloud.fleet.policy.kernel_log import visible
 
 CPUS_ONLINE = "sys/devices/system/cpu/online"
 _MEMORY_TOTAL = re.compile(r"MemTotal: +(\d{1,15}) kB")

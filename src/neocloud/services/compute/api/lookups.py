@@ -6,7 +6,6 @@ from neocloud.core import contract, wire
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Page, Resource, Transaction
 from neocloud.core.usage import CapacityUses
-from neocloud.fleet.inventory import Inventory
 from neocloud.messages.nebius.common.v1 import GetByNameRequest
 from neocloud.messages.nebius.compute.v1 import (
     DiskSnapshot,
@@ -23,7 +22,7 @@ from neocloud.messages.nebius.compute.v1 import DiskSnapshotSpec as SnapshotSpec
 from neocloud.messages.nebius.compute.v1 import ListDiskSnapshotsByDiskResponse as ListByDiskResponse
 from neocloud.messages.nebius.compute.v1 import Platform as PlatformMessage
 from neocloud.messages.nebius.compute.v1 import Preset as PresetMessage
-from neocloud.services.compute.capacity import Demand, nodes_that_fit, shortages
+from neocloud.services.compute.capacity import Demand, Inventory, nodes_that_fit, shortages
 from neocloud.services.compute.catalogue import Platform, Preset, platforms
 from neocloud.services.compute.rules.volumes import newest_of_family
 from neocloud.services.compute.types import IMAGE, PUBLIC_IMAGES_PARENT, SNAPSHOT

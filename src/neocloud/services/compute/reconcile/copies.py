@@ -55,7 +55,7 @@ from neocloud.services.compute.types import (
 )
 
 if TYPE_CHECKING:
-    from neocloud.control_plane.settings import Settings
+    from neocloud.settings.settings import Settings
 
 
 class CopyReconciler(DiskVolumeReconciler[M]):

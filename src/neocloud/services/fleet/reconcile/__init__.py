@@ -18,14 +18,14 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import StaleVersion
-from neocloud.fleet.controller import decide
-from neocloud.fleet.events import Event, Phase, Status, Verdict
-from neocloud.fleet.judging import judging
+from neocloud.fleet.control.controller import decide
+from neocloud.fleet.control.judging import judging
+from neocloud.fleet.nodes.events import Event, Phase, Status, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE, drained_hosts
-from neocloud.services.fleet.check_records import CheckRecords
-from neocloud.services.fleet.fleet_breaker import claim, claims, is_own_drain, room, within_room
-from neocloud.services.fleet.node_logs import NodeLogs
+from neocloud.services.fleet.checks.records import CheckRecords
+from neocloud.services.fleet.logs.fleet_breaker import claim, claims, is_own_drain, room, within_room
+from neocloud.services.fleet.logs.node_logs import NodeLogs
 from neocloud.services.fleet.public import (
     BackgroundSources,
     InventorySource,

@@ -7,12 +7,12 @@ our own are ever undone, and a pod is restarted only while no job runs on it.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.events import OURS, Event, Phase, Status, Verdict
-from neocloud.fleet.incidents import Incident
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import OURS, Event, Phase, Status, Verdict
+from neocloud.fleet.nodes.incidents import Incident
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import HOST_PREFIX, MAINTENANCE_PREFIX, OPERATOR_PREFIX, TENANT_PREFIX
+from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.public import VerdictSource
 from neocloud.services.fleet.types import LIMITS, plain
 from neocloud.services.slurm.public import FLEET_PREFIX, LOST_PREFIX, SPARE_REASON, Worker, WorkerNodes

@@ -22,15 +22,15 @@ from neocloud.core.reconcile.reconciler import (
 from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store, Transaction
-from neocloud.fleet import events as e
-from neocloud.fleet.actions import Action
-from neocloud.fleet.controller import decide
-from neocloud.fleet.events import Event, Phase, Status, Verdict
-from neocloud.fleet.node_state import NodeState
+from neocloud.fleet.control.controller import decide
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event, Phase, Status, Verdict
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.policy.actions import Action
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost, HostPool, HostPoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
+from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.node_agents import AGENT, NodeAgents, host_agents
-from neocloud.services.fleet.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.public import LEAF_LABEL, RACK_LABEL, Host, HostNodes, HostsUnreachable
 from neocloud.services.fleet.reconcile.maintenance import window_events
 from neocloud.services.fleet.reconcile.observe import new_inventories, new_verdicts

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from functools import partial
 
-from neocloud.fleet.breakers import Breakers
-from neocloud.fleet.events import Judged, Verdict
-from neocloud.fleet.judging import IndependentTest, Judging, MeansOfTest, judgements
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.fleet.control.breakers import Breakers
+from neocloud.fleet.control.judging import IndependentTest, Judging, MeansOfTest, judgements
+from neocloud.fleet.nodes.events import Judged, Verdict
+from neocloud.services.fleet.logs.node_logs import PoolLog
 
 
 def judged(log: PoolLog, rules: Judging, verdicts: Iterable[Verdict], now: float) -> list[Judged]:

@@ -7,10 +7,10 @@ are never ended: a node whose job runs past the start stays draining until the j
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from neocloud.fleet import events as e
-from neocloud.fleet.events import Event
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.outages import HOST_PREFIX, MAINTENANCE_PREFIX
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.outages import HOST_PREFIX, MAINTENANCE_PREFIX
 from neocloud.messages.neocloud.fleet.v1 import DrainedHost
 from neocloud.services.fleet.rules import OnHost, Window
 from neocloud.services.fleet.types import plain

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from neocloud.fleet import events as e
-from neocloud.fleet.controller import Fleet
-from neocloud.fleet.events import Event, InventoryChanged, Phase, Status, Verdict
-from neocloud.fleet.node_state import NodeState
-from neocloud.fleet.parts import Reader
-from neocloud.services.fleet.node_logs import PoolLog
+from neocloud.fleet.control.controller import Fleet
+from neocloud.fleet.nodes import events as e
+from neocloud.fleet.nodes.events import Event, InventoryChanged, Phase, Status, Verdict
+from neocloud.fleet.nodes.node_state import NodeState
+from neocloud.fleet.nodes.parts import Reader
+from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.reconcile.maintenance import is_in_maintenance
 from neocloud.services.fleet.types import (
     CLUSTER_OWNER,

@@ -8,10 +8,10 @@ from typing import Generic, TypeVar
 
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, ReconcileResult, RetryLater
 from neocloud.core.store.protocol import Transaction
-from neocloud.fleet.events import Event, Phase
+from neocloud.fleet.nodes.events import Event, Phase
 from neocloud.messages.neocloud.fleet.v1 import HostPool, NodePool
-from neocloud.services.fleet.decision_log import log_breakers, log_decisions
-from neocloud.services.fleet.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
+from neocloud.services.fleet.logs.decision_log import log_breakers, log_decisions
+from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.types import State
 
 PoolT = TypeVar("PoolT", NodePool, HostPool)

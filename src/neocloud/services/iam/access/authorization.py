@@ -9,7 +9,7 @@ nobody may change them. Every change that lets a caller act as an account also r
 account (rules/grants.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cachetools import LRUCache, TTLCache
@@ -31,8 +31,15 @@ from neocloud.services.iam.rules.grants import (
     principals_of,
 )
 from neocloud.services.iam.rules.grants import refusal as privilege_refusal
-from neocloud.services.iam.rules.roles import smallest_role
-from neocloud.services.iam.types import CLOUDS_PROJECT_ID, CONTAINER, ProjectRights, TenantRights, lineage
+from neocloud.services.iam.rules.roles import allows, smallest_role
+from neocloud.services.iam.types import (
+    CLOUDS_PROJECT_ID,
+    CONTAINER,
+    ProjectRights,
+    ReadablePlaces,
+    TenantRights,
+    lineage,
+)
 
 RECHECK_SECONDS = 1.0
 MAX_CACHED = 10_000
@@ -133,9 +140,7 @@ def _denial(
             target_id,
             f'The key of this call is for another service and cannot be used for "{permission}".',
         )
-    if permission == "iam.tenants.get" and target_id == subject.tenant_id:
-        return None
-    if permission == "iam.projects.get" and target_id in known_projects(tx, grants):
+    if target_id in _always_readable(tx, subject, permission, grants):
         return None
     if not is_granted(grants, permission, path):
         return contract.permission_denied(
@@ -148,6 +153,35 @@ def _denial(
         mightier = mightier_than(tx, subject.id, principals_of(tx, target_id))
         return privilege_refusal(permission, mightier, target_id) if mightier else None
     return None
+
+
+def _always_readable(
+    tx: Transaction, subject: Subject, permission: str, grants: frozenset[Grant]
+) -> frozenset[str]:
+    """Return the containers that the subject may read without a role on them."""
+    if permission == "iam.tenants.get":
+        return frozenset({subject.tenant_id})
+    return known_projects(tx, grants) if permission == "iam.projects.get" else frozenset()
+
+
+def read_rights(
+    tx: Transaction, subject: Subject, permissions: Collection[str]
+) -> Mapping[str, ReadablePlaces]:
+    """Implement `ReadRights`: the places where `refused` refuses none of these permissions."""
+    grants = subject_grants(tx, subject.id)
+    paths = {each: _lineage_ids(tx, each) for each in {grant.resource_id for grant in grants}}
+    own = [grant for grant in grants if paths[grant.resource_id][-1:] == (subject.tenant_id,)]
+    found: dict[str, ReadablePlaces] = {}
+    for permission in permissions:
+        if not (is_read(permission) and is_in_scope(subject.scopes, permission)):
+            found[permission] = ReadablePlaces()
+            continue
+        found[permission] = ReadablePlaces(
+            roots=frozenset(grant.resource_id for grant in own if allows(grant.role, permission)),
+            ids=_always_readable(tx, subject, permission, frozenset(own)),
+            parents=frozenset({CLOUDS_PROJECT_ID}),
+        )
+    return found
 
 
 def known_projects(tx: Transaction, grants: frozenset[Grant]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from neocloud.messages.neocloud.inference.v1 import (
 from neocloud.services.inference.api import gateway
 from neocloud.services.inference.gateway_link import TrafficBoard
 from neocloud.services.inference.reconcile.backends import replica_backends
+from neocloud.services.inference.reconcile.replica_log import LogPosition
 from neocloud.services.inference.rules import DeploymentRules, FileBucketRules, ModelRules
 from neocloud.services.inference.rules.deployment import BudgetRules, budget_view
 from neocloud.services.inference.types import (
@@ -106,8 +107,23 @@ async def read_log(call: Call, request: ReadDeploymentLogRequest) -> ReadDeploym
         there = ", ".join(names) or "none"
         raise contract.bad_field("replica", f'there is no replica "{request.replica}"; there are: {there}')
     backend = replica_backends(call.dependencies).of(deployment.spec)
-    text = await backend.log(row.id, name, request.lines or DEFAULT_LINES)
-    return ReadDeploymentLogResponse(text=text)
+    position = _position(request.after)
+    if position is not None and position.replica == name:
+        log = await backend.log_after(row.id, position)
+    else:
+        log = await backend.log(row.id, name, request.lines or DEFAULT_LINES)
+    if log.end is None:
+        return ReadDeploymentLogResponse(text=log.text)
+    return ReadDeploymentLogResponse(
+        text=log.text, next_position=str(log.end), run=f"{log.end.replica}/{log.end.run}"
+    )
+
+
+def _position(text: str) -> LogPosition | None:
+    position = LogPosition.of(text)
+    if text and position is None:
+        raise contract.bad_field("after", "is no next_position of an answer")
+    return position
 
 
 async def wake(call: Call, request: WakeDeploymentRequest) -> Write[WakeDeploymentResponse]:

@@ -13,11 +13,12 @@ from typing import Protocol
 
 from neocloud.core.reconcile.reconciler import Failed
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import Engine, EngineError, ObservedPod, PodPhase, Reference
+from neocloud.engines.base import Engine, EngineError, LogPage, ObservedPod, PodPhase, Reference
 from neocloud.engines.manifest import Pod
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.public import ModelFolders, WeightsGone
+from neocloud.services.inference.reconcile.replica_log import LogPosition, ReplicaLog
 from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
 from neocloud.services.inference.reconcile.slurm_backend import SlurmBackend
 from neocloud.services.inference.render import ReplicaView, adapter_path, foundation, replica_pod
@@ -47,8 +48,12 @@ class ReplicaBackend(Protocol):
         """Stop these replicas. Returns when they are gone, or raises RetryLater. May be repeated."""
         ...
 
-    async def log(self, deployment_id: str, name: str, lines: int) -> str:
-        """Return the last lines that the replica's model server wrote; "" where there are none."""
+    async def log(self, deployment_id: str, name: str, lines: int) -> ReplicaLog:
+        """Return the last lines that the replica's model server wrote."""
+        ...
+
+    async def log_after(self, deployment_id: str, position: LogPosition) -> ReplicaLog:
+        """Return the whole lines that it wrote after a position; those of a later run from its start."""
         ...
 
     async def clear(self, scope: Scope) -> None:
@@ -127,8 +132,29 @@ class PodBackend:
     async def stop(self, scope: Scope, names: Sequence[str]) -> None:
         await self._engine.remove([Reference("Pod", scope.namespace, name) for name in names])
 
-    async def log(self, deployment_id: str, name: str, lines: int) -> str:
-        return await last_lines(self._engine, Reference("Pod", namespace(deployment_id), name), lines)
+    async def log(self, deployment_id: str, name: str, lines: int) -> ReplicaLog:
+        pod = await self._pod_of(deployment_id, name)
+        page = await _page(self._engine, pod, tail=lines) if pod is not None else None
+        if pod is None or page is None:
+            return ReplicaLog()
+        return ReplicaLog("\n".join(page.lines).strip(), LogPosition(name, _run_of(pod), page.next_line))
+
+    async def log_after(self, deployment_id: str, position: LogPosition) -> ReplicaLog:
+        pod = await self._pod_of(deployment_id, position.replica)
+        if pod is None:
+            return ReplicaLog("", position)
+        run = _run_of(pod)
+        page = await _page(self._engine, pod, first_line=position.offset if run == position.run else 0)
+        if page is None:
+            return ReplicaLog("", position)
+        text = "".join(f"{line}\n" for line in page.lines)
+        return ReplicaLog(text, LogPosition(position.replica, run, page.next_line))
+
+    async def _pod_of(self, deployment_id: str, name: str) -> ObservedPod | None:
+        try:
+            return (await self._engine.observe(namespace(deployment_id))).pod(name)
+        except EngineError:
+            return None
 
     async def clear(self, scope: Scope) -> None:
         await self._engine.remove([Reference("Namespace", scope.namespace, scope.namespace)])
@@ -183,6 +209,20 @@ class PodBackend:
             server=server_view(scope, gpus=shape.gpus, media_domains=self._media_domains),
             gpu_type=shape.gpu_type,
         )
+
+
+def _run_of(pod: ObservedPod) -> str:
+    """Return a text that differs from that of each other start of the pod's program."""
+    started_at = pod.started_at
+    return f"{int(started_at.timestamp() * 1000) if started_at else 0}-{pod.restart_count}"
+
+
+async def _page(engine: Engine, pod: ObservedPod, *, first_line: int = 0, tail: int = 0) -> LogPage | None:
+    """Return a page of a pod's log; None where the pod was removed in the meantime, or has none."""
+    try:
+        return await engine.log_page(pod.reference, first_line=first_line, tail=tail)
+    except EngineError:
+        return None
 
 
 async def last_lines(engine: Engine, pod: Reference, lines: int) -> str:

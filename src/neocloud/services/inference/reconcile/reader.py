@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from neocloud.core.untrusted_files import Folder, UnsafePath
-from neocloud.core.untrusted_trees import content_digest
+from neocloud.core.untrusted.files import Folder, UnsafePath
+from neocloud.core.untrusted.trees import content_digest
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 from neocloud.services.inference.public import Location, weights_digest
 from neocloud.services.inference.reconcile.weights import (

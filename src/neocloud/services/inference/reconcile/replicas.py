@@ -121,7 +121,8 @@ class Replicas:
 
     async def _record_ending(self, scope: Scope, replica: ReplicaStatus) -> None:
         backend, record = self._backend(scope), scope.record(replica.name)
-        ending = explain(replica.message, await backend.log(scope.id, replica.name, LOG_LINES))
+        log = await backend.log(scope.id, replica.name, LOG_LINES)
+        ending = explain(replica.message, log.text)
         record.failures = 0 if record.state == Replica.READY else record.failures + 1
         _restart(record, ending.text)
         record.next_try_at.FromDatetime(scope.context.now + pause(record.failures))

@@ -20,6 +20,7 @@ from neocloud.messages.neocloud.inference.v1 import DeploymentSpec
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.inference.public import ModelFolders, WeightsGone
 from neocloud.services.inference.reconcile.proven_transport import ProvenTransport
+from neocloud.services.inference.reconcile.replica_log import LogPosition, ReplicaLog
 from neocloud.services.inference.reconcile.scope import ReplicaStatus, Scope, server_view
 from neocloud.services.inference.reconcile.slurm_job import (
     BLOCKS,
@@ -108,15 +109,34 @@ class SlurmBackend:
             newest = await self._newest(scope)
             await self._end(scope, [newest[name] for name in names if name in newest])
 
-    async def log(self, deployment_id: str, name: str, lines: int) -> str:
-        row = await self._store.read(lambda tx: tx.get(deployment_id))
-        cluster_id = DeploymentSpec.FromString(row.spec).slurm_cluster_id if row is not None else ""
+    async def log(self, deployment_id: str, name: str, lines: int) -> ReplicaLog:
+        cluster_id = await self._cluster_of(deployment_id)
         try:
             found = await self._found(deployment_id, cluster_id)
             job = found[name].job if name in found else None
-            return await self._jobs.tail(cluster_id, job.id, lines) if job is not None else ""
+            if job is None:
+                return ReplicaLog()
+            part = await self._jobs.tail(cluster_id, job.id, lines)
         except (ClusterUnreachable, JobRefused):
-            return ""
+            return ReplicaLog()
+        return ReplicaLog(part.text, LogPosition(name, str(job.id), part.next_offset))
+
+    async def log_after(self, deployment_id: str, position: LogPosition) -> ReplicaLog:
+        cluster_id, name = await self._cluster_of(deployment_id), position.replica
+        try:
+            found = await self._found(deployment_id, cluster_id)
+            job = found[name].job if name in found else None
+            if job is None:
+                return ReplicaLog("", position)
+            offset = position.offset if str(job.id) == position.run else 0
+            part = await self._jobs.printed(cluster_id, job.id, offset)
+        except (ClusterUnreachable, JobRefused):
+            return ReplicaLog("", position)
+        return ReplicaLog(part.text, LogPosition(name, str(job.id), part.next_offset))
+
+    async def _cluster_of(self, deployment_id: str) -> str:
+        row = await self._store.read(lambda tx: tx.get(deployment_id))
+        return DeploymentSpec.FromString(row.spec).slurm_cluster_id if row is not None else ""
 
     async def clear(self, scope: Scope) -> None:
         if await self._has_cluster(scope):

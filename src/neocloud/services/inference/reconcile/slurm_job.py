@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neocloud.messages.neocloud.inference.v1 import SlurmResources
-from neocloud.services.inference.model_server_key import MODULE
+from neocloud.services.inference.model_server_key import ENTRY_POINTS, MODULE
 from neocloud.services.inference.render import KEY_MODULE_SOURCE
 from neocloud.services.slurm.types import MODELS_FEATURE, BatchJob, NewJob
 
@@ -23,7 +23,8 @@ OUTPUT = "/root/%x-%j.log"
 whatever the cluster's root allows in /home/shared."""
 
 # A job that runs is replaced when its script changes: the text below, comments included, stays as it is.
-SCRIPT = r"""#!/bin/bash
+SCRIPT = (
+    r"""#!/bin/bash
 # Runs an engine until it is told to end, and ends it when it falls silent: its replica is then started anew.
 # $1 names the file with the engine's key, $2 is its port; the rest is its command line.
 key_file=$1 port=$2
@@ -34,6 +35,10 @@ modules=$(mktemp -d) || exit 1
 cat >"$modules/@MODULE@.py" <<'END_OF_MODULE' || exit 1
 @SOURCE@
 END_OF_MODULE
+mkdir "$modules/neocloud-0.dist-info" || exit 1
+cat >"$modules/neocloud-0.dist-info/entry_points.txt" <<'END_OF_PLUGIN' || exit 1
+@PLUGIN@
+END_OF_PLUGIN
 export PYTHONPATH=$modules
 "$@" &
 engine=$!
@@ -68,7 +73,10 @@ done
 kill "$watcher"
 rm -r "$modules"
 exit "$code"
-""".replace("@MODULE@", MODULE).replace("@SOURCE@", KEY_MODULE_SOURCE.rstrip("\n"))
+""".replace("@MODULE@", MODULE)
+    .replace("@PLUGIN@", ENTRY_POINTS.rstrip("\n"))
+    .replace("@SOURCE@", KEY_MODULE_SOURCE.rstrip("\n"))
+)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder, remove_tree
-from neocloud.core.untrusted_trees import stage_files
+from neocloud.core.untrusted.files import Folder, remove_tree
+from neocloud.core.untrusted.trees import stage_files
 from neocloud.messages.neocloud.inference.v1 import Model, ModelStatus
 from neocloud.services.inference.public import ModelFolders, WeightsGone, check_weights
 from neocloud.services.inference.types import ADAPTER_WEIGHTS

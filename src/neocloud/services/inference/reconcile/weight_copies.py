@@ -8,7 +8,7 @@ import asyncio
 import re
 import shutil
 
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.registry.public import CannotPull, ImagePulls, PullProblem

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from neocloud.core.untrusted_files import MAX_TREE_DEPTH, Folder, UnsafePath
+from neocloud.core.untrusted.files import MAX_TREE_DEPTH, Folder, UnsafePath
 from neocloud.services.inference.public import weight_names
 from neocloud.services.inference.rules.memory import (
     Architecture,

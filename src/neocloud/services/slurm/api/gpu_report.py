@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from neocloud.core.service import Call
-from neocloud.fleet.gpu_use import MEASURES, peak_tflops
+from neocloud.fleet.nodes.gpu_use import MEASURES, peak_tflops
 from neocloud.messages.neocloud.slurm.v1 import JobGpuUse, JobReport
 from neocloud.services.monitoring.public import MetricsReader, MetricsUnknown, Sample
 from neocloud.services.slurm.accounting import JobRun, node_names

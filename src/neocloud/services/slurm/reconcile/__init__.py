@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Sequence
 from functools import cache, partial
 
-from neocloud.control_plane.settings import LOOPBACK
 from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, RETRY_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
@@ -57,6 +56,7 @@ from neocloud.services.slurm.render import (
 from neocloud.services.slurm.rules import LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE, models_folder
+from neocloud.settings.settings import LOOPBACK
 
 LOGIN_PORT = "login.port"
 """Name of the secret with the port that was chosen for a cluster whose spec has none."""

@@ -12,10 +12,10 @@ import errno
 import socket
 from collections.abc import Sequence
 
-from neocloud.control_plane.settings import LOOPBACK
 from neocloud.core.reconcile.reconciler import Context, RetryLater
 from neocloud.engines.base import Observation, PodPhase
 from neocloud.services.slurm.rules import LoginPorts
+from neocloud.settings.settings import LOOPBACK
 
 FAILURES_BEFORE_CLOSING = 2
 """So many starts of a login node must fail: the monitor of the one before may still hold the port."""

@@ -2,15 +2,13 @@
 
 They lie in the shared root, which all nodes have, in a folder of root: a file that its user alone may read,
 and beside it a configuration for AWS's clients that reads the file again when the key in it ends. Root of the
-cluster can read them all, so a person's key is there only if that person allowed it (rfd 0044).
+cluster can read them all, so a person's key is there only if that person allowed it (rfd 0039).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from neocloud.control_plane.object_settings import storage_host_name
-from neocloud.control_plane.settings import Settings
 from neocloud.core import contract
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Transaction
@@ -22,6 +20,8 @@ from neocloud.services.slurm.reconcile.scope import Scope
 from neocloud.services.slurm.reconcile.storage_files import AUTHORITY, DELIVER, FOLDER, PROFILE, rclone_script
 from neocloud.services.slurm.types import DELIVER_KEYS
 from neocloud.services.storage.public import AccessNotifier
+from neocloud.settings.object_settings import storage_host_name
+from neocloud.settings.settings import Settings
 
 LIFETIME = timedelta(hours=2)
 RENEWAL = timedelta(hours=1)

@@ -6,9 +6,9 @@ The reconciler fills it in from the Cluster resource, its platforms and presets,
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neocloud.control_plane.settings import LOOPBACK
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import Interface
+from neocloud.settings.settings import LOOPBACK
 
 DEFAULT_PARTITION = "main"
 MAX_NODES = 1024

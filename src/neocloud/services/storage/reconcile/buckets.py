@@ -23,10 +23,8 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.engines.calls import engine_call
 from neocloud.messages.nebius.storage.v1 import BucketSpec, BucketStatus, InsecureEndpoint
-from neocloud.services.compute.public import claim_reference, may_attach
-from neocloud.services.compute.types import FilesystemState
 from neocloud.services.storage.gateway_link import BucketBoard, BucketChanges
-from neocloud.services.storage.public import GatewayWait, poll_seconds
+from neocloud.services.storage.public import Filesystems, GatewayWait, poll_seconds
 from neocloud.services.storage.reconcile.inventories import mark_inventories
 from neocloud.services.storage.types import (
     BUCKET,
@@ -69,6 +67,7 @@ class BucketReconciler:
         self._engine = dependencies.engine
         self._changes = dependencies.provided.get(BucketChanges)
         self._board = dependencies.provided.get(BucketBoard)
+        self._filesystems = dependencies.provided.get(Filesystems)
         self._wait = GatewayWait(self._store, self._board, self._changes)
         self._region = dependencies.settings.region
 
@@ -123,11 +122,11 @@ class BucketReconciler:
             return
         bucket, filesystem_id = scope.row, scope.spec.filesystem_bucket.filesystem_id
         filesystem = await scope.context.get(filesystem_id)
-        if filesystem is None or not may_attach(filesystem, bucket.parent_id):
+        claim = self._filesystems.claim(filesystem, bucket.parent_id) if filesystem is not None else None
+        if filesystem is None or claim is None:
             raise Failed("FilesystemLost", f"The filesystem {filesystem_id} is gone. Delete the bucket.")
-        if filesystem.state == FilesystemState.CREATING:
+        if not self._filesystems.is_created(filesystem):
             raise RetryLater(f"{filesystem_id} is CREATING", delay_seconds=POLL_SECONDS)
-        claim = claim_reference(filesystem)
         folder = await engine_call(self._engine.shared_folder(claim), waiting=f"{filesystem_id} is not shown")
 
         def work(tx: Transaction) -> bool:

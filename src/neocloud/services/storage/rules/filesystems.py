@@ -18,9 +18,8 @@ from neocloud.messages.nebius.storage.v1 import (
     StorageClass,
     VersioningPolicy,
 )
-from neocloud.services.compute.public import filesystem_attachment, find_filesystem
-from neocloud.services.compute.types import attachment_namespace
 from neocloud.services.iam.types import SignedRequests
+from neocloud.services.storage.public import Filesystems
 
 USE = "compute.filesystems.update"
 """The right on the filesystem that who makes a bucket of it needs: S3 clients write in it."""
@@ -71,8 +70,7 @@ def acquire_filesystem(new: Bucket, reader: ResourceReader) -> None:
         raise contract.unauthenticated("This call needs a token; sign in first.")
     requests = reader.provided.get(SignedRequests)
     reader.write(lambda tx: _require_right(tx, requests, subject, filesystem_id))
-    attachment = filesystem_attachment(new.metadata.id, is_read_only=False)
-    reader.reserve(attachment_namespace(filesystem_id), attachment, new.metadata.id)
+    reader.provided.get(Filesystems).attach(reader, filesystem_id, new.metadata.id)
 
 
 def _require_right(tx: Transaction, requests: SignedRequests, subject: Subject, filesystem_id: str) -> None:
@@ -88,7 +86,7 @@ def _place(spec: BucketSpec) -> tuple[bool, str, str]:
 
 def _target_violations(new: Bucket, reader: ResourceReader) -> Iterable[Violation]:
     field, filesystem_id = f"{_FIELD}.filesystem_id", new.spec.filesystem_bucket.filesystem_id
-    row = find_filesystem(reader, filesystem_id, new.metadata.parent_id)
+    row = reader.provided.get(Filesystems).find(reader, filesystem_id, new.metadata.parent_id)
     if row is None:
         yield Violation(field, f"names no filesystem of this project: {filesystem_id or 'it is empty'}")
     elif row.state in _UNUSABLE:

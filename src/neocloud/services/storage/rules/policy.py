@@ -60,7 +60,7 @@ def policy_allows(
     role_allows: Callable[[str, str], bool],
 ) -> bool:
     """Return whether a rule allows members of these groups this on a key, or on all below a prefix that ends
-    with a slash. The object gateway decides alike (objects/s3/door.py)."""
+    with a slash. The object gateway decides alike (object_gateway/s3/authorizer.py)."""
     for rule in policy.rules:
         is_concerned = rule.WhichOneof("subject") == "anonymous" or rule.group_id in group_ids
         has_right = any(role_allows(role, permission) for role in rule.roles)

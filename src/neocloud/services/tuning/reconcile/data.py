@@ -10,7 +10,7 @@ from neocloud.core.reconcile.background import BackgroundWork
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.training_data import CheckFailed, check_training_data
-from neocloud.core.untrusted_files import Folder
+from neocloud.core.untrusted.files import Folder
 from neocloud.services.storage.public import SCHEME, AccessProblem, ObjectReads, Unreadable, place_in
 from neocloud.services.tuning.reconcile.scope import Scope
 from neocloud.services.tuning.types import INVALID_FILE, Files, Reason

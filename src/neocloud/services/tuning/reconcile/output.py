@@ -19,7 +19,7 @@ from typing import BinaryIO
 from neocloud.core.reconcile.background import BackgroundWork, Work
 from neocloud.core.reconcile.reconciler import POLL_SECONDS, RETRY_SECONDS, Failed, RetryLater
 from neocloud.core.service import Dependencies
-from neocloud.core.untrusted_files import Folder, UnsafePath
+from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.services.inference.public import ModelFolders
 from neocloud.services.storage.public import AccessProblem, ObjectPlace, ObjectWrites, Unwritable
 from neocloud.services.tuning.reconcile.scope import Scope, save_runtime_state

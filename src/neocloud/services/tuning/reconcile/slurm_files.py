@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
 from neocloud.core.osfiles import make_folder
-from neocloud.core.untrusted_files import Folder
-from neocloud.core.untrusted_trees import stage_file, stage_files
+from neocloud.core.untrusted.files import Folder
+from neocloud.core.untrusted.trees import stage_file, stage_files
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.services.inference.public import ModelFolders, check_weights
 from neocloud.services.slurm.types import ClusterUnreachable, CommandResult

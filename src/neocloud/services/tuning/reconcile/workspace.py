@@ -9,7 +9,7 @@ from neocloud.core import wire
 from neocloud.core.reconcile.reconciler import Context, Failed, RetryLater
 from neocloud.core.service import Dependencies
 from neocloud.core.training_data import recipes_folder
-from neocloud.core.untrusted_files import UnsafePath
+from neocloud.core.untrusted.files import UnsafePath
 from neocloud.messages.neocloud.inference.v1 import Model
 from neocloud.messages.neocloud.tuning.v1 import Hyperparameters
 from neocloud.services.compute.public import Preset

@@ -1,0 +1,334 @@
+# pyright: strict
+"""Authenticate bearer tokens, with a cache so that not every request calls the control plane.
+
+The cache and its file hold hashes of tokens, never tokens. While the control plane is not reachable, entries
+stay valid for some minutes. The Host header is checked here as well, so that no web page reaches the gateway
+under a host name of its own.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from starlette.types import Scope
+
+from neocloud.core.clock import Clock
+from neocloud.core.osfiles import write_file
+from neocloud.core.web_server import HostNames, host_name, is_loopback_name
+from neocloud.messages.neocloud.inference.v1 import AdmitResponse
+from neocloud.model_gateway.api.errors import (
+    OpenAiError,
+    bad_request,
+    forbidden,
+    not_authenticated,
+    unavailable,
+)
+from neocloud.model_gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
+from neocloud.model_gateway.settings import GatewaySettings
+
+logger = logging.getLogger(__name__)
+
+INVOKE = "inference.deployments.invoke"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A subject, and its permissions by project."""
+
+    subject_id: str
+    subject_name: str
+    tenant_id: str
+    home_project_id: str
+    """Project of requests that name no other one; "" for people."""
+    grants: Mapping[str, frozenset[str]]
+    proof: str = ""
+    """Proof of its token, by which the control plane admits it again, for example while a batch runs."""
+    is_operator: bool = False
+    """It may see what all tenants do."""
+
+    def may(self, permission: str, project_id: str) -> bool:
+        return permission in self.grants.get(project_id, ())
+
+    def project(self, requested: str, permission: str) -> str:
+        """Return the project of a request; `requested` is its OpenAI-Project header, or "".
+
+        Raises OpenAiError: 403 where the caller lacks the permission, 400 where the project is
+        ambiguous.
+        """
+        possible = [project for project in self.grants if self.may(permission, project)]
+        chosen = requested or self.home_project_id or (possible[0] if len(possible) == 1 else "")
+        if not chosen and possible:
+            raise bad_request(
+                f"You have access to several projects ({', '.join(sorted(possible))}). Choose one with the"
+                " OpenAI-Project header, or with `project=` of the OpenAI client.",
+                param="OpenAI-Project",
+            )
+        if not chosen or chosen not in possible:
+            raise forbidden(
+                f"You do not have the permission {permission} in"
+                f" {f'the project {chosen}' if chosen else 'any project'}."
+            )
+        return chosen
+
+
+MAX_CACHED_CALLERS = 20_000
+INVALID_KEY_SECONDS = 2.0
+SAVE_SECONDS = 5.0
+MAX_LOOKUPS = 256
+"""Concurrent lookups at the control plane. A client that sends unknown keys cannot cause more."""
+LOOKUP_TIMEOUT_SECONDS = 1.0
+"""A cached caller waits no longer for a control plane that does not respond."""
+MAX_TOKEN_LENGTH = 16 * 1024
+_EARLIER = datetime.min.replace(tzinfo=UTC).isoformat()
+
+
+@dataclass(slots=True)
+class _CacheEntry:
+    caller: Caller | None
+    """None: the key is invalid."""
+    checked_at: float
+
+
+class Authenticator:
+    def __init__(self, control_plane: ControlPlane, settings: GatewaySettings, clock: Clock) -> None:
+        self._control_plane = control_plane
+        self._settings = settings
+        self._clock = clock
+        self._monotonic: Callable[[], float] = clock.monotonic
+        self._is_saved = True
+        """The file has the present entries."""
+        self._cache: OrderedDict[bytes, _CacheEntry] = OrderedDict()
+        self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
+
+    def load_from_disk(self) -> None:
+        """Load saved entries. They are checked again when used, and trusted only while the control
+        plane is not reachable."""
+        now = self._monotonic()
+        settings = self._settings
+        for digest, caller, age in load_callers(
+            settings.callers_file, self._clock.now(), settings.admit_away_seconds
+        ):
+            self._cache[digest] = _CacheEntry(caller, now - max(age, settings.admit_seconds))
+
+    def save_to_disk(self) -> None:
+        if self._is_saved:
+            return
+        self._is_saved = True
+        now = self._monotonic()
+        callers = {
+            digest: (entry.caller, now - entry.checked_at)
+            for digest, entry in self._cache.items()
+            if entry.caller and now - entry.checked_at < self._settings.admit_away_seconds
+        }
+        save_callers(self._settings.callers_file, callers, self._clock.now())
+
+    async def save_periodically(self) -> None:
+        while True:
+            await self._clock.sleep(SAVE_SECONDS)
+            try:
+                self.save_to_disk()
+            except OSError as error:
+                logger.warning("Callers could not be saved: %s", error)
+
+    async def authenticate(self, authorization: str) -> Caller:
+        """Return the caller of an Authorization header. Raises OpenAiError 401, or 503 when it cannot
+        be checked."""
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        is_text = authorization.isascii() and authorization.isprintable()  # gRPC accepts nothing else
+        if scheme.lower() != "bearer" or not token or not is_text or len(token) > MAX_TOKEN_LENGTH:
+            raise not_authenticated(
+                "You did not provide a valid API key. Send the header `Authorization: Bearer KEY`. Get a key"
+                " with `neo session token`, or one that lasts with `neo iam static-key issue`."
+            )
+        return await self._current(hashlib.sha256(token.encode()).digest(), token, "")
+
+    async def refresh(self, caller: Caller) -> Caller:
+        """Return the caller with its present permissions, without its token. Raises OpenAiError 401
+        or 503.
+
+        Batches of an earlier release have no proof: their service account is its own proof.
+        """
+        own_proof = {"of": caller.subject_id, "by": caller.subject_id, "at": _EARLIER, "actor": None}
+        proof = caller.proof or json.dumps(own_proof)
+        return await self._current(hashlib.sha256(b"proof " + proof.encode()).digest(), "", proof)
+
+    async def _current(self, digest: bytes, token: str, proof: str) -> Caller:
+        entry = self._cache.get(digest)
+        now = self._monotonic()
+        if entry is not None and entry.caller is not None:
+            age = now - entry.checked_at
+            if age < self._settings.admit_seconds / 2:
+                return entry.caller
+            if age < self._settings.admit_seconds:
+                self._start_lookup(digest, token, proof)  # for the next request; this one does not wait
+                return entry.caller
+        elif entry is not None and now - entry.checked_at < INVALID_KEY_SECONDS:
+            raise _invalid_key()
+        caller = await self._lookup(digest, token, proof, entry)
+        if caller is None:
+            raise _invalid_key()
+        return caller
+
+    async def _lookup(
+        self, digest: bytes, token: str, proof: str, entry: "_CacheEntry | None"
+    ) -> Caller | None:
+        """Look the caller up at the control plane; use the cached entry when that takes too long."""
+        lookup = asyncio.shield(self._start_lookup(digest, token, proof))
+        if entry is None or entry.caller is None:
+            return await lookup
+        try:
+            async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
+                return await lookup
+        except TimeoutError:
+            if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
+                return entry.caller
+            raise _control_plane_unavailable() from None
+
+    def _start_lookup(self, digest: bytes, token: str, proof: str) -> "asyncio.Task[Caller | None]":
+        """Start a lookup, or return the one in progress for the same key."""
+        task = self._lookups.get(digest)
+        if task is None:
+            if len(self._lookups) >= MAX_LOOKUPS:
+                raise unavailable(
+                    "Too many API keys are being checked at the moment. Try again.",
+                    retry_after=1,
+                    code="busy",
+                )
+            task = self._lookups[digest] = asyncio.ensure_future(self._fetch(digest, token, proof))
+            task.add_done_callback(lambda done: self._lookup_done(digest, done))
+        return task
+
+    def _lookup_done(self, digest: bytes, task: "asyncio.Task[Caller | None]") -> None:
+        self._lookups.pop(digest, None)
+        if not task.cancelled():
+            task.exception()  # waiters get it; an early lookup has none
+
+    async def _fetch(self, digest: bytes, token: str, proof: str) -> Caller | None:
+        checked_at = self._monotonic()
+        try:
+            caller = _caller_from(await self._control_plane.admit(token, proof=proof))
+        except InvalidToken:
+            caller = None
+        except ControlPlaneUnavailable as error:
+            return self._cached_or_raise(digest, error)
+        self._cache[digest] = _CacheEntry(caller, checked_at)
+        self._is_saved = False
+        self._cache.move_to_end(digest)
+        while len(self._cache) > MAX_CACHED_CALLERS:
+            self._cache.popitem(last=False)
+        return caller
+
+    def _cached_or_raise(self, digest: bytes, error: ControlPlaneUnavailable) -> Caller:
+        entry = self._cache.get(digest)
+        if entry and entry.caller:
+            if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
+                return entry.caller
+            del self._cache[digest]
+        logger.warning("API keys cannot be checked: %s", error)
+        raise _control_plane_unavailable()
+
+
+def _caller_from(response: AdmitResponse) -> Caller:
+    return Caller(
+        subject_id=response.subject_id,
+        subject_name=response.subject_name,
+        tenant_id=response.tenant_id,
+        home_project_id=response.home_project_id,
+        grants={grant.project_id: frozenset(grant.permissions) for grant in response.grants},
+        proof=response.proof,
+        is_operator=response.is_operator,
+    )
+
+
+def _control_plane_unavailable() -> Exception:
+    return unavailable(
+        "API keys cannot be checked at the moment: the control plane is not reachable. Try again.",
+        retry_after=2,
+        code="control_plane_unavailable",
+    )
+
+
+def _invalid_key() -> Exception:
+    return not_authenticated("Incorrect API key: it is unknown, expired or revoked. Create a new one.")
+
+
+def save_callers(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now: datetime) -> None:
+    """Write callers by the hash of their token, with the age of each entry in seconds.
+
+    Times in the file are of the wall clock, since a monotonic clock ends with its process; a clock that was
+    set back makes an entry too old rather than too young.
+    """
+    content = {
+        digest.hex(): {**_to_json(caller), "known_at": now.timestamp() - age}
+        for digest, (caller, age) in callers.items()
+    }
+    write_file(path, json.dumps(content))
+
+
+def load_callers(path: Path, now: datetime, most_seconds: float) -> Iterator[tuple[bytes, Caller, float]]:
+    """Yield (hash, caller, age) of entries that are not too old."""
+    try:
+        content = json.loads(path.read_text())
+        for digest, entry in content.items():
+            age = now.timestamp() - entry["known_at"]
+            if 0 <= age < most_seconds:
+                yield bytes.fromhex(digest), _from_json(entry), age
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s cannot be read and is ignored: %s", path, error)
+
+
+def _to_json(caller: Caller) -> dict[str, object]:
+    grants = {project: sorted(permissions) for project, permissions in caller.grants.items()}
+    return {
+        "subject_id": caller.subject_id,
+        "subject_name": caller.subject_name,
+        "tenant_id": caller.tenant_id,
+        "home_project_id": caller.home_project_id,
+        "grants": grants,
+        "proof": caller.proof,
+        "is_operator": caller.is_operator,
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> Caller:
+    return Caller(
+        subject_id=entry["subject_id"],
+        subject_name=entry["subject_name"],
+        tenant_id=entry["tenant_id"],
+        home_project_id=entry["home_project_id"],
+        grants={project: frozenset(permissions) for project, permissions in entry["grants"].items()},
+        proof=entry.get("proof", ""),
+        is_operator=entry.get("is_operator", False) is True,
+    )
+
+
+class AllowedHosts:
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = HostNames(names)
+
+    def check(self, scope: Scope) -> None:
+        """Raise OpenAiError 421 for a request under a name that is not the gateway's."""
+        name = self._names.unknown(scope)
+        if name is not None:
+            raise OpenAiError(
+                421,
+                f"Unknown host name {name[:80]!r}. Your administrator can allow it with"
+                " `neo up --gateway-host NAME`.",
+                code="unknown_host",
+            )
+
+
+def require_loopback(scope: Scope) -> None:
+    """Raise OpenAiError 403 where a request names any host but the loopback of this machine."""
+    if not all(is_loopback_name(host_name(value)) for key, value in scope["headers"] if key == b"host"):
+        raise forbidden("This is available on this machine only. Read it from 127.0.0.1.")

@@ -1,0 +1,145 @@
+# pyright: strict
+"""Follows a list of work of the control plane, such as transfers: starts, ends, forgets and reports it."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from neocloud.core.clock import Clock
+from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
+
+WAIT_SECONDS = 20
+REPORT_SECONDS = 10.0
+AWAY_SECONDS = 1.0
+"""Between attempts while the control plane is away."""
+STORE_SECONDS = 10.0
+"""Between attempts while the object store fails."""
+logger = logging.getLogger(__name__)
+
+
+class Listed(Protocol):
+    """A message of one piece of work, as the control plane wishes it."""
+
+    @property
+    def id(self) -> str: ...
+
+
+_Work = TypeVar("_Work", bound=Listed)
+
+
+class WorkFollower(ABC, Generic[_Work]):
+    """Runs one kind of work. The next start continues what was cancelled, from the subclass's records."""
+
+    def __init__(self, clock: Clock, *, noun: str, reported_together: int) -> None:
+        """`noun` is a plural, for the log. A report is bounded as a request is, so it has so many at most."""
+        self._clock, self._noun, self._reported_together = clock, noun, reported_together
+        self._known: dict[str, _Work] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._reporting = asyncio.Lock()
+
+    @abstractmethod
+    async def _list(self, version: str) -> tuple[str, Sequence[_Work]]:
+        """Wait WAIT_SECONDS for another version, and return it. Raises ControlPlaneUnavailable."""
+
+    @abstractmethod
+    def _recorded(self) -> set[str]:
+        """Return the ids of the work that is remembered from before."""
+
+    @abstractmethod
+    async def _apply(self, wished: _Work) -> None:
+        """Start, stop or forget work that is not running now."""
+
+    @abstractmethod
+    async def _forget(self, work_id: str) -> None:
+        """Forget work that is not listed any more."""
+
+    @abstractmethod
+    async def _report_some(self, ids: Sequence[str]) -> None:
+        """Report these. Raises ControlPlaneUnavailable, ObjectStoreError."""
+
+    async def run(self) -> None:
+        """Follow and report until cancelled."""
+        loops = [asyncio.create_task(self._follow()), asyncio.create_task(self._report_periodically())]
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            running = [*loops, *self._running.values()]
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        version = ""
+        while True:
+            try:
+                newest, listed = await self._list(version)
+            except ControlPlaneUnavailable:
+                await self._clock.sleep(AWAY_SECONDS)
+                continue
+            if newest == version:
+                continue
+            try:
+                await self._apply_all({each.id: each for each in listed})
+                version = newest
+            except Exception:  # the border of the loop: an error in one round must not end all rounds
+                logger.exception("%s could not be applied", self._noun)
+                version = ""
+                await self._clock.sleep(AWAY_SECONDS)
+            await self._report()
+
+    async def _apply_all(self, listed: dict[str, _Work]) -> None:
+        for work_id in {*self._recorded(), *self._known} - listed.keys():
+            await self._end(work_id)
+            await self._forget(work_id)
+            self._known.pop(work_id, None)
+        changed = [each for each in listed.values() if self._known.get(each.id) != each]
+        await asyncio.gather(*(self._apply_one(each) for each in changed))
+
+    async def _apply_one(self, wished: _Work) -> None:
+        await self._end(wished.id)
+        await self._apply(wished)
+        self._known[wished.id] = wished
+
+    def _start(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._running[work_id] = asyncio.create_task(self._run_whole(work_id, work))
+        task.add_done_callback(self._note_end)
+
+    async def _run_whole(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run work to its end; it is begun again where the store failed."""
+        while True:
+            try:
+                return await work()
+            except StoreUnavailable as error:
+                logger.warning("%s: %s waits for the object store: %s", self._noun, work_id, error)
+                await self._clock.sleep(STORE_SECONDS)
+
+    async def _end(self, work_id: str) -> None:
+        task = self._running.pop(work_id, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            text = "One of the %s ended; it goes on at the next start of the gateway"
+            logger.error(text, self._noun.lower(), exc_info=error)
+
+    async def _report_periodically(self) -> None:
+        while True:
+            await self._clock.sleep(REPORT_SECONDS)
+            await self._report()
+
+    async def _report(self) -> None:
+        """Report all work. What cannot be reported now is with the next report."""
+        async with self._reporting:
+            try:
+                ids = sorted({*self._recorded(), *self._known})
+                for start in range(0, len(ids), self._reported_together):
+                    await self._report_some(ids[start : start + self._reported_together])
+            except ControlPlaneUnavailable:
+                pass  # the follower of buckets says so in the log
+            except ObjectStoreError as error:
+                logger.warning("%s could not be reported: %s", self._noun, error)

@@ -1,0 +1,1 @@
+"""Objects in buckets: SQL metadata and immutable blobs, without HTTP. README.md lists the files."""

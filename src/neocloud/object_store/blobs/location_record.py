@@ -1,0 +1,82 @@
+# pyright: strict
+"""Which place has the blobs of a store, as its metadata record it. Read without the drivers, which take long
+to import."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from neocloud.object_store.blobs.s3.location import S3Place
+
+FACT = "blobs"
+
+
+class Connection(Protocol):
+    """What the metadata are read with."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RecordedPlace:
+    """The place of a store that has its blobs in another engine."""
+
+    name: str
+    owner: str
+    """What the mark in the place says."""
+    is_claimed: bool
+    endpoint: str
+    region: str
+    credentials_file: str
+
+    def place(self) -> S3Place:
+        bucket, _, prefix = self.name.removeprefix("s3://").partition("/")
+        prefix = f"{prefix}/" if prefix else ""
+        return S3Place(bucket, prefix, self.endpoint, self.region, Path(self.credentials_file))
+
+
+def recorded_place(connection: Connection) -> RecordedPlace | None:
+    """Return the place in another engine; None where the blobs are files in the store's folder."""
+    row = connection.execute("SELECT value FROM fact WHERE name = ?", (FACT,)).fetchone()
+    return None if row is None else RecordedPlace(**json.loads(row[0]))
+
+
+def engine_of(connection: Connection) -> str:
+    """Return the name of the place in another engine that has the blobs; "" where they are in files."""
+    kept = recorded_place(connection)
+    return kept.name if kept is not None else ""
+
+
+def problem_with(home: Path, place: S3Place | None) -> str:
+    """Return why the store in a folder cannot be opened with this place; "": nothing is known against it."""
+    path = home / "meta.db"
+    if not path.exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            return problem_of(connection, recorded_place(connection), place)
+    except sqlite3.Error:
+        return ""  # the gateway says what is wrong with the file
+
+
+def problem_of(connection: Connection, kept: RecordedPlace | None, place: S3Place | None) -> str:
+    """Return why this place cannot be used in place of the recorded one; "" where it can."""
+    before, now = kept.name if kept else "", place.name if place else ""
+    if before == now:
+        return ""
+    (is_used,) = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM content WHERE blob IS NOT NULL) OR EXISTS (SELECT 1 FROM garbage)"
+    ).fetchone()
+    if not is_used:
+        return ""
+    where, wanted = before or "the folder of the object store", now or "that folder"
+    again = f"--object-blobs {before}" if before else "--object-blobs none"
+    return (
+        f"The bodies of the objects are in {where}, not in {wanted}, and are not moved. Start with"
+        f" {again}; or copy the objects to another cloud with a transfer."
+    )
