@@ -82,12 +82,13 @@ async def test_a_controller_that_was_started_again_is_followed_again(followed: F
     assert followed.woken[POOL] > before and followed.woken["nodepool-2"] >= 1
 
 
-async def test_a_controller_that_is_gone_is_no_error(followed: Followed) -> None:
+async def test_the_end_of_a_controller_is_told_once_and_its_absence_is_no_error(followed: Followed) -> None:
     await followed.engine.remove([CONTROLLER])
     await followed.clock.settle()
+    assert followed.woken == {CLUSTER: 1, POOL: 1}
     followed.logs.follow(CLUSTER, [CONTROLLER], [POOL])
-    await followed.clock.advance(60)
-    assert not followed.woken
+    await followed.clock.advance(3600)
+    assert followed.woken == {CLUSTER: 1, POOL: 1}
 
 
 async def test_a_forgotten_cluster_is_woken_no_more(followed: Followed) -> None:
