@@ -10,9 +10,9 @@ from pathlib import Path
 
 import uvloop
 
-from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import listen, serve_until_signalled
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.process import listen, serve_until_signalled
 from neocloud.object_gateway.composition import running_objects
 from neocloud.object_gateway.s3.protocol import s3_connections
 from neocloud.object_gateway.settings import ObjectsSettings

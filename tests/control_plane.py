@@ -24,12 +24,12 @@ from neocloud.control_plane import lifecycle
 from neocloud.control_plane.composition import compose
 from neocloud.control_plane.lifecycle import Composition, ControlPlane
 from neocloud.core import contract, wire
-from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Dependencies
 from neocloud.core.store import Resource, Store
 from neocloud.core.store.sqlite import empty_database
+from neocloud.data_plane.certificate_files import CertificateFiles
 from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve

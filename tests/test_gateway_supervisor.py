@@ -18,27 +18,52 @@ import pytest
 
 import neocloud
 from neocloud.control_plane import gateway_supervisor
-from neocloud.control_plane.gateway_supervisor import GatewayProcess, PublicGateway, stop_gateway
+from neocloud.control_plane.gateway_supervisor import (
+    MODEL_GATEWAY,
+    OBJECT_GATEWAY,
+    GatewayKind,
+    GatewayProcess,
+    PublicGateway,
+    stop_gateway,
+)
 from neocloud.testing.gateway import free_port
 from neocloud.testing.waiting import until
 
 DEADLINE_SECONDS = 60.0
 
 
-@pytest.mark.parametrize("folder", ["gateway", "core"])
-def test_a_changed_file_of_the_gateway_or_its_core_is_another_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+KINDS = (MODEL_GATEWAY, OBJECT_GATEWAY)
+_IMPORTED = """
+import importlib, sys
+importlib.import_module(sys.argv[1] + ".__main__")
+print(*{each.split(".")[1] for each in sys.modules if each.startswith("neocloud.")})
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_program_of_a_gateway_is_all_that_it_imports(kind: GatewayKind) -> None:
+    arguments = [sys.executable, "-c", _IMPORTED, kind.module]
+    imported = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    assert set(imported.split()) == set(kind.packages)
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder"),
+    [pytest.param(kind, folder, id=f"{kind.name} {folder}") for kind in KINDS for folder in kind.packages],
+)
+def test_a_changed_file_that_a_gateway_imports_is_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: GatewayKind, folder: str
 ) -> None:
     package = tmp_path / "neocloud"
-    for name in ("gateway", "core", "cli"):
+    for name in (*kind.packages, "cli"):
         (package / name).mkdir(parents=True)
         (package / name / "code.py").write_text("1")
     monkeypatch.setattr(neocloud, "__file__", str(package / "__init__.py"))
-    before = gateway_supervisor._program()
+    before = gateway_supervisor._program(kind)
     (package / "cli" / "code.py").write_text("12")
-    assert gateway_supervisor._program() == before
+    assert gateway_supervisor._program(kind) == before
     (package / folder / "code.py").write_text("12")
-    assert gateway_supervisor._program() != before
+    assert gateway_supervisor._program(kind) != before
 
 
 STAND_IN = """

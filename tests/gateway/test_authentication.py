@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.authentication import Authenticator
-from neocloud.model_gateway.control_plane import ControlPlaneUnavailable, InvalidToken
+from neocloud.model_gateway.control_plane import InvalidToken
 from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.waiting import FakeClock
 
@@ -85,7 +86,7 @@ async def test_it_asks_early_so_that_nobody_waits(
     await authenticator.authenticate("Bearer good")
     await clock.advance(SETTINGS.admit_seconds * 0.6)
     await authenticator.authenticate("Bearer good")
-    while plane.asked < 2 or authenticator._lookups:
+    while plane.asked < 2 or authenticator._callers._questions:
         await asyncio.sleep(0)
     await clock.advance(SETTINGS.admit_seconds * 0.6)  # more than its whole time since the first answer
     plane.is_away = True
@@ -127,4 +128,4 @@ async def test_a_wrong_key_is_not_asked_for_each_time(
 
 async def test_tokens_are_not_kept(authenticator: Authenticator) -> None:
     await authenticator.authenticate("Bearer good")
-    assert "good" not in repr(vars(authenticator))
+    assert "good" not in repr(vars(authenticator)) + repr(vars(authenticator._callers))

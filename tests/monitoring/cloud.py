@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 
 from neocloud.control_plane.metrics_store import collectors_certificate
-from neocloud.core.callers import scrape_key_file
 from neocloud.core.clock import SystemClock
+from neocloud.data_plane.metrics_keys import scrape_key_file
 from neocloud.services import iam
 from neocloud.testing.waiting import until
 from tests.control_plane import sign_in

@@ -12,8 +12,8 @@ import pytest
 
 from neocloud.control_plane.gateway_supervisor import GatewayProcess
 from neocloud.control_plane.metrics_store import metrics_store, write_scrape_file
-from neocloud.core.callers import STORE_USER, metrics_password_file
 from neocloud.core.child_process import Child
+from neocloud.data_plane.metrics_keys import STORE_USER, metrics_password_file
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 

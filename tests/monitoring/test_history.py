@@ -23,10 +23,10 @@ from neocloud.control_plane.metrics_store import (
     write_scrape_file,
 )
 from neocloud.control_plane.settings_file import BadSettings
-from neocloud.core.callers import scrape_key_file
-from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import Code
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.metrics_keys import scrape_key_file
 from neocloud.services.monitoring.history import StoreOfHome
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until

@@ -11,13 +11,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from neocloud.control_plane.metrics_store import scrape_file, write_scrape_file
-from neocloud.core.callers import (
+from neocloud.core.contract import ApiError
+from neocloud.core.metrics import PROJECT_LABEL
+from neocloud.data_plane.metrics_keys import (
     gateway_scrape_key_file,
     load_or_make_gateway_scrape_key,
     scrape_key_file,
 )
-from neocloud.core.contract import ApiError
-from neocloud.core.metrics import PROJECT_LABEL
 from neocloud.engines.base import Reference
 from neocloud.server import CertificateFolder
 from neocloud.services.slurm.metrics import Queues, node_state

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec, VersioningPolicy
 
-from neocloud.core.callers import object_gateway_key_file
-from neocloud.object_gateway.access import ControlPlaneUnavailable, RefusalCode, Refused, UnknownAccessKey
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.data_plane.gateway_keys import object_gateway_key_file
+from neocloud.object_gateway.access import RefusalCode, Refused, UnknownAccessKey
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from tests.services.storage.cloud import AccessKey, StorageCloud, cloud_in_process
 

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from neocloud.core import web_server
-from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.client_connections import SPARE_CONNECTIONS
-from neocloud.core.client_protocol import MAX_HEAD_BYTES
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.http import server as http_server
+from neocloud.data_plane.http.connections import SPARE_CONNECTIONS
+from neocloud.data_plane.http.protocol import MAX_HEAD_BYTES
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.server.listening import HEALTH_PATH, ApiConnectionLimits, HttpServer, listen
 
@@ -104,7 +104,7 @@ both = pytest.mark.parametrize("tls", [True, False], ids=["tls", "plain"])
 @pytest.fixture(autouse=True)
 def long_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half-open handshakes stay open, however busy the machine is."""
-    monkeypatch.setattr(web_server, "HANDSHAKE_SECONDS", 10 * LONG)
+    monkeypatch.setattr(http_server, "HANDSHAKE_SECONDS", 10 * LONG)
 
 
 @both
@@ -146,7 +146,7 @@ async def test_half_open_handshakes_count_and_health_is_told_meanwhile(tmp_path:
 
 
 async def test_a_handshake_has_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_server, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "HANDSHAKE_SECONDS", 0.5)
     async with serving(tmp_path, FEW) as api:
         reader, writer = await api.half_open()
         assert await received(reader) == b""
@@ -210,7 +210,7 @@ async def test_a_client_that_does_not_close_tls_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asyncio alone would wait for 30 s."""
-    monkeypatch.setattr(web_server, "CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "CLOSE_SECONDS", 0.5)
     async with serving(tmp_path, SHORT) as api:
         reader, writer = await refused_over_tls(api, CertificateFolder(tmp_path))
         await until_cut(reader, 25.0)
@@ -220,7 +220,7 @@ async def test_a_client_that_does_not_close_tls_is_cut(
 async def test_a_client_that_does_not_close_tls_is_cut_when_the_server_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_server, "CLOSE_SECONDS", 10 * LONG)
+    monkeypatch.setattr(http_server, "CLOSE_SECONDS", 10 * LONG)
     async with serving(tmp_path, SHORT) as api:
         reader, writer = await refused_over_tls(api, CertificateFolder(tmp_path))
     await until_cut(reader, LONG)

@@ -15,14 +15,14 @@ import grpc
 import httpx
 import pytest
 
-from neocloud.core import client_connections as connections
-from neocloud.core.client_connections import (
+from neocloud.data_plane.http import connections as connections
+from neocloud.data_plane.http.connections import (
     SPARE_CONNECTIONS,
     ClientConnections,
     client_of,
 )
-from neocloud.core.client_protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from neocloud.core.response_transport import ResponseTransport
+from neocloud.data_plane.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS
+from neocloud.data_plane.http.transport import ResponseTransport
 from neocloud.model_gateway.api.client_protocol import gateway_connections
 from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (

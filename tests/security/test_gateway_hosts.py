@@ -10,8 +10,8 @@ import pytest
 
 from neocloud.control_plane.gateway_supervisor import GatewayProcess as Supervised
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
-from neocloud.core.callers import load_or_make_scrape_key
-from neocloud.core.web_server import HostNames
+from neocloud.data_plane.http.server import HostNames
+from neocloud.data_plane.metrics_keys import load_or_make_scrape_key
 from neocloud.settings.settings import Settings
 from neocloud.testing.gateway import GatewayProcess, gateway_process
 from tests.gateway.conftest import CHAT, body

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from neocloud.core import contract
-from neocloud.core.callers import CLIENT_HEADER, KEY_HEADER, gateway_key_file
+from neocloud.data_plane.gateway_keys import CLIENT_HEADER, KEY_HEADER, gateway_key_file
 from neocloud.testing.gateway import gateway_process
 from tests.control_plane import call
 from tests.gateway.openai_files.jobs import FakeTuningControlPlane

@@ -16,9 +16,9 @@ import pytest
 from neocloud.core import contract
 from neocloud.core.contract import paging
 from neocloud.core.store.group_commit import is_writing, writing
-from neocloud.core.yaml_outline import OutlineError, Root, yaml_root
 from neocloud.server import validation
 from neocloud.services.compute.rules.user_data import user_data_violations
+from neocloud.services.compute.rules.yaml_outline import OutlineError, Root, yaml_root
 from neocloud.services.iam.rules.keys import read_public_key
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, Answer, WalkedCloud, walked_cloud

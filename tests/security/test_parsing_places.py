@@ -13,7 +13,7 @@ import neocloud
 from neocloud.core.store.group_commit import refuse_while_writing
 
 ROOT = Path(neocloud.__file__).parent
-SEARCHED = ("core", "server", "services")
+SEARCHED = ("core", "data_plane", "server", "services")
 PARSERS = {
     "yaml.load",
     "yaml.parse",
@@ -34,7 +34,7 @@ PARSERS = {
 }
 GUARDED = {
     "core/ssh_keys.py": {"load_ssh_public_key"},
-    "core/yaml_outline.py": {"yaml.parse"},
+    "services/compute/rules/yaml_outline.py": {"yaml.parse"},
     "services/ai/rules.py": {"shlex.split"},
     "services/compute/rules/user_data.py": {"json.loads"},
     "services/iam/rules/federations.py": {"json.loads"},

@@ -9,9 +9,10 @@ import pytest
 from neocloud.control_plane.composition import SERVICES
 from neocloud.control_plane.settings_file import parse_arguments, write_settings
 from neocloud.core import contract
-from neocloud.core.callers import BURST_SECONDS, MAX_CALLERS, Buckets, Rate, source_network
 from neocloud.core.clock import SystemClock
 from neocloud.core.contract import ApiError
+from neocloud.data_plane.addresses import source_network
+from neocloud.data_plane.rate_limits import BURST_SECONDS, MAX_CALLERS, Buckets, Rate
 from neocloud.server.pipeline import Rates
 from neocloud.settings.settings import Settings
 from tests.server.walk.asking import request

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from neocloud.core import replica_proof
+from neocloud.data_plane import replica_proof
 from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
 from neocloud.services.inference import model_server_key
 from neocloud.services.inference.model_server_key import RequireKey
@@ -149,7 +149,7 @@ async def test_the_engine_of_another_deployment_gets_no_key(monkeypatch: pytest.
 
 
 async def test_an_impostor_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("gateway.routing.upstream", "services.inference.reconcile.proven_transport"):
+    for place in ("model_gateway.routing.upstream", "services.inference.reconcile.proven_transport"):
         monkeypatch.setattr(f"neocloud.{place}.PROOF_SECONDS", 0.2)
     async with impostor(always(b"")) as (address, seen):
         await refused_by_all(address, seen)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from neocloud.core.replica_proof import ANSWER_BYTES
+from neocloud.data_plane.replica_proof import ANSWER_BYTES
 from neocloud.model_gateway.routing.upstream import ConnectionPool, ReplicaFailed
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from neocloud.core import certificate_files
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.data_plane import certificate_files
+from neocloud.data_plane.certificate_files import CertificateFiles, CertificateUnusable
 from neocloud.server import ensure_certificate
 
 NAMES = ("localhost", "127.0.0.1")

@@ -18,9 +18,9 @@ from starlette.routing import Route
 
 from neocloud.control_plane import tls
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import listen as listen_for_gateway
-from neocloud.core.gateway_process import web_server
 from neocloud.core.service import Service
+from neocloud.data_plane.process import listen as listen_for_gateway
+from neocloud.data_plane.process import web_server
 from neocloud.model_gateway.api.client_protocol import GatewayProtocol, gateway_connections
 from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.server import (

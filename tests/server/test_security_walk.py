@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neocloud.core import contract
-from neocloud.core.callers import KEY_HEADER
+from neocloud.data_plane.gateway_keys import KEY_HEADER
 from neocloud.services.iam.rules.roles import allows
 from tests.server.walk.asking import request
 from tests.server.walk.cloud import TABLE, WalkedCloud, walked_cloud

@@ -44,22 +44,22 @@ from neocloud.control_plane.workload_storage import (
     workload_storage,
 )
 from neocloud.core import wire
-from neocloud.core.callers import object_gateway_folder
-from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry
 from neocloud.core.service import Service, waking
 from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
-from neocloud.core.upstream_registries import upstream_of
 from neocloud.core.usage import CallerSource, UsageSource, all_usage
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.engines.base import Engine
 from neocloud.engines.gpu_ledger import GpuLedger
 from neocloud.engines.podman import PodmanEngine
 from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.model_gateway.metering.ledger_tables import ledger_reader
 from neocloud.model_gateway.openai_files.files import FileStore
+from neocloud.object_gateway.oci.upstream_registries import upstream_of
 from neocloud.object_gateway.work.scan.reports import ReportReader
 from neocloud.object_store.artifacts import ArtifactReader
 from neocloud.object_store.blobs.location_record import problem_with

@@ -24,10 +24,10 @@ from pathlib import Path
 import httpx
 
 import neocloud
-from neocloud.core.callers import gateway_folder, object_gateway_folder
 from neocloud.core.child_process import Child
-from neocloud.core.gateway_process import allow_later_address
 from neocloud.core.process import Process
+from neocloud.data_plane.gateway_keys import gateway_folder, object_gateway_folder
+from neocloud.data_plane.process import allow_later_address
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class GatewayKind:
     """Returns the folder of a home that has the record of its process."""
     log: str
     packages: tuple[str, ...]
-    """The folders of its code: its own, and the core that it runs on."""
+    """The folders of its code: its own, and those that it imports."""
     health: str
     """The path that answers while it works."""
     port_option: str
@@ -66,7 +66,7 @@ MODEL_GATEWAY = GatewayKind(
     module="neocloud.model_gateway",
     folder=gateway_folder,
     log="gateway.log",
-    packages=("gateway", "core"),
+    packages=("model_gateway", "data_plane", "messages", "core"),
     health="/health",
     port_option="--gateway-port",
     tls_port_option="--gateway-tls-port",
@@ -76,7 +76,7 @@ OBJECT_GATEWAY = GatewayKind(
     module="neocloud.object_gateway",
     folder=object_gateway_folder,
     log="objects.log",
-    packages=("objects", "core"),
+    packages=("object_gateway", "object_store", "s3_client", "data_plane", "messages", "core"),
     health="/-/health",  # no bucket can have this name
     port_option="--s3-port",
     tls_port_option="--s3-tls-port",

@@ -19,8 +19,6 @@ from neocloud.control_plane import state_dir
 from neocloud.control_plane.public_certificate.renewal import PublicCertificate
 from neocloud.control_plane.tls import host_names, renew_certificate, tls_of
 from neocloud.core import contract
-from neocloud.core.callers import MACHINE_PERMISSION, load_or_make_scrape_key
-from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.clock import Clock
 from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
@@ -36,6 +34,8 @@ from neocloud.core.service import (
     register_services,
 )
 from neocloud.core.store import HistorySizes, Store, Transaction, Watcher, load_or_make_key, open_store
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.metrics_keys import MACHINE_PERMISSION, load_or_make_scrape_key
 from neocloud.engines.base import Capabilities, Engine
 from neocloud.server import ApiServer, CertificateState, Middleware, ServerCertificate, no_middleware
 from neocloud.server.http_server import StatusReport

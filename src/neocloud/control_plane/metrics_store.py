@@ -17,7 +17,10 @@ import yaml
 
 from neocloud.control_plane.gateway_supervisor import GatewayKind, GatewayProcess, stop_gateway
 from neocloud.control_plane.settings_file import BadSettings
-from neocloud.core.callers import (
+from neocloud.core.metrics import PROJECT_LABEL
+from neocloud.core.osfiles import write_file
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.metrics_keys import (
     STORE_USER,
     ensure_metrics_password,
     gateway_scrape_key_file,
@@ -26,9 +29,6 @@ from neocloud.core.callers import (
     metrics_folder,
     scrape_key_file,
 )
-from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.metrics import PROJECT_LABEL
-from neocloud.core.osfiles import write_file
 from neocloud.server import CertificateFolder, ensure_certificate
 from neocloud.settings.settings import Settings
 

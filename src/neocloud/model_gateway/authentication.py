@@ -6,12 +6,10 @@ stay valid for some minutes. The Host header is checked here as well, so that no
 under a host name of its own.
 """
 
-import asyncio
 import hashlib
 import json
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +19,9 @@ from starlette.types import Scope
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
-from neocloud.core.web_server import HostNames, host_name, is_loopback_name
+from neocloud.data_plane.answer_cache import AnswerAge, AnswerCache, AnswerTimes, TooManyQuestions
+from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
+from neocloud.data_plane.http.server import HostNames, host_name, is_loopback_name
 from neocloud.messages.neocloud.inference.v1 import AdmitResponse
 from neocloud.model_gateway.api.errors import (
     OpenAiError,
@@ -30,7 +30,7 @@ from neocloud.model_gateway.api.errors import (
     not_authenticated,
     unavailable,
 )
-from neocloud.model_gateway.control_plane import ControlPlane, ControlPlaneUnavailable, InvalidToken
+from neocloud.model_gateway.control_plane import ControlPlane, InvalidToken
 from neocloud.model_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,6 @@ class Caller:
         return chosen
 
 
-MAX_CACHED_CALLERS = 20_000
 INVALID_KEY_SECONDS = 2.0
 SAVE_SECONDS = 5.0
 MAX_LOOKUPS = 256
@@ -89,43 +88,38 @@ MAX_TOKEN_LENGTH = 16 * 1024
 _EARLIER = datetime.min.replace(tzinfo=UTC).isoformat()
 
 
-@dataclass(slots=True)
-class _CacheEntry:
-    caller: Caller | None
-    """None: the key is invalid."""
-    checked_at: float
-
-
 class Authenticator:
     def __init__(self, control_plane: ControlPlane, settings: GatewaySettings, clock: Clock) -> None:
         self._control_plane = control_plane
         self._settings = settings
         self._clock = clock
-        self._monotonic: Callable[[], float] = clock.monotonic
-        self._is_saved = True
-        """The file has the present entries."""
-        self._cache: OrderedDict[bytes, _CacheEntry] = OrderedDict()
-        self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
+        times = AnswerTimes(
+            settings.admit_seconds,
+            INVALID_KEY_SECONDS,
+            early_seconds=settings.admit_seconds / 2,
+            known_wait_seconds=LOOKUP_TIMEOUT_SECONDS,
+            max_questions=MAX_LOOKUPS,
+        )
+        away = AwayLog(logger, "callers that are known go on for a while")
+        self._callers = AnswerCache[bytes, Caller](clock, AnswerAge(settings.admit_away_seconds), times, away)
+        self._saved_count = 0
+        """Answers of the cache when the file was written."""
 
     def load_from_disk(self) -> None:
         """Load saved entries. They are checked again when used, and trusted only while the control
         plane is not reachable."""
-        now = self._monotonic()
-        settings = self._settings
-        for digest, caller, age in load_callers(
-            settings.callers_file, self._clock.now(), settings.admit_away_seconds
-        ):
-            self._cache[digest] = _CacheEntry(caller, now - max(age, settings.admit_seconds))
+        file, most_seconds = self._settings.callers_file, self._settings.admit_away_seconds
+        for digest, caller, age in load_callers(file, self._clock.now(), most_seconds):
+            self._callers.restore(digest, caller, age)
 
     def save_to_disk(self) -> None:
-        if self._is_saved:
+        if self._saved_count == self._callers.answer_count:
             return
-        self._is_saved = True
-        now = self._monotonic()
+        self._saved_count = self._callers.answer_count
         callers = {
-            digest: (entry.caller, now - entry.checked_at)
-            for digest, entry in self._cache.items()
-            if entry.caller and now - entry.checked_at < self._settings.admit_away_seconds
+            digest: (caller, age)
+            for digest, caller, age in self._callers.known()
+            if age < self._settings.admit_away_seconds
         }
         save_callers(self._settings.callers_file, callers, self._clock.now())
 
@@ -161,79 +155,23 @@ class Authenticator:
         return await self._current(hashlib.sha256(b"proof " + proof.encode()).digest(), "", proof)
 
     async def _current(self, digest: bytes, token: str, proof: str) -> Caller:
-        entry = self._cache.get(digest)
-        now = self._monotonic()
-        if entry is not None and entry.caller is not None:
-            age = now - entry.checked_at
-            if age < self._settings.admit_seconds / 2:
-                return entry.caller
-            if age < self._settings.admit_seconds:
-                self._start_lookup(digest, token, proof)  # for the next request; this one does not wait
-                return entry.caller
-        elif entry is not None and now - entry.checked_at < INVALID_KEY_SECONDS:
-            raise _invalid_key()
-        caller = await self._lookup(digest, token, proof, entry)
-        if caller is None:
-            raise _invalid_key()
-        return caller
-
-    async def _lookup(
-        self, digest: bytes, token: str, proof: str, entry: "_CacheEntry | None"
-    ) -> Caller | None:
-        """Look the caller up at the control plane; use the cached entry when that takes too long."""
-        lookup = asyncio.shield(self._start_lookup(digest, token, proof))
-        if entry is None or entry.caller is None:
-            return await lookup
         try:
-            async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
-                return await lookup
-        except TimeoutError:
-            if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
-                return entry.caller
-            raise _control_plane_unavailable() from None
-
-    def _start_lookup(self, digest: bytes, token: str, proof: str) -> "asyncio.Task[Caller | None]":
-        """Start a lookup, or return the one in progress for the same key."""
-        task = self._lookups.get(digest)
-        if task is None:
-            if len(self._lookups) >= MAX_LOOKUPS:
-                raise unavailable(
-                    "Too many API keys are being checked at the moment. Try again.",
-                    retry_after=1,
-                    code="busy",
-                )
-            task = self._lookups[digest] = asyncio.ensure_future(self._fetch(digest, token, proof))
-            task.add_done_callback(lambda done: self._lookup_done(digest, done))
-        return task
-
-    def _lookup_done(self, digest: bytes, task: "asyncio.Task[Caller | None]") -> None:
-        self._lookups.pop(digest, None)
-        if not task.cancelled():
-            task.exception()  # waiters get it; an early lookup has none
-
-    async def _fetch(self, digest: bytes, token: str, proof: str) -> Caller | None:
-        checked_at = self._monotonic()
-        try:
-            caller = _caller_from(await self._control_plane.admit(token, proof=proof))
-        except InvalidToken:
-            caller = None
+            caller = await self._callers.find(digest, lambda: self._admit(token, proof))
+        except TooManyQuestions:
+            raise unavailable(
+                "Too many API keys are being checked at the moment. Try again.", retry_after=1, code="busy"
+            ) from None
         except ControlPlaneUnavailable as error:
-            return self._cached_or_raise(digest, error)
-        self._cache[digest] = _CacheEntry(caller, checked_at)
-        self._is_saved = False
-        self._cache.move_to_end(digest)
-        while len(self._cache) > MAX_CACHED_CALLERS:
-            self._cache.popitem(last=False)
+            raise _control_plane_unavailable() from error
+        if caller is None:
+            raise not_authenticated("Incorrect API key: it is unknown, expired or revoked. Create a new one.")
         return caller
 
-    def _cached_or_raise(self, digest: bytes, error: ControlPlaneUnavailable) -> Caller:
-        entry = self._cache.get(digest)
-        if entry and entry.caller:
-            if self._monotonic() - entry.checked_at < self._settings.admit_away_seconds:
-                return entry.caller
-            del self._cache[digest]
-        logger.warning("API keys cannot be checked: %s", error)
-        raise _control_plane_unavailable()
+    async def _admit(self, token: str, proof: str) -> Caller | None:
+        try:
+            return _caller_from(await self._control_plane.admit(token, proof=proof))
+        except InvalidToken:
+            return None
 
 
 def _caller_from(response: AdmitResponse) -> Caller:
@@ -254,10 +192,6 @@ def _control_plane_unavailable() -> Exception:
         retry_after=2,
         code="control_plane_unavailable",
     )
-
-
-def _invalid_key() -> Exception:
-    return not_authenticated("Incorrect API key: it is unknown, expired or revoked. Create a new one.")
 
 
 def save_callers(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now: datetime) -> None:

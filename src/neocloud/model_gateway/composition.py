@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from neocloud.core.callers import gateway_key_file, load_or_make_gateway_scrape_key
 from neocloud.core.clock import Clock, SystemClock
+from neocloud.data_plane.gateway_keys import gateway_key_file
+from neocloud.data_plane.metrics_keys import load_or_make_gateway_scrape_key
 from neocloud.messages.neocloud.inference.v1 import ListRoutesResponse, ProjectFileBucket
 from neocloud.model_gateway.api import models_api
 from neocloud.model_gateway.api.app import GatewayApp
@@ -127,7 +128,7 @@ class Gateway:
             self.table, self.recorder, self.balancer, self.pool, self.traffic, self.metrics, settings
         )
         self._route_watcher = RouteWatcher(
-            control_plane, self.table, settings.routes_file, self._routes_changed
+            control_plane, self.table, settings.routes_file, self._routes_changed, clock
         )
         batch_client = ProxyBatchClient(self.proxy, self.authenticator, self.traffic, settings.media_domains)
         self.objects = OpenAiFiles(
@@ -136,7 +137,7 @@ class Gateway:
             file_buckets=lambda: self.table.response.file_buckets,
         )
         model_routes = models_api.routes(
-            *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.is_connected),
+            *(self.authenticator, self.table, self.metrics, lambda: self._route_watcher.poll.is_connected),
             lambda headers: load_or_make_gateway_scrape_key(settings.home).is_shown(headers),
         )
         pages = Pages(self.authenticator, self._answer, clock)
@@ -148,7 +149,7 @@ class Gateway:
         self.authenticator.load_from_disk()
         self._route_watcher.load_from_disk()
         loops = [
-            asyncio.create_task(self._route_watcher.watch_forever()),
+            asyncio.create_task(self._route_watcher.poll.run()),
             asyncio.create_task(self.traffic.report_periodically(self._control_plane)),
             asyncio.create_task(self.proxy.stop_silent_periodically()),
             asyncio.create_task(self.proxy.recheck_access_periodically()),

@@ -8,10 +8,15 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.callers import CLIENT_HEADER, KEY_HEADER
+from neocloud.data_plane.control_plane_client import (
+    CALL_SECONDS,
+    ControlPlaneClient,
+    ControlPlaneUnavailable,
+    status_of,
+)
+from neocloud.data_plane.gateway_keys import CLIENT_HEADER, KEY_HEADER
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,
@@ -25,22 +30,13 @@ from neocloud.messages.neocloud.inference.v1 import (
 from neocloud.model_gateway.api.errors import OpenAiError, forbidden, not_authenticated
 
 SERVICE = "neocloud.inference.v1.GatewayService"
-CALL_SECONDS = 5.0
-_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # the API is on this machine
-    ("grpc.http2.bdp_probe", 0),  # so nothing is gained by measuring the way there, which wakes all threads
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-)
+CALLER_CALL_SECONDS = 30.0
+Code = grpc.StatusCode
+logger = logging.getLogger(__name__)
 
 
 class InvalidToken(Exception):
     """The control plane does not know the token."""
-
-
-class ControlPlaneUnavailable(Exception):
-    """The control plane did not respond, or its error says nothing about the caller."""
 
 
 class NoFileBucket(Exception):
@@ -67,71 +63,24 @@ class ControlPlane(Protocol):
 
 class GrpcControlPlane:
     def __init__(self, address: str, key_file: Path) -> None:
-        self._key_file = key_file
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._client = ControlPlaneClient(address, key_file, SERVICE)
 
     async def admit(self, token: str = "", *, proof: str = "") -> AdmitResponse:
-        try:
-            return await self._call("Admit", AdmitRequest(token=token, proof=proof), CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                raise InvalidToken from error
-            raise ControlPlaneUnavailable(f"{error.code().name}: {error.details()}") from error
+        request = AdmitRequest(token=token, proof=proof)
+        return await self._client.ask("Admit", request, meanings={Code.UNAUTHENTICATED: InvalidToken()})
 
     async def list_routes(self, version: str, wait_seconds: int) -> ListRoutesResponse:
         request = ListRoutesRequest(version=version, wait_seconds=wait_seconds)
-        return await self._call_or_away("ListRoutes", request, wait_seconds + CALL_SECONDS)
+        return await self._client.ask("ListRoutes", request, wait_seconds + CALL_SECONDS)
 
     async def report(self, items: Sequence[Traffic]) -> None:
-        request = ReportTrafficRequest(items=items)
-        await self._call_or_away("ReportTraffic", request, CALL_SECONDS)
+        await self._client.ask("ReportTraffic", ReportTrafficRequest(items=items))
 
     async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
-        try:
-            return await self._call("IssueFileKey", request, CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.NOT_FOUND:
-                raise NoFileBucket from error
-            raise ControlPlaneUnavailable(error.details() or "the control plane is not reachable") from error
+        return await self._client.ask("IssueFileKey", request, meanings={Code.NOT_FOUND: NoFileBucket()})
 
     async def close(self) -> None:
-        await self._channel.close()
-
-    async def _call_or_away(self, method: str, request: Message, seconds: float) -> Any:
-        try:
-            return await self._call(method, request, seconds)
-        except grpc.aio.AioRpcError as error:
-            raise ControlPlaneUnavailable(f"{error.code().name}: {error.details()}") from error
-
-    async def _call(self, method: str, request: Message, seconds: float) -> Any:
-        rpc = contract.method(f"{SERVICE}/{method}")
-        unary = self._channel.unary_unary(
-            f"/{SERVICE}/{method}",
-            request_serializer=rpc.input.SerializeToString,
-            response_deserializer=rpc.output.FromString,
-        )
-        return await unary(request, metadata=((KEY_HEADER, self._key()),), timeout=seconds)
-
-    def _key(self) -> str:
-        """Read the key for each call: calls are few, and a new control plane may have created a new key."""
-        try:
-            return self._key_file.read_text().strip()
-        except OSError as error:
-            raise ControlPlaneUnavailable(
-                f"the key {self._key_file} cannot be read: {error.strerror}"
-            ) from error
-
-
-logger = logging.getLogger(__name__)
-
-CALLER_CALL_SECONDS = 30.0
-_CALLER_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # the API is on this machine
-    ("grpc.http2.bdp_probe", 0),  # so nothing is gained by measuring the way there, which wakes all threads
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-)
-_DETAILS = "grpc-status-details-bin"
-Code = grpc.StatusCode
+        await self._client.close()
 
 
 class CallerApi(Protocol):
@@ -148,25 +97,15 @@ class CallerApi(Protocol):
 
 class GrpcCallerApi:
     def __init__(self, address: str, key_file: Path) -> None:
-        self._address = address
-        self._key_file = key_file
-        self._channel: grpc.aio.Channel | None = None
+        self._client = ControlPlaneClient(address, key_file)
 
     async def call(
         self, authorization: str, path: str, request: Mapping[str, object], *, client: str = ""
     ) -> Any:
-        if self._channel is None:  # made in the loop that uses it
-            self._channel = grpc.aio.insecure_channel(self._address, options=_CALLER_OPTIONS)
         try:
-            rpc = contract.method(path)
-            unary = self._channel.unary_unary(
-                f"/{rpc.path}",
-                request_serializer=rpc.input.SerializeToString,
-                response_deserializer=rpc.output.FromString,
-            )
-            message = contract.from_dict(rpc.input, dict(request))
-            metadata = (("authorization", authorization), *self._about(client))
-            return await unary(message, metadata=metadata, timeout=CALLER_CALL_SECONDS)
+            message = contract.from_dict(contract.method(path).input, dict(request))
+            headers = (("authorization", authorization), *self._about(client))
+            return await self._client.call(path, message, CALLER_CALL_SECONDS, headers)
         except contract.ApiError as error:
             raise OpenAiError(400, error.message) from error
         except grpc.aio.AioRpcError as error:
@@ -176,15 +115,13 @@ class GrpcCallerApi:
         """Return headers with the address of the client, and the key that makes the control plane
         trust it. They are optional."""
         try:
-            key = self._key_file.read_text().strip()
-        except OSError as error:
-            logger.warning("The key %s cannot be read: %s", self._key_file, error.strerror)
+            return ((CLIENT_HEADER, client), (KEY_HEADER, self._client.key()))
+        except ControlPlaneUnavailable as error:
+            logger.warning("A call goes without the address of its client: %s", error)
             return ()
-        return ((CLIENT_HEADER, client), (KEY_HEADER, key))
 
     async def close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close()
+        await self._client.close()
 
 
 def grpc_error_as_openai(error: grpc.aio.AioRpcError) -> OpenAiError:
@@ -193,10 +130,7 @@ def grpc_error_as_openai(error: grpc.aio.AioRpcError) -> OpenAiError:
         error.details() or "The control plane rejected the request without a reason.",
     )
     param = None
-    trailers: Any = error.trailing_metadata() or ()
-    details = next((value for key, value in trailers if key == _DETAILS), None)
-    if details is not None:
-        known = contract.from_status(details)
+    if (known := status_of(error)) is not None:
         message, param = known.message or message, _param(known.details)
     if code is Code.UNAUTHENTICATED:
         return not_authenticated(message)

@@ -3,45 +3,36 @@
 restarts of the control plane."""
 
 import argparse
-import logging
-import os
 import socket
-import sys
 from pathlib import Path
 
-import uvloop
-
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
-from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import (
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.process import (
     Served,
     add_options,
     listen,
     listen_over_tls,
+    log_addresses,
     read_options,
+    run_gateway,
     serve_until_signalled,
     web_server,
 )
-from neocloud.core.logs import set_up_logging
-from neocloud.core.upstream_registries import upstream_of
 from neocloud.object_gateway.composition import load_or_make_store_key, running_objects
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from neocloud.object_gateway.gateway import Gateway
+from neocloud.object_gateway.oci.upstream_registries import upstream_of
 from neocloud.object_gateway.s3.protocol import s3_connections
-from neocloud.object_gateway.settings import DEFAULT_PORT, ObjectsSettings
+from neocloud.object_gateway.settings import ObjectsSettings
 from neocloud.object_gateway.work.scan.advisories import provided_file
 from neocloud.object_gateway.work.transfers.runner import TransferNetwork
 from neocloud.object_store.blobs.s3.location import s3_place
 from neocloud.object_store.errors import ObjectStoreError
 
-NUMBERS = (
-    *("max_connections", "max_address_connections", "head_seconds", "body_seconds", "body_quiet_seconds"),
-    *("keep_alive_seconds", "write_seconds", "drain_seconds", "requests_per_second"),
-    *("stale_seconds", "down_seconds", "scrub_bytes_per_second"),
-)
-"""Settings that are options of the same name."""
-logger = logging.getLogger("neocloud.object_gateway")
+NUMBERS = ("requests_per_second", "stale_seconds", "down_seconds", "scrub_bytes_per_second")
+"""More settings that are options of the same name."""
 
 
 async def serve(settings: ObjectsSettings) -> None:
@@ -64,10 +55,7 @@ async def serve(settings: ObjectsSettings) -> None:
             metadata=settings.metadata,
             transfers=TransferNetwork(endpoint, settings.region, settings.allow_private_transfers),
         ) as app:
-            logger.info("Serving S3 and images on %s, control plane at %s", endpoint, settings.api)
-            if tls_listeners:
-                where = ", ".join(settings.tls_hosts)
-                logger.info("Serving S3 and images over TLS on %s, port %d", where, settings.tls_port)
+            log_addresses("S3 and images", settings, listener, tls_listeners)
             connections = s3_connections(settings)
             more = [workload_server(app, settings, each) for each in for_workloads]
             await serve_until_signalled(
@@ -75,7 +63,6 @@ async def serve(settings: ObjectsSettings) -> None:
             )
     finally:
         await control_plane.close()
-        logger.info("Stopped")
 
 
 def listen_to_workloads(settings: ObjectsSettings) -> list[socket.socket]:
@@ -99,7 +86,7 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
     parser = argparse.ArgumentParser(
         prog="python -m neocloud.object_gateway", description="Serve S3 and container images."
     )
-    add_options(parser, ObjectsSettings, NUMBERS, DEFAULT_PORT)
+    add_options(parser, ObjectsSettings, NUMBERS)
     parser.add_argument("--region", default=ObjectsSettings.region)
     parser.add_argument(
         "--domain",
@@ -139,16 +126,8 @@ def settings_of(arguments: list[str] | None = None) -> ObjectsSettings:
 
 
 def main() -> None:
-    os.umask(0o077)
     settings = settings_of()
-    set_up_logging(settings.log_level, settings.log_format)
-    try:
-        uvloop.run(serve(settings))
-    except (ObjectStoreError, CertificateUnusable) as error:
-        sys.exit(f"The object gateway cannot start: {error}")
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        sys.exit(f"The object gateway cannot serve on {where}: {error.strerror or error}")
+    run_gateway("object gateway", settings, serve(settings), (ObjectStoreError,))
 
 
 if __name__ == "__main__":

@@ -27,15 +27,6 @@ class UnknownToken(Exception):
     """The control plane did not issue this token, or it must not be used any more."""
 
 
-class ControlPlaneUnavailable(Exception):
-    """The control plane did not respond, or its error says nothing about the caller."""
-
-    def __init__(self, message: str, *, is_down: bool = False) -> None:
-        """`is_down`: nothing listens at its address, so it serves nobody."""
-        super().__init__(message)
-        self.is_down = is_down
-
-
 class RefusalCode(StrEnum):
     DENIED = "DENIED"
     INVALID = "INVALID"

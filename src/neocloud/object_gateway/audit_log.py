@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from neocloud.core import contract
-from neocloud.core.callers import Buckets, Rate
 from neocloud.core.clock import Clock
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent, ReportObjectEventsRequest
-from neocloud.object_gateway.access import ControlPlane, ControlPlaneUnavailable
+from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable
 from neocloud.object_store.metadata.transaction import Transaction
 from neocloud.object_store.store import ObjectStore

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import OTHERS, create_file
-from neocloud.core.upstream_registries import Upstream
 from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.audit_log import AuditLog
 from neocloud.object_gateway.gateway import Gateway
 from neocloud.object_gateway.oci.app import RegistryApp
-from neocloud.object_gateway.oci.context import RegistryFront
+from neocloud.object_gateway.oci.context import RegistryDependencies
 from neocloud.object_gateway.oci.mirror import Mirrors
 from neocloud.object_gateway.oci.tokens import TokenSigner
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.object_gateway.s3.app import S3App
-from neocloud.object_gateway.s3.authorizer import Door
-from neocloud.object_gateway.s3.context import Front
+from neocloud.object_gateway.s3.authorizer import Authorizer
+from neocloud.object_gateway.s3.context import S3Dependencies
 from neocloud.object_gateway.s3.settings import S3Settings
 from neocloud.object_gateway.work.bucket_follower import BucketFollower, Whereabouts
 from neocloud.object_gateway.work.inventories.follower import InventoryFollower
@@ -41,12 +41,19 @@ logger = logging.getLogger(__name__)
 
 
 def registry_app(
-    store: ObjectStore, door: Door, clock: Clock, settings: S3Settings, key: bytes, mirrors: Mirrors
+    store: ObjectStore,
+    authorizer: Authorizer,
+    clock: Clock,
+    settings: S3Settings,
+    key: bytes,
+    mirrors: Mirrors,
 ) -> RegistryApp:
     """`key` is the store's, from which that of tokens is derived."""
     signer = TokenSigner(key)
     return RegistryApp(
-        RegistryFront(store, door, clock, signer, settings.region, settings.requests_per_second, mirrors)
+        RegistryDependencies(
+            store, authorizer, clock, signer, settings.region, settings.requests_per_second, mirrors
+        )
     )
 
 
@@ -78,13 +85,15 @@ async def running_objects(
     mirrors = Mirrors(store, clock, upstreams)
     try:
         audit_log = AuditLog(store, control_plane, clock)
-        door = Door(control_plane, clock, settings)
+        authorizer = Authorizer(control_plane, clock, settings)
         scrubber = Scrubber(store, clock, scrub_bytes_per_second)
         follower = BucketFollower(
-            store, control_plane, clock, door, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
+            store, control_plane, clock, authorizer, Whereabouts(endpoint, tls_port, lambda: scrubber.last)
         )
-        s3 = S3App(Front(store, control_plane, door, clock, settings, follower.refresh), audit_log)
-        app = Gateway(s3, registry_app(store, door, clock, settings, key, mirrors), settings.domains)
+        s3 = S3App(
+            S3Dependencies(store, control_plane, authorizer, clock, settings, follower.refresh), audit_log
+        )
+        app = Gateway(s3, registry_app(store, authorizer, clock, settings, key, mirrors), settings.domains)
         network = transfers or TransferNetwork(endpoint, settings.region)
         loops = [
             asyncio.create_task(follower.run()),

@@ -2,7 +2,7 @@
 """Calls of the control plane over gRPC: those of the object gateway, and those on behalf of a caller."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,12 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.callers import KEY_HEADER
+from neocloud.data_plane.control_plane_client import (
+    CALL_SECONDS,
+    ControlPlaneClient,
+    ControlPlaneUnavailable,
+    status_of,
+)
 from neocloud.messages.nebius.common.v1 import GetOperationRequest, Operation, ResourceMetadata
 from neocloud.messages.nebius.storage.v1 import (
     Bucket,
@@ -43,7 +48,6 @@ from neocloud.messages.neocloud.storage.v1 import (
     SignResponse,
 )
 from neocloud.object_gateway.access import (
-    ControlPlaneUnavailable,
     KeyLimit,
     RefusalCode,
     Refused,
@@ -56,7 +60,6 @@ from neocloud.object_gateway.access import (
 GATEWAY_SERVICE = "neocloud.storage.v1.ObjectGatewayService"
 BUCKET_SERVICE = "nebius.storage.v1.BucketService"
 OPERATION_GET = "nebius.common.v1.OperationService/Get"
-CALL_SECONDS = 5.0
 CHANGE_SECONDS = 30.0
 """How long a change of a bucket may take until it is applied."""
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.5
@@ -64,13 +67,6 @@ MAX_ATTEMPTS = 5
 """How often a change is tried while others change the same bucket."""
 _WHOLE = ".".join("*" * 12)
 """A reset mask that names every field: the request is the resource as it shall be."""
-_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # the API is on this machine
-    ("grpc.http2.bdp_probe", 0),  # so nothing is gained by measuring the way there, which wakes all threads
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-)
 Code = grpc.StatusCode
 _REFUSALS = {
     Code.PERMISSION_DENIED: RefusalCode.DENIED,
@@ -83,16 +79,13 @@ _REFUSALS = {
     Code.UNIMPLEMENTED: RefusalCode.NOT_SERVED,
 }
 _CODES = {int(code.value[0]): code for code in Code}
-_DETAILS = "grpc-status-details-bin"
 
 
 class GrpcControlPlane:
     """The ControlPlane of access.py."""
 
     def __init__(self, address: str, key_file: Path) -> None:
-        self._key_file = key_file
-        self._address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._client = ControlPlaneClient(address, key_file, GATEWAY_SERVICE)
 
     async def sign(self, aws_access_key_id: str, day: str, region: str) -> SigningKey:
         request = SignRequest(aws_access_key_id=aws_access_key_id, day=day, region=region)
@@ -110,19 +103,14 @@ class GrpcControlPlane:
         )
 
     async def authenticate(self, token: str) -> TokenOwner:
-        try:
-            found: AuthenticateResponse = await self._ask_raw(
-                "Authenticate", AuthenticateRequest(token=token), CALL_SECONDS
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code() is Code.NOT_FOUND:
-                raise UnknownToken from error
-            raise await self._unavailable(error) from error
+        found: AuthenticateResponse = await self._client.ask(
+            "Authenticate", AuthenticateRequest(token=token), meanings={Code.NOT_FOUND: UnknownToken()}
+        )
         return TokenOwner(found.subject_id, found.subject_name, found.tenant_id, found.proof)
 
     async def authorize(self, subject_id: str, target_id: str, proof: str = "") -> frozenset[str]:
         request = AuthorizeRequest(subject_id=subject_id, target_id=target_id, proof=proof)
-        answer: AuthorizeResponse = await self._ask("Authorize", request, CALL_SECONDS)
+        answer: AuthorizeResponse = await self._client.ask("Authorize", request)
         return frozenset(answer.permissions)
 
     async def list_buckets(
@@ -131,27 +119,27 @@ class GrpcControlPlane:
         request = ListGatewayBucketsRequest(
             version=version, access_version=access_version, wait_seconds=wait_seconds
         )
-        return await self._ask("ListBuckets", request, wait_seconds + CALL_SECONDS)
+        return await self._client.ask("ListBuckets", request, wait_seconds + CALL_SECONDS)
 
     async def report(self, request: ReportBucketsRequest) -> None:
-        await self._ask("ReportBuckets", request, CALL_SECONDS)
+        await self._client.ask("ReportBuckets", request)
 
     async def list_transfers(self, version: str, wait_seconds: int) -> ListGatewayTransfersResponse:
         request = ListGatewayTransfersRequest(version=version, wait_seconds=wait_seconds)
-        return await self._ask("ListTransfers", request, wait_seconds + CALL_SECONDS)
+        return await self._client.ask("ListTransfers", request, wait_seconds + CALL_SECONDS)
 
     async def report_transfers(self, request: ReportTransfersRequest) -> None:
-        await self._ask("ReportTransfers", request, CALL_SECONDS)
+        await self._client.ask("ReportTransfers", request)
 
     async def list_inventories(self, version: str, wait_seconds: int) -> ListGatewayInventoriesResponse:
         request = ListGatewayInventoriesRequest(version=version, wait_seconds=wait_seconds)
-        return await self._ask("ListInventories", request, wait_seconds + CALL_SECONDS)
+        return await self._client.ask("ListInventories", request, wait_seconds + CALL_SECONDS)
 
     async def report_inventories(self, request: ReportInventoriesRequest) -> None:
-        await self._ask("ReportInventories", request, CALL_SECONDS)
+        await self._client.ask("ReportInventories", request)
 
     async def report_object_events(self, request: ReportObjectEventsRequest) -> None:
-        await self._ask("ReportObjectEvents", request, CALL_SECONDS)
+        await self._client.ask("ReportObjectEvents", request)
 
     async def create_bucket(
         self, aws_access_key_id: str, project_id: str, name: str, spec: BucketSpec
@@ -192,7 +180,7 @@ class GrpcControlPlane:
         raise Refused(RefusalCode.CONFLICT, "The bucket is not empty.")
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._client.close()
 
     async def _token(self, aws_access_key_id: str) -> str:
         request = IssueTokenRequest(aws_access_key_id=aws_access_key_id)
@@ -229,7 +217,7 @@ class GrpcControlPlane:
         """Call with the token of a caller. Raises Refused, UnknownAccessKey, ControlPlaneUnavailable."""
         headers = (("authorization", f"Bearer {token}"), ("x-resetmask", _WHOLE))
         try:
-            return await self._call(path, request, CALL_SECONDS, headers)
+            return await self._client.call(path, request, CALL_SECONDS, headers)
         except grpc.aio.AioRpcError as error:
             if error.code() is Code.UNAUTHENTICATED:
                 raise UnknownAccessKey from error
@@ -238,45 +226,8 @@ class GrpcControlPlane:
             raise _refusal(error.code(), error.details() or "") from error
 
     async def _ask_about_key(self, verb: str, request: Message, aws_access_key_id: str) -> Any:
-        try:
-            return await self._ask_raw(verb, request, CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is Code.NOT_FOUND:
-                raise UnknownAccessKey(aws_access_key_id) from error
-            raise await self._unavailable(error) from error
-
-    async def _ask(self, verb: str, request: Message, seconds: float) -> Any:
-        try:
-            return await self._ask_raw(verb, request, seconds)
-        except grpc.aio.AioRpcError as error:
-            raise await self._unavailable(error) from error
-
-    async def _unavailable(self, error: grpc.aio.AioRpcError) -> ControlPlaneUnavailable:
-        is_down = error.code() is Code.UNAVAILABLE and await _is_nobody_at(self._address)
-        return ControlPlaneUnavailable(f"{error.code().name}: {error.details()}", is_down=is_down)
-
-    async def _ask_raw(self, verb: str, request: Message, seconds: float) -> Any:
-        return await self._call(f"{GATEWAY_SERVICE}/{verb}", request, seconds, ((KEY_HEADER, self._key()),))
-
-    async def _call(
-        self, path: str, request: Message, seconds: float, headers: Sequence[tuple[str, str]]
-    ) -> Any:
-        rpc = contract.method(path)
-        unary = self._channel.unary_unary(
-            f"/{rpc.path}",
-            request_serializer=rpc.input.SerializeToString,
-            response_deserializer=rpc.output.FromString,
-        )
-        return await unary(request, metadata=tuple(headers), timeout=seconds)
-
-    def _key(self) -> str:
-        """Read the key for each call: calls are few, and a new control plane may have created a new key."""
-        try:
-            return self._key_file.read_text().strip()
-        except OSError as error:
-            raise ControlPlaneUnavailable(
-                f"the key {self._key_file} cannot be read: {error.strerror}"
-            ) from error
+        unknown = UnknownAccessKey(aws_access_key_id)
+        return await self._client.ask(verb, request, meanings={Code.NOT_FOUND: unknown})
 
 
 def _refusal(code: grpc.StatusCode, message: str) -> Refused | ControlPlaneUnavailable:
@@ -285,28 +236,12 @@ def _refusal(code: grpc.StatusCode, message: str) -> Refused | ControlPlaneUnava
     return Refused(_REFUSALS[code], message)
 
 
-async def _is_nobody_at(address: str) -> bool:
-    """Return whether a connection is refused: the machine is there, and no process listens at this port."""
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(CALL_SECONDS):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False
-
-
 def _is_rate(error: grpc.aio.AioRpcError) -> bool:
     """Return whether the caller calls too often, which is no quota."""
-    trailers: Any = error.trailing_metadata() or ()
-    raw = next((value for key, value in trailers if key == _DETAILS), None)
-    if error.code() is not Code.RESOURCE_EXHAUSTED or raw is None:
+    status = status_of(error)
+    if error.code() is not Code.RESOURCE_EXHAUSTED or status is None:
         return False
-    details = contract.from_status(raw).details
-    return any(detail.WhichOneof("details") == "too_many_requests" for detail in details)
+    return any(detail.WhichOneof("details") == "too_many_requests" for detail in status.details)
 
 
 def _limit(found: SignResponse) -> KeyLimit | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from starlette.types import Receive, Scope, Send
 
-from neocloud.core.web_server import host_name
+from neocloud.data_plane.http.server import host_name
 from neocloud.object_gateway.oci.app import PREFIX, RegistryApp
 from neocloud.object_gateway.s3.app import S3App
 from neocloud.object_store.store import ObjectStore

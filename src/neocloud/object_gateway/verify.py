@@ -15,8 +15,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from neocloud.core.callers import object_gateway_folder
 from neocloud.core.clock import SystemClock
+from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.object_gateway.composition import load_or_make_store_key
 from neocloud.object_store.blob_location import known_driver
 from neocloud.object_store.blobs.driver import BlobError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neocloud.core import contract
-from neocloud.core.callers import object_gateway_folder
+from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.messages.nebius.registry.v1 import Artifact
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.location import reading

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from neocloud.core.callers import object_gateway_folder
 from neocloud.core.clock import Clock
 from neocloud.core.usage import CountedUsage, UsageSource
+from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.object_store.types import EGRESS, EGRESS_PRIVATE
 from neocloud.object_store.usage import BucketUsage, UsageReader
 

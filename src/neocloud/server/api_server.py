@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from neocloud.core.callers import Rate
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable, LoadedCertificate
 from neocloud.core.service import Authenticator, Authorizer, Dependencies, Service, defaults_of
+from neocloud.data_plane.certificate_files import CertificateFiles, CertificateUnusable, LoadedCertificate
+from neocloud.data_plane.rate_limits import Rate
 from neocloud.engines.base import Capabilities
 from neocloud.server.certificate_state import UNUSABLE_AT_START, CertificateState, certificate_state
 from neocloud.server.certificates import ServerCertificate, read_certificate

@@ -10,7 +10,7 @@ makes a new one. An authority that has expired is replaced too; one that was mad
 signed again with its own key. The one that is replaced is kept beside, as
 `ca.pem.old` and `ca.key.old`: a clock that was wrong for a moment must not cost it. Names for which a public
 authority signs are left out where a new authority would be needed for them alone. The server certificate is
-made again when its names change or its end is near; `core.certificate_files` serves it from then on.
+made again when its names change or its end is near; `data_plane.certificate_files` serves it from then on.
 """
 
 import datetime

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from neocloud.core.client_connections import client_of
+from neocloud.data_plane.http.connections import client_of
 
 logger = logging.getLogger(__name__)
 

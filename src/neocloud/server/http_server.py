@@ -24,7 +24,7 @@ from neocloud import __version__
 from neocloud.core import contract, releases
 from neocloud.core.readers import Subject
 from neocloud.core.service import HttpRoute
-from neocloud.core.web_server import HostNames
+from neocloud.data_plane.http.server import HostNames
 from neocloud.server.listening import HEALTH_PATH
 from neocloud.server.metrics_page import MEDIA_TYPE, MetricsPage
 from neocloud.server.pipeline import Answer, Pipeline

@@ -15,15 +15,15 @@ import uvicorn
 from starlette.applications import Starlette
 
 from neocloud.core import contract
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
-from neocloud.core.client_connections import (
+from neocloud.data_plane.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.data_plane.http.connections import (
     Answer,
     ClientConnections,
     ConnectionLimits,
     Refusal,
 )
-from neocloud.core.client_protocol import ClientProtocol
-from neocloud.core.web_server import WebServer
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.http.server import WebServer
 
 LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = "all"

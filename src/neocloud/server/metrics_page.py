@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from prometheus_client import Metric
 
 from neocloud import __version__
-from neocloud.core.callers import ScrapeKey
 from neocloud.core.clock import Clock
 from neocloud.core.metrics import Metrics, gauge
 from neocloud.core.readers import Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.service import Dependencies, Service
 from neocloud.core.store.protocol import StoreError
+from neocloud.data_plane.metrics_keys import ScrapeKey
 
 logger = logging.getLogger(__name__)
 

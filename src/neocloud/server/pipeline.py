@@ -18,11 +18,13 @@ from google.protobuf.message import DecodeError, Message
 
 from neocloud import __version__
 from neocloud.core import contract, releases
-from neocloud.core.callers import CLIENT_HEADER, Buckets, GatewayKey, ObjectGatewayKey, Rate, source_network
 from neocloud.core.logs import bind, bind_more
 from neocloud.core.metrics import Metrics
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import StaleVersion, StoreError
+from neocloud.data_plane.addresses import source_network
+from neocloud.data_plane.gateway_keys import CLIENT_HEADER, GatewayKey, ObjectGatewayKey
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.server.access import withhold_secrets
 from neocloud.server.changes import named_resource, recall, record_refusal
 from neocloud.server.request import IDEMPOTENCY_HEADER, SOURCE_HEADER, Endpoint, Request, Runtime, Serve

@@ -24,7 +24,7 @@ import httpx
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.callers import load_or_make_gateway_scrape_key
+from neocloud.data_plane.metrics_keys import load_or_make_gateway_scrape_key
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec, TransferIteration
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,
@@ -28,7 +29,6 @@ from neocloud.messages.neocloud.storage.v1 import (
     TransferReport,
 )
 from neocloud.object_gateway.access import (
-    ControlPlaneUnavailable,
     RefusalCode,
     Refused,
     SigningKey,

@@ -14,7 +14,7 @@ from typing import Any
 import grpc.aio
 
 from neocloud.core import contract
-from neocloud.core.callers import KEY_HEADER, object_gateway_key_file
+from neocloud.data_plane.gateway_keys import KEY_HEADER, object_gateway_key_file
 from neocloud.messages.nebius.storage.v1 import BucketCounters
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,

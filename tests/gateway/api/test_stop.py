@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from neocloud.control_plane.gateway_supervisor import DRAIN_SECONDS
-from neocloud.core.certificate_files import CertificateFiles, CertificateUnusable
-from neocloud.core.gateway_process import listen, web_server
+from neocloud.data_plane.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.data_plane.process import listen, web_server
 from neocloud.model_gateway.api.client_protocol import GatewayProtocol, gateway_connections
 from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.server import CertificateFolder, ensure_certificate

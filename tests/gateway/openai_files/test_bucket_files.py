@@ -15,12 +15,13 @@ import pytest
 import pytest_asyncio
 from botocore.exceptions import EndpointConnectionError
 
-from neocloud.core.callers import gateway_key_file
 from neocloud.core.clock import SystemClock
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.data_plane.gateway_keys import gateway_key_file
 from neocloud.model_gateway.api.errors import not_authenticated
 from neocloud.model_gateway.authentication import Caller
 from neocloud.model_gateway.composition import Gateway, OpenAiFiles
-from neocloud.model_gateway.control_plane import ControlPlaneUnavailable, GrpcControlPlane
+from neocloud.model_gateway.control_plane import GrpcControlPlane
 from neocloud.model_gateway.metering.ledger import open_ledger
 from neocloud.model_gateway.openai_files import bucket_files
 from neocloud.model_gateway.openai_files.batches import BatchRows
@@ -404,8 +405,8 @@ async def test_without_the_control_plane_the_bucket_is_away_and_the_rest_works(
     cloud: FilesCloud, files: OpenAiFiles, alice: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id, tuned = await upload(alice, b"{}"), await upload(alice, b"{}", "fine-tune")
-    link = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(link, "_key_file", cloud.home / "absent")
+    link: Any = files._buckets._keys  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(link._client, "_key_file", cloud.home / "absent")
     sent = {"data": {"purpose": "batch"}, "files": {"file": ("f", b"{}")}}
     for answer in (
         await alice.post("files", **sent),

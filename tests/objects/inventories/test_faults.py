@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.object_gateway.work.inventories import run, runner
 from neocloud.testing.object_control_plane import PERMISSIONS
 from tests.objects.inventories.cloud import Inventories, error

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from neocloud.core import digests
-from neocloud.core.upstream_registries import Upstream, upstream_of
 from neocloud.object_gateway.oci import mirror, upstreams
+from neocloud.object_gateway.oci.upstream_registries import Upstream, upstream_of
 from neocloud.object_store.errors import BlobUnknown
 from tests.objects.oci.client import INDEX, MANIFEST, Registry, code_of, digest_of, index, manifest
 from tests.objects.s3.served import Served, serving

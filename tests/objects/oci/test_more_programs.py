@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.core.upstream_registries import Upstream
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.testing.waiting import wait_until
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.objects.oci.client import Registry, digest_of

@@ -18,9 +18,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 
-from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import listen, web_server
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.process import listen, web_server
 from neocloud.object_gateway.composition import running_objects
 from neocloud.object_gateway.gateway import Gateway
 from neocloud.object_gateway.s3.app import S3App

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from neocloud.core import callers
+from neocloud.data_plane import rate_limits
 from neocloud.testing.object_control_plane import Account
 from tests.objects.oci.client import Registry, code_of
 from tests.objects.s3.raw import presigned
@@ -19,7 +19,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """So many may come at once, and then so few that none comes within a test."""
     rate = 0.01
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(callers, "BURST_SECONDS", BURST / rate)
+        patch.setattr(rate_limits, "BURST_SECONDS", BURST / rate)
         with serving(tmp_path_factory.mktemp("objects"), requests_per_second=rate) as served:
             yield served
 

@@ -9,7 +9,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from neocloud.messages.neocloud.storage.v1 import PolicyRule
 
-from neocloud.core.callers import is_private
+from neocloud.data_plane.addresses import is_private
 from neocloud.object_gateway.s3.handlers import HANDLERS
 from neocloud.object_gateway.s3.operations import TABLE
 from neocloud.object_gateway.s3.operations import Scope as PolicyScope

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from neocloud.cli.machine.public_certificate import MAX_NAMES
 from neocloud.control_plane import lifecycle, tls
-from neocloud.core.certificate_files import CertificateFiles
+from neocloud.data_plane.certificate_files import CertificateFiles
 from neocloud.server import ServerCertificate, certificate_state
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import FakeClock

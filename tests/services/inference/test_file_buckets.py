@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from neocloud.core.callers import KEY_HEADER, gateway_key_file
+from neocloud.data_plane.gateway_keys import KEY_HEADER, gateway_key_file
 from tests import control_plane
 from tests.objects.s3.served import error_of
 from tests.services.storage.cloud import AccessKey

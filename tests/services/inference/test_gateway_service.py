@@ -15,7 +15,7 @@ import pytest_asyncio
 from neocloud.messages.neocloud.inference.v1 import ModelStatus
 
 from neocloud.core import contract
-from neocloud.core.callers import KEY_HEADER, gateway_key_file
+from neocloud.data_plane.gateway_keys import KEY_HEADER, gateway_key_file
 from neocloud.services.inference.public import Location
 from neocloud.services.inference.reconcile.reader import FolderReader
 from neocloud.services.inference.rules import scaling

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
 from neocloud.core.clock import SystemClock
+from neocloud.data_plane.gateway_keys import object_gateway_folder, object_gateway_key_file
 from neocloud.object_gateway.composition import running_objects
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from neocloud.object_gateway.gateway import Gateway

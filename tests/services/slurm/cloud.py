@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neocloud.core.certificate_files import CertificateFiles
 from neocloud.core.readers import ServiceRegistry
+from neocloud.data_plane.certificate_files import CertificateFiles
 from neocloud.emulator.fakes import FakeSlurm
 from neocloud.engines.fake import FakeEngine, FakeWorld
 from neocloud.engines.fake.faults import Faults

@@ -11,10 +11,10 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from neocloud.core.callers import object_gateway_folder, object_gateway_key_file
-from neocloud.core.client_protocol import ClientProtocol
 from neocloud.core.clock import SystemClock
-from neocloud.core.gateway_process import listen, web_server
+from neocloud.data_plane.gateway_keys import object_gateway_folder, object_gateway_key_file
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.process import listen, web_server
 from neocloud.object_gateway.composition import running_objects
 from neocloud.object_gateway.control_plane import GrpcControlPlane
 from neocloud.object_gateway.s3.protocol import s3_connections

@@ -1,12 +1,12 @@
 # pyright: strict
-"""The gateway's side of `core.client_protocol`: OpenAI errors, and callbacks for a client that leaves."""
+"""The gateway's side of `data_plane.http.protocol`: OpenAI errors, and callbacks for a client that leaves."""
 
 from typing import Any
 
 import orjson
 
-from neocloud.core.client_connections import Answer, ClientConnections, Refusal
-from neocloud.core.client_protocol import ClientProtocol
+from neocloud.data_plane.http.connections import Answer, ClientConnections, Refusal
+from neocloud.data_plane.http.protocol import ClientProtocol
 from neocloud.model_gateway.api.app import LEAVE_CALLBACKS, LeaveCallbacks, new_request_id
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request, unavailable
 from neocloud.model_gateway.settings import GatewaySettings

@@ -20,8 +20,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from neocloud.core.callers import gateway_folder
 from neocloud.core.usage import CallerUsage, CountedUsage
+from neocloud.data_plane.gateway_keys import gateway_folder
 from neocloud.model_gateway.metering.balances import Price, per_million, to_dollars
 from neocloud.model_gateway.metering.usage import TokenUsage
 

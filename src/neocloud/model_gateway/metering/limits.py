@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neocloud.core.callers import Buckets, Rate
 from neocloud.core.clock import Clock
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.metering.usage import RequestStart
 from neocloud.model_gateway.settings import GatewaySettings

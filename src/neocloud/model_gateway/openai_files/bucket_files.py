@@ -22,13 +22,14 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.inference.v1 import (
     IssueFileKeyRequest,
     IssueFileKeyResponse,
     ProjectFileBucket,
 )
 from neocloud.model_gateway.api.errors import OpenAiError
-from neocloud.model_gateway.control_plane import ControlPlaneUnavailable, NoFileBucket
+from neocloud.model_gateway.control_plane import NoFileBucket
 from neocloud.model_gateway.openai_files.files import COPY_BYTES, Draft, FileStore, StoredFile
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class BucketFiles:
         except NoFileBucket as error:
             raise _error(Problem.REMOVED, file) from error
         except ControlPlaneUnavailable as error:
-            raise _error(Problem.AWAY, file, str(error)) from error
+            raise _error(Problem.AWAY, file, error.reason) from error
         asking = partial(_answered, file, key, attempts, ask)
         return await asyncio.get_running_loop().run_in_executor(self._threads, asking)
 

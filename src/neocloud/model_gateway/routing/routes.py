@@ -17,6 +17,8 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import write_file
+from neocloud.data_plane.control_plane_client import AwayLog
+from neocloud.data_plane.long_poll import LongPoll
 from neocloud.messages.neocloud.inference.v1 import (
     DeploymentSpec,
     DeploymentStatus,
@@ -25,7 +27,7 @@ from neocloud.messages.neocloud.inference.v1 import (
     RouteModel,
     TokenPrice,
 )
-from neocloud.model_gateway.control_plane import ControlPlane, ControlPlaneUnavailable
+from neocloud.model_gateway.control_plane import ControlPlane
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +200,6 @@ def save_routes(path: Path, response: ListRoutesResponse) -> None:
 
 
 WAIT_SECONDS = 30
-AGAIN_SECONDS = 1.0
 
 
 class RouteWatcher:
@@ -208,12 +209,14 @@ class RouteWatcher:
         table: RouteTable,
         file: Path,
         on_change: Callable[[ListRoutesResponse], None],
+        clock: Clock,
     ) -> None:
         self._control_plane = control_plane
         self._table = table
         self._file = file
         self._on_change = on_change
-        self.is_connected = False
+        away = AwayLog(logger, "known models are still served")
+        self.poll = LongPoll(clock, "Routes", self._list, self._apply, away=away)
 
     def load_from_disk(self) -> None:
         """Use the routes that an earlier gateway saved until the control plane responds."""
@@ -222,24 +225,13 @@ class RouteWatcher:
             response.version = ""  # request the complete list
             self._take(response)
 
-    async def watch_forever(self) -> None:
-        while True:
-            try:
-                response = await self._control_plane.list_routes(self._known_version(), WAIT_SECONDS)
-            except ControlPlaneUnavailable as error:
-                if self.is_connected:
-                    logger.warning(
-                        "The control plane is not reachable; known models are still served: %s", error
-                    )
-                self.is_connected = False
-                await asyncio.sleep(AGAIN_SECONDS)
-                continue
-            if not self.is_connected:
-                logger.info("Connected to the control plane")
-            self.is_connected = True
-            if response.version != self._known_version() or not self._table.is_known:
-                self._take(response)
-                await asyncio.to_thread(save_routes, self._file, response)
+    async def _list(self) -> ListRoutesResponse:
+        return await self._control_plane.list_routes(self._known_version(), WAIT_SECONDS)
+
+    async def _apply(self, response: ListRoutesResponse) -> None:
+        if response.version != self._known_version() or not self._table.is_known:
+            self._take(response)
+            await asyncio.to_thread(save_routes, self._file, response)
 
     def _known_version(self) -> str:
         return self._table.version if self._table.is_known else ""

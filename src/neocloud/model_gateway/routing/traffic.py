@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from neocloud.core import contract
 from neocloud.core.clock import Clock
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.inference.v1 import Traffic as TrafficMessage
-from neocloud.model_gateway.control_plane import ControlPlane, ControlPlaneUnavailable
+from neocloud.model_gateway.control_plane import ControlPlane
 from neocloud.model_gateway.metering.usage import TokenUsage
 
 logger = logging.getLogger(__name__)

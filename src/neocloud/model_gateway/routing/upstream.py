@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import httptools
 
-from neocloud.core.replica_proof import ANSWER_BYTES, challenge_request, is_proof, new_challenge
+from neocloud.data_plane.replica_proof import ANSWER_BYTES, challenge_request, is_proof, new_challenge
 
 HIGH_WATER = 256 * 1024
 """Bytes of a response that may wait for a slow reader; beyond it, reading stops."""

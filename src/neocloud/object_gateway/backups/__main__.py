@@ -14,7 +14,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from neocloud.core.callers import object_gateway_folder
+from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.object_gateway.backups.location import ObjectBackupError, Show
 from neocloud.object_gateway.backups.restore import Restored, restore
 from neocloud.object_gateway.backups.write import BackedUp, back_up

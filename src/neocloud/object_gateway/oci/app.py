@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from neocloud.core.callers import Buckets, Rate, is_private, source_network
 from neocloud.core.logs import bind
+from neocloud.data_plane.addresses import is_private, source_network
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.object_gateway.oci import blobs, lists, manifests, uploads
-from neocloud.object_gateway.oci.authorizer import RegistryAccess
+from neocloud.object_gateway.oci.authorizer import RegistryAuthorizer
 from neocloud.object_gateway.oci.context import (
     JSON,
-    Exchange,
     Handler,
-    RegistryFront,
+    RegistryContext,
+    RegistryDependencies,
     RegistryRequest,
     read_request,
 )
@@ -65,10 +66,10 @@ class _Served:
 
 
 class RegistryApp:
-    def __init__(self, front: RegistryFront) -> None:
-        self._front = front
-        self._access = RegistryAccess(front)
-        self._rates = Buckets(Rate(front.requests_per_second), front.clock.monotonic)
+    def __init__(self, dependencies: RegistryDependencies) -> None:
+        self._dependencies = dependencies
+        self._authorizer = RegistryAuthorizer(dependencies)
+        self._rates = Buckets(Rate(dependencies.requests_per_second), dependencies.clock.monotonic)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client: tuple[str, int] | None = scope.get("client")
@@ -96,20 +97,20 @@ class RegistryApp:
         endpoint = request.path.endpoint
         if endpoint is Endpoint.TOKEN:
             self._limit(source_network(request.client))
-            return await self._access.give_token(request, body)
+            return await self._authorizer.give_token(request, body)
         handler, action = HANDLERS.get((endpoint, request.method), (None, "pull"))
-        caller, token = await self._access.caller(request, action)
+        caller, token = await self._authorizer.caller(request, action)
         self._limit(caller.tenant_id)
         if endpoint is Endpoint.BASE and request.method in ("GET", "HEAD"):
             return Response(200, {"Content-Type": JSON}, b"{}" if request.method == "GET" else b"")
         if handler is None:
             raise unsupported(f"{request.method} is not served here.")
-        registry = await self._access.registry(request, caller, token, action)
+        registry = await self._authorizer.registry(request, caller, token, action)
         served.registry = registry
-        exchange = Exchange(self._front, request, body, caller, token, registry)
-        response = await handler(exchange)
+        context = RegistryContext(self._dependencies, request, body, caller, token, registry)
+        response = await handler(context)
         if not response.is_counted:
-            self._front.store.count(registry.id, _class(endpoint))
+            self._dependencies.store.count(registry.id, _class(endpoint))
         return response
 
     def _limit(self, payer: str) -> None:
@@ -155,7 +156,7 @@ class RegistryApp:
         size, served.uncounted_bytes = served.uncounted_bytes, 0
         if size and served.registry is not None and served.status < 400:
             is_near = is_private(served.client)
-            self._front.store.count(served.registry.id, None, egress_bytes=size, is_private=is_near)
+            self._dependencies.store.count(served.registry.id, None, egress_bytes=size, is_private=is_near)
 
 
 def _class(endpoint: Endpoint) -> RequestClass:

@@ -14,12 +14,18 @@ from datetime import UTC
 
 import orjson
 
-from neocloud.core.callers import TEMPORARY_KEY_PREFIX, repository_limit
+from neocloud.data_plane.access_keys import TEMPORARY_KEY_PREFIX, repository_limit
 from neocloud.object_gateway.access import KeyLimit
 from neocloud.object_gateway.oci import paths
-from neocloud.object_gateway.oci.context import JSON, Exchange, RegistryFront, RegistryRequest, parsed_form
+from neocloud.object_gateway.oci.context import (
+    JSON,
+    RegistryContext,
+    RegistryDependencies,
+    RegistryRequest,
+    parsed_form,
+)
 from neocloud.object_gateway.oci.errors import RegistryError, denied
-from neocloud.object_gateway.oci.mirror import Place
+from neocloud.object_gateway.oci.mirror import MirroredRepository
 from neocloud.object_gateway.oci.tokens import LIFETIME, MAX_SCOPES, Token
 from neocloud.object_gateway.s3 import signature
 from neocloud.object_gateway.s3.authorizer import Caller, caller_of
@@ -46,9 +52,9 @@ class Credentials:
     password: str
 
 
-class RegistryAccess:
-    def __init__(self, front: RegistryFront) -> None:
-        self._front = front
+class RegistryAuthorizer:
+    def __init__(self, dependencies: RegistryDependencies) -> None:
+        self._dependencies = dependencies
 
     async def give_token(self, request: RegistryRequest, body: Body) -> Response:
         """Serve the token endpoint: GET with Basic authentication, or POST of a form. Raises RegistryError,
@@ -67,13 +73,13 @@ class RegistryAccess:
                 {"WWW-Authenticate": f'Basic realm="{request.service}"'} if request.method == "GET" else {}
             )
             raise RegistryError(401, "UNAUTHORIZED", _HOW_TO_SIGN_IN, headers=headers)
-        now = self._front.clock.now()
+        now = self._dependencies.clock.now()
         scopes = _scopes([value for name, value in form if name == "scope"])
         token = Token(
             *(caller.subject_id, caller.subject_name, caller.tenant_id, caller.aws_access_key_id),
             *(caller.proof, now + LIFETIME, scopes),
         )
-        signed = self._front.signer.sign(token)
+        signed = self._dependencies.signer.sign(token)
         answer = {
             "token": signed,
             "access_token": signed,
@@ -86,7 +92,7 @@ class RegistryAccess:
         if len(given.user) > _MAX_USER or len(given.password) > _MAX_PASSWORD:
             return None
         if given.user == IAM_USER:
-            owner = await self._front.door.token_owner(given.password, request.client)
+            owner = await self._dependencies.authorizer.token_owner(given.password, request.client)
             if owner is None:
                 return None
             return Caller(owner.subject_id, owner.subject_name, tenant_id=owner.tenant_id, proof=owner.proof)
@@ -99,7 +105,7 @@ class RegistryAccess:
         """Compare what is derived from the secrets: the control plane keeps the secret to itself."""
         scope = self._scope(given.user)
         try:
-            key = await self._front.door.signing_key(scope, client)
+            key = await self._dependencies.authorizer.signing_key(scope, client)
             shown = signature.signing_key(given.password, scope.day, scope.region)
         except (S3Error, UnicodeEncodeError) as error:
             if isinstance(error, S3Error) and error.code != "InvalidAccessKeyId":
@@ -108,22 +114,24 @@ class RegistryAccess:
         return caller_of(key) if hmac.compare_digest(shown, key.key) else None
 
     def _scope(self, aws_access_key_id: str) -> signature.Scope:
-        day = f"{self._front.clock.now().astimezone(UTC):%Y%m%d}"
-        return signature.Scope(aws_access_key_id, day, self._front.region)
+        day = f"{self._dependencies.clock.now().astimezone(UTC):%Y%m%d}"
+        return signature.Scope(aws_access_key_id, day, self._dependencies.region)
 
     async def caller(self, request: RegistryRequest, action: str) -> tuple[Caller, Token]:
         """Return whose token of the registry a request has. Raises RegistryError, S3Error."""
         kind, _, text = request.header("authorization").partition(" ")
         if kind.lower() != "bearer":
             raise unauthorized(request, action)
-        token = self._front.signer.read(text.strip(), self._front.clock.now())
+        token = self._dependencies.signer.read(text.strip(), self._dependencies.clock.now())
         if token is None:
             raise unauthorized(request, action, "invalid_token")
         if not token.aws_access_key_id:
             found = Caller(token.subject_id, token.subject_name, tenant_id=token.tenant_id, proof=token.proof)
             return found, token
         try:
-            key = await self._front.door.signing_key(self._scope(token.aws_access_key_id), request.client)
+            key = await self._dependencies.authorizer.signing_key(
+                self._scope(token.aws_access_key_id), request.client
+            )
         except S3Error as error:
             if error.code != "InvalidAccessKeyId":
                 raise
@@ -142,24 +150,24 @@ class RegistryAccess:
     async def find(self, caller: Caller, registry: str, repository: str, action: str) -> Bucket | None:
         """Return a registry in which the caller may do this to a repository."""
         try:
-            found = self._front.store.bucket(f"v2/{registry}", BucketKind.REGISTRY)
+            found = self._dependencies.store.bucket(f"v2/{registry}", BucketKind.REGISTRY)
         except NoSuchBucket:
             return None
         if caller.limit is not None and not _is_within(caller.limit, found, repository, action):
             return None
-        permissions = await self._front.door.permissions(replace(caller, limit=None), found.id)
+        permissions = await self._dependencies.authorizer.permissions(replace(caller, limit=None), found.id)
         return found if PERMISSIONS[action] in permissions else None
 
 
-async def mirrored(exchange: Exchange) -> Place | None:
+async def mirrored(context: RegistryContext) -> MirroredRepository | None:
     """Return what the repository mirrors, for a caller who may bring something in: it is stored and billed
     as if they had pushed it."""
-    path, front = exchange.path, exchange.front
-    place = front.mirrors.place(exchange.registry.id, exchange.repository)
+    path, dependencies = context.path, context.dependencies
+    place = dependencies.mirrors.place(context.registry.id, context.repository)
     if place is None:
         return None
-    access = RegistryAccess(front)
-    return place if await access.find(exchange.caller, path.registry, path.repository, "push") else None
+    authorizer = RegistryAuthorizer(dependencies)
+    return place if await authorizer.find(context.caller, path.registry, path.repository, "push") else None
 
 
 _HOW_TO_SIGN_IN = (

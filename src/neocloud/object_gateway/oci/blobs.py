@@ -2,7 +2,7 @@
 """HEAD, GET and DELETE of blobs."""
 
 from neocloud.object_gateway.oci.authorizer import mirrored
-from neocloud.object_gateway.oci.context import Exchange
+from neocloud.object_gateway.oci.context import RegistryContext
 from neocloud.object_gateway.s3 import headers as fields
 from neocloud.object_gateway.s3.context import Response
 from neocloud.object_store.bodies.reader import Reader
@@ -10,16 +10,16 @@ from neocloud.object_store.errors import BlobUnknown
 from neocloud.object_store.types import ByteRange
 
 
-async def head_blob(exchange: Exchange) -> Response:
-    digest = exchange.path.digest
-    size = await exchange.store.blob_size(exchange.registry.id, exchange.repository, digest)
+async def head_blob(context: RegistryContext) -> Response:
+    digest = context.path.digest
+    size = await context.store.blob_size(context.registry.id, context.repository, digest)
     return Response(200, _described(digest), length=size)
 
 
-async def get_blob(exchange: Exchange) -> Response:
-    digest, asked = exchange.path.digest, exchange.request.headers.get("range")
+async def get_blob(context: RegistryContext) -> Response:
+    digest, asked = context.path.digest, context.request.headers.get("range")
     wanted = None if asked is None else fields.byte_range(asked)
-    reader = await _opened(exchange, digest, wanted)
+    reader = await _opened(context, digest, wanted)
     found = _described(digest)
     if wanted is None or not reader.version.size:
         return Response(200, found, reader=reader)
@@ -28,20 +28,20 @@ async def get_blob(exchange: Exchange) -> Response:
     return Response(206, found, reader=reader)
 
 
-async def _opened(exchange: Exchange, digest: str, wanted: ByteRange | None) -> Reader:
-    where = (exchange.registry.id, exchange.repository, digest)
+async def _opened(context: RegistryContext, digest: str, wanted: ByteRange | None) -> Reader:
+    where = (context.registry.id, context.repository, digest)
     try:
-        return await exchange.store.open_blob(*where, wanted)
+        return await context.store.open_blob(*where, wanted)
     except BlobUnknown:
-        place = await mirrored(exchange)
+        place = await mirrored(context)
         if place is None:
             raise
-    await exchange.front.mirrors.bring_blob(place, digest)
-    return await exchange.store.open_blob(*where, wanted)
+    await context.dependencies.mirrors.bring_blob(place, digest)
+    return await context.store.open_blob(*where, wanted)
 
 
-async def delete_blob(exchange: Exchange) -> Response:
-    await exchange.store.delete_blob(exchange.registry.id, exchange.repository, exchange.path.digest)
+async def delete_blob(context: RegistryContext) -> Response:
+    await context.store.delete_blob(context.registry.id, context.repository, context.path.digest)
     return Response(202, is_counted=True)
 
 

@@ -13,7 +13,7 @@ from neocloud.object_gateway.oci.errors import RegistryError
 from neocloud.object_gateway.oci.mirror import Mirrors
 from neocloud.object_gateway.oci.paths import Path, parse
 from neocloud.object_gateway.oci.tokens import Token, TokenSigner
-from neocloud.object_gateway.s3.authorizer import Caller, Door
+from neocloud.object_gateway.s3.authorizer import Authorizer, Caller
 from neocloud.object_gateway.s3.body import Body
 from neocloud.object_gateway.s3.context import Response
 from neocloud.object_gateway.s3.request import joined_headers
@@ -26,11 +26,11 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True)
-class RegistryFront:
+class RegistryDependencies:
     """What all requests share."""
 
     store: ObjectStore
-    door: Door
+    authorizer: Authorizer
     clock: Clock
     signer: TokenSigner
     region: str
@@ -101,8 +101,8 @@ def _host(headers: Mapping[str, str], scope: Scope) -> str:
 
 
 @dataclass
-class Exchange:
-    front: RegistryFront
+class RegistryContext:
+    dependencies: RegistryDependencies
     request: RegistryRequest
     body: Body
     caller: Caller
@@ -111,7 +111,7 @@ class Exchange:
 
     @property
     def store(self) -> ObjectStore:
-        return self.front.store
+        return self.dependencies.store
 
     @property
     def path(self) -> Path:
@@ -125,4 +125,4 @@ class Exchange:
         return f"/v2/{self.path.name}/{rest}"
 
 
-Handler = Callable[[Exchange], Awaitable[Response]]
+Handler = Callable[[RegistryContext], Awaitable[Response]]

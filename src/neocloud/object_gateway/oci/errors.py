@@ -79,7 +79,7 @@ def from_store(error: store.ObjectStoreError) -> RegistryError:
 
 
 def from_door(error: S3Error) -> RegistryError:
-    """Return an error of the door, which it names as S3 does."""
+    """Return an error of the authorizer, which it names as S3 does."""
     code = "TOOMANYREQUESTS" if error.code == "SlowDown" else "UNAVAILABLE"
     status = 429 if error.code == "SlowDown" else 503
     return RegistryError(status, code, error.message, headers={"Retry-After": "5", **error.headers})

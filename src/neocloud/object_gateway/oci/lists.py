@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import orjson
 
-from neocloud.object_gateway.oci.context import JSON, Exchange
+from neocloud.object_gateway.oci.context import JSON, RegistryContext
 from neocloud.object_gateway.oci.documents import OCI_INDEX
 from neocloud.object_gateway.oci.errors import RegistryError
 from neocloud.object_gateway.s3.context import Response
@@ -17,33 +17,33 @@ REFERRERS_PAGE = 500
 _MAX_LAST = 128
 
 
-async def list_tags(exchange: Exchange) -> Response:
-    limit = _number(exchange, "n", MAX_TAGS_PAGE)
-    last = (exchange.request.get("last") or "")[:_MAX_LAST]
+async def list_tags(context: RegistryContext) -> Response:
+    limit = _number(context, "n", MAX_TAGS_PAGE)
+    last = (context.request.get("last") or "")[:_MAX_LAST]
     try:
-        page = exchange.store.tags(exchange.registry.id, exchange.repository, last, limit)
+        page = context.store.tags(context.registry.id, context.repository, last, limit)
     except ManifestUnknown as error:
         raise RegistryError(404, "NAME_UNKNOWN", str(error)) from error
     headers = {"Content-Type": JSON}
     if page.is_truncated and page.tags:
-        path = exchange.location(f"tags/list?n={limit}&last={quote(page.tags[-1], safe='')}")
+        path = context.location(f"tags/list?n={limit}&last={quote(page.tags[-1], safe='')}")
         headers["Link"] = f'<{path}>; rel="next"'
-    answer = {"name": exchange.path.name, "tags": page.tags}
+    answer = {"name": context.path.name, "tags": page.tags}
     return Response(200, headers, orjson.dumps(answer))
 
 
-async def list_referrers(exchange: Exchange) -> Response:
-    subject, kind = exchange.path.digest, exchange.request.get("artifactType") or ""
-    after = _number(exchange, "after", 0)
-    page = exchange.store.referrers(
-        exchange.registry.id, exchange.repository, subject, kind, after, REFERRERS_PAGE
+async def list_referrers(context: RegistryContext) -> Response:
+    subject, kind = context.path.digest, context.request.get("artifactType") or ""
+    after = _number(context, "after", 0)
+    page = context.store.referrers(
+        context.registry.id, context.repository, subject, kind, after, REFERRERS_PAGE
     )
     headers = {"Content-Type": OCI_INDEX}
     if kind:
         headers["OCI-Filters-Applied"] = "artifactType"
     if page.next_after:
         chosen = f"&artifactType={quote(kind, safe='')}" if kind else ""
-        path = exchange.location(f"referrers/{subject}?after={page.next_after}{chosen}")
+        path = context.location(f"referrers/{subject}?after={page.next_after}{chosen}")
         headers["Link"] = f'<{path}>; rel="next"'
     answer = {
         "schemaVersion": 2,
@@ -66,8 +66,8 @@ def _described(found: Manifest) -> dict[str, Any]:
     return described
 
 
-def _number(exchange: Exchange, name: str, default: int) -> int:
-    text = exchange.request.get(name)
+def _number(context: RegistryContext, name: str, default: int) -> int:
+    text = context.request.get(name)
     if text is None or text == "":
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16):

@@ -3,7 +3,7 @@
 
 from neocloud.core import digests
 from neocloud.object_gateway.oci.authorizer import mirrored
-from neocloud.object_gateway.oci.context import Exchange
+from neocloud.object_gateway.oci.context import RegistryContext
 from neocloud.object_gateway.oci.documents import read_manifest, too_large
 from neocloud.object_gateway.oci.errors import RegistryError
 from neocloud.object_gateway.oci.mirror import Passed
@@ -14,34 +14,34 @@ from neocloud.object_store.image_types import MAX_MANIFEST_BYTES, Manifest, NewM
 MAX_TAGS_AT_ONCE = 50
 
 
-async def head_manifest(exchange: Exchange) -> Response:
-    if passed := await _brought(exchange):
+async def head_manifest(context: RegistryContext) -> Response:
+    if passed := await _brought(context):
         return Response(200, _headers(passed.new), length=passed.new.size)
-    found = _found(exchange)
+    found = _found(context)
     return Response(200, _headers(found), length=found.size)
 
 
-async def get_manifest(exchange: Exchange) -> Response:
-    if passed := await _brought(exchange):
+async def get_manifest(context: RegistryContext) -> Response:
+    if passed := await _brought(context):
         return Response(200, _headers(passed.new), passed.body)
-    found = _found(exchange)
-    reader = await exchange.store.open_manifest(exchange.registry.id, exchange.repository, found.digest)
+    found = _found(context)
+    reader = await context.store.open_manifest(context.registry.id, context.repository, found.digest)
     return Response(200, _headers(found), reader=reader)
 
 
-async def put_manifest(exchange: Exchange) -> Response:
-    reference = exchange.path.manifest
-    body = await _read(exchange)
+async def put_manifest(context: RegistryContext) -> Response:
+    reference = context.path.manifest
+    body = await _read(context)
     is_tag = ":" not in reference
     algorithm = digests.DEFAULT if is_tag else digests.algorithm_of(reference)
-    new = read_manifest(body, exchange.request.header("content-type"), algorithm)
+    new = read_manifest(body, context.request.header("content-type"), algorithm)
     if not is_tag and reference != new.digest:
         raise RegistryError(400, "DIGEST_INVALID", "The manifest has another digest than the path says.")
-    more = _more_tags(exchange)
+    more = _more_tags(context)
     tags = [reference, *more] if is_tag else more
-    await exchange.store.put_manifest(exchange.registry.id, exchange.repository, new, body, tags)
+    await context.store.put_manifest(context.registry.id, context.repository, new, body, tags)
     headers = {
-        "Location": exchange.location(f"manifests/{new.digest}"),
+        "Location": context.location(f"manifests/{new.digest}"),
         "Docker-Content-Digest": new.digest,
     }
     if more:
@@ -51,41 +51,41 @@ async def put_manifest(exchange: Exchange) -> Response:
     return Response(201, headers, is_counted=True)
 
 
-def _more_tags(exchange: Exchange) -> list[str]:
+def _more_tags(context: RegistryContext) -> list[str]:
     """Return the tags of the query, which the manifest gets, too. Raises RegistryError."""
-    given = [value for name, value in exchange.request.query if name == "tag"]
+    given = [value for name, value in context.request.query if name == "tag"]
     if len(given) > MAX_TAGS_AT_ONCE:
         raise RegistryError(414, "UNSUPPORTED", f"One request sets {MAX_TAGS_AT_ONCE} tags at most.")
     return list(dict.fromkeys(checked_tag(each) for each in given))
 
 
-async def delete_manifest(exchange: Exchange) -> Response:
+async def delete_manifest(context: RegistryContext) -> Response:
     """Remove a manifest with its tags; by a tag, the tag alone."""
-    reference, registry = exchange.path.manifest, exchange.registry
+    reference, registry = context.path.manifest, context.registry
     if ":" in reference:
-        await exchange.store.delete_manifest(registry.id, exchange.repository, reference)
+        await context.store.delete_manifest(registry.id, context.repository, reference)
     else:
-        await exchange.store.delete_tag(registry.id, exchange.repository, reference)
+        await context.store.delete_tag(registry.id, context.repository, reference)
     return Response(202, is_counted=True)
 
 
-async def _brought(exchange: Exchange) -> Passed | None:
+async def _brought(context: RegistryContext) -> Passed | None:
     """Bring a manifest of a mirror in; return it where it is not stored."""
-    place = await mirrored(exchange)
+    place = await mirrored(context)
     if place is None:
         return None
-    return await exchange.front.mirrors.bring_manifest(place, exchange.path.manifest)
+    return await context.dependencies.mirrors.bring_manifest(place, context.path.manifest)
 
 
-def _found(exchange: Exchange) -> Manifest:
-    return exchange.store.manifest(exchange.registry.id, exchange.repository, exchange.path.manifest)
+def _found(context: RegistryContext) -> Manifest:
+    return context.store.manifest(context.registry.id, context.repository, context.path.manifest)
 
 
-async def _read(exchange: Exchange) -> bytes:
-    if (exchange.body.length or 0) > MAX_MANIFEST_BYTES:
+async def _read(context: RegistryContext) -> bytes:
+    if (context.body.length or 0) > MAX_MANIFEST_BYTES:
         raise too_large()
     found = bytearray()
-    async for piece in exchange.body.raw():
+    async for piece in context.body.raw():
         found += piece
         if len(found) > MAX_MANIFEST_BYTES:
             raise too_large()

@@ -19,9 +19,9 @@ from weakref import WeakValueDictionary
 
 from neocloud.core import digests
 from neocloud.core.clock import Clock
-from neocloud.core.upstream_registries import Upstream
 from neocloud.object_gateway.oci.documents import read_manifest
 from neocloud.object_gateway.oci.errors import RegistryError
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.object_gateway.oci.upstreams import UpstreamError, UpstreamRegistry
 from neocloud.object_store.errors import BlobUnknown, ContentHashMismatch, ManifestUnknown, ReferenceMissing
 from neocloud.object_store.image_types import NewManifest
@@ -49,7 +49,7 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Place:
+class MirroredRepository:
     """A repository that mirrors one elsewhere."""
 
     registry_id: str
@@ -81,13 +81,15 @@ class Mirrors:
         for each in self._upstreams.values():
             await each.close()
 
-    def place(self, registry_id: str, repository: str) -> Place | None:
+    def place(self, registry_id: str, repository: str) -> MirroredRepository | None:
         """Return what a repository mirrors; None: it is like any other."""
         name, _, rest = repository.partition("/")
         upstream = self._upstreams.get(name)
-        return Place(registry_id, repository, upstream) if upstream is not None and rest else None
+        return (
+            MirroredRepository(registry_id, repository, upstream) if upstream is not None and rest else None
+        )
 
-    async def bring_manifest(self, place: Place, reference: str) -> Passed | None:
+    async def bring_manifest(self, place: MirroredRepository, reference: str) -> Passed | None:
         """Return a manifest that is not stored; None: what there is, is stored. Raises RegistryError,
         ObjectStoreError."""
         is_tag = ":" not in reference
@@ -112,7 +114,7 @@ class Mirrors:
             self._note(key)
         return await self._keep(place, Passed(new, body, reference if is_tag else ""))
 
-    async def bring_blob(self, place: Place, digest: str) -> None:
+    async def bring_blob(self, place: MirroredRepository, digest: str) -> None:
         """Store a blob, unless it is there. Raises RegistryError, ObjectStoreError."""
         async with self._alone((place.registry_id, place.repository, digest)):
             try:
@@ -134,7 +136,7 @@ class Mirrors:
             if digest in each.new.blobs:
                 await self._keep(place, each)
 
-    async def _receive(self, place: Place, digest: str, chunks: AsyncIterator[bytes]) -> None:
+    async def _receive(self, place: MirroredRepository, digest: str, chunks: AsyncIterator[bytes]) -> None:
         store, where = self._store, (place.registry_id, place.repository)
         upload_id = await store.begin_blob(*where)
         running, total, number, pending = digests.running(digests.algorithm_of(digest)), 0, 0, b""
@@ -163,7 +165,7 @@ class Mirrors:
             await store.abort_blob(*where, upload_id)
             raise
 
-    async def _keep(self, place: Place, found: Passed) -> Passed | None:
+    async def _keep(self, place: MirroredRepository, found: Passed) -> Passed | None:
         """Store a manifest, if its blobs are there; else return it, to be passed on."""
         key = (place.registry_id, place.repository, found.new.digest)
         for other, each in self._passed.items():
@@ -190,7 +192,7 @@ class Mirrors:
         async with lock, room, self._room:
             yield
 
-    def _has_manifest(self, place: Place, reference: str) -> bool:
+    def _has_manifest(self, place: MirroredRepository, reference: str) -> bool:
         try:
             self._store.manifest(place.registry_id, place.repository, reference)
         except ManifestUnknown:

@@ -16,8 +16,8 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import httpcore
 import orjson
 
-from neocloud.core.upstream_registries import Upstream
 from neocloud.object_gateway.oci.documents import ACCEPTED
+from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.object_store.image_types import MAX_MANIFEST_BYTES
 from neocloud.s3_client.network import DestinationRefused, checked_pool
 

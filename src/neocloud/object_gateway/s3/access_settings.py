@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from neocloud.core.untrusted.xml_elements import Element, malformed
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, denied, not_served
 from neocloud.object_gateway.s3.writes import read_xml
 from neocloud.object_gateway.s3.xml_out import document, element
@@ -20,8 +20,8 @@ ENFORCED = "BucketOwnerEnforced"
 _OTHERS = ("BucketOwnerPreferred", "ObjectWriter")
 
 
-async def get_public_access_block(exchange: Exchange) -> Response:
-    found = exchange.served.front.public_access
+async def get_public_access_block(context: S3Context) -> Response:
+    found = context.served.front.public_access
     if found is None:
         raise S3Error("NoSuchPublicAccessBlockConfiguration", "The bucket has no public access block.")
     content = (
@@ -33,28 +33,28 @@ async def get_public_access_block(exchange: Exchange) -> Response:
     return xml(document("PublicAccessBlockConfiguration", *content))
 
 
-async def put_public_access_block(exchange: Exchange) -> Response:
-    root = await read_xml(exchange, "PublicAccessBlockConfiguration")
+async def put_public_access_block(context: S3Context) -> Response:
+    root = await read_xml(context, "PublicAccessBlockConfiguration")
     wanted = PublicAccessBlock(
         blocks_acls=_is_true(root, "BlockPublicAcls"),
         ignores_acls=_is_true(root, "IgnorePublicAcls"),
         blocks_policy=_is_true(root, "BlockPublicPolicy"),
         restricts=_is_true(root, "RestrictPublicBuckets"),
     )
-    await _set_public_access(exchange, wanted)
+    await _set_public_access(context, wanted)
     return Response(200)
 
 
-async def delete_public_access_block(exchange: Exchange) -> Response:
-    await _set_public_access(exchange, None)
+async def delete_public_access_block(context: S3Context) -> Response:
+    await _set_public_access(context, None)
     return Response(204)
 
 
-async def _set_public_access(exchange: Exchange, wanted: PublicAccessBlock | None) -> None:
+async def _set_public_access(context: S3Context, wanted: PublicAccessBlock | None) -> None:
     def change(front: FrontSettings) -> FrontSettings:
         return replace(front, public_access=wanted)
 
-    await exchange.store.set_front(exchange.served.id, change)
+    await context.store.set_front(context.served.id, change)
 
 
 def _is_true(root: Element, name: str) -> bool:
@@ -64,29 +64,29 @@ def _is_true(root: Element, name: str) -> bool:
     return given == "true"
 
 
-async def get_ownership_controls(exchange: Exchange) -> Response:
-    if exchange.served.front.ownership == NO_OWNERSHIP:
+async def get_ownership_controls(context: S3Context) -> Response:
+    if context.served.front.ownership == NO_OWNERSHIP:
         raise S3Error("OwnershipControlsNotFoundError", "The bucket has no ownership controls.")
     return xml(document("OwnershipControls", element("Rule", element("ObjectOwnership", ENFORCED))))
 
 
-async def put_ownership_controls(exchange: Exchange) -> Response:
-    rules = (await read_xml(exchange, "OwnershipControls")).all("Rule")
+async def put_ownership_controls(context: S3Context) -> Response:
+    rules = (await read_xml(context, "OwnershipControls")).all("Rule")
     if len(rules) != 1:
         raise malformed("OwnershipControls needs one Rule.")
     check_ownership(rules[0].require("ObjectOwnership"))
-    await _set_ownership(exchange, ENFORCED)
+    await _set_ownership(context, ENFORCED)
     return Response(200)
 
 
-async def delete_ownership_controls(exchange: Exchange) -> Response:
+async def delete_ownership_controls(context: S3Context) -> Response:
     """Forget them; access control lists stay disabled nevertheless."""
-    await _set_ownership(exchange, NO_OWNERSHIP)
+    await _set_ownership(context, NO_OWNERSHIP)
     return Response(204)
 
 
-async def _set_ownership(exchange: Exchange, wanted: str) -> None:
-    await exchange.store.set_front(exchange.served.id, lambda front: replace(front, ownership=wanted))
+async def _set_ownership(context: S3Context, wanted: str) -> None:
+    await context.store.set_front(context.served.id, lambda front: replace(front, ownership=wanted))
 
 
 def check_ownership(given: str) -> None:
@@ -97,9 +97,9 @@ def check_ownership(given: str) -> None:
         raise malformed(f"ObjectOwnership is one of {', '.join((ENFORCED, *_OTHERS))}.")
 
 
-async def put_policy(exchange: Exchange) -> Response:
-    blocked = exchange.served.front.public_access
-    if blocked is not None and blocked.blocks_policy and _is_public(await exchange.body.document()):
+async def put_policy(context: S3Context) -> Response:
+    blocked = context.served.front.public_access
+    if blocked is not None and blocked.blocks_policy and _is_public(await context.body.document()):
         raise denied("The public access block of the bucket forbids public policies.")
     raise not_served("A policy of AWS. Give roles on paths by the bucket policy of the storage API; this")
 

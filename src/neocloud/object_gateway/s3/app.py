@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope, Send
 
 from neocloud.core import contract
-from neocloud.core.callers import Buckets, Rate, is_private, source_network
 from neocloud.core.logs import bind
 from neocloud.core.untrusted.xml_elements import MalformedXml
+from neocloud.data_plane.addresses import is_private, source_network
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
-from neocloud.object_gateway.access import ControlPlaneUnavailable, Refused, UnknownAccessKey
+from neocloud.object_gateway.access import Refused, UnknownAccessKey
 from neocloud.object_gateway.s3 import cors, version_headers
 from neocloud.object_gateway.s3.audit import Audit, bounded, is_audited
 from neocloud.object_gateway.s3.authorizer import ANONYMOUS, Caller
 from neocloud.object_gateway.s3.body import Body, ClientLeft, declared_length
 from neocloud.object_gateway.s3.bucket_view import view
-from neocloud.object_gateway.s3.context import XML, Exchange, Front, Response, no_such_bucket
+from neocloud.object_gateway.s3.context import XML, Response, S3Context, S3Dependencies, no_such_bucket
 from neocloud.object_gateway.s3.errors import (
     S3Error,
     denied,
@@ -72,14 +74,14 @@ _EXPECTED = (S3Error, ObjectStoreError, MalformedXml, Refused, ControlPlaneUnava
 
 
 class S3App:
-    def __init__(self, front: Front, audit: Audit) -> None:
-        self._front = front
+    def __init__(self, dependencies: S3Dependencies, audit: Audit) -> None:
+        self._dependencies = dependencies
         self.audit = audit
-        self._rates = Buckets(Rate(front.settings.requests_per_second), front.clock.monotonic)
+        self._rates = Buckets(Rate(dependencies.settings.requests_per_second), dependencies.clock.monotonic)
 
     @property
     def store(self) -> ObjectStore:
-        return self._front.store
+        return self._dependencies.store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,7 +96,9 @@ class S3App:
     async def _serve(self, served: _Served, scope: Scope, receive: Receive, send: Send) -> None:
         body = Body(receive, {})
         try:
-            served.request = request = read_request(scope, served.request_id, self._front.settings.domains)
+            served.request = request = read_request(
+                scope, served.request_id, self._dependencies.settings.domains
+            )
             body = Body(receive, request.headers)
             served.bucket = self._bucket(request.bucket)
             response = await self._respond(served, request, body)
@@ -114,7 +118,7 @@ class S3App:
         if not name:
             return None
         try:
-            return self._front.store.bucket(name)
+            return self._dependencies.store.bucket(name)
         except NoSuchBucket:
             return None
 
@@ -123,47 +127,47 @@ class S3App:
             return Response(200, dict(cors.preflight(request, served.bucket)))
         served.operation = operation = recognize(request)
         served.key = request.key
-        served.caller = caller = await self._front.door.authenticate(request, body)
+        served.caller = caller = await self._dependencies.authorizer.authenticate(request, body)
         payer = caller.tenant_id or source_network(request.client)
         if self._rates.take(payer):
             raise S3Error("SlowDown", "Please reduce your request rate.", headers={"Retry-After": "1"})
         handler = HANDLERS.get(operation.name)
         if handler is None:
             raise S3Error("NotImplemented", f"{operation.name} is not served here.")
-        exchange = Exchange(self._front, request, operation, caller, body, served.bucket)
-        await self._check_right(exchange)
+        context = S3Context(self._dependencies, request, operation, caller, body, served.bucket)
+        await self._check_right(context)
         try:
-            response = await handler(exchange)
+            response = await handler(context)
         except ObjectStoreError as error:
-            raise await self._shown(exchange, error) from error
+            raise await self._shown(context, error) from error
         finally:
-            served.caller, served.key = exchange.caller, exchange.key
+            served.caller, served.key = context.caller, context.key
         self._count(served, response)
         return response
 
-    async def _check_right(self, exchange: Exchange) -> None:
+    async def _check_right(self, context: S3Context) -> None:
         """Raises S3Error. Operations that check themselves do so before they do anything."""
-        operation, request = exchange.operation, exchange.request
+        operation, request = context.operation, context.request
         if operation.level is Level.SERVICE or operation.name == "CreateBucket":
             return
-        if exchange.bucket is None:
+        if context.bucket is None:
             raise no_such_bucket(request.bucket)
-        check_owner(request.header("x-amz-expected-bucket-owner"), exchange.bucket)
+        check_owner(request.header("x-amz-expected-bucket-owner"), context.bucket)
         if operation.scope is PolicyScope.OWN:
             return
         path = request.get("prefix") if operation.scope is PolicyScope.PREFIX else request.key
-        await exchange.front.door.require(
-            exchange.caller, exchange.bucket, operation.permission, path, operation.scope
+        await context.dependencies.authorizer.require(
+            context.caller, context.bucket, operation.permission, path, operation.scope
         )
 
-    async def _shown(self, exchange: Exchange, error: ObjectStoreError) -> Exception:
+    async def _shown(self, context: S3Context, error: ObjectStoreError) -> Exception:
         """Return an error as this caller may see it: who may not list does not learn which keys there are."""
         if isinstance(error, NotModified):
             return error
         found = from_store(error)
-        if found.code in ("NoSuchKey", "NoSuchVersion") and exchange.bucket is not None:
-            door, bucket = exchange.front.door, exchange.bucket
-            if not await door.is_allowed(exchange.caller, bucket, LIST, exchange.key, PolicyScope.PREFIX):
+        if found.code in ("NoSuchKey", "NoSuchVersion") and context.bucket is not None:
+            authorizer, bucket = context.dependencies.authorizer, context.bucket
+            if not await authorizer.is_allowed(context.caller, bucket, LIST, context.key, PolicyScope.PREFIX):
                 return denied()
         if found.status == 500:
             logger.error("%s", error)
@@ -171,7 +175,7 @@ class S3App:
 
     def _count(self, served: _Served, response: Response) -> None:
         if served.bucket is not None and served.operation is not None and not response.is_counted:
-            self._front.store.count(served.bucket.id, served.operation.request)
+            self._dependencies.store.count(served.bucket.id, served.operation.request)
 
     async def _send_error(self, send: Send, served: _Served, body: Body, error: Exception) -> None:
         found = _as_s3(error)
@@ -231,7 +235,9 @@ class S3App:
         size, served.uncounted_bytes = served.uncounted_bytes, 0
         if size and served.bucket is not None and served.status < 400:
             client = served.request.client if served.request is not None else ""
-            self._front.store.count(served.bucket.id, None, egress_bytes=size, is_private=is_private(client))
+            self._dependencies.store.count(
+                served.bucket.id, None, egress_bytes=size, is_private=is_private(client)
+            )
 
     def _record(self, served: _Served) -> None:
         request, operation, bucket = served.request, served.operation, served.bucket
@@ -242,7 +248,7 @@ class S3App:
         caller = served.caller
         event = ObjectEvent(
             id=f"auditevent-{served.request_id.lower()}",
-            at=contract.timestamp(self._front.clock.now()),
+            at=contract.timestamp(self._dependencies.clock.now()),
             request_id=served.request_id,
             operation=operation.name,
             bucket_id=bucket.id,

@@ -2,14 +2,20 @@
 """Who sends a request, and what they may do. Everything that is not allowed is refused.
 
 Answers of the control plane are kept for a while, and dropped when it says that access has changed; see
-`remembered` for what is used while it does not answer.
+`data_plane.answer_cache` for what is used while it does not answer.
 """
 
+import logging
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeVar
 
-from neocloud.core.callers import Buckets, Rate, source_network
 from neocloud.core.clock import Clock
+from neocloud.data_plane.addresses import source_network
+from neocloud.data_plane.answer_cache import AnswerCache, AnswerTimes, SilenceAge
+from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
+from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.object_gateway.access import (
     ControlPlane,
     KeyLimit,
@@ -19,10 +25,9 @@ from neocloud.object_gateway.access import (
     UnknownToken,
 )
 from neocloud.object_gateway.s3 import signature
-from neocloud.object_gateway.s3.answer_cache import Contact, Remembered
 from neocloud.object_gateway.s3.body import Body
 from neocloud.object_gateway.s3.bucket_view import is_open, view
-from neocloud.object_gateway.s3.errors import S3Error, denied
+from neocloud.object_gateway.s3.errors import S3Error, denied, from_away
 from neocloud.object_gateway.s3.operations import (
     BUCKET_GET,
     BUCKET_LIST,
@@ -38,12 +43,17 @@ from neocloud.object_gateway.s3.settings import S3Settings
 from neocloud.object_gateway.s3.signature import Signed
 from neocloud.object_store.types import Bucket
 
-KEY_SECONDS, RIGHT_SECONDS, TOKEN_SECONDS = 300.0, 60.0, 30.0
+logger = logging.getLogger(__name__)
 _OF_PROJECT = (GET, CREATE, UPDATE, DELETE, LIST, BUCKET_GET)
 """What a key that is limited to the objects of a project may do."""
 UNKNOWN_SECONDS = 5.0
+KEY_TIMES = AnswerTimes(300.0, UNKNOWN_SECONDS)
+RIGHT_TIMES = AnswerTimes(60.0, UNKNOWN_SECONDS)
+TOKEN_TIMES = AnswerTimes(30.0, UNKNOWN_SECONDS)
 UNKNOWN_PER_SECOND = 20.0
 """Keys that are not known, for which one client (IPv6: one /64 network) makes the control plane look."""
+_Asked = TypeVar("_Asked", bound=Hashable)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -69,19 +79,22 @@ class Caller:
 ANONYMOUS = Caller()
 
 
-class Door:
+class Authorizer:
     def __init__(self, control_plane: ControlPlane, clock: Clock, settings: S3Settings) -> None:
         self._control_plane = control_plane
         self._clock = clock
-        self._contact = Contact(clock, settings.stale_seconds, settings.down_seconds)
-        self._keys = Remembered[SigningKey | None](self._contact, KEY_SECONDS)
-        self._rights = Remembered[frozenset[str]](self._contact, RIGHT_SECONDS)
-        self._tokens = Remembered[TokenOwner | None](self._contact, TOKEN_SECONDS)
+        self._silence = SilenceAge(clock, settings.stale_seconds, settings.down_seconds)
+        away = AwayLog(logger, "callers that are known go on for a while")
+        self._keys = AnswerCache[signature.Scope, SigningKey](clock, self._silence, KEY_TIMES, away)
+        self._rights = AnswerCache[tuple[str, str, str], frozenset[str]](
+            clock, self._silence, RIGHT_TIMES, away
+        )
+        self._tokens = AnswerCache[bytes, TokenOwner](clock, self._silence, TOKEN_TIMES, away)
         self._unknown = Buckets(Rate(UNKNOWN_PER_SECOND), clock.monotonic)
 
     def heard(self) -> None:
         """Note that the control plane has just said whether access had changed."""
-        self._contact.heard()
+        self._silence.heard()
 
     def forget(self) -> None:
         """Ask the control plane again. Called when access changed."""
@@ -108,7 +121,7 @@ class Door:
         key = self._keys.get(scope)
         if key is None:
             self._limit(self._keys.has(scope), client)
-            key = await self._keys.find(scope, lambda: self._sign(scope), UNKNOWN_SECONDS)
+            key = await _answer(self._keys, scope, lambda: self._sign(scope))
         if key is None or (key.expires_at is not None and key.expires_at <= self._clock.now()):
             raise S3Error("InvalidAccessKeyId", "The access key does not exist, or may not be used.")
         return key
@@ -134,19 +147,20 @@ class Door:
         return await self._roles(caller, target_id) & {BUCKET_LIST}
 
     async def _roles(self, caller: Caller, target_id: str) -> frozenset[str]:
-        place = (caller.subject_id, caller.proof, target_id)
-        return await self._rights.find(
-            place,
+        asked = (caller.subject_id, caller.proof, target_id)
+        found = await _answer(
+            self._rights,
+            asked,
             lambda: self._control_plane.authorize(caller.subject_id, target_id, caller.proof),
-            RIGHT_SECONDS,
         )
+        return found or frozenset()
 
     async def token_owner(self, token: str, client: str) -> TokenOwner | None:
         """Return whose token of the cloud this is; None for any other text. Raises S3Error."""
-        place = sha256(token.encode()).digest()
-        if self._tokens.get(place) is None:
-            self._limit(self._tokens.has(place), client)
-        return await self._tokens.find(place, lambda: self._authenticate(token), UNKNOWN_SECONDS)
+        digest = sha256(token.encode()).digest()
+        if self._tokens.get(digest) is None:
+            self._limit(self._tokens.has(digest), client)
+        return await _answer(self._tokens, digest, lambda: self._authenticate(token))
 
     async def _authenticate(self, token: str) -> TokenOwner | None:
         try:
@@ -174,6 +188,16 @@ class Door:
         """Raises S3Error (AccessDenied)."""
         if not await self.is_allowed(caller, bucket, permission, path, scope):
             raise denied()
+
+
+async def _answer(
+    cache: AnswerCache[_Asked, _Value], asked: _Asked, ask: Callable[[], Awaitable[_Value | None]]
+) -> _Value | None:
+    """Raises S3Error where the control plane does not answer, and nothing is known that may be used."""
+    try:
+        return await cache.find(asked, ask)
+    except ControlPlaneUnavailable as error:
+        raise from_away(error) from error
 
 
 def caller_of(key: SigningKey, signed: Signed | None = None) -> Caller:

@@ -8,7 +8,7 @@ from neocloud.core.untrusted.xml_elements import Element, malformed
 from neocloud.messages.nebius.storage.v1 import Bucket as BucketMessage
 from neocloud.messages.nebius.storage.v1 import CORSConfiguration, CORSRule, VersioningPolicy
 from neocloud.object_gateway.s3.bucket_view import view
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, not_served
 from neocloud.object_gateway.s3.lifecycle_xml import read_lifecycle, write_lifecycle
 from neocloud.object_gateway.s3.object_settings import read_tags, tagging
@@ -20,39 +20,41 @@ MAX_CORS_RULES = 100
 MAX_BUCKET_TAGS = 50
 
 
-async def _update(exchange: Exchange, change: Callable[[BucketMessage], None], status: int) -> Response:
-    bucket = exchange.served
-    await exchange.front.control_plane.update_bucket(exchange.caller.aws_access_key_id, bucket.id, change)
+async def _update(context: S3Context, change: Callable[[BucketMessage], None], status: int) -> Response:
+    bucket = context.served
+    await context.dependencies.control_plane.update_bucket(
+        context.caller.aws_access_key_id, bucket.id, change
+    )
     return Response(status)
 
 
-async def get_versioning(exchange: Exchange) -> Response:
-    found = exchange.served.versioning
+async def get_versioning(context: S3Context) -> Response:
+    found = context.served.versioning
     status = Markup("")
     if found is not Versioning.DISABLED:
         status = element("Status", "Enabled" if found is Versioning.ENABLED else "Suspended")
     return xml(document("VersioningConfiguration", status))
 
 
-async def put_versioning(exchange: Exchange) -> Response:
-    root = await read_xml(exchange, "VersioningConfiguration")
+async def put_versioning(context: S3Context) -> Response:
+    root = await read_xml(context, "VersioningConfiguration")
     status = root.require("Status")
     if status not in ("Enabled", "Suspended"):
         raise malformed("Status is Enabled or Suspended.")
     if root.get("MfaDelete", "Disabled") != "Disabled":
         raise not_served("MfaDelete")
-    if status == "Suspended" and exchange.served.has_object_lock:
+    if status == "Suspended" and context.served.has_object_lock:
         raise S3Error("InvalidBucketState", "Versioning of a bucket with object lock cannot be suspended.")
     policy = VersioningPolicy.Value(status.upper())
 
     def change(bucket: BucketMessage) -> None:
         bucket.spec.versioning_policy = policy
 
-    return await _update(exchange, change, 200)
+    return await _update(context, change, 200)
 
 
-async def get_cors(exchange: Exchange) -> Response:
-    rules = view(exchange.served).spec.cors.rules
+async def get_cors(context: S3Context) -> Response:
+    rules = view(context.served).spec.cors.rules
     if not rules:
         raise S3Error("NoSuchCORSConfiguration", "The bucket has no CORS configuration.")
     return xml(document("CORSConfiguration", joined(_cors_rule(rule) for rule in rules)))
@@ -70,8 +72,8 @@ def _cors_rule(rule: CORSRule) -> Markup:
     )
 
 
-async def put_cors(exchange: Exchange) -> Response:
-    root = await read_xml(exchange, "CORSConfiguration")
+async def put_cors(context: S3Context) -> Response:
+    root = await read_xml(context, "CORSConfiguration")
     rules = [_read_cors_rule(each) for each in root.all("CORSRule")]
     if not 1 <= len(rules) <= MAX_CORS_RULES:
         raise malformed(f"CORSConfiguration needs 1 to {MAX_CORS_RULES} rules.")
@@ -79,7 +81,7 @@ async def put_cors(exchange: Exchange) -> Response:
     def change(bucket: BucketMessage) -> None:
         bucket.spec.cors.CopyFrom(CORSConfiguration(rules=rules))
 
-    return await _update(exchange, change, 200)
+    return await _update(context, change, 200)
 
 
 def _read_cors_rule(given: Element) -> CORSRule:
@@ -103,57 +105,57 @@ def _texts(given: Element, name: str) -> list[str]:
     return [each.text.strip() for each in given.all(name)]
 
 
-async def delete_cors(exchange: Exchange) -> Response:
-    return await _update(exchange, lambda bucket: bucket.spec.ClearField("cors"), 204)
+async def delete_cors(context: S3Context) -> Response:
+    return await _update(context, lambda bucket: bucket.spec.ClearField("cors"), 204)
 
 
-async def get_lifecycle(exchange: Exchange) -> Response:
-    rules = view(exchange.served).spec.lifecycle_configuration.rules
+async def get_lifecycle(context: S3Context) -> Response:
+    rules = view(context.served).spec.lifecycle_configuration.rules
     if not rules:
         raise S3Error("NoSuchLifecycleConfiguration", "The bucket has no lifecycle configuration.")
-    return xml(write_lifecycle(rules, exchange.served.front.prefix_rules))
+    return xml(write_lifecycle(rules, context.served.front.prefix_rules))
 
 
-async def put_lifecycle(exchange: Exchange) -> Response:
-    rules, old = read_lifecycle(await read_xml(exchange, "LifecycleConfiguration"))
+async def put_lifecycle(context: S3Context) -> Response:
+    rules, old = read_lifecycle(await read_xml(context, "LifecycleConfiguration"))
 
     def change(bucket: BucketMessage) -> None:
         configuration = bucket.spec.lifecycle_configuration
         del configuration.rules[:]
         configuration.rules.extend(rules)
 
-    response = await _update(exchange, change, 200)
-    await exchange.store.set_front(exchange.served.id, lambda front: replace(front, prefix_rules=old))
+    response = await _update(context, change, 200)
+    await context.store.set_front(context.served.id, lambda front: replace(front, prefix_rules=old))
     return response
 
 
-async def delete_lifecycle(exchange: Exchange) -> Response:
-    return await _update(exchange, lambda bucket: bucket.spec.ClearField("lifecycle_configuration"), 204)
+async def delete_lifecycle(context: S3Context) -> Response:
+    return await _update(context, lambda bucket: bucket.spec.ClearField("lifecycle_configuration"), 204)
 
 
-async def get_tagging(exchange: Exchange) -> Response:
-    labels = view(exchange.served).labels
+async def get_tagging(context: S3Context) -> Response:
+    labels = view(context.served).labels
     if not labels:
         raise S3Error("NoSuchTagSet", "The bucket has no tags.")
     return xml(tagging(labels))
 
 
-async def put_tagging(exchange: Exchange) -> Response:
-    tags = read_tags(await read_xml(exchange, "Tagging"), MAX_BUCKET_TAGS)
+async def put_tagging(context: S3Context) -> Response:
+    tags = read_tags(await read_xml(context, "Tagging"), MAX_BUCKET_TAGS)
 
     def change(bucket: BucketMessage) -> None:
         bucket.metadata.labels.clear()
         bucket.metadata.labels.update(tags)
 
-    return await _update_labels(exchange, change)
+    return await _update_labels(context, change)
 
 
-async def delete_tagging(exchange: Exchange) -> Response:
-    return await _update_labels(exchange, lambda bucket: bucket.metadata.labels.clear())
+async def delete_tagging(context: S3Context) -> Response:
+    return await _update_labels(context, lambda bucket: bucket.metadata.labels.clear())
 
 
-async def _update_labels(exchange: Exchange, change: Callable[[BucketMessage], None]) -> Response:
+async def _update_labels(context: S3Context, change: Callable[[BucketMessage], None]) -> Response:
     """Labels are no wish that the control plane waits for, so what is served here has to follow."""
-    response = await _update(exchange, change, 204)
-    await exchange.front.refresh()
+    response = await _update(context, change, 204)
+    await context.dependencies.refresh()
     return response

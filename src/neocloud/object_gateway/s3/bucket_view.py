@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the front needs of a bucket beside what the object store does: policy, CORS, labels."""
+"""What S3 needs of a bucket beside what the object store does: policy, CORS, labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

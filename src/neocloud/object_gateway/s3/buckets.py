@@ -6,7 +6,7 @@ from neocloud.messages.nebius.storage.v1 import BucketSpec, VersioningPolicy
 from neocloud.object_gateway.access import RefusalCode, Refused
 from neocloud.object_gateway.s3.access_settings import check_ownership
 from neocloud.object_gateway.s3.bucket_view import view
-from neocloud.object_gateway.s3.context import XML, Exchange, Handler, Response, xml
+from neocloud.object_gateway.s3.context import XML, Handler, Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, denied, not_served
 from neocloud.object_gateway.s3.headers import check_new_acl
 from neocloud.object_gateway.s3.operations import BUCKET_CREATE
@@ -14,28 +14,28 @@ from neocloud.object_gateway.s3.writes import read_xml
 from neocloud.object_gateway.s3.xml_out import Markup, document, element
 
 
-async def create_bucket(exchange: Exchange) -> Response:
-    request, caller, front = exchange.request, exchange.caller, exchange.front
+async def create_bucket(context: S3Context) -> Response:
+    request, caller, dependencies = context.request, context.caller, context.dependencies
     if caller.is_anonymous:
         raise denied()
-    if BUCKET_CREATE not in await front.door.permissions(caller, caller.project_id):
+    if BUCKET_CREATE not in await dependencies.authorizer.permissions(caller, caller.project_id):
         raise denied()
     check_new_acl(request)
     check_ownership(request.header("x-amz-object-ownership"))
     has_lock = request.header("x-amz-bucket-object-lock-enabled").lower() == "true"
-    body = await exchange.body.document()
-    if exchange.bucket is not None:
-        if exchange.bucket.project_id == caller.project_id:
-            if not body and exchange.bucket.has_object_lock == has_lock:
+    body = await context.body.document()
+    if context.bucket is not None:
+        if context.bucket.project_id == caller.project_id:
+            if not body and context.bucket.has_object_lock == has_lock:
                 # Without a location it is a request for us-east-1, where S3 takes it as done already.
                 return Response(200, {"Location": f"/{request.bucket}"})
             raise S3Error("BucketAlreadyOwnedByYou", "The bucket is there already, and yours.")
         raise S3Error("BucketAlreadyExists", "The name is taken. Choose another.")
     if body:
-        _check_location(xml_elements.parse(body, "CreateBucketConfiguration"), front.settings.region)
+        _check_location(xml_elements.parse(body, "CreateBucketConfiguration"), dependencies.settings.region)
     spec = BucketSpec(versioning_policy=_ENABLED) if has_lock else BucketSpec()
     try:
-        await front.control_plane.create_bucket(
+        await dependencies.control_plane.create_bucket(
             caller.aws_access_key_id, caller.project_id, request.bucket, spec
         )
     except Refused as error:
@@ -43,7 +43,7 @@ async def create_bucket(exchange: Exchange) -> Response:
             raise S3Error("InvalidBucketName", str(error)) from error
         raise
     if has_lock:
-        await exchange.store.set_object_lock(exchange.bucket_named(request.bucket).id, None)
+        await context.store.set_object_lock(context.bucket_named(request.bucket).id, None)
     return Response(200, {"Location": f"/{request.bucket}"})
 
 
@@ -55,27 +55,27 @@ def _check_location(root: xml_elements.Element, region: str) -> None:
         )
 
 
-async def delete_bucket(exchange: Exchange) -> Response:
-    bucket = exchange.served
-    if exchange.store.has_versions(bucket.id):
+async def delete_bucket(context: S3Context) -> Response:
+    bucket = context.served
+    if context.store.has_versions(bucket.id):
         raise S3Error("BucketNotEmpty", "The bucket has objects, older versions or delete markers.")
-    await exchange.store.abort_uploads(bucket.id)  # S3 deletes a bucket with unfinished uploads
-    await exchange.front.control_plane.delete_bucket(exchange.caller.aws_access_key_id, bucket.id)
+    await context.store.abort_uploads(bucket.id)  # S3 deletes a bucket with unfinished uploads
+    await context.dependencies.control_plane.delete_bucket(context.caller.aws_access_key_id, bucket.id)
     return Response(204)
 
 
-async def head_bucket(exchange: Exchange) -> Response:
-    _ = exchange.served
-    return Response(200, {"x-amz-bucket-region": exchange.front.settings.region, "Content-Type": XML})
+async def head_bucket(context: S3Context) -> Response:
+    _ = context.served
+    return Response(200, {"x-amz-bucket-region": context.dependencies.settings.region, "Content-Type": XML})
 
 
-async def get_location(exchange: Exchange) -> Response:
-    return xml(document("LocationConstraint", exchange.front.settings.region))
+async def get_location(context: S3Context) -> Response:
+    return xml(document("LocationConstraint", context.dependencies.settings.region))
 
 
-async def put_encryption(exchange: Exchange) -> Response:
+async def put_encryption(context: S3Context) -> Response:
     """Take what is true anyway: everything is encrypted with AES-256, by keys of the store."""
-    rules = (await read_xml(exchange, "ServerSideEncryptionConfiguration")).all("Rule")
+    rules = (await read_xml(context, "ServerSideEncryptionConfiguration")).all("Rule")
     if len(rules) != 1:
         raise xml_elements.malformed("ServerSideEncryptionConfiguration needs one Rule.")
     default = rules[0].find("ApplyServerSideEncryptionByDefault")
@@ -84,20 +84,20 @@ async def put_encryption(exchange: Exchange) -> Response:
     return Response(200)
 
 
-async def delete_encryption(exchange: Exchange) -> Response:
+async def delete_encryption(context: S3Context) -> Response:
     """There is always this one, which S3 resets a bucket to."""
     return Response(204)
 
 
-async def get_policy_status(exchange: Exchange) -> Response:
-    return xml(document("PolicyStatus", element("IsPublic", view(exchange.served).is_public)))
+async def get_policy_status(context: S3Context) -> Response:
+    return xml(document("PolicyStatus", element("IsPublic", view(context.served).is_public)))
 
 
-async def get_policy(exchange: Exchange) -> Response:
+async def get_policy(context: S3Context) -> Response:
     raise S3Error("NoSuchBucketPolicy", "The bucket has no AWS policy. Its own is in the storage API.")
 
 
-async def delete_policy(exchange: Exchange) -> Response:
+async def delete_policy(context: S3Context) -> Response:
     """There is none to delete, which S3 takes as success."""
     return Response(204)
 
@@ -105,8 +105,8 @@ async def delete_policy(exchange: Exchange) -> Response:
 def fixed(name: str, *content: Markup) -> Handler:
     """Return the handler of a configuration that every bucket has alike."""
 
-    async def answer(exchange: Exchange) -> Response:
-        _ = exchange.served
+    async def answer(context: S3Context) -> Response:
+        _ = context.served
         return xml(document(name, *content))
 
     return answer
@@ -115,7 +115,7 @@ def fixed(name: str, *content: Markup) -> Handler:
 def absent(code: str) -> Handler:
     """Return the handler of a configuration that no bucket has."""
 
-    async def answer(exchange: Exchange) -> Response:
+    async def answer(context: S3Context) -> Response:
         raise S3Error(code, "The bucket has no such configuration.")
 
     return answer

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from neocloud.core.clock import Clock
 from neocloud.object_gateway.access import ControlPlane
-from neocloud.object_gateway.s3.authorizer import Caller, Door
+from neocloud.object_gateway.s3.authorizer import Authorizer, Caller
 from neocloud.object_gateway.s3.body import Body
 from neocloud.object_gateway.s3.errors import S3Error
 from neocloud.object_gateway.s3.operations import Operation, Scope
@@ -40,12 +40,12 @@ def xml(body: bytes, headers: dict[str, str] | None = None) -> Response:
 
 
 @dataclass(frozen=True)
-class Front:
+class S3Dependencies:
     """What all requests share."""
 
     store: ObjectStore
     control_plane: ControlPlane
-    door: Door
+    authorizer: Authorizer
     clock: Clock
     settings: S3Settings
     refresh: Callable[[], Awaitable[None]]
@@ -53,8 +53,8 @@ class Front:
 
 
 @dataclass
-class Exchange:
-    front: Front
+class S3Context:
+    dependencies: S3Dependencies
     request: S3Request
     operation: Operation
     caller: Caller
@@ -64,7 +64,7 @@ class Exchange:
 
     @property
     def store(self) -> ObjectStore:
-        return self.front.store
+        return self.dependencies.store
 
     @property
     def served(self) -> Bucket:
@@ -88,7 +88,7 @@ class Exchange:
     def bucket_named(self, name: str) -> Bucket:
         """Raises S3Error (NoSuchBucket)."""
         try:
-            return self.front.store.bucket(name)
+            return self.dependencies.store.bucket(name)
         except NoSuchBucket:
             raise no_such_bucket(name) from None
 
@@ -101,10 +101,12 @@ class Exchange:
         self, permission: str, path: str, bucket: Bucket | None = None, scope: Scope = Scope.KEY
     ) -> None:
         """Raises S3Error (AccessDenied)."""
-        await self.front.door.require(self.caller, bucket or self.served, permission, path, scope)
+        await self.dependencies.authorizer.require(
+            self.caller, bucket or self.served, permission, path, scope
+        )
 
 
-Handler = Callable[[Exchange], Awaitable[Response]]
+Handler = Callable[[S3Context], Awaitable[Response]]
 
 
 def no_such_bucket(name: str) -> S3Error:

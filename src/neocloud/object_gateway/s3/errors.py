@@ -3,7 +3,8 @@
 
 from collections.abc import Mapping
 
-from neocloud.object_gateway.access import ControlPlaneUnavailable, RefusalCode, Refused
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.object_gateway.access import RefusalCode, Refused
 from neocloud.object_gateway.s3.xml_out import document, element
 from neocloud.object_store import errors as store
 from neocloud.object_store.types import ObjectVersion

@@ -16,7 +16,7 @@ from neocloud.object_gateway.s3 import headers as fields
 from neocloud.object_gateway.s3 import operations, signature, version_headers
 from neocloud.object_gateway.s3.authorizer import caller_of
 from neocloud.object_gateway.s3.body import Body
-from neocloud.object_gateway.s3.context import Exchange, Response
+from neocloud.object_gateway.s3.context import Response, S3Context
 from neocloud.object_gateway.s3.errors import S3Error, invalid
 from neocloud.object_gateway.s3.object_settings import read_tags
 from neocloud.object_gateway.s3.post_policy import check_policy
@@ -146,29 +146,29 @@ class FormReader:
         self._is_over = True
 
 
-async def post_object(exchange: Exchange) -> Response:
-    bucket = exchange.served
-    form = FormReader(exchange.body, exchange.request.header("content-type"))
+async def post_object(context: S3Context) -> Response:
+    bucket = context.served
+    form = FormReader(context.body, context.request.header("content-type"))
     await form.read_fields()
     key = form.fields.get("key", "").replace("${filename}", form.file_name)
     if not key:
         raise invalid("Bucket POST must contain a field named 'key'.")
     form.fields["key"] = key
-    least, most = await _authenticate(exchange, form.fields)
-    await exchange.require(operations.CREATE, key, bucket)
-    exchange.request = replace(exchange.request, key=key, headers=_as_headers(form.fields))
-    attributes = _attributes(exchange, form.fields)
+    least, most = await _authenticate(context, form.fields)
+    await context.require(operations.CREATE, key, bucket)
+    context.request = replace(context.request, key=key, headers=_as_headers(form.fields))
+    attributes = _attributes(context, form.fields)
     if attributes.retention is not None or attributes.has_legal_hold:
-        await exchange.require(operations.UPDATE, key)
+        await context.require(operations.UPDATE, key)
     checksum = fields.checksum(form.fields)
     md5 = form.fields.get("content-md5")
     expected = Expected(
         md5=None if md5 is None else fields.base64_bytes(md5, 16, "Content-MD5", "InvalidDigest"),
         checksum=checksum,
     )
-    customer_key = fields.customer_key(exchange.request)
+    customer_key = fields.customer_key(context.request)
     size = 0
-    async with await exchange.store.open_write(
+    async with await context.store.open_write(
         bucket.id,
         None,
         key=key,
@@ -183,10 +183,10 @@ async def post_object(exchange: Exchange) -> Response:
         if size < least:
             raise S3Error("EntityTooSmall", f"The policy wants {least:,} bytes at least.")
         version = await writer.commit(key, attributes, expected=expected)
-    return _answer(exchange, form.fields, version)
+    return _answer(context, form.fields, version)
 
 
-async def _authenticate(exchange: Exchange, given: Mapping[str, str]) -> tuple[int, int]:
+async def _authenticate(context: S3Context, given: Mapping[str, str]) -> tuple[int, int]:
     """Set the caller; return the least and most bytes of the file. Raises S3Error."""
     if "policy" not in given:
         if "x-amz-signature" in given or "signature" in given:
@@ -197,12 +197,12 @@ async def _authenticate(exchange: Exchange, given: Mapping[str, str]) -> tuple[i
     scope = signature.parse_scope(given.get("x-amz-credential", ""), "InvalidArgument")
     if not given.get("x-amz-date", "").startswith(scope.day):
         raise invalid("x-amz-date is not of the day of the credential.")
-    key = await exchange.front.door.signing_key(scope, exchange.request.client)
+    key = await context.dependencies.authorizer.signing_key(scope, context.request.client)
     expected = signature.sign(key.key, given["policy"])
     if not hmac.compare_digest(expected.encode(), given.get("x-amz-signature", "").encode()):
         raise signature.mismatch()
-    limits = check_policy(given["policy"], given, exchange.served.name, exchange.front.clock.now())
-    exchange.caller = caller_of(key)
+    limits = check_policy(given["policy"], given, context.served.name, context.dependencies.clock.now())
+    context.caller = caller_of(key)
     return limits
 
 
@@ -211,12 +211,12 @@ def _as_headers(given: Mapping[str, str]) -> Mapping[str, str]:
     return {name: _CONTROL.sub(" ", value).encode().decode("latin-1") for name, value in given.items()}
 
 
-def _attributes(exchange: Exchange, given: Mapping[str, str]) -> Attributes:
+def _attributes(context: S3Context, given: Mapping[str, str]) -> Attributes:
     acl = given.get("acl")
-    request = exchange.request
+    request = context.request
     if acl is not None:
         request = replace(request, headers={**request.headers, "x-amz-acl": acl})
-    fields.check_acl(request, exchange.served)
+    fields.check_acl(request, context.served)
     attributes = fields.attributes(request)
     if "tagging" in given:
         tags = read_tags(parse(given["tagging"].encode(), "Tagging"), fields.MAX_TAGS)
@@ -224,8 +224,8 @@ def _attributes(exchange: Exchange, given: Mapping[str, str]) -> Attributes:
     return attributes
 
 
-def _answer(exchange: Exchange, given: Mapping[str, str], version: ObjectVersion) -> Response:
-    bucket, key = exchange.served, version.key
+def _answer(context: S3Context, given: Mapping[str, str], version: ObjectVersion) -> Response:
+    bucket, key = context.served, version.key
     etag, location = f'"{version.etag}"', f"/{bucket.name}/{quote(key, safe='/')}"
     headers = {**version_headers.written(version), "Location": location}
     target = given.get("success_action_redirect") or given.get("redirect", "")

@@ -5,7 +5,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import denied, invalid
 from neocloud.object_gateway.s3.multipart import encoding_type
 from neocloud.object_gateway.s3.operations import BUCKET_LIST
@@ -23,13 +23,13 @@ from neocloud.object_gateway.s3.xml_out import (
 from neocloud.object_store.types import MAX_PAGE, BucketKind, BucketState, ObjectVersion
 
 
-async def list_objects(exchange: Exchange) -> Response:
+async def list_objects(context: S3Context) -> Response:
     """Answer in version 1, whose clients do not decode the prefix: it is encoded only where XML needs it."""
-    request, bucket = exchange.request, exchange.served
+    request, bucket = context.request, context.served
     kind = encoding_type(request)
     limit = request.number("max-keys", MAX_PAGE, MAX_PAGE)
     prefix, delimiter, marker = request.get("prefix"), request.get("delimiter"), request.get("marker")
-    page = await exchange.store.list_objects(
+    page = await context.store.list_objects(
         bucket.id, prefix=prefix, delimiter=delimiter, start_after=marker, limit=limit
     )
     # Without a delimiter clients go on after the last key, which is not where such a page ends.
@@ -50,8 +50,8 @@ async def list_objects(exchange: Exchange) -> Response:
     return xml(body)
 
 
-async def list_objects_v2(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def list_objects_v2(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     kind = encoding_type(request)
     limit = request.number("max-keys", MAX_PAGE, MAX_PAGE)
     prefix, delimiter, start_after = (
@@ -61,7 +61,7 @@ async def list_objects_v2(exchange: Exchange) -> Response:
     )
     token = request.query.get("continuation-token")
     after = start_after if token is None else _decode(token)
-    page = await exchange.store.list_objects(
+    page = await context.store.list_objects(
         bucket.id, prefix=prefix, delimiter=delimiter, start_after=after, limit=limit
     )
     owner = bucket.project_id if request.get("fetch-owner") == "true" else ""
@@ -83,15 +83,15 @@ async def list_objects_v2(exchange: Exchange) -> Response:
     return xml(body)
 
 
-async def list_versions(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def list_versions(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     kind = encoding_type(request)
     limit = request.number("max-keys", MAX_PAGE, MAX_PAGE)
     prefix, delimiter = request.get("prefix"), request.get("delimiter")
     key_marker, version_marker = request.get("key-marker"), request.get("version-id-marker")
     if version_marker and not key_marker:
         raise invalid("A version-id marker cannot be specified without a key marker.")
-    page = await exchange.store.list_versions(
+    page = await context.store.list_versions(
         bucket.id,
         prefix=prefix,
         delimiter=delimiter,
@@ -117,18 +117,18 @@ async def list_versions(exchange: Exchange) -> Response:
     return xml(body)
 
 
-async def list_buckets(exchange: Exchange) -> Response:
-    request, caller = exchange.request, exchange.caller
+async def list_buckets(context: S3Context) -> Response:
+    request, caller = context.request, context.caller
     if caller.is_anonymous:
         raise denied()
-    if BUCKET_LIST not in await exchange.front.door.permissions(caller, caller.project_id):
+    if BUCKET_LIST not in await context.dependencies.authorizer.permissions(caller, caller.project_id):
         raise denied()
     prefix, limit = request.get("prefix"), request.number("max-buckets", 10_000, 10_000, least=1)
     token = request.query.get("continuation-token")
     after = "" if token is None else _decode(token)
     found = [
         each
-        for each in exchange.store.buckets()
+        for each in context.store.buckets()
         if each.project_id == caller.project_id
         and each.kind is BucketKind.S3
         and each.state is BucketState.ACTIVE
@@ -141,7 +141,7 @@ async def list_buckets(exchange: Exchange) -> Response:
             "Bucket",
             element("Name", each.name),
             element("CreationDate", time(each.created_at)),
-            element("BucketRegion", exchange.front.settings.region),
+            element("BucketRegion", context.dependencies.settings.region),
         )
         for each in page
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from neocloud.core.untrusted.xml_elements import Element, malformed
 from neocloud.object_gateway.s3 import headers as fields
 from neocloud.object_gateway.s3 import version_headers
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, invalid
 from neocloud.object_gateway.s3.request import S3Request
 from neocloud.object_gateway.s3.writes import checked_attributes, parsed, readable_source
@@ -28,13 +28,13 @@ from neocloud.object_store.types import (
 )
 
 
-async def create_upload(exchange: Exchange) -> Response:
-    request = exchange.request
+async def create_upload(context: S3Context) -> Response:
+    request = context.request
     algorithm = fields.algorithm(request.header("x-amz-checksum-algorithm"), "x-amz-checksum-algorithm")
-    upload = await exchange.store.create_upload(
-        exchange.served.id,
-        exchange.key,
-        await checked_attributes(exchange),
+    upload = await context.store.create_upload(
+        context.served.id,
+        context.key,
+        await checked_attributes(context),
         algorithm=algorithm,
         checksum_type=fields.checksum_type(request),
         customer_key=fields.customer_key(request),
@@ -45,56 +45,56 @@ async def create_upload(exchange: Exchange) -> Response:
         headers["x-amz-checksum-type"] = upload.checksum_type
     body = document(
         "InitiateMultipartUploadResult",
-        element("Bucket", exchange.served.name),
-        element("Key", exchange.key),
+        element("Bucket", context.served.name),
+        element("Key", context.key),
         element("UploadId", upload.upload_id),
     )
     return replace(xml(body, headers), is_counted=True)
 
 
-async def upload_part(exchange: Exchange) -> Response:
-    request, body, bucket = exchange.request, exchange.body, exchange.served
+async def upload_part(context: S3Context) -> Response:
+    request, body, bucket = context.request, context.body, context.served
     number, upload_id = _part_number(request), request.get("uploadId")
-    upload = await exchange.store.upload(bucket.id, exchange.key, upload_id)
+    upload = await context.store.upload(bucket.id, context.key, upload_id)
     length = body.required_length()
     fields.content_md5(request)
     algorithms = {*body.algorithms()}
     if upload.checksum_algorithm is not None:
         algorithms.add(upload.checksum_algorithm)
-    async with await exchange.store.open_write(
+    async with await context.store.open_write(
         bucket.id, length, algorithms=algorithms, customer_key=fields.customer_key(request)
     ) as writer:
         async for chunk in body.chunks():
             await writer.write(chunk)
-        part = await writer.commit_part(exchange.key, upload_id, number, expected=body.expected())
+        part = await writer.commit_part(context.key, upload_id, number, expected=body.expected())
     headers = {"ETag": f'"{part.etag}"', **version_headers.encryption(upload.customer_key_md5)}
     if part.checksum is not None:
         headers[f"x-amz-checksum-{part.checksum.algorithm.lower()}"] = part.checksum.value
     return Response(200, headers, is_counted=True)
 
 
-async def upload_part_copy(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def upload_part_copy(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     number, upload_id = _part_number(request), request.get("uploadId")
-    source, key, version_id = await readable_source(exchange)
+    source, key, version_id = await readable_source(context)
     customer_key = fields.customer_key(request)
     wanted = fields.copy_range(request.header("x-amz-copy-source-range"))
-    found = await exchange.store.find_version(source.id, key, version_id)
+    found = await context.store.find_version(source.id, key, version_id)
     if wanted is None and found.size > MAX_BODY_BYTES:
         raise S3Error("InvalidRequest", "A part may have 5 GiB. Copy a range.")
     if wanted is not None and (wanted.last or 0) - (wanted.first or 0) >= MAX_BODY_BYTES:
         raise S3Error("InvalidRequest", "A part may have 5 GiB. Copy a smaller range.")
-    part = await exchange.store.copy_part(
+    part = await context.store.copy_part(
         fields.source_of(request, source.id, key, version_id),
         bucket.id,
-        exchange.key,
+        context.key,
         upload_id,
         number,
         range=wanted,
         source_conditions=fields.read_conditions(request, "x-amz-copy-source-"),
         customer_key=customer_key,
     )
-    exchange.note_access(found, AccessMethod.UPLOAD_PART_COPY, source)
+    context.note_access(found, AccessMethod.UPLOAD_PART_COPY, source)
     headers = version_headers.encryption(key_md5(customer_key))
     if found.is_versioned:
         headers["x-amz-copy-source-version-id"] = found.version_id
@@ -107,30 +107,30 @@ async def upload_part_copy(exchange: Exchange) -> Response:
     return replace(xml(body, headers), is_counted=True)
 
 
-async def complete_upload(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def complete_upload(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     upload_id = request.get("uploadId")
     conditions = fields.write_conditions(request)
     expected = _expected(request)
     # Its checksum headers are of the object, not of this document.
-    body = await exchange.body.document(has_checksum=False)
+    body = await context.body.document(has_checksum=False)
     root = await parsed(body, "CompleteMultipartUpload")
     algorithm = checksums.DEFAULT
     with suppress(NoSuchUpload):  # completed already: the store knows what it became
-        upload = await exchange.store.upload(bucket.id, exchange.key, upload_id)
+        upload = await context.store.upload(bucket.id, context.key, upload_id)
         algorithm = upload.checksum_algorithm or algorithm
     parts = [_completed(each, algorithm) for each in root.all("Part")]
     if not 1 <= len(parts) <= MAX_PART_NUMBER:
         raise malformed(f"The upload needs 1 to {MAX_PART_NUMBER} parts.")
-    version = await exchange.store.complete_upload(
-        bucket.id, exchange.key, upload_id, parts, expected=expected, conditions=conditions
+    version = await context.store.complete_upload(
+        bucket.id, context.key, upload_id, parts, expected=expected, conditions=conditions
     )
     headers = {**version_headers.written_id(version), **version_headers.encryption(version.customer_key_md5)}
     body = document(
         "CompleteMultipartUploadResult",
-        element("Location", f"/{bucket.name}/{encoded(exchange.key, 'url')}"),
+        element("Location", f"/{bucket.name}/{encoded(context.key, 'url')}"),
         element("Bucket", bucket.name),
-        element("Key", exchange.key),
+        element("Key", context.key),
         element("ETag", f'"{version.etag}"'),
         version_headers.checksum_elements(version.checksum),
     )
@@ -161,23 +161,21 @@ def _completed(part: Element, algorithm: ChecksumAlgorithm) -> CompletedPart:
     return CompletedPart(number, fields.etag(part.require("ETag")), checksum)
 
 
-async def abort_upload(exchange: Exchange) -> Response:
-    await exchange.store.abort_upload(exchange.served.id, exchange.key, exchange.request.get("uploadId"))
+async def abort_upload(context: S3Context) -> Response:
+    await context.store.abort_upload(context.served.id, context.key, context.request.get("uploadId"))
     return Response(204, is_counted=True)
 
 
-async def list_parts(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def list_parts(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     limit = request.number("max-parts", MAX_PAGE, MAX_PAGE)
     after = request.number("part-number-marker", 0, MAX_PART_NUMBER)
-    upload = await exchange.store.upload(bucket.id, exchange.key, request.get("uploadId"))
-    page = await exchange.store.list_parts(
-        bucket.id, exchange.key, upload.upload_id, after=after, limit=limit
-    )
+    upload = await context.store.upload(bucket.id, context.key, request.get("uploadId"))
+    page = await context.store.list_parts(bucket.id, context.key, upload.upload_id, after=after, limit=limit)
     body = document(
         "ListPartsResult",
         element("Bucket", bucket.name),
-        element("Key", exchange.key),
+        element("Key", context.key),
         element("UploadId", upload.upload_id),
         _owner("Initiator", bucket.project_id),
         _owner("Owner", bucket.project_id),
@@ -192,14 +190,14 @@ async def list_parts(exchange: Exchange) -> Response:
     return xml(body)
 
 
-async def list_uploads(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def list_uploads(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     kind = encoding_type(request)
     limit = request.number("max-uploads", MAX_PAGE, MAX_PAGE)
     prefix, delimiter = request.get("prefix"), request.get("delimiter")
     key_marker = request.get("key-marker")
     upload_marker = request.get("upload-id-marker") if key_marker else ""
-    page = await exchange.store.list_uploads(
+    page = await context.store.list_uploads(
         bucket.id,
         prefix=prefix,
         delimiter=delimiter,

@@ -5,7 +5,7 @@ The published storage API has no such field, so it is kept with the objects, in 
 """
 
 from neocloud.core.untrusted.xml_elements import Element, malformed
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error
 from neocloud.object_gateway.s3.headers import lock_mode
 from neocloud.object_gateway.s3.writes import read_xml
@@ -15,8 +15,8 @@ from neocloud.object_store.types import DefaultRetention, Versioning
 MAX_DAYS, MAX_YEARS = 36_500, 100
 
 
-async def get_object_lock(exchange: Exchange) -> Response:
-    bucket = exchange.served
+async def get_object_lock(context: S3Context) -> Response:
+    bucket = context.served
     if not bucket.has_object_lock:
         raise S3Error("ObjectLockConfigurationNotFoundError", "The bucket has no object lock.")
     rule = Markup("")
@@ -26,12 +26,12 @@ async def get_object_lock(exchange: Exchange) -> Response:
     return xml(document("ObjectLockConfiguration", element("ObjectLockEnabled", "Enabled"), rule))
 
 
-async def put_object_lock(exchange: Exchange) -> Response:
-    retention = _read(await read_xml(exchange, "ObjectLockConfiguration"))
-    bucket = exchange.served
+async def put_object_lock(context: S3Context) -> Response:
+    retention = _read(await read_xml(context, "ObjectLockConfiguration"))
+    bucket = context.served
     if bucket.versioning is not Versioning.ENABLED:
         raise S3Error("InvalidBucketState", "Object lock needs versioning. Enable it first.")
-    await exchange.store.set_object_lock(bucket.id, retention)
+    await context.store.set_object_lock(bucket.id, retention)
     return Response(200)
 
 

@@ -7,7 +7,7 @@ from neocloud.core.untrusted.xml_elements import Element, malformed
 from neocloud.object_gateway.s3 import headers as fields
 from neocloud.object_gateway.s3 import version_headers
 from neocloud.object_gateway.s3.bucket_view import is_open, view
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, no_acls
 from neocloud.object_gateway.s3.lists import owner
 from neocloud.object_gateway.s3.operations import GET, LIST, Scope
@@ -20,13 +20,13 @@ _XSI = ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 _ALL_USERS = "http://acs.amazonaws.com/groups/global/AllUsers"
 
 
-async def _version(exchange: Exchange) -> ObjectVersion:
-    return await exchange.store.find_version(exchange.served.id, exchange.key, exchange.version_id)
+async def _version(context: S3Context) -> ObjectVersion:
+    return await context.store.find_version(context.served.id, context.key, context.version_id)
 
 
-async def get_tagging(exchange: Exchange) -> Response:
-    version = await _version(exchange)
-    exchange.note_access(version, AccessMethod.GET_OBJECT_TAGGING)
+async def get_tagging(context: S3Context) -> Response:
+    version = await _version(context)
+    context.note_access(version, AccessMethod.GET_OBJECT_TAGGING)
     return xml(tagging(version.attributes.tags), version_headers.version_id(version))
 
 
@@ -36,9 +36,9 @@ def tagging(tags: Mapping[str, str]) -> bytes:
     return document("Tagging", element("TagSet", joined(content)))
 
 
-async def put_tagging(exchange: Exchange) -> Response:
-    tags = read_tags(await read_xml(exchange, "Tagging"), fields.MAX_TAGS)
-    version = await exchange.store.set_tags(exchange.served.id, exchange.key, exchange.version_id, tags)
+async def put_tagging(context: S3Context) -> Response:
+    tags = read_tags(await read_xml(context, "Tagging"), fields.MAX_TAGS)
+    version = await context.store.set_tags(context.served.id, context.key, context.version_id, tags)
     return Response(200, version_headers.version_id(version), is_counted=True)
 
 
@@ -50,14 +50,14 @@ def read_tags(root: Element, most: int) -> dict[str, str]:
     return dict(fields.checked_tags(pairs, most))
 
 
-async def delete_tagging(exchange: Exchange) -> Response:
-    version = await exchange.store.set_tags(exchange.served.id, exchange.key, exchange.version_id, {})
+async def delete_tagging(context: S3Context) -> Response:
+    version = await context.store.set_tags(context.served.id, context.key, context.version_id, {})
     return Response(204, version_headers.version_id(version), is_counted=True)
 
 
-async def get_retention(exchange: Exchange) -> Response:
-    _check_lock(exchange)
-    found = (await _version(exchange)).attributes.retention
+async def get_retention(context: S3Context) -> Response:
+    _check_lock(context)
+    found = (await _version(context)).attributes.retention
     if found is None:
         raise S3Error("NoSuchObjectLockConfiguration", "The object has no retention period.")
     return xml(
@@ -65,53 +65,53 @@ async def get_retention(exchange: Exchange) -> Response:
     )
 
 
-async def put_retention(exchange: Exchange) -> Response:
-    root = await read_xml(exchange, "Retention")
+async def put_retention(context: S3Context) -> Response:
+    root = await read_xml(context, "Retention")
     retention = None
     if root.children:
         mode = fields.lock_mode(root.require("Mode"), "MalformedXML")
         retention = Retention(mode, fields.iso_time(root.require("RetainUntilDate")))
-    if retention is not None and retention.until <= exchange.front.clock.now():
+    if retention is not None and retention.until <= context.dependencies.clock.now():
         raise S3Error("InvalidArgument", "The retain until date must be in the future.")
-    await exchange.store.set_retention(
-        exchange.served.id,
-        exchange.key,
-        exchange.version_id,
+    await context.store.set_retention(
+        context.served.id,
+        context.key,
+        context.version_id,
         retention,
-        bypass_governance=await bypasses(exchange, exchange.key),
+        bypass_governance=await bypasses(context, context.key),
     )
     return Response(200, is_counted=True)
 
 
-async def get_legal_hold(exchange: Exchange) -> Response:
-    _check_lock(exchange)
-    is_held = (await _version(exchange)).attributes.has_legal_hold
+async def get_legal_hold(context: S3Context) -> Response:
+    _check_lock(context)
+    is_held = (await _version(context)).attributes.has_legal_hold
     return xml(document("LegalHold", element("Status", "ON" if is_held else "OFF")))
 
 
-async def put_legal_hold(exchange: Exchange) -> Response:
-    status = (await read_xml(exchange, "LegalHold")).require("Status")
+async def put_legal_hold(context: S3Context) -> Response:
+    status = (await read_xml(context, "LegalHold")).require("Status")
     if status not in ("ON", "OFF"):
         raise malformed("Status is ON or OFF.")
-    await exchange.store.set_legal_hold(exchange.served.id, exchange.key, exchange.version_id, status == "ON")
+    await context.store.set_legal_hold(context.served.id, context.key, context.version_id, status == "ON")
     return Response(200, is_counted=True)
 
 
-def _check_lock(exchange: Exchange) -> None:
-    if not exchange.served.has_object_lock:
+def _check_lock(context: S3Context) -> None:
+    if not context.served.has_object_lock:
         raise S3Error("InvalidRequest", "The bucket has no object lock.")
 
 
-async def get_acl(exchange: Exchange) -> Response:
+async def get_acl(context: S3Context) -> Response:
     """Answer what is true: the project owns the object, and anybody may read it where a rule says so."""
-    version = await _version(exchange)
-    bucket = exchange.served
-    is_public = is_open(bucket) and view(bucket).allows_anybody(GET, exchange.key, Scope.KEY)
+    version = await _version(context)
+    bucket = context.served
+    is_public = is_open(bucket) and view(bucket).allows_anybody(GET, context.key, Scope.KEY)
     return xml(acl(bucket.project_id, is_public=is_public), version_headers.version_id(version))
 
 
-async def get_bucket_acl(exchange: Exchange) -> Response:
-    bucket = exchange.served
+async def get_bucket_acl(context: S3Context) -> Response:
+    bucket = context.served
     is_public = is_open(bucket) and view(bucket).allows_anybody(LIST, "", Scope.PREFIX)
     return xml(acl(bucket.project_id, is_public=is_public))
 
@@ -132,12 +132,12 @@ def _grant(kind: str, who: Markup, permission: str) -> Markup:
     return element("Grant", grantee, element("Permission", permission))
 
 
-async def put_acl(exchange: Exchange) -> Response:
-    if exchange.key:
-        await _version(exchange)
-    fields.check_acl(exchange.request, exchange.served)
-    if not exchange.request.header("x-amz-acl"):
-        _check_own(await read_xml(exchange, "AccessControlPolicy"), exchange.served.project_id)
+async def put_acl(context: S3Context) -> Response:
+    if context.key:
+        await _version(context)
+    fields.check_acl(context.request, context.served)
+    if not context.request.header("x-amz-acl"):
+        _check_own(await read_xml(context, "AccessControlPolicy"), context.served.project_id)
     return Response(200)
 
 

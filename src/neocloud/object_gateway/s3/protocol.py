@@ -1,7 +1,7 @@
 # pyright: strict
-"""S3's side of `core.client_protocol`: errors in XML."""
+"""S3's side of `data_plane.http.protocol`: errors in XML."""
 
-from neocloud.core.client_connections import Answer, ClientConnections, ConnectionLimits, Refusal
+from neocloud.data_plane.http.connections import Answer, ClientConnections, ConnectionLimits, Refusal
 from neocloud.object_gateway.s3.app import HEALTH_PATH, new_request_id
 from neocloud.object_gateway.s3.errors import S3Error
 

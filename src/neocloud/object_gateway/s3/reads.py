@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from neocloud.object_gateway.s3 import headers as fields
 from neocloud.object_gateway.s3 import version_headers
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, from_store, invalid
 from neocloud.object_gateway.s3.request import S3Request
 from neocloud.object_gateway.s3.xml_out import Markup, document, element, joined
@@ -25,16 +25,16 @@ _OVERRIDES = {
 _ATTRIBUTES = ("ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize")
 
 
-async def get_object(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def get_object(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     fields.check_no_encryption(request)
-    overrides = _overrides(exchange)
+    overrides = _overrides(context)
     number = _part_number(request)
     wanted = fields.byte_range(request.header("range")) if "range" in request.headers else None
-    reader = await exchange.store.open_read(
+    reader = await context.store.open_read(
         bucket.id,
-        exchange.key,
-        exchange.version_id,
+        context.key,
+        context.version_id,
         range=wanted,
         part_number=number,
         conditions=fields.read_conditions(request),
@@ -43,36 +43,34 @@ async def get_object(exchange: Exchange) -> Response:
     version, is_part = reader.version, wanted is not None or number is not None
     found = {**version_headers.described(version, request, is_whole=not is_part), **overrides}
     if number is not None:
-        found.update(await _of_part(exchange, version, number, fields.customer_key(request)))
+        found.update(await _of_part(context, version, number, fields.customer_key(request)))
     if is_part and version.size:
         last = reader.first + reader.length - 1
         found["Content-Range"] = f"bytes {reader.first}-{last}/{version.size}"
-    exchange.note_access(version, AccessMethod.GET_OBJECT)
+    context.note_access(version, AccessMethod.GET_OBJECT)
     status = 206 if is_part and version.size else 200
     return Response(status, found, reader=reader, length=reader.length)
 
 
-async def head_object(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def head_object(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     fields.check_no_encryption(request)
-    overrides = _overrides(exchange)
+    overrides = _overrides(context)
     key, number = fields.customer_key(request), _part_number(request)
-    store, version_id = exchange.store, exchange.version_id
+    store, version_id = context.store, context.version_id
     wanted = fields.byte_range(request.header("range")) if "range" in request.headers else None
     if number is None:
-        version = await store.head(bucket.id, exchange.key, version_id, customer_key=key)
+        version = await store.head(bucket.id, context.key, version_id, customer_key=key)
     else:
-        version, wanted = await store.part_range(
-            bucket.id, exchange.key, version_id, number, customer_key=key
-        )
+        version, wanted = await store.part_range(bucket.id, context.key, version_id, number, customer_key=key)
     rules.check_read(fields.read_conditions(request), version)
     found = {**version_headers.described(version, request, is_whole=wanted is None), **overrides}
     if number is not None:
-        found.update(await _of_part(exchange, version, number, key))
+        found.update(await _of_part(context, version, number, key))
     if number is not None and not version.size:
         wanted = None
     first, length = rules.resolve(wanted, version.size)
-    exchange.note_access(version, AccessMethod.HEAD_OBJECT)
+    context.note_access(version, AccessMethod.HEAD_OBJECT)
     if wanted is None or not version.size:
         return Response(200, found, length=version.size)
     found["Content-Range"] = f"bytes {first}-{first + length - 1}/{version.size}"
@@ -80,15 +78,15 @@ async def head_object(exchange: Exchange) -> Response:
 
 
 async def _of_part(
-    exchange: Exchange, version: ObjectVersion, number: int, key: bytes | None
+    context: S3Context, version: ObjectVersion, number: int, key: bytes | None
 ) -> dict[str, str]:
     """Return the headers about a part of a multipart object."""
     if not version.part_count:
         return {}
     found = {"x-amz-mp-parts-count": str(version.part_count)}
-    if version_headers.wants_checksum(exchange.request) and version.checksum is not None:
-        page = await exchange.store.parts_of(
-            exchange.served.id, exchange.key, version.version_id, after=number - 1, limit=1, customer_key=key
+    if version_headers.wants_checksum(context.request) and version.checksum is not None:
+        page = await context.store.parts_of(
+            context.served.id, context.key, version.version_id, after=number - 1, limit=1, customer_key=key
         )
         for part in page.parts:
             if part.checksum is not None:
@@ -96,20 +94,20 @@ async def _of_part(
     return found
 
 
-async def get_object_attributes(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
+async def get_object_attributes(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
     wanted = {each.strip() for each in request.header("x-amz-object-attributes").split(",") if each.strip()}
     if not wanted or not wanted <= set(_ATTRIBUTES):
         raise invalid(f"x-amz-object-attributes must be of {', '.join(_ATTRIBUTES)}.")
     key = fields.customer_key(request)
     try:
-        version = await exchange.store.head(bucket.id, exchange.key, exchange.version_id, customer_key=key)
+        version = await context.store.head(bucket.id, context.key, context.version_id, customer_key=key)
     except NoSuchKey as error:
         raise from_store(error) from error
     found = {
         "ETag": element("ETag", version.etag),
         "Checksum": element("Checksum", version_headers.checksum_elements(version.checksum)),
-        "ObjectParts": await _parts(exchange, version, key) if "ObjectParts" in wanted else "",
+        "ObjectParts": await _parts(context, version, key) if "ObjectParts" in wanted else "",
         "StorageClass": element("StorageClass", version.storage_class),
         "ObjectSize": element("ObjectSize", version.size),
     }
@@ -118,13 +116,13 @@ async def get_object_attributes(exchange: Exchange) -> Response:
     return xml(body, headers)
 
 
-async def _parts(exchange: Exchange, version: ObjectVersion, key: bytes | None) -> Markup:
+async def _parts(context: S3Context, version: ObjectVersion, key: bytes | None) -> Markup:
     if not version.part_count:
         return Markup("")
-    limit = _header_number(exchange.request, "x-amz-max-parts", MAX_PAGE)
-    after = _header_number(exchange.request, "x-amz-part-number-marker", 0)
-    page = await exchange.store.parts_of(
-        exchange.served.id, exchange.key, version.version_id, after=after, limit=limit, customer_key=key
+    limit = _header_number(context.request, "x-amz-max-parts", MAX_PAGE)
+    after = _header_number(context.request, "x-amz-part-number-marker", 0)
+    page = await context.store.parts_of(
+        context.served.id, context.key, version.version_id, after=after, limit=limit, customer_key=key
     )
     parts = [
         element(
@@ -168,12 +166,12 @@ def _part_number(request: S3Request) -> int | None:
     return int(text)
 
 
-def _overrides(exchange: Exchange) -> dict[str, str]:
+def _overrides(context: S3Context) -> dict[str, str]:
     """Return what the query says of the headers of the response. Raises S3Error for anonymous callers: a
     link to a public object must not say what it is shown as."""
-    query = exchange.request.query
+    query = context.request.query
     found = {name: query[parameter] for parameter, name in _OVERRIDES.items() if parameter in query}
-    if found and exchange.caller.is_anonymous:
+    if found and context.caller.is_anonymous:
         raise S3Error("InvalidRequest", "Only signed requests may say which headers the response has.")
     for value in found.values():
         if any(ord(each) < 0x20 or ord(each) > 0xFF or ord(each) == 0x7F for each in value):

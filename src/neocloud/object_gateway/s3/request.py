@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
-from neocloud.core.web_server import host_name
+from neocloud.data_plane.http.server import host_name
 from neocloud.object_gateway.s3 import query_headers
 from neocloud.object_gateway.s3.errors import S3Error, invalid
 from neocloud.object_gateway.s3.signature import Incoming

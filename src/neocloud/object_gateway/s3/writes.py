@@ -7,7 +7,7 @@ from dataclasses import replace
 from neocloud.core.untrusted import xml_elements
 from neocloud.object_gateway.s3 import headers as fields
 from neocloud.object_gateway.s3 import operations, version_headers
-from neocloud.object_gateway.s3.context import Exchange, Response, xml
+from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, from_store, invalid
 from neocloud.object_gateway.s3.operations import Scope
 from neocloud.object_gateway.s3.xml_out import Markup, document, element, joined, optional, time
@@ -29,70 +29,70 @@ _SHORT_DOCUMENT = 64 * 1024
 """Longer ones are parsed in a thread."""
 
 
-async def put_object(exchange: Exchange) -> Response:
-    request, bucket, body = exchange.request, exchange.served, exchange.body
-    attributes = await checked_attributes(exchange)
+async def put_object(context: S3Context) -> Response:
+    request, bucket, body = context.request, context.served, context.body
+    attributes = await checked_attributes(context)
     conditions = fields.write_conditions(request)
     length = body.required_length()
     fields.content_md5(request)
-    async with await exchange.store.open_write(
+    async with await context.store.open_write(
         bucket.id,
         length,
-        key=exchange.key,
+        key=context.key,
         algorithms=body.algorithms(),
         customer_key=fields.customer_key(request),
     ) as writer:
         async for chunk in body.chunks():
             await writer.write(chunk)
         version = await writer.commit(
-            exchange.key, attributes, expected=body.expected(), conditions=conditions
+            context.key, attributes, expected=body.expected(), conditions=conditions
         )
     return Response(200, version_headers.written(version), is_counted=True)
 
 
-async def checked_attributes(exchange: Exchange) -> Attributes:
+async def checked_attributes(context: S3Context) -> Attributes:
     """Return what the headers say of an object. Raises S3Error where the caller may not protect it."""
-    fields.check_acl(exchange.request, exchange.served)
-    attributes = fields.attributes(exchange.request)
+    fields.check_acl(context.request, context.served)
+    attributes = fields.attributes(context.request)
     if attributes.retention is not None or attributes.has_legal_hold:
-        await exchange.require(operations.UPDATE, exchange.key)
+        await context.require(operations.UPDATE, context.key)
     return attributes
 
 
-async def readable_source(exchange: Exchange) -> tuple[Bucket, str, str | None]:
+async def readable_source(context: S3Context) -> tuple[Bucket, str, str | None]:
     """Return what is copied. Raises S3Error unless the caller may read it."""
-    name, key, version_id = fields.copy_source(exchange.request)
-    source = exchange.bucket_named(name)
-    fields.check_owner(exchange.request.header("x-amz-source-expected-bucket-owner"), source)
-    await exchange.require(operations.GET, key, source)
+    name, key, version_id = fields.copy_source(context.request)
+    source = context.bucket_named(name)
+    fields.check_owner(context.request.header("x-amz-source-expected-bucket-owner"), source)
+    await context.require(operations.GET, key, source)
     return source, key, version_id
 
 
-async def copy_object(exchange: Exchange) -> Response:
-    request, bucket = exchange.request, exchange.served
-    source, key, version_id = await readable_source(exchange)
-    given = await checked_attributes(exchange)
-    directive = _directive(exchange, "x-amz-metadata-directive")
-    tagging = _directive(exchange, "x-amz-tagging-directive")
-    is_same = (source.id, key) == (bucket.id, exchange.key) and version_id is None
+async def copy_object(context: S3Context) -> Response:
+    request, bucket = context.request, context.served
+    source, key, version_id = await readable_source(context)
+    given = await checked_attributes(context)
+    directive = _directive(context, "x-amz-metadata-directive")
+    tagging = _directive(context, "x-amz-tagging-directive")
+    is_same = (source.id, key) == (bucket.id, context.key) and version_id is None
     customer_key = fields.customer_key(request)
-    if is_same and directive == "COPY" and not _changes(exchange, given):
+    if is_same and directive == "COPY" and not _changes(context, given):
         raise S3Error(
             "InvalidRequest",
             "An object cannot be copied to itself without a change of metadata, storage class or encryption.",
         )
     origin = fields.source_of(request, source.id, key, version_id)
-    found = await exchange.store.find_version(source.id, key, version_id)
+    found = await context.store.find_version(source.id, key, version_id)
     if found.size > MAX_BODY_BYTES:
         raise from_store(too_large())
     kept = found.attributes
     attributes = (
         given if directive == "REPLACE" else replace(given, headers=kept.headers, metadata=kept.metadata)
     )
-    version = await exchange.store.copy(
+    version = await context.store.copy(
         origin,
         bucket.id,
-        exchange.key,
+        context.key,
         attributes=attributes,
         tags=given.tags if tagging == "REPLACE" else None,
         algorithm=fields.algorithm(request.header("x-amz-checksum-algorithm"), "x-amz-checksum-algorithm"),
@@ -100,7 +100,7 @@ async def copy_object(exchange: Exchange) -> Response:
         conditions=fields.write_conditions(request),
         customer_key=customer_key,
     )
-    exchange.note_access(found, AccessMethod.COPY_OBJECT, source)
+    context.note_access(found, AccessMethod.COPY_OBJECT, source)
     headers = {**version_headers.written_id(version), **version_headers.encryption(key_md5(customer_key))}
     if found.is_versioned:
         headers["x-amz-copy-source-version-id"] = found.version_id
@@ -116,15 +116,15 @@ def _copy_result(version: ObjectVersion) -> bytes:
     )
 
 
-def _directive(exchange: Exchange, name: str) -> str:
-    found = exchange.request.header(name, "COPY")
+def _directive(context: S3Context, name: str) -> str:
+    found = context.request.header(name, "COPY")
     if found not in ("COPY", "REPLACE"):
         raise invalid(f"{name} is COPY or REPLACE.", name=name, value=found)
     return found
 
 
-def _changes(exchange: Exchange, given: Attributes) -> bool:
-    headers = exchange.request.headers
+def _changes(context: S3Context, given: Attributes) -> bool:
+    headers = context.request.headers
     return (
         given.storage_class is not None
         or given.retention is not None
@@ -135,13 +135,13 @@ def _changes(exchange: Exchange, given: Attributes) -> bool:
     )
 
 
-async def delete_object(exchange: Exchange) -> Response:
-    result = await exchange.store.delete(
-        exchange.served.id,
-        exchange.key,
-        exchange.version_id,
-        conditions=fields.delete_conditions(exchange.request),
-        bypass_governance=await bypasses(exchange, exchange.key),
+async def delete_object(context: S3Context) -> Response:
+    result = await context.store.delete(
+        context.served.id,
+        context.key,
+        context.version_id,
+        conditions=fields.delete_conditions(context.request),
+        bypass_governance=await bypasses(context, context.key),
     )
     headers = {"x-amz-version-id": result.version_id} if result.version_id else {}
     if result.is_delete_marker:
@@ -149,20 +149,20 @@ async def delete_object(exchange: Exchange) -> Response:
     return Response(204, headers, is_counted=True)
 
 
-async def bypasses(exchange: Exchange, key: str) -> bool:
+async def bypasses(context: S3Context, key: str) -> bool:
     """Return whether the request may go past a retention period of the mode GOVERNANCE. Raises S3Error where
     it wants to and may not."""
-    if exchange.request.header("x-amz-bypass-governance-retention").lower() != "true":
+    if context.request.header("x-amz-bypass-governance-retention").lower() != "true":
         return False
-    await exchange.require(operations.BYPASS, key)
+    await context.require(operations.BYPASS, key)
     return True
 
 
-async def delete_objects(exchange: Exchange) -> Response:
-    bucket = exchange.served
+async def delete_objects(context: S3Context) -> Response:
+    bucket = context.served
     # Bytes of somebody who may delete nothing here at all are not read.
-    await exchange.require(operations.DELETE, "", bucket, Scope.ANY)
-    root = await read_xml(exchange, "Delete")
+    await context.require(operations.DELETE, "", bucket, Scope.ANY)
+    root = await read_xml(context, "Delete")
     is_quiet = root.get("Quiet").strip().lower() == "true"
     given = root.all("Object")
     if not 1 <= len(given) <= MAX_DELETES:
@@ -173,12 +173,12 @@ async def delete_objects(exchange: Exchange) -> Response:
     bypass = False
     for number, item in enumerate(wanted):
         try:
-            await exchange.require(operations.DELETE, item.key)
-            bypass = await bypasses(exchange, item.key) or bypass
+            await context.require(operations.DELETE, item.key)
+            bypass = await bypasses(context, item.key) or bypass
             allowed.append((number, item))
         except S3Error as error:
             outcomes[number] = error
-    results = await exchange.store.delete_many(
+    results = await context.store.delete_many(
         bucket.id, [item for _, item in allowed], bypass_governance=bypass
     )
     for (number, _), result in zip(allowed, results, strict=True):
@@ -216,9 +216,9 @@ def _outcome(item: DeleteItem, found: Deleted | S3Error | None, is_quiet: bool) 
     )
 
 
-async def read_xml(exchange: Exchange, root: str) -> xml_elements.Element:
+async def read_xml(context: S3Context, root: str) -> xml_elements.Element:
     """Return the body as XML with this root. Raises S3Error, MalformedXml."""
-    body = await exchange.body.document()
+    body = await context.body.document()
     if not body:
         raise S3Error("MissingRequestBodyError", f"The request needs a body: {root}.")
     return await parsed(body, root)

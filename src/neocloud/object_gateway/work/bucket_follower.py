@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from neocloud.core.clock import Clock
+from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
+from neocloud.data_plane.long_poll import AWAY_SECONDS, LongPoll
 from neocloud.messages.neocloud.storage.v1 import (
     BucketReport,
     GatewayBucket,
     ListGatewayBucketsResponse,
     ReportBucketsRequest,
 )
-from neocloud.object_gateway.access import ControlPlane, ControlPlaneUnavailable
+from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work import bucket_messages
 from neocloud.object_gateway.work.scrub import ScrubResult
 from neocloud.object_store.blobs.s3.driver import S3Blobs
@@ -25,8 +27,6 @@ from neocloud.object_store.types import BucketKind, BucketState
 
 WAIT_SECONDS = 20
 REPORT_SECONDS = 10.0
-AWAY_SECONDS = 1.0
-"""Between attempts while the control plane is away."""
 LOCKED_SECONDS = 60.0
 """Between attempts to purge a bucket whose versions are protected."""
 logger = logging.getLogger(__name__)
@@ -72,7 +72,12 @@ class BucketFollower:
         self._known = ListGatewayBucketsResponse()
         self._problems: dict[str, str] = {}
         self._purging: dict[str, asyncio.Task[None]] = {}
-        self._is_away = False
+        self._poll = LongPoll(
+            *(clock, "Buckets", self._list, self._take),
+            away=AwayLog(logger, "known buckets are served on"),
+            expected=(StoreUnavailable,),
+        )
+        self._report_away = AwayLog(logger, "buckets are not reported")
         self._questions = itertools.count(1)
         self._answered = 0
         """The newest question whose answer was applied."""
@@ -80,7 +85,7 @@ class BucketFollower:
 
     async def run(self) -> None:
         """Follow and report until cancelled."""
-        tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._report_periodically())]
+        tasks = [asyncio.create_task(self._poll.run()), asyncio.create_task(self._report_periodically())]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -89,26 +94,18 @@ class BucketFollower:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _follow(self) -> None:
-        while True:
-            question = next(self._questions)
-            try:
-                answer = await self._control_plane.list_buckets(
-                    self._known.version, self._known.access_version, WAIT_SECONDS
-                )
-            except ControlPlaneUnavailable as error:
-                self._note_away(error)
-                await self._clock.sleep(AWAY_SECONDS)
-                continue
-            self._access.heard()
-            try:
-                await self._apply_in_order(question, answer)
-            except StoreUnavailable as error:
-                logger.warning("Buckets wait for the object store: %s", error)
-                await self._clock.sleep(AWAY_SECONDS)
-            except Exception:  # the border of the loop: an error in one round must not end all rounds
-                logger.exception("Buckets could not be applied")
-                await self._clock.sleep(AWAY_SECONDS)
+    async def _list(self) -> tuple[int, ListGatewayBucketsResponse]:
+        question = next(self._questions)
+        answer = await self._control_plane.list_buckets(
+            self._known.version, self._known.access_version, WAIT_SECONDS
+        )
+        self._access.heard()
+        return question, answer
+
+    async def _take(self, answer: tuple[int, ListGatewayBucketsResponse]) -> None:
+        try:
+            await self._apply_in_order(*answer)
+        finally:
             await self._try_report()
 
     async def refresh(self) -> None:
@@ -194,9 +191,9 @@ class BucketFollower:
         try:
             for part in bucket_messages.in_parts(await self.whole_report()):
                 await self._control_plane.report(part)
-            self._is_away = False
+            self._report_away.answered()
         except ControlPlaneUnavailable as error:
-            self._note_away(error)
+            self._report_away.note(error)
         except StoreUnavailable as error:
             logger.warning("Buckets could not be reported: %s", error)
         except Exception:  # the border of the loop, as above
@@ -245,8 +242,3 @@ class BucketFollower:
                 problem = self._problems[bucket.id]
                 found.append(BucketReport(id=bucket.id, name=bucket.name, problem=problem))
         return found
-
-    def _note_away(self, error: ControlPlaneUnavailable) -> None:
-        if not self._is_away:
-            logger.warning("The control plane does not answer; known buckets are served on: %s", error)
-        self._is_away = True

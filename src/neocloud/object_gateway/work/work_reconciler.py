@@ -8,13 +8,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from neocloud.core.clock import Clock
-from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.data_plane.long_poll import LongPoll
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
 
 WAIT_SECONDS = 20
 REPORT_SECONDS = 10.0
-AWAY_SECONDS = 1.0
-"""Between attempts while the control plane is away."""
 STORE_SECONDS = 10.0
 """Between attempts while the object store fails."""
 logger = logging.getLogger(__name__)
@@ -30,12 +29,13 @@ class Listed(Protocol):
 _Work = TypeVar("_Work", bound=Listed)
 
 
-class WorkFollower(ABC, Generic[_Work]):
+class WorkReconciler(ABC, Generic[_Work]):
     """Runs one kind of work. The next start continues what was cancelled, from the subclass's records."""
 
     def __init__(self, clock: Clock, *, noun: str, reported_together: int) -> None:
         """`noun` is a plural, for the log. A report is bounded as a request is, so it has so many at most."""
         self._clock, self._noun, self._reported_together = clock, noun, reported_together
+        self._version = ""
         self._known: dict[str, _Work] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._reporting = asyncio.Lock()
@@ -62,7 +62,8 @@ class WorkFollower(ABC, Generic[_Work]):
 
     async def run(self) -> None:
         """Follow and report until cancelled."""
-        loops = [asyncio.create_task(self._follow()), asyncio.create_task(self._report_periodically())]
+        poll = LongPoll(self._clock, self._noun, lambda: self._list(self._version), self._take)
+        loops = [asyncio.create_task(poll.run()), asyncio.create_task(self._report_periodically())]
         try:
             await asyncio.gather(*loops)
         finally:
@@ -71,23 +72,15 @@ class WorkFollower(ABC, Generic[_Work]):
                 each.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _follow(self) -> None:
-        version = ""
-        while True:
-            try:
-                newest, listed = await self._list(version)
-            except ControlPlaneUnavailable:
-                await self._clock.sleep(AWAY_SECONDS)
-                continue
-            if newest == version:
-                continue
-            try:
-                await self._apply_all({each.id: each for each in listed})
-                version = newest
-            except Exception:  # the border of the loop: an error in one round must not end all rounds
-                logger.exception("%s could not be applied", self._noun)
-                version = ""
-                await self._clock.sleep(AWAY_SECONDS)
+    async def _take(self, answer: tuple[str, Sequence[_Work]]) -> None:
+        newest, listed = answer
+        if newest == self._version:
+            return
+        self._version = ""  # unless all is applied
+        try:
+            await self._apply_all({each.id: each for each in listed})
+            self._version = newest
+        finally:
             await self._report()
 
     async def _apply_all(self, listed: dict[str, _Work]) -> None:

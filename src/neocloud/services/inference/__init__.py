@@ -8,10 +8,10 @@ nothing. Replicas that are jobs of a cluster have none; the cluster's nodes are 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from neocloud.core.callers import GatewayKey, load_or_make_gateway_key
 from neocloud.core.service import Service
 from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
+from neocloud.data_plane.gateway_keys import GatewayKey, load_or_make_gateway_key
 from neocloud.messages.neocloud.inference.v1 import DeploymentSpec, ReplicaReservationSpec
 from neocloud.services.compute.public import preset
 from neocloud.services.inference.api import KINDS, METHODS

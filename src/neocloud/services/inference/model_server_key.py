@@ -4,8 +4,9 @@ vLLM itself asks for its key below /v1 only: without this, whoever reaches the p
 prompts, read metrics or put the engine to sleep. The source is handed to the engine beside the key, so it
 needs nothing but the standard library, and any version of the image runs it.
 
-It also proves that it has the key, to who asks with a challenge: see `core/replica_proof.py`. And as vLLM's
-plugin it lets the threads that compile schemas, grammars and expressions give way to those that compute.
+It also proves that it has the key, to who asks with a challenge: see `data_plane/replica_proof.py`. And as
+vLLM's plugin it lets the threads that compile schemas, grammars and expressions give way to those that
+compute.
 """
 
 import hashlib

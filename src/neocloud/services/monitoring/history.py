@@ -19,10 +19,10 @@ from urllib.parse import parse_qsl, urlencode
 import httpx
 
 from neocloud.core import contract
-from neocloud.core.callers import STORE_USER, metrics_folder, metrics_password_file
 from neocloud.core.child_process import Child
 from neocloud.core.contract import ApiError
 from neocloud.core.metrics import PROJECT_LABEL
+from neocloud.data_plane.metrics_keys import STORE_USER, metrics_folder, metrics_password_file
 from neocloud.services.monitoring.public import MetricsStore, MetricsUnknown, Sample, StoreAddress
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Find: the resources of all kinds that meet the conditions and that the caller may read.
 
-A request for one id, or for a name in given parents, reads a few index entries. Any other one may read
-everything that the caller may read, so it runs beside the other reads and keeps none of them waiting.
+A request for one id, or for names in given parents, reads few rows. Any other one may read all rows that the
+caller may read, so it runs beside the other reads and keeps none of them waiting.
 """
 
 import hashlib
@@ -57,13 +57,21 @@ async def find(call: Call, request: FindResourcesRequest) -> FindResourcesRespon
         return *tx.find_resources(query, size=size, after=after), unreadable
 
     store = call.dependencies.store
-    is_short = len(request.ids) == 1 or (bool(request.parent_ids) and bool(request.name))
-    found, more, unreadable = await (store.read(work) if is_short else store.read_long(work))
+    read = store.read if _is_short(request, size) else store.read_long
+    found, more, unreadable = await read(work)
     return FindResourcesResponse(
         items=[_message(each) for each in found],
         next_page_token=contract.page_token(_NUL.join(more) if more else "", scope),
         unreadable_kinds=unreadable,
     )
+
+
+def _is_short(request: FindResourcesRequest, size: int) -> bool:
+    """Return whether an index leads to the results, and they are not more than a List returns."""
+    if len(request.ids) == 1 or (request.parent_ids and request.name):
+        return True
+    is_range = bool(request.parent_ids and request.name_prefix)
+    return is_range and size <= DEFAULT_PAGE_SIZE and not (request.labels or request.id_prefix)
 
 
 def _message(found: FoundResource) -> FoundMessage:

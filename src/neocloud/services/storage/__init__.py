@@ -1,7 +1,7 @@
 """Object storage: buckets, transfers, inventories, and what the object gateway asks and tells."""
 
-from neocloud.core.callers import ObjectGatewayKey, load_or_make_object_gateway_key
 from neocloud.core.service import Service
+from neocloud.data_plane.gateway_keys import ObjectGatewayKey, load_or_make_object_gateway_key
 from neocloud.services.storage.api import KINDS, METHODS
 from neocloud.services.storage.gateway_link import (
     AccessChanges,

@@ -8,13 +8,13 @@ from neocloud.messages.neocloud.storage.v1 import GatewayInventory, ReportInvent
 from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work.inventories.records import Records
 from neocloud.object_gateway.work.inventories.runner import InventoryRunner, Slots
-from neocloud.object_gateway.work.work_reconciler import WAIT_SECONDS, WorkFollower
+from neocloud.object_gateway.work.work_reconciler import WAIT_SECONDS, WorkReconciler
 from neocloud.object_store.store import ObjectStore
 
 REPORTED_TOGETHER = 200
 
 
-class InventoryFollower(WorkFollower[GatewayInventory]):
+class InventoryFollower(WorkReconciler[GatewayInventory]):
     def __init__(self, store: ObjectStore, control_plane: ControlPlane, clock: Clock) -> None:
         super().__init__(clock, noun="Inventories", reported_together=REPORTED_TOGETHER)
         self._store, self._control_plane = store, control_plane

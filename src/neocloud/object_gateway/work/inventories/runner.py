@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from neocloud.core.clock import Clock
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.storage.v1 import GatewayInventory
-from neocloud.object_gateway.access import ControlPlane, ControlPlaneUnavailable
+from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work.inventories.records import InventoryRow, Records, last_start
 from neocloud.object_gateway.work.inventories.run import InventoryFailed, InventoryRun
 from neocloud.object_gateway.work.inventories.schedule import next_run

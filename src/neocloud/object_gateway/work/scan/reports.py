@@ -5,7 +5,7 @@ than the object gateway may make them."""
 from pathlib import Path
 
 from neocloud.core import contract
-from neocloud.core.callers import object_gateway_folder
+from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.messages.neocloud.registry.v1 import VulnerabilityReport
 from neocloud.object_gateway.work.scan import advisories, packages
 from neocloud.object_gateway.work.scan.advisories import Finding

@@ -9,7 +9,7 @@ from neocloud.messages.neocloud.storage.v1 import GatewayTransfer, ReportTransfe
 from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work.transfers.records import Phase, Records
 from neocloud.object_gateway.work.transfers.runner import TransferNetwork, TransferRunner
-from neocloud.object_gateway.work.work_reconciler import WAIT_SECONDS, WorkFollower
+from neocloud.object_gateway.work.work_reconciler import WAIT_SECONDS, WorkReconciler
 from neocloud.object_store.store import ObjectStore
 
 REPORTED_TOGETHER = 30
@@ -20,7 +20,7 @@ _STOP, _REMOVE = _Mode.Value("STOP"), _Mode.Value("REMOVE")
 _REMOVED = TransferReport.Phase.Value("REMOVED")
 
 
-class TransferFollower(WorkFollower[GatewayTransfer]):
+class TransferFollower(WorkReconciler[GatewayTransfer]):
     def __init__(
         self,
         store: ObjectStore,

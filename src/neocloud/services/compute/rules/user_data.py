@@ -13,7 +13,7 @@ from email.message import Message
 
 from neocloud.core.kind import Violation
 from neocloud.core.store.group_commit import refuse_while_writing
-from neocloud.core.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
+from neocloud.services.compute.rules.yaml_outline import OutlineError, Root, SyntaxFault, yaml_root
 
 FIELD = "spec.cloud_init_user_data"
 HEADER = "#cloud-config"

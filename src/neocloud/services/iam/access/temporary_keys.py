@@ -26,9 +26,9 @@ from typing import Any
 from cryptography.fernet import Fernet, InvalidToken
 
 from neocloud.core import contract
-from neocloud.core.callers import TEMPORARY_KEY_PREFIX
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
+from neocloud.data_plane.access_keys import TEMPORARY_KEY_PREFIX
 from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
 from neocloud.services.iam.access.authentication import find_account, find_subject
 from neocloud.services.iam.access.tokens import AccessClaims, Actor

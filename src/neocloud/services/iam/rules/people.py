@@ -15,10 +15,10 @@ from pyotp.totp import TOTP
 from pyotp.utils import strings_equal
 
 from neocloud.core import contract
-from neocloud.core.callers import source_network
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.store.protocol import Transaction
+from neocloud.data_plane.addresses import source_network
 from neocloud.messages.nebius.iam.v1 import CreateInvitationRequest, Invitation, InvitationStatus
 
 MIN_PASSWORD_CHARS = 12

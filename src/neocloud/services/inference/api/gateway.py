@@ -6,10 +6,11 @@ Each requires the gateway's key, and nothing else.
 from datetime import UTC
 
 from neocloud.core import contract, wire
-from neocloud.core.callers import MACHINE_PERMISSION, GatewayKey
 from neocloud.core.readers import Subject
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Transaction
+from neocloud.data_plane.gateway_keys import GatewayKey
+from neocloud.data_plane.metrics_keys import MACHINE_PERMISSION
 from neocloud.messages.neocloud.inference.v1 import (
     AdmitRequest,
     AdmitResponse,

@@ -9,7 +9,7 @@ from typing import cast
 import httpcore
 import httpx
 
-from neocloud.core.replica_proof import (
+from neocloud.data_plane.replica_proof import (
     ANSWER_BYTES,
     challenge_request,
     is_proof,

@@ -10,10 +10,10 @@ from hashlib import sha256
 from typing import Protocol, TypeVar
 
 from neocloud.core import contract, wire
-from neocloud.core.callers import ObjectGatewayKey
 from neocloud.core.resource_changes import ResourceChanges
 from neocloud.core.service import Call, Method
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.data_plane.gateway_keys import ObjectGatewayKey
 from neocloud.messages.nebius.storage.v1 import Bucket, TransferSpec
 from neocloud.messages.neocloud.storage.v1 import (
     AuthenticateRequest,

@@ -6,13 +6,14 @@ spare connections are accepted so that the health page responds; the newest repl
 """
 
 import asyncio
-import ipaddress
 import logging
 import resource
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+
+from neocloud.data_plane.addresses import is_loopback, source_network
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +22,6 @@ SPARE_CONNECTIONS = 64
 CHECK_SECONDS = 1.0
 OTHER_FILES = 512
 """Open files that are reserved for databases, uploads and everything else but connections."""
-_SITE_PREFIX = 64
-"""Prefix length of an IPv6 network that counts as one client."""
 
 
 class Connection(Protocol):
@@ -137,16 +136,7 @@ class ClientConnections:
 
 def client_of(address: str) -> str:
     """Return what counts as one client; "" for loopback, which is not limited by address."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is None:
-            network = ipaddress.IPv6Network((found, _SITE_PREFIX), strict=False)
-            return "" if found.is_loopback else str(network)
-        found = found.ipv4_mapped
-    return "" if found.is_loopback else str(found)
+    return "" if is_loopback(address) else source_network(address)
 
 
 def connections_allowed_by_files() -> int:

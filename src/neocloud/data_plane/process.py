@@ -8,21 +8,28 @@ to other machines, over TLS. The control plane starts them, and they outlive its
 import argparse
 import asyncio
 import gc
+import logging
+import os
 import signal
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
+import uvloop
 
-from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.client_connections import ClientConnections
-from neocloud.core.client_protocol import ClientProtocol
-from neocloud.core.web_server import WebServer
+from neocloud.core.logs import set_up_logging
+from neocloud.data_plane.certificate_files import CertificateFiles, CertificateUnusable
+from neocloud.data_plane.http.connections import ClientConnections
+from neocloud.data_plane.http.protocol import ClientProtocol
+from neocloud.data_plane.http.server import WebServer
+from neocloud.data_plane.settings import NUMBERS, DataPlaneSettings
 
+logger = logging.getLogger(__name__)
 BACKLOG = 2048
 COLLECT_AFTER = 20_000
 """Allocated objects between garbage collections. Requests leave hardly any cycles behind."""
@@ -35,29 +42,6 @@ _IP_FREEBIND = 15
 def allow_later_address(listener: socket.socket) -> None:
     """Have the socket bound to an IPv4 address that this machine does not have yet, or loses meanwhile."""
     listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
-
-
-class GatewayProcessSettings(Protocol):
-    """The settings that both gateways have."""
-
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def tls_hosts(self) -> tuple[str, ...]: ...
-    @property
-    def tls_port(self) -> int: ...
-    @property
-    def tls_certificate(self) -> Path | None: ...
-    @property
-    def tls_key(self) -> Path | None: ...
-    @property
-    def keep_alive_seconds(self) -> int: ...
-    @property
-    def write_seconds(self) -> float: ...
-    @property
-    def drain_seconds(self) -> float: ...
 
 
 def listen(host: str, port: int, write_seconds: float, *, is_added_later: bool = False) -> socket.socket:
@@ -81,7 +65,7 @@ def listen(host: str, port: int, write_seconds: float, *, is_added_later: bool =
     return listener
 
 
-def listen_over_tls(settings: GatewayProcessSettings) -> list[socket.socket]:
+def listen_over_tls(settings: DataPlaneSettings) -> list[socket.socket]:
     """Return the sockets that other machines reach. Raises OSError."""
     return [listen(host, settings.tls_port, settings.write_seconds) for host in settings.tls_hosts]
 
@@ -89,7 +73,7 @@ def listen_over_tls(settings: GatewayProcessSettings) -> list[socket.socket]:
 def web_server(
     app: Any,
     protocol: type[ClientProtocol],
-    settings: GatewayProcessSettings,
+    settings: DataPlaneSettings,
     connections: ClientConnections,
     *,
     tls: bool = False,
@@ -130,7 +114,7 @@ class Served:
 async def serve_until_signalled(
     app: Any,
     protocol: type[ClientProtocol],
-    settings: GatewayProcessSettings,
+    settings: DataPlaneSettings,
     connections: ClientConnections,
     listener: socket.socket,
     tls_listeners: list[socket.socket],
@@ -165,21 +149,19 @@ def _stop_on_signals(servers: Sequence[WebServer]) -> None:
 
 
 def add_options(
-    parser: argparse.ArgumentParser,
-    settings: type[GatewayProcessSettings],
-    numbers: Sequence[str],
-    default_port: int,
+    parser: argparse.ArgumentParser, settings: type[DataPlaneSettings], numbers: Sequence[str]
 ) -> None:
-    """Add the options of both gateways. `numbers` names settings that are options of the same name."""
+    """Add the options of both gateways. `numbers` names more settings that are options of the same
+    name."""
     parser.add_argument("--home", type=Path, required=True, help="state folder of the cloud")
     parser.add_argument("--api", required=True, help="address of the gRPC API, for example 127.0.0.1:7370")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=default_port, help="0: any free port")
+    parser.add_argument("--port", type=int, default=settings.port, help="0: any free port")
     parser.add_argument("--tls-host", dest="tls_hosts", action="append", default=[], help="may be repeated")
     parser.add_argument("--tls-port", type=int, default=0)
     parser.add_argument("--tls-certificate", type=Path, help="PEM file")
     parser.add_argument("--tls-key", type=Path, help="PEM file")
-    for name in numbers:
+    for name in (*NUMBERS, *numbers):
         default: int | float = getattr(settings, name)
         number = int if isinstance(default, int) else float
         parser.add_argument(f"--{name.replace('_', '-')}", type=number, default=default)
@@ -194,3 +176,32 @@ def read_options(parser: argparse.ArgumentParser, arguments: list[str] | None) -
     if values["tls_hosts"] and not (values["tls_port"] and values["tls_certificate"] and values["tls_key"]):
         parser.error("--tls-host needs --tls-port, --tls-certificate and --tls-key")
     return values
+
+
+def log_addresses(
+    what: str, settings: DataPlaneSettings, listener: socket.socket, tls_listeners: list[socket.socket]
+) -> None:
+    host, port = listener.getsockname()[:2]
+    logger.info("Serving %s on %s:%d, control plane at %s", what, host, port, settings.api)
+    if tls_listeners:
+        where = ", ".join(settings.tls_hosts)
+        logger.info("Serving %s over TLS on %s, port %d", what, where, settings.tls_port)
+
+
+def run_gateway(
+    name: str,
+    settings: DataPlaneSettings,
+    serving: Coroutine[Any, Any, None],
+    unusable: tuple[type[Exception], ...],
+) -> None:
+    """Serve, and end the process. `unusable` are errors of a state with which the gateway cannot start."""
+    os.umask(0o077)
+    set_up_logging(settings.log_level, settings.log_format)
+    try:
+        uvloop.run(serving)
+    except (*unusable, CertificateUnusable) as error:
+        sys.exit(f"The {name} cannot start: {error}")
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        sys.exit(f"The {name} cannot serve on {where}: {error.strerror or error}")
+    logger.info("Stopped")

@@ -1,13 +1,13 @@
-"""What the door remembers of keys and rights while the control plane does not answer."""
+"""What is known of keys and rights while the control plane does not answer."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from neocloud.object_gateway.access import ControlPlaneUnavailable
+from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.object_gateway.control_plane import GrpcControlPlane
-from neocloud.object_gateway.s3.authorizer import Door, caller_of
+from neocloud.object_gateway.s3.authorizer import Authorizer, caller_of
 from neocloud.object_gateway.s3.errors import S3Error
 from neocloud.object_gateway.s3.settings import S3Settings
 from neocloud.object_gateway.s3.signature import Scope
@@ -20,16 +20,16 @@ SETTINGS = S3Settings(stale_seconds=60, down_seconds=600)
 
 
 class Asked:
-    """A door of which a key and a right are known."""
+    """An authorizer of which a key and a right are known."""
 
     def __init__(self) -> None:
         self.clock, self.control_plane = FakeClock(), FakeControlPlane()
         self.account = self.control_plane.add(Account(**vars(KEY)))
-        self.door = Door(self.control_plane, self.clock, SETTINGS)
+        self.authorizer = Authorizer(self.control_plane, self.clock, SETTINGS)
 
     async def permissions(self) -> frozenset[str]:
-        key = await self.door.signing_key(SCOPE, "127.0.0.1")
-        return await self.door.permissions(caller_of(key), KEY.project_id)
+        key = await self.authorizer.signing_key(SCOPE, "127.0.0.1")
+        return await self.authorizer.permissions(caller_of(key), KEY.project_id)
 
     async def is_refused(self) -> bool:
         try:
@@ -51,14 +51,14 @@ async def pass_seconds(asked: Asked, seconds: float, *, hearing: bool = False) -
     for _ in range(int(seconds / 10)):
         await asked.clock.advance(10)
         if hearing:
-            asked.door.heard()
+            asked.authorizer.heard()
 
 
 async def test_while_it_is_heard_answers_are_kept_for_their_time(asked: Asked) -> None:
     await pass_seconds(asked, 50, hearing=True)
     asked.control_plane.accounts[KEY.aws_access_key_id].permissions = frozenset()
     assert await asked.permissions() == PERMISSIONS, "it would have said so"
-    asked.door.forget()
+    asked.authorizer.forget()
     assert await asked.permissions() == frozenset()
 
 
@@ -85,7 +85,7 @@ async def test_where_nothing_listens_known_callers_go_on_for_ten_minutes(asked: 
     assert not await asked.is_refused()
     stranger = Scope("NCAK000000000002", "20260101", "eu-north1")
     with pytest.raises(S3Error, match="not reachable"):
-        await asked.door.signing_key(stranger, "127.0.0.1")
+        await asked.authorizer.signing_key(stranger, "127.0.0.1")
     await pass_seconds(asked, 10)
     assert await asked.is_refused()
 
@@ -100,7 +100,7 @@ async def test_one_that_is_up_and_silent_after_it_was_down_ends_what_was_known(a
 
 async def test_a_key_that_was_withdrawn_is_not_taken_again_when_it_falls_silent(asked: Asked) -> None:
     del asked.control_plane.accounts[KEY.aws_access_key_id]
-    asked.door.forget()
+    asked.authorizer.forget()
     with pytest.raises(S3Error, match="does not exist"):
         await asked.permissions()
     asked.control_plane.is_down = True

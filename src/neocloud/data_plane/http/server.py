@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import uvicorn
 
-from neocloud.core.certificate_files import CertificateFiles
-from neocloud.core.client_protocol import ClientProtocol
+from neocloud.data_plane.certificate_files import CertificateFiles
+from neocloud.data_plane.http.protocol import ClientProtocol
 
 TICK_SECONDS = 1.0
 HANDSHAKE_SECONDS = 10.0

@@ -14,8 +14,8 @@ import httptools
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from neocloud.core.client_connections import Answer, ClientConnections, Refusal
-from neocloud.core.response_transport import ResponseTransport
+from neocloud.data_plane.http.connections import Answer, ClientConnections, Refusal
+from neocloud.data_plane.http.transport import ResponseTransport
 
 MAX_HEAD_BYTES = 32 * 1024
 """Bytes of the request line and headers, or of trailers."""
