@@ -51,7 +51,7 @@ async def test_the_real_agent_is_asked_by_the_path_of_workers_and_started_again(
     await until(
         lambda: os.getpriority(os.PRIO_PROCESS, process.pid) == 19, "lowest priority", seconds=SECONDS
     )
-    agents = host_agents(host, SystemClock())
+    agents = host_agents(host, SystemClock(), changed=lambda _: None)
     (known,) = await host.look()
     assert (known.name, known.boot) == ("gpu-1", boot_id())
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -10,7 +11,9 @@ from tests.scheduling import GROUPS, group_of
 from tests.times import PROPERTY, GroupTimes
 
 
-def report(nodeid: str, when: str, seconds: float, used: float = 0.0) -> pytest.TestReport:
+def report(
+    nodeid: str, when: Literal["setup", "call", "teardown"], seconds: float, used: float = 0.0
+) -> pytest.TestReport:
     properties = [(PROPERTY, used)] if when == "teardown" else []
     return pytest.TestReport(
         nodeid, (nodeid, 0, ""), {}, "passed", None, when, (), seconds, user_properties=properties

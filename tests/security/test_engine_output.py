@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from neocloud.engines.base import MAX_LINE_BYTES, MAX_LOG_PAGE_BYTES, MAX_LOG_PAGE_LINES, LogPage
-from neocloud.engines.podman.execution import STDERR, STDOUT, FrameDecoder, LineJoiner, page_of
+from neocloud.engines.podman.container_logs import page_of
+from neocloud.engines.podman.execution import STDERR, STDOUT, FrameDecoder, LineJoiner
 from neocloud.services.slurm.types import CommandResult
 from neocloud.services.tuning.reconcile import slurm_files
 

@@ -47,7 +47,7 @@ from neocloud.core import wire
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry
-from neocloud.core.service import Service
+from neocloud.core.service import Service, waking
 from neocloud.core.store import Store, load_or_make_key, open_store, watched_by
 from neocloud.core.store.protocol import Transaction
 from neocloud.core.usage import CallerSource, UsageSource, all_usage
@@ -170,6 +170,7 @@ def compose(
             ledger.watch,
             routes.watch,
             *(each.watch for each in (buckets, access, transfers, inventories)),
+            waking(SERVICES, clock),
         ),
         history_removed=ledger.forgotten,
         after_run=routes.after_run,

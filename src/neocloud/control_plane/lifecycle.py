@@ -24,6 +24,7 @@ from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile import Worker
 from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import (
     Authenticator,
     Authorizer,
@@ -147,6 +148,7 @@ async def control_plane(composition: Composition) -> AsyncGenerator[ControlPlane
         register_services(composition.services, dependencies)
         dependencies.provided.build()
         worker = _worker(composition, dependencies)
+        dependencies.provided.get(Wakes).bind(worker.enqueue)
         authorizer = composition.authorizer(store)
         has_public_name = settings.acme_domains and settings.tls_port is not None
         public = PublicCertificate(settings, clock) if has_public_name else None

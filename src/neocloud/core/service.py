@@ -20,7 +20,8 @@ from neocloud.core.clock import Clock
 from neocloud.core.kind import Kind
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile.reconciler import Reconciler
-from neocloud.core.store.protocol import Resource, Store, Transaction
+from neocloud.core.reconcile.wakes import Wakes
+from neocloud.core.store.protocol import Resource, Store, Transaction, Watcher
 from neocloud.core.usage import CapacityUse, CapacityUses, Meter, Meters
 from neocloud.messages.nebius.common.v1 import Operation
 
@@ -162,6 +163,10 @@ FindDefaults = Callable[[Transaction, Resource], Sequence[Resource]]
 """Returns the default resources in a resource that are there and unused, in the order of deletion."""
 
 
+FindWoken = Callable[[Transaction, Resource], Iterable[str]]
+"""Returns the ids of the resources to reconcile after a change of this one. Each such change waits for it."""
+
+
 @dataclass(frozen=True)
 class Service:
     """The declaration of a service, which the server, the worker and billing are built from."""
@@ -179,6 +184,9 @@ class Service:
     """By kind: which of these default resources are deleted with the resource that they came with."""
     capacity: tuple[CapacityUse, ...] = ()
     """What resources of the service hold of the machine."""
+    wakes: Mapping[str, "FindWoken"] = field(default_factory=dict[str, "FindWoken"])
+    """By kind, mostly another service's: which resources are reconciled when one of it is made or removed, or
+    gets another spec or state. For those that no rule of that kind can name (`Rules.dependents`)."""
     report: Callable[[Dependencies], Awaitable[Mapping[str, object]]] | None = None
     """What the operator is told of the service in `neo status`, in the form of JSON."""
     metrics: Callable[[Dependencies], Awaitable[Iterable[Metric]]] | None = None
@@ -207,7 +215,26 @@ def register_services(services: Iterable[Service], dependencies: Dependencies) -
     provided.add_factory(
         KindTable, lambda: KindTable({kind.message: kind for service in found for kind in service.kinds})
     )
+    provided.add_factory(Wakes, Wakes)
     provided.add_factory(Meters, lambda: Meters(meter for service in found for meter in service.meters))
+
+
+def waking(services: Iterable[Service], clock: Clock) -> Watcher:
+    """Return what enqueues the resources that services have woken by changes, in the same transaction."""
+    found: dict[str, list[FindWoken]] = {}
+    for service in services:
+        for kind, find in service.wakes.items():
+            found.setdefault(kind, []).append(find)
+
+    def watch(tx: Transaction, old: Resource | None, new: Resource | None) -> None:
+        row = new or old
+        if row is None:
+            return
+        for find in found.get(row.kind, ()):
+            for resource_id in find(tx, row):
+                tx.enqueue(resource_id, clock.now())
+
+    return watch
 
 
 def row_to_change(tx: Transaction, kind: str, resource_id: str, word: str) -> Resource:

@@ -132,6 +132,8 @@ class EventKind(StrEnum):
     POD_STARTED = "PodStarted"
     POD_DIED = "PodDied"
     POD_REMOVED = "PodRemoved"
+    POD_READINESS = "PodReadiness"
+    """Its readiness probes answer for the first time, or again, or do not any more."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,9 @@ class Engine(Protocol):
         ...
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        """Yield starts, ends and removals of pods from now on, until the caller stops reading."""
+        """Yield starts, ends, removals and changes of the readiness of pods from now on, until the caller
+        stops reading. One may be missed while the control plane is down, and a pod of an engine that has no
+        probes of its own becomes ready without one."""
         ...
 
     async def pull_image(self, pull: "ImagePull") -> None:

@@ -33,7 +33,7 @@ from neocloud.engines.podman.network.addresses import NamespaceNetwork, candidat
 from neocloud.engines.podman.network.attachments import HostEntry, render_hosts, write_in_place
 from neocloud.engines.podman.network.firewall import render_table
 from neocloud.engines.podman.network.netavark import Entry, is_unused
-from neocloud.engines.podman.observer import Actor, PodmanEvent, SeenEvents, pod_event
+from neocloud.engines.podman.observer import PodmanEvent, SeenEvents, pod_event
 from neocloud.engines.podman.probes import ReadinessState
 from neocloud.engines.podman.service import render_configuration
 from neocloud.engines.podman.storage.config_mounts import ConfigMounts
@@ -209,34 +209,54 @@ def test_half_made_pod_is_pending_and_never_ready() -> None:
     assert seen.phase is PodPhase.PENDING and not seen.ready
 
 
-def event(action: str, nanoseconds: int = 10**9, labels: dict[str, str] | None = None) -> PodmanEvent:
-    attributes = {"neocloud.namespace": "space", "neocloud.pod": "one", **(labels or {})}
-    actor = Actor(ID="x", Attributes=attributes)
-    return PodmanEvent(Type="container", Action=action, Actor=actor, timeNano=nanoseconds)
+HOME = "1e8040"
+
+
+def event(status: str, seconds: float = 1.0, labels: dict[str, str] | None = None) -> PodmanEvent:
+    attributes = {
+        "neocloud.home": HOME,
+        "neocloud.namespace": "space",
+        "neocloud.pod": "one",
+        **(labels or {}),
+    }
+    time = datetime.fromtimestamp(seconds, UTC).isoformat()
+    return PodmanEvent(Type="container", Status=status, ID="x", Attributes=attributes, Time=time)
 
 
 def test_death_carries_its_exit_code() -> None:
-    raw = event("died", labels={"neocloud.container": "main", "containerExitCode": "137"})
-    found = pod_event(raw)
-    assert found and (found.kind, found.exit_code) == (EventKind.POD_DIED, 137)
-    assert found.at == datetime.fromtimestamp(1, UTC)
+    raw = event("died", labels={"neocloud.container": "main"})
+    ended = pod_event(raw, HOME)
+    raw["ContainerExitCode"] = 137
+    killed = pod_event(raw, HOME)
+    assert ended and killed and (ended.exit_code, killed.exit_code) == (0, 137)
+    assert killed.kind is EventKind.POD_DIED and killed.at == datetime.fromtimestamp(1, UTC)
 
 
 def test_sandbox_is_news_only_when_it_goes() -> None:
     labels = {"neocloud.container": "_", "neocloud.network": "owner"}
-    assert pod_event(event("start", labels=labels)) is None
-    assert pod_event(event("died", labels=labels)) is None
-    removed = pod_event(event("remove", labels=labels))
+    assert pod_event(event("start", labels=labels), HOME) is None
+    assert pod_event(event("died", labels=labels), HOME) is None
+    removed = pod_event(event("remove", labels=labels), HOME)
     assert removed and removed.kind is EventKind.POD_REMOVED
-    assert pod_event(event("remove", labels={"neocloud.container": "main"})) is None
+    assert pod_event(event("remove", labels={"neocloud.container": "main"}), HOME) is None
+
+
+def test_events_of_another_home_are_not_told() -> None:
+    assert pod_event(event("start", labels={"neocloud.container": "main"}), "another") is None
 
 
 def test_events_read_again_are_not_told_again() -> None:
     seen = SeenEvents(since=1.0)
-    assert not seen.is_new(event("start", 5 * 10**8))
-    assert seen.is_new(event("start", 2 * 10**9))
-    assert not seen.is_new(event("start", 2 * 10**9))
-    assert seen.is_new(event("died", 2 * 10**9))
+    assert not seen.is_new(event("start", 0.5))
+    assert seen.is_new(event("start", 2))
+    assert not seen.is_new(event("start", 2))
+    assert seen.is_new(event("died", 2))
+
+
+def test_readiness_is_news_when_it_begins_ends_and_returns() -> None:
+    state = ReadinessState(threshold=2)
+    results = [False, True, True, False, False, False, True]
+    assert [state.note(success=each) for each in results] == [False, True, False, False, True, False, True]
 
 
 def test_readiness_counts_only_since_the_last_start() -> None:

@@ -60,6 +60,9 @@ def test_a_replica_that_dies_in_a_stream_ends_it_with_an_error(served: Served) -
     assert events[-1]["error"]["code"] == "replica_lost"  # type: ignore[index]
     row = served.row(response)
     assert (row["input"], row["output"], row["outcome"], row["is_estimated"]) == (2, 4, "replica_lost", 0)
+    lines = (served.gateway.home / "gateway.log").read_text().splitlines()
+    of_request = [line for line in lines if f" [{response.headers['x-request-id']}]: " in line]
+    assert any("response lost" in line for line in of_request), "its lines name the request, as all others do"
 
 
 def test_the_engines_own_error_in_a_stream_is_no_success(served: Served) -> None:

@@ -76,8 +76,10 @@ class WatchedCloud(FakeCloud):
         return self.slurm.records[self.cluster_id][name].reason
 
     async def scontrol(self, name: str, state: str, reason: str = "") -> None:
-        address = self.world.addresses[Reference("Pod", self.cluster_id, "controller-0")]
-        await self.slurm.connect(address, b"").set_node_state(name, state, reason)
+        controller = Reference("Pod", self.cluster_id, "controller-0")
+        await self.slurm.connect(self.world.addresses[controller], b"").set_node_state(name, state, reason)
+        line = f"slurmctld: update_node: node {name} state set to {state}"
+        self.engine.write_log(controller, "controller", line)
 
     def kill(self, name: str) -> None:
         self.engine.kill(Reference("Pod", self.cluster_id, name))
@@ -278,6 +280,9 @@ async def test_while_slurm_does_not_answer_nothing_is_done_and_the_node_says_so(
     before = await cloud.events("worker-0")
     cloud.slurm.is_reachable = False
     cloud.slurm.calls.clear()
+    cloud.engine.write_log(
+        Reference("Pod", cloud.cluster_id, "controller-0"), "controller", "fatal: disk full"
+    )
 
     async def is_blind() -> bool:
         return "Slurm" in (await cloud.nodes())["worker-0"].problem

@@ -26,7 +26,7 @@ from neocloud.fleet.nodes.gpu_use import GpuUse
 from neocloud.fleet.nodes.node_state import Attempt, NodeState
 from neocloud.fleet.nodes.parts import HostPart, Reader
 from neocloud.services.fleet.logs.node_logs import PoolLog
-from neocloud.services.fleet.node_agents import AGENT, OF_PODS, START_SECONDS, NodeAgents
+from neocloud.services.fleet.node_agents import AGENT, ASK_QUIET, OF_PODS, START_SECONDS, NodeAgents
 from neocloud.services.fleet.reconcile.act import verification
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check
@@ -165,6 +165,27 @@ async def test_each_change_is_given_in_order_and_acknowledged_once_it_is_recorde
     found = await look(agents)
     assert pod.asked[-1][0] == 2 and pod.spool.has_acknowledged()
     assert of(found, "mount_missing") == [Status.PASS]
+
+
+async def test_an_agent_that_says_again_that_all_is_well_wakes_nobody(pod: Pod) -> None:
+    woken: list[str] = []
+    agents = NodeAgents(pod, Clock(), program=lambda: (PROGRAM, VERSION), changed=woken.append)  # type: ignore[arg-type]
+    pod.writes(verdict("mount_missing", Status.PASS))
+    for _ in range(2):  # the first answer has a record, which is kept after it
+        await look(agents)
+        recorded(agents)
+    told = len(woken)
+    await look(agents)
+    await look(agents)
+    assert told and len(woken) == told
+    assert agents.due_in("c", [WORKER], agents._agents["c", "worker-0"].began) == ASK_QUIET
+    pod.writes(verdict("mount_missing", Status.FAIL))
+    await look(agents)
+    assert len(woken) == told + 1
+    pod.has(HostPart("gpu", "0000:01:00.0", "H100", "G1"))
+    pod.writes(verdict("mount_missing", Status.PASS))
+    await look(agents)
+    assert len(woken) == told + 2
 
 
 async def test_the_use_of_gpus_is_told_for_two_minutes_and_not_of_an_earlier_start(pod: Pod) -> None:

@@ -247,6 +247,7 @@ async def test_an_adapter_that_becomes_ready_later_is_loaded_without_a_resync(
     cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scaling, "LONGEST_RESYNC_SECONDS", 3600.0)
+    monkeypatch.setattr(scaling, "QUIET_RESYNC_SECONDS", 3600.0)
     may_read, read = asyncio.Event(), FolderReader.read
 
     async def read_when_allowed(self: FolderReader, folder: Location, base: Location | None) -> ModelStatus:

@@ -95,8 +95,14 @@ def test_it_asks_again_when_the_idle_time_ends() -> None:
         return desired_replicas(scaling, demand, NOW, 1, concurrency=4).resync_seconds
 
     assert look(57) == pytest.approx(3)
-    assert look(0) == 10
-    assert look(100) == 10
+    assert look(0) == 60
+    assert look(100) == 60
+
+
+def test_while_there_is_demand_it_asks_often_whether_the_busiest_moment_is_too_old() -> None:
+    scaling = Scaling(max_replicas=4, idle_seconds=600)
+    demand = Demand(load=1, peak=9, last_request_at=NOW, reported_since=LONG_REPORTED)
+    assert desired_replicas(scaling, demand, NOW, 3, concurrency=4).resync_seconds == 10
 
 
 def test_it_says_why() -> None:

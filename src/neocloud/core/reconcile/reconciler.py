@@ -27,9 +27,10 @@ POLL_SECONDS = 0.5
 RETRY_SECONDS = 2.0
 """After the engine, or a cluster, did not answer or could not do what a step needs."""
 RESYNC_SECONDS = 10.0
-"""For a resource that runs workloads and has reached its desired state."""
+"""For a resource that has reached its desired state, and may change without being woken."""
 IDLE_RESYNC_SECONDS = 60.0
-"""The same for a resource that runs nothing: a volume, a network, a stopped machine."""
+"""The same for one that runs nothing (a volume, a network, a stopped machine), or that is woken by all that
+concerns it: its resync heals what a lost event has left."""
 
 
 class RetryLater(Exception):

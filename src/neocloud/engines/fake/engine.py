@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 from neocloud.engines.base import (
-    MAX_LOG_PAGE_BYTES,
-    MAX_LOG_PAGE_LINES,
     MAX_OUTPUT_BYTES,
     Accelerator,
     Capabilities,
@@ -22,13 +20,13 @@ from neocloud.engines.base import (
     EngineEvent,
     EventKind,
     ExecResult,
-    LogPage,
     Observation,
     OutputTooLarge,
     Reference,
 )
 from neocloud.engines.fake.faults import Faults
 from neocloud.engines.fake.images import FakeImages, program_of, require_images
+from neocloud.engines.fake.logs import FakeLogs
 from neocloud.engines.fake.shell import Process, StillRunning, log_lines, run
 from neocloud.engines.fake.volumes import FakeVolumes
 from neocloud.engines.fake.world import (
@@ -61,7 +59,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-class FakeEngine(FakeImages, FakeVolumes):
+class FakeEngine(FakeImages, FakeLogs, FakeVolumes):
     """Implements `neocloud.engines.base.Engine`."""
 
     def __init__(
@@ -98,6 +96,7 @@ class FakeEngine(FakeImages, FakeVolumes):
             warnings=("Nothing really runs: this engine only pretends.",),
         )
         self._listeners: list[asyncio.Queue[EngineEvent]] = []
+        self.log_readers: list[asyncio.Event] = []
         self._deaths: set[asyncio.Task[None]] = set()
 
     async def capabilities(self) -> Capabilities:
@@ -195,44 +194,6 @@ class FakeEngine(FakeImages, FakeVolumes):
             raise EngineError(
                 f"{command[0]} did not finish within {timeout_seconds:g} s and was ended."
             ) from error
-
-    async def logs(
-        self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0
-    ) -> AsyncIterator[str]:
-        """With `follow` until the container ends; a new line is noticed with the next event."""
-        self.faults.check_available()
-        found = self._pod(pod)
-        chosen = found.container(container)
-        position = max(0, len(chosen.logs) - tail) if tail else 0
-        events = self._listen()
-        try:
-            while True:
-                for line in chosen.logs[position:]:
-                    yield line
-                position = len(chosen.logs)
-                if not follow or not chosen.is_running:
-                    return
-                await events.get()
-        finally:
-            self._listeners.remove(events)
-
-    async def log_page(
-        self, pod: Reference, *, container: str | None = None, first_line: int = 0, tail: int = 0
-    ) -> LogPage:
-        self.faults.check_available()
-        logs = self._pod(pod).container(container).logs
-        if tail:
-            first_line = max(0, len(logs) - min(tail, MAX_LOG_PAGE_LINES))
-        elif first_line > len(logs):
-            first_line = 0
-        found: list[str] = []
-        bytes_left = MAX_LOG_PAGE_BYTES
-        for line in logs[first_line : first_line + MAX_LOG_PAGE_LINES]:
-            bytes_left -= len(line.encode())
-            if bytes_left < 0:
-                break
-            found.append(line)
-        return LogPage(tuple(found), first_line + len(found))
 
     def events(self) -> AsyncIterator[EngineEvent]:
         self.faults.check_available()
@@ -398,3 +359,4 @@ class FakeEngine(FakeImages, FakeVolumes):
         event = EngineEvent(kind, pod, self._now(), exit_code)
         for queue in self._listeners:
             queue.put_nowait(event)
+        self.wake_log_readers()

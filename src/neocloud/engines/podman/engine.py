@@ -31,19 +31,16 @@ from neocloud.engines.images import ImagePull
 from neocloud.engines.manifest import KINDS, Manifest, Pod, check_reference, in_order
 from neocloud.engines.podman.bootstrap import destroy, prepare, unmount_all
 from neocloud.engines.podman.components import Components
+from neocloud.engines.podman.container_logs import read_lines, read_page
 from neocloud.engines.podman.containers import end_processes
-from neocloud.engines.podman.execution import execute, read_lines, read_page
-from neocloud.engines.podman.host import (
-    Host,
-    find_acceleration,
-    find_host,
-    resolver_configuration,
-)
+from neocloud.engines.podman.execution import execute
+from neocloud.engines.podman.host import Host, find_acceleration, find_host, resolver_configuration
 from neocloud.engines.podman.layout import Layout
 from neocloud.engines.podman.libpod import Images, Libpod, root_filesystem
 from neocloud.engines.podman.network.addresses import withdraw_public_addresses, withdraw_service_addresses
 from neocloud.engines.podman.network.netavark import remember_tables
 from neocloud.engines.podman.observer import Observer, watch
+from neocloud.engines.podman.pod_events import PodEvents
 from neocloud.engines.podman.probes import Prober
 from neocloud.engines.podman.service import PodmanService, is_kept_in_home
 from neocloud.engines.podman.storage import sized_filesystems
@@ -84,7 +81,8 @@ class PodmanEngine:
             platform_services,
             other_homes,
         )
-        self._prober = Prober(self._run_probe, self.restart)
+        self._pod_events = PodEvents()
+        self._prober = Prober(self._run_probe, self.restart, self._pod_events.note_readiness)
         self._observer = Observer(self._components, self._libpod, self._prober)
         self._images = Images(self._libpod)
         self._opened = ", ".join(map(str, opened_ranges)) or "none"
@@ -233,7 +231,7 @@ class PodmanEngine:
         return await read_page(self._libpod, name, first_line=first_line, tail=tail)
 
     def events(self) -> AsyncIterator[EngineEvent]:
-        return self._events(time.time())
+        return self._pod_events.joined(self._events(time.time()))
 
     def removal_commands(self, namespace: str) -> Sequence[str]:
         podman = f"podman --url unix://{self.layout.socket}"
@@ -373,7 +371,7 @@ class PodmanEngine:
 
     async def _events(self, since: float) -> AsyncIterator[EngineEvent]:
         await self._prepare()
-        async for event in self._observer.noted(watch(self._libpod, self.layout, since)):
+        async for event in self._observer.noted(watch(self.layout, since)):
             if event.kind is EventKind.POD_REMOVED:
                 try:
                     await self._components.pods.note_removal(event.pod)

@@ -1,36 +1,27 @@
 # pyright: strict
-"""Run commands in containers, read their logs, and decode the stream format of both.
+"""Run commands in containers, and decode the stream format that their logs have too.
 
 Podman switches the HTTP connection to a raw one for commands, which httpx does not support, so the few lines
 of HTTP are written here. A command that takes too long or prints too much is killed with all its children.
 The stream has 8-byte headers (1 is stdout, 2 is stderr) before each frame. Output of tenants' programs passes
 through the decoder, so its time is linear in the length of the output and its memory is bounded.
-
-Followed logs are streamed by Podman. A page is read from the log file itself, in a thread, because Podman
-would send the whole log for it. Podman keeps at most 64 MiB of a log (`service.py`).
 """
 
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import struct
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import psutil
 
 from neocloud.engines.base import (
     MAX_LINE_BYTES,
-    MAX_LOG_PAGE_BYTES,
-    MAX_LOG_PAGE_LINES,
     CommandInterrupted,
     EngineError,
     EngineUnavailable,
     ExecResult,
-    LogPage,
     OutputTooLarge,
 )
 from neocloud.engines.podman.libpod import API, Libpod, NotFound
@@ -267,120 +258,3 @@ class LineJoiner:
         for line in self._open.values():
             if line:
                 yield line.decode(errors="replace")
-
-
-_BLOCK_BYTES = 2**20
-_STREAMS = {b"stdout": STDOUT, b"stderr": STDERR}
-
-
-async def read_lines(libpod: Libpod, container: str, *, follow: bool, tail: int) -> AsyncIterator[str]:
-    """Yield the lines, oldest first; with `follow` until the container ends."""
-    params = {"stdout": True, "stderr": True, "follow": follow, "tail": tail or "all"}
-    decoder, joiner = FrameDecoder(), LineJoiner()
-    async with libpod.stream(f"/containers/{container}/logs", **params) as response:
-        async for data in response.aiter_raw():
-            for stream, piece in decoder.feed(data):
-                for line in joiner.feed(stream, piece):
-                    yield line
-    for line in joiner.rest():
-        yield line
-
-
-async def read_page(libpod: Libpod, container: str, *, first_line: int, tail: int) -> LogPage:
-    """Return a page of a container's log; see Engine.log_page."""
-    found = await libpod.get(f"/containers/{container}/json")
-    file = Path(found["HostConfig"]["LogConfig"]["Path"])
-    return await asyncio.to_thread(page_of, file, first_line=first_line, tail=tail)
-
-
-def page_of(file: Path, *, first_line: int, tail: int) -> LogPage:
-    """Return a page of a log file in conmon's format `k8s-file`; a missing log is empty.
-
-    The number of a line is that of its record in the file. A record is a line, or part of one if the program
-    did not end it.
-    """
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return LogPage((), 0)
-    try:
-        return _last(descriptor, tail) if tail else _from(descriptor, first_line)
-    finally:
-        os.close(descriptor)
-
-
-def _last(descriptor: int, tail: int) -> LogPage:
-    """Decode the last bytes only; the records before them are counted."""
-    total = sum(block.count(b"\n") for block in _blocks(descriptor, 0))
-    size = os.fstat(descriptor).st_size
-    start = max(0, size - 2 * MAX_LOG_PAGE_BYTES)
-    window = os.pread(descriptor, size - start, start)
-    if start:
-        window = window[window.find(b"\n") + 1 :]
-    joiner = LineJoiner()
-    lines: deque[str] = deque(maxlen=min(tail, MAX_LOG_PAGE_LINES))
-    for record in window.split(b"\n")[:-1]:
-        lines.extend(joiner.feed(*_parsed(record)))
-    lines.extend(joiner.rest())
-    bytes_left, kept = MAX_LOG_PAGE_BYTES, 0
-    for line in reversed(lines):
-        bytes_left -= len(line.encode())
-        if bytes_left < 0:
-            break
-        kept += 1
-    return LogPage(tuple(lines)[len(lines) - kept :], total)
-
-
-def _from(descriptor: int, first_line: int) -> LogPage:
-    offset = _offset_of(descriptor, first_line)
-    if offset is None:
-        offset, first_line = 0, 0  # the container was started again with a new log
-    joiner = LineJoiner()
-    lines: list[str] = []
-    bytes_left, number = MAX_LOG_PAGE_BYTES, first_line
-    for record in _records(descriptor, offset):
-        found = list(joiner.feed(*_parsed(record)))
-        lines += found
-        number += 1
-        bytes_left -= sum(len(line.encode()) for line in found)
-        if bytes_left <= 0 or len(lines) >= MAX_LOG_PAGE_LINES:
-            break
-    lines += joiner.rest()
-    return LogPage(tuple(lines), number)
-
-
-def _offset_of(descriptor: int, number: int) -> int | None:
-    """Return the offset of the record with this number; None if there are fewer records."""
-    offset = 0
-    for block in _blocks(descriptor, 0):
-        if not number:
-            break
-        if (count := block.count(b"\n")) < number:
-            number -= count
-            offset += len(block)
-            continue
-        at = 0
-        for _ in range(number):
-            at = block.index(b"\n", at) + 1
-        return offset + at
-    return None if number else offset
-
-
-def _records(descriptor: int, offset: int) -> Iterator[bytes]:
-    """Yield complete records; one that is being written is left for the next page."""
-    rest = b""
-    for block in _blocks(descriptor, offset):
-        *whole, rest = (rest + block).split(b"\n")
-        yield from whole
-
-
-def _blocks(descriptor: int, offset: int) -> Iterator[bytes]:
-    while block := os.pread(descriptor, _BLOCK_BYTES, offset):
-        offset += len(block)
-        yield block
-
-
-def _parsed(record: bytes) -> tuple[int, bytes]:
-    """Return stream and text of `TIME stdout|stderr F|P TEXT`; F marks the end of a line."""
-    _, stream, kind, text = (record.split(b" ", 3) + [b""] * 4)[:4]
-    return _STREAMS.get(stream, STDOUT), text if kind == b"P" else text + b"\n"

@@ -81,6 +81,11 @@ class Layout:
         return self.run / "podman.sock"
 
     @property
+    def events_log(self) -> Path:
+        """The file that Podman and the clean-ups of containers append events to, each a line of JSON."""
+        return self.run / "libpod" / "events" / "events.log"
+
+    @property
     def podman_view(self) -> Path:
         """Where the folder `podman` is mounted for Podman.
 

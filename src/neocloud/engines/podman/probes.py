@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest import HttpGet, Pod, Probe, fingerprint
@@ -48,20 +49,41 @@ class ReadinessState:
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     """Ends the wait for the next probe."""
 
+    @property
+    def answers(self) -> bool:
+        return bool(self.last_success) and self.failures < self.threshold
+
+    def note(self, *, success: bool) -> bool:
+        """Note a result. Return whether it changes what `answers` says."""
+        before = self.answers
+        if success:
+            self.last_success, self.failures = time.time(), 0
+        else:
+            self.failures += 1
+        self.probed.set()
+        return self.answers != before
+
     def is_ready(self, started_at: datetime | None) -> bool:
         """Return whether the container has answered since its start and did not fail too often after it."""
         if started_at and self.last_success < started_at.timestamp():
             self.wanted.set()
         since = started_at.timestamp() if started_at else float("inf")
-        return self.last_success >= since and self.failures < self.threshold
+        return self.last_success >= since and self.answers
 
 
 class Prober:
     """Runs one task for each probe of each followed pod."""
 
-    def __init__(self, run: RunCommand, restart: Callable[[Reference], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        run: RunCommand,
+        restart: Callable[[Reference], Awaitable[None]],
+        changed: Callable[[Reference], None] = lambda pod: None,
+    ) -> None:
+        """`changed` is called with a pod of which a readiness probe answers, or does not any more."""
         self._run = run
         self._restart = restart
+        self._changed = changed
         self._tasks: dict[Reference, list[asyncio.Task[None]]] = {}
         self._specs: dict[Reference, str] = {}
         self._states: dict[tuple[Reference, str], ReadinessState] = {}
@@ -84,7 +106,8 @@ class Prober:
                 state = ReadinessState(_threshold(probe))
                 self._states[reference, container.name] = state
                 delay = 0 if adopted else probe.initial_delay_seconds or 0
-                tasks.append(asyncio.create_task(_watch_readiness(probes, probe, state, delay)))
+                changed = partial(self._changed, reference)
+                tasks.append(asyncio.create_task(_watch_readiness(probes, probe, state, delay, changed)))
             if probe := container.liveness_probe:
                 startup = container.startup_probe
                 tasks.append(asyncio.create_task(_watch_liveness(probes, probe, startup, self._restart)))
@@ -168,17 +191,16 @@ def _marked_socket() -> socket.socket:
     return probe
 
 
-async def _watch_readiness(probes: _ProbeRunner, probe: Probe, state: ReadinessState, delay: float) -> None:
+async def _watch_readiness(
+    probes: _ProbeRunner, probe: Probe, state: ReadinessState, delay: float, changed: Callable[[], None]
+) -> None:
     period = float(_given(probe.period_seconds, _PERIOD_SECONDS))
     later = max(period, _OPEN_PORT_SECONDS) if probe.tcp_socket else period
     first = min(period, _FIRST_EXEC_SECONDS if probe.exec else _FIRST_TCP_SECONDS)
     await asyncio.sleep(delay)
     while True:
-        if await probes.succeeds(probe):
-            state.last_success, state.failures = time.time(), 0
-        else:
-            state.failures += 1
-        state.probed.set()
+        if state.note(success=await probes.succeeds(probe)):
+            changed()
         if not state.last_success or state.failures:
             await asyncio.sleep(first)
             continue

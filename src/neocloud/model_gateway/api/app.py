@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from neocloud.core.logs import bind
 from neocloud.model_gateway.api.errors import OpenAiError, bad_request
 from neocloud.model_gateway.api.request import INPUT_FIELD, RequestContext, parse_request
 from neocloud.model_gateway.authentication import INVOKE, AllowedHosts, Authenticator
@@ -184,6 +185,12 @@ class GatewayApp:
 
     async def _serve_model_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
+        with bind(request_id=request_id):
+            await self._serve_model_request_as(request_id, scope, receive, send)
+
+    async def _serve_model_request_as(
+        self, request_id: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         writer = HttpResponseWriter(send, request_id)
         callbacks: LeaveCallbacks = scope["state"][LEAVE_CALLBACKS]
         stop: Callable[[], None] | None = None
@@ -196,12 +203,12 @@ class GatewayApp:
             callbacks.add(stop)  # nothing was awaited since the body ended, so no leave was missed
             await self._proxy.answer(relay)
         except OpenAiError as error:
-            logger.debug("request_id=%s: refused: %d %s", request_id, error.status, error.code)
+            logger.debug("refused: %d %s", error.status, error.code)
             await writer.error(error)
         except (ClientLeft, RequestStopped):
             pass  # the client has gone
         except Exception:
-            logger.exception("request_id=%s: internal error", request_id)
+            logger.exception("internal error")
             if writer.has_started:
                 raise
             await writer.error(_internal_error())

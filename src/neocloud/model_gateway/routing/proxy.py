@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 
+from neocloud.core.logs import bind
 from neocloud.model_gateway.api.errors import (
     ACCESS_ENDED,
     STOPPED_STATES,
@@ -129,11 +130,8 @@ class Proxy:
             await asyncio.sleep(SILENCE_CHECK_SECONDS)
             oldest = time.perf_counter() - self._settings.silence_seconds
             for relay in [relay for relay in self._active if 0 < relay.waits_since < oldest]:
-                logger.warning(
-                    "request_id=%s: the model server sent nothing for %g s",
-                    relay.context.request_id,
-                    self._settings.silence_seconds,
-                )
+                with bind(request_id=relay.context.request_id):
+                    logger.warning("the model server sent nothing for %g s", self._settings.silence_seconds)
                 relay.stop(REPLICA_SILENT)
 
     async def recheck_access_periodically(self) -> None:
@@ -156,7 +154,8 @@ class Proxy:
                 self._end_access(relay)
             return  # otherwise unknown; checked again when it is due
         except Exception:
-            logger.exception("request_id=%s: access could not be checked", context.request_id)
+            with bind(request_id=context.request_id):
+                logger.exception("access could not be checked")
             return
         relay.caller = caller
         target = self._table.find(caller.tenant_id, context.request.model)
@@ -167,7 +166,8 @@ class Proxy:
 
     @staticmethod
     def _end_access(relay: ResponseRelay) -> None:
-        logger.info("request_id=%s: access ended, the request is stopped", relay.context.request_id)
+        with bind(request_id=relay.context.request_id):
+            logger.info("access ended, the request is stopped")
         relay.stop(ACCESS_ENDED)
 
     def _find_target(self, relay: ResponseRelay) -> Target:
@@ -219,7 +219,7 @@ class Proxy:
             if relay.stop_reason == ACCESS_ENDED and not relay.has_started:
                 raise RequestStopped(relay.stop_reason) from error
             address = replica.address if replica else "no replica"
-            self._warn(address, "request_id=%s: response lost (%s): %s", relay.context.request_id, error)
+            self._warn(address, "response lost (%s): %s", relay.context.request_id, error)
             await relay.fail(error)
         except asyncio.CancelledError:
             relay.stop_reason = relay.stop_reason or CLIENT_LEFT
@@ -293,7 +293,7 @@ class Proxy:
     def _replica_failed(
         self, context: RequestContext, target: Target, replica: Replica, error: ReplicaFailed
     ) -> None:
-        self._warn(replica.address, "request_id=%s: replica %s failed: %s", context.request_id, error)
+        self._warn(replica.address, "replica %s failed: %s", context.request_id, error)
         self._balancer.failed(replica.address)
         if error.was_sent:
             self.turns.forget(target.deployment.id)
@@ -304,7 +304,8 @@ class Proxy:
         now = time.perf_counter()
         if now - self._warned_at.get(address, -LOG_INTERVAL_SECONDS) >= LOG_INTERVAL_SECONDS:
             self._warned_at[address] = now
-            logger.warning(text, request_id, address, error)
+            with bind(request_id=request_id):
+                logger.warning(text, address, error)
 
     def _observe(self, relay: ResponseRelay, target: Target) -> None:
         now = time.perf_counter()

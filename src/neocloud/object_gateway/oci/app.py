@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
+from neocloud.core.logs import bind
 from neocloud.data_plane.addresses import is_private, source_network
 from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.object_gateway.oci import blobs, lists, manifests, uploads
@@ -73,6 +74,10 @@ class RegistryApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client: tuple[str, int] | None = scope.get("client")
         served = _Served(new_request_id(), scope["method"], client[0] if client else "")
+        with bind(request_id=served.request_id):
+            await self._serve(served, scope, receive, send)
+
+    async def _serve(self, served: _Served, scope: Scope, receive: Receive, send: Send) -> None:
         body = Body(receive, {})
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -84,7 +89,7 @@ class RegistryApp:
         except (RegistryError, ObjectStoreError, S3Error) as error:
             await self._send_error(send, served, body, _as_registry(error))
         except Exception:
-            logger.exception("request_id=%s: internal error", served.request_id)
+            logger.exception("internal error")
             message = f"The registry failed. Quote {served.request_id} to its operator."
             await self._send_error(send, served, body, RegistryError(500, "UNKNOWN", message))
 
@@ -118,10 +123,10 @@ class RegistryApp:
         if (
             served.has_started
         ):  # the server ends the connection, and the client sees that the body is not whole
-            logger.error("request_id=%s: the response was cut off: %s", served.request_id, error)
+            logger.error("the response was cut off: %s", error)
             return
         if error.status == 500:
-            logger.error("request_id=%s: %s", served.request_id, error)
+            logger.error("%s", error)
         content = b"" if served.method == "HEAD" else error.body()
         response = Response(error.status, {"Content-Type": JSON, **error.headers}, content)
         try:

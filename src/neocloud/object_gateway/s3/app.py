@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope, Send
 
 from neocloud.core import contract
+from neocloud.core.logs import bind
 from neocloud.core.untrusted.xml_elements import MalformedXml
 from neocloud.data_plane.addresses import is_private, source_network
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
@@ -89,6 +90,10 @@ class S3App:
             await _send_plain(send, b"ok\n")
             return
         served = _Served(new_request_id())
+        with bind(request_id=served.request_id):
+            await self._serve(served, scope, receive, send)
+
+    async def _serve(self, served: _Served, scope: Scope, receive: Receive, send: Send) -> None:
         body = Body(receive, {})
         try:
             served.request = request = read_request(
@@ -103,7 +108,7 @@ class S3App:
         except _EXPECTED as error:
             await self._send_error(send, served, body, error)
         except Exception:
-            logger.exception("request_id=%s: internal error", served.request_id)
+            logger.exception("internal error")
             error = S3Error("InternalError", "The server failed. Quote the request id to its operator.")
             await self._send_error(send, served, body, error)
         finally:
@@ -165,7 +170,7 @@ class S3App:
             if not await authorizer.is_allowed(context.caller, bucket, LIST, context.key, PolicyScope.PREFIX):
                 return denied()
         if found.status == 500:
-            logger.error("request_id=%s: %s", context.request.id, error)
+            logger.error("%s", error)
         return found
 
     def _count(self, served: _Served, response: Response) -> None:
@@ -178,7 +183,7 @@ class S3App:
         if (
             served.has_started
         ):  # the server ends the connection, and the client sees that the body is not whole
-            logger.error("request_id=%s: the response was cut off: %s", served.request_id, error)
+            logger.error("the response was cut off: %s", error)
             return
         request = served.request
         response = Response(found.status, dict(found.headers))

@@ -12,6 +12,7 @@ reservation for each, held by the waiting resource, so that they go with it.
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -43,6 +44,8 @@ MOST_SETS = 5_000
 """How many sets of one size are compared before one is taken that may not be the smallest."""
 LARGEST_SET = 3
 """The largest sets of which all are compared."""
+logger = logging.getLogger(__name__)
+
 RECHECK_SECONDS = 1.0
 
 Amounts = Mapping[str, Fraction]
@@ -137,6 +140,7 @@ def preempt_instance(tx: Transaction, row: Resource, now: datetime) -> None:
     deadline = now + timedelta(seconds=GRACE_SECONDS)
     insert_event(tx, row.id, now=now, deadline=deadline, reason=REASON, is_planned=False)
     write_audit_event(tx, row, now, action="preempt", message=REASON)
+    logger.info("preempted: %s", REASON, extra={"resource": row.id})
 
 
 def insert_event(

@@ -1,9 +1,12 @@
 """Fleet: health of nodes; watches, drains, repairs, verifies and replaces the workers of Slurm clusters."""
 
+from collections.abc import Iterable
+
 from neocloud.core.kind import Kind
 from neocloud.core.service import Dependencies, Service
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.usage import CreditSource
-from neocloud.services.compute.public import HOST_POOL
+from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
 from neocloud.services.fleet.api import break_fix, incidents, verdicts
 from neocloud.services.fleet.api.descriptions import METHODS as DESCRIPTION_METHODS
 from neocloud.services.fleet.api.health_checks import METHODS as HEALTH_CHECK_METHODS
@@ -20,7 +23,7 @@ from neocloud.services.fleet.public import BackgroundSources, HostNodes, NoHosts
 from neocloud.services.fleet.reconcile import PoolReconciler
 from neocloud.services.fleet.reconcile.hosts import HostPoolReconciler, ensure_host_pool
 from neocloud.services.fleet.rules import MaintenanceWindowRules, window_view
-from neocloud.services.fleet.sources import EngineAndSlurm, Measurements
+from neocloud.services.fleet.sources import EngineAndSlurm, Measurements, PoolWakes
 from neocloud.services.fleet.types import (
     HOST_POOL_ID_PREFIX,
     MAINTENANCE_WINDOW,
@@ -69,9 +72,16 @@ KINDS = (
 
 
 def _sources(dependencies: Dependencies) -> VerdictSources:
-    workers = dependencies.provided.get(WorkerNodes)
-    agents = NodeAgents(dependencies.provided.get(WorkerAgents), dependencies.clock)
-    return VerdictSources((EngineAndSlurm(), Measurements(workers, dependencies.clock), agents))
+    provided, clock = dependencies.provided, dependencies.clock
+    changed = provided.get(PoolWakes).wake
+    agents = NodeAgents(provided.get(WorkerAgents), clock, changed=changed)
+    measurements = Measurements(provided.get(WorkerNodes), clock, changed)
+    return VerdictSources((EngineAndSlurm(), measurements, agents))
+
+
+def all_pools(tx: Transaction, window: Resource) -> Iterable[str]:
+    """Return the ids of all pools: maintenance of a host concerns workers on it."""
+    return [row.id for kind in (NODE_POOL, HOST_POOL) for row in tx.list(kind)[0]]
 
 
 def _background(dependencies: Dependencies) -> BackgroundSources:
@@ -101,7 +111,9 @@ SERVICE = Service(
         NodeHistory: LoggedNodeHistory.of,
         VerdictSources: _sources,
         BackgroundSources: _background,
+        PoolWakes: PoolWakes.of,
     },
+    wakes={MAINTENANCE_WINDOW: all_pools, MAINTENANCE: all_pools},
 )
 
 __all__ = ["SERVICE", "HostNodes", "ensure_host_pool"]

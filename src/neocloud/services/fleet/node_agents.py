@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -118,10 +119,10 @@ class _Agent:
     is_quiet: bool = False
     running: asyncio.Task[None] | None = None
 
-    def is_due(self, now: float) -> bool:
+    def due_in(self, now: float) -> float:
         every = ASK_QUIET if self.is_quiet else ASK_EVERY
         every = ASK_AGAIN if self.problem or self.is_requested or self.has_more else every
-        return self.running is None and now >= self.began + every
+        return every if self.running is not None else self.began + every - now
 
 
 @dataclass
@@ -131,6 +132,8 @@ class NodeAgents:
     workers: WorkerAgents
     clock: Clock
     program: Callable[[], tuple[bytes, str]] = _program
+    changed: Callable[[str], None] = lambda cluster_id: None
+    """Called when an agent of this cluster says something else than that all is well, or says so again."""
     is_of_hosts: bool = False
     """All that an agent says of its host is taken, with the boot that it names: its records outlive a boot.
     Of a worker's agent only what is of its pod is, since the last start of that."""
@@ -146,7 +149,7 @@ class NodeAgents:
             agent = self._agents.get((cluster_id, worker.name))
             if agent is None or agent.boot != worker.boot:
                 agent = self._agents[cluster_id, worker.name] = _Agent(worker.boot)
-            if agent.is_due(now):
+            if agent.due_in(now) <= 0:
                 agent.is_requested = False
                 agent.running = asyncio.create_task(self._ask(cluster_id, worker.name, agent))
             agent.since = agent.since or now
@@ -154,6 +157,10 @@ class NodeAgents:
                 agent.given = agent.n
                 found += [*agent.changes, *agent.now, _of_agent(worker.name, agent)]
         return found
+
+    def due_in(self, cluster_id: str, workers: Sequence[Watched], now: float) -> float:
+        agents = (self._agents.get((cluster_id, each.name)) for each in workers if each.boot)
+        return min((each.due_in(now) for each in agents if each is not None), default=inf)
 
     def inventories(self, cluster_id: str, workers: Sequence[Watched]) -> Sequence[InventoryChanged]:
         agents = ((self._agents.get((cluster_id, each.name)), each) for each in workers)
@@ -188,13 +195,18 @@ class NodeAgents:
                 agent.running.cancel()
 
     async def _ask(self, cluster_id: str, name: str, agent: _Agent) -> None:
+        was_quiet, parts = agent.is_quiet and not agent.problem, agent.inventory_id
         try:
             async with self._room:
                 began = self.clock.now().timestamp()
                 agent.problem = await self._answer(cluster_id, name, agent)
+            is_well = was_quiet and agent.is_quiet and not agent.problem
+            is_news = not is_well or agent.inventory_id != parts
             agent.began, agent.has_answer = began, True
         finally:
             agent.running = None
+        if is_news:
+            self.changed(cluster_id)
 
     async def _answer(self, cluster_id: str, name: str, agent: _Agent) -> str:
         """Take what the agent says. Return why it cannot be used, or ""."""
@@ -312,5 +324,5 @@ class HostAgents:
         return None
 
 
-def host_agents(hosts: HostNodes, clock: Clock) -> NodeAgents:
-    return NodeAgents(HostAgents(hosts), clock, program=lambda: (b"", ""), is_of_hosts=True)
+def host_agents(hosts: HostNodes, clock: Clock, changed: Callable[[str], None]) -> NodeAgents:
+    return NodeAgents(HostAgents(hosts), clock, program=lambda: (b"", ""), changed=changed, is_of_hosts=True)

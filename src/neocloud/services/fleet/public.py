@@ -43,6 +43,17 @@ class RecordedSource(Protocol):
 
 
 @runtime_checkable
+class TimedSource(Protocol):
+    """A source that asks something of workers from time to time, when it is called.
+
+    It wakes the pool by itself when an answer says something new."""
+
+    def due_in(self, cluster_id: str, workers: Sequence[Worker], now: float) -> float:
+        """Return after how many seconds it is to be called again at the latest."""
+        ...
+
+
+@runtime_checkable
 class InventorySource(Protocol):
     """A source that knows the parts of nodes, too."""
 

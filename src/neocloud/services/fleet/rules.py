@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 
 from neocloud.core import contract
 from neocloud.core.kind import Rules, Violation
@@ -56,6 +57,12 @@ class Window:
 
     def is_under_way(self, now: datetime) -> bool:
         return self.start <= now
+
+
+def seconds_to_window(windows: Iterable[Window], now: float) -> float:
+    """Return the seconds until the next of these windows begins or ends; infinite where none does."""
+    times = [moment for each in windows for moment in (each.start, each.end) if moment is not None]
+    return min((each.timestamp() - now for each in times if each.timestamp() > now), default=inf)
 
 
 OnHost = Callable[[str], frozenset[str]]

@@ -3,10 +3,14 @@ figures that its cluster measures on it."""
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from neocloud.core.clock import Clock
+from neocloud.core.reconcile.wakes import Wakes
+from neocloud.core.service import Dependencies
 from neocloud.fleet.nodes.events import Status, Verdict
 from neocloud.fleet.policy.actions import Action
 from neocloud.services.fleet.types import Check, plain
@@ -25,6 +29,29 @@ START_SECONDS = 60.0
 
 def verdict_id() -> str:
     return f"verdict-{secrets.token_hex(4)}"
+
+
+class PoolWakes:
+    """Wakes the pools of a cluster for what a source finds in the background: one whose nodes are all well is
+    looked at seldom. Knows the pools by their last runs."""
+
+    def __init__(self, wakes: Wakes) -> None:
+        self._wakes = wakes
+        self._pools: defaultdict[str, set[str]] = defaultdict(set)
+
+    @classmethod
+    def of(cls, dependencies: Dependencies) -> "PoolWakes":
+        return cls(dependencies.provided.get(Wakes))
+
+    def note(self, cluster_id: str, pool_id: str) -> None:
+        self._pools[cluster_id].add(pool_id)
+
+    def forget(self, cluster_id: str) -> None:
+        self._pools.pop(cluster_id, None)
+
+    def wake(self, cluster_id: str) -> None:
+        """Look at the nodes of a cluster now."""
+        self._wakes.wake(*self._pools.get(cluster_id, ()))
 
 
 class EngineAndSlurm:
@@ -90,6 +117,12 @@ class _Node:
     running: asyncio.Task[None] | None = None
     is_requested: bool = False
 
+    def due_in(self, now: float) -> float:
+        every = MEASURE_AGAIN if self.problem else MEASURE_EVERY
+        if self.running is not None:
+            return every
+        return 0.0 if self.is_requested else self.began + every - now
+
 
 @dataclass
 class Measurements:
@@ -97,6 +130,8 @@ class Measurements:
 
     workers: WorkerNodes
     clock: Clock
+    changed: Callable[[str], None] = lambda cluster_id: None
+    """Called when a measurement of a worker of this cluster says something new."""
     _nodes: dict[tuple[str, str], _Node] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MEASURED_AT_ONCE))
 
@@ -104,14 +139,17 @@ class Measurements:
         found: list[Verdict] = []
         for worker in workers:
             node = self._nodes.setdefault((cluster_id, worker.name), _Node())
-            every = MEASURE_AGAIN if node.problem else MEASURE_EVERY
-            is_due = node.is_requested or node.boot != worker.boot or now >= node.began + every
+            is_due = node.boot != worker.boot or node.due_in(now) <= 0
             if node.running is None and is_due and worker.boot:
                 node.is_requested = False
                 node.running = asyncio.create_task(self._measure(cluster_id, worker, node))
             if node.has_answer and node.boot == worker.boot:
                 found += _measured(worker, node)
         return found
+
+    def due_in(self, cluster_id: str, workers: Sequence[Worker], now: float) -> float:
+        nodes = (self._nodes.get((cluster_id, each.name)) for each in workers if each.boot)
+        return min((each.due_in(now) for each in nodes if each is not None), default=inf)
 
     def request(self, cluster_id: str, worker: str) -> None:
         self._nodes.setdefault((cluster_id, worker), _Node()).is_requested = True
@@ -127,16 +165,23 @@ class Measurements:
             async with self._room:
                 began = self.clock.now().timestamp()
                 found, problem = await self._answer(cluster_id, worker.name)
+            known = (node.has_answer, node.boot, node.problem, _results(node.found))
             node.began, node.boot, node.found, node.problem = began, worker.boot, found, problem
             node.has_answer = True
         finally:
             node.running = None
+        if known != (True, worker.boot, problem, _results(found)):
+            self.changed(cluster_id)
 
     async def _answer(self, cluster_id: str, name: str) -> tuple[Sequence[Measurement], str]:
         try:
             return await self.workers.measure(cluster_id, name, MEASURE_SECONDS), ""
         except WorkersUnreachable as error:
             return (), plain(str(error))
+
+
+def _results(found: Sequence[Measurement]) -> Sequence[tuple[str, bool]]:
+    return [(each.check, each.passed) for each in found]
 
 
 def _measured(worker: Worker, node: _Node) -> list[Verdict]:

@@ -15,13 +15,22 @@ from neocloud.core.store.protocol import HistoryEntry
 from neocloud.core.usage import UsageRecord, intervals
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec, ElasticWorkerSpec
 from neocloud.services.compute.public import preset
+from neocloud.services.compute.types import FILESYSTEM
+from neocloud.services.iam.types import SERVICE_ACCOUNT
 from neocloud.services.slurm.access import SlurmFactory
 from neocloud.services.slurm.api import METHODS, backup, rest, storage_access
 from neocloud.services.slurm.batch_jobs import ClusterJobs
+from neocloud.services.slurm.controller_logs import ControllerLogs
 from neocloud.services.slurm.metrics import Queues, metrics
 from neocloud.services.slurm.public import WorkerAgents, WorkerNodes, demand
 from neocloud.services.slurm.reconcile import ClusterReconciler
-from neocloud.services.slurm.rules import CAPACITY, ClusterRules, LoginPorts
+from neocloud.services.slurm.rules import (
+    CAPACITY,
+    ClusterRules,
+    LoginPorts,
+    clusters_of_account,
+    clusters_with_filesystem,
+)
 from neocloud.services.slurm.slurmrestd import SlurmRest
 from neocloud.services.slurm.types import (
     CHARGED_STATES,
@@ -116,7 +125,9 @@ SERVICE = Service(
         SlurmFactory: lambda dependencies: SlurmRest,
         WorkerNodes: ClusterWorkers.of,
         WorkerAgents: PodAgents.of,
+        ControllerLogs: ControllerLogs.of,
     },
+    wakes={FILESYSTEM: clusters_with_filesystem, SERVICE_ACCOUNT: clusters_of_account},
 )
 
 __all__ = ["SERVICE"]

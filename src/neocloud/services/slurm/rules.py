@@ -8,6 +8,7 @@ from neocloud.core import wire
 from neocloud.core.kind import Rules, Violation
 from neocloud.core.readers import ResourceReader
 from neocloud.core.ssh_keys import is_public_key
+from neocloud.core.store.protocol import Resource, Transaction
 from neocloud.core.usage import CapacityUse, Rows
 from neocloud.messages.neocloud.slurm.v1 import (
     Cluster,
@@ -133,6 +134,18 @@ class ClusterRules(Rules[Cluster]):
     def dependents(self, resource: Cluster) -> Iterable[str]:
         """Return the filesystems: their status lists what mounts them."""
         return [mounted.filesystem_id for mounted in resource.spec.filesystems]
+
+
+def clusters_with_filesystem(tx: Transaction, filesystem: Resource) -> Iterable[str]:
+    """Return the ids of what mounts a filesystem: clusters wait for it, or cannot go on without it."""
+    return tx.reservations(attachment_namespace(filesystem.id)).values()
+
+
+def clusters_of_account(tx: Transaction, account: Resource) -> Iterable[str]:
+    """Return the ids of the clusters whose users have keys of a service account, which go with it."""
+    for row in tx.list(CLUSTER, parent_id=account.parent_id)[0]:
+        if ClusterSpec.FromString(row.spec).service_account_id == account.id:
+            yield row.id
 
 
 @dataclass(frozen=True)

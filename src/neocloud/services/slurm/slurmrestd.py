@@ -5,6 +5,7 @@ key. Its answers carry errors in the payload, sometimes under status 200. The cl
 reconcile loop does.
 """
 
+import logging
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from neocloud.services.slurm.slurm_records import (
     node_of,
     reservation_of,
 )
+
+logger = logging.getLogger(__name__)
 
 API_VERSION = "v0.0.42"
 PORT = 6820
@@ -146,9 +149,11 @@ class SlurmRest:
 
     async def set_node_state(self, name: str, state: str, reason: str) -> None:
         await self._call("POST", f"/slurm/{API_VERSION}/node/{name}", {"state": [state], "reason": reason})
+        logger.info("Slurm: node %s: %s%s", name, state, f", {reason}" if reason else "")
 
     async def delete_node(self, name: str) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/node/{name}")
+        logger.info("Slurm: node %s: deleted", name)
 
     async def jobs(self) -> Sequence[SlurmJob]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/jobs/")
@@ -177,14 +182,17 @@ class SlurmRest:
 
     async def cancel_job(self, job_id: int) -> None:
         await self._call("DELETE", f"/slurm/{API_VERSION}/job/{job_id}")
+        logger.info("Slurm: job %d: cancelled", job_id)
 
     async def start_job_in(self, job_id: int, seconds: int) -> None:
         begin = {"set": True, "infinite": False, "number": int(time.time()) + START_SECONDS + seconds}
         await self._call("POST", f"/slurm/{API_VERSION}/job/{job_id}", {"begin_time": begin})
+        logger.info("Slurm: job %d: requeued, may start in %d s", job_id, seconds)
 
     async def hold_job(self, job_id: int, why: str) -> None:
         path = f"/slurm/{API_VERSION}/job/{job_id}"
         await self._call("POST", path, {"hold": True, "admin_comment": why})
+        logger.info("Slurm: job %d: held, %s", job_id, why)
 
     async def statistics(self) -> Mapping[str, int]:
         answer = await self._call("GET", f"/slurm/{API_VERSION}/diag/")
@@ -198,6 +206,7 @@ class SlurmRest:
 
     async def reconfigure(self) -> None:
         await self._call("GET", f"/slurm/{API_VERSION}/reconfigure/")
+        logger.info("Slurm: the configuration is read again")
 
     async def forward(
         self, verb: str, path: str, query: str, body: bytes, max_bytes: int

@@ -2,12 +2,14 @@
 and measured."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from neocloud.core.clock import Clock
+from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource
 from neocloud.engines.base import Engine, EngineError, Observation, ObservedPod, PodPhase, Reference
@@ -29,6 +31,8 @@ from neocloud.services.slurm.slurm_records import SlurmJob, SlurmNode
 from neocloud.services.slurm.slurmrestd import SlurmApi, SlurmError
 from neocloud.services.slurm.types import ClusterUnreachable, namespace
 
+logger = logging.getLogger(__name__)
+
 MAX_REPORT_BYTES = 64 * 1024
 CONTROLLER_CONTAINER = "controller"
 SCONTROL_SECONDS = 20.0
@@ -37,14 +41,16 @@ SCONTROL_SECONDS = 20.0
 class ClusterWorkers:
     """Implements `public.WorkerNodes`."""
 
-    def __init__(self, engine: Engine, access: SlurmAccess, clock: Clock) -> None:
+    def __init__(self, engine: Engine, access: SlurmAccess, clock: Clock, wakes: Wakes) -> None:
         self._engine = engine
         self._access = access
         self._clock = clock
+        self._wakes = wakes
 
     @classmethod
     def of(cls, dependencies: Dependencies) -> "ClusterWorkers":
-        return cls(dependencies.engine, SlurmAccess.of(dependencies), dependencies.clock)
+        wakes = dependencies.provided.get(Wakes)
+        return cls(dependencies.engine, SlurmAccess.of(dependencies), dependencies.clock, wakes)
 
     async def look(self, cluster_id: str, node_set: str) -> Sequence[Worker]:
         cluster, found = await self._node_set(cluster_id, node_set)
@@ -74,16 +80,19 @@ class ClusterWorkers:
     async def drain(self, cluster_id: str, worker: str, reason: str) -> None:
         async with self._slurm(cluster_id) as slurm:
             await slurm.set_node_state(worker, "DRAIN", reason)
+        self._wakes.wake(cluster_id)  # it shows the states
 
     async def resume(self, cluster_id: str, worker: str) -> None:
         async with self._slurm(cluster_id) as slurm:
             await slurm.set_node_state(worker, "RESUME", "")
+        self._wakes.wake(cluster_id)
 
     async def restart(self, cluster_id: str, worker: str) -> None:
         try:
             await self._engine.remove([Reference("Pod", namespace(cluster_id), worker)])
         except EngineError as error:
             raise WorkersUnreachable(f"the pod of {worker} cannot be removed: {error}") from error
+        logger.info("The pod of %s is started again, for its repair", worker)
 
     async def reservations(self, cluster_id: str) -> Mapping[str, Reservation]:
         async with self._slurm(cluster_id) as slurm:
@@ -120,6 +129,7 @@ class ClusterWorkers:
             raise WorkersUnreachable(f"scontrol did not run: {error}") from error
         if result.exit_code:
             raise ReservationRefused(last_line(result.stderr or result.stdout, result.exit_code))
+        logger.info("Slurm: scontrol %s", " ".join(arguments))
 
     async def measure(self, cluster_id: str, worker: str, seconds: float) -> Sequence[Measurement]:
         _, found = await self._node_set(cluster_id, worker.rpartition("-")[0])

@@ -39,6 +39,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
 )
 from neocloud.services.compute.public import HOST_POOL
 from neocloud.services.compute.types import INSTANCE, InstanceState
+from neocloud.services.fleet.logs.decision_log import log_decisions
 from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.render import (
     Holders,
@@ -159,10 +160,12 @@ def _no_way(state: NodeState) -> str:
 def _append(
     call: Call, pool: Pool, log: PoolLog, state: NodeState, event: Callable[[float], Event]
 ) -> Write[Node]:
+    made: list[Event] = []
+
     def work(tx: Transaction) -> Node:
         now = call.dependencies.clock.now()
-        made = event(now.timestamp())
-        tx.append_event(pool.row.id, log_event(made))
+        made[:] = [event(now.timestamp())]
+        tx.append_event(pool.row.id, log_event(*made))
         tx.enqueue(pool.row.id, now)
         return node_of(call, pool, log, state)
 
@@ -170,7 +173,8 @@ def _append(
         known = await fold_of(call, pool)
         return node_of(call, pool, known, known.fleet.nodes[state.node])
 
-    return Write(work, complete=complete)
+    cluster_id = "" if pool.is_of_hosts else pool.message.spec.cluster_id
+    return Write(work, after_commit=lambda: log_decisions(cluster_id, made), complete=complete)
 
 
 def operator_name(call: Call) -> str:

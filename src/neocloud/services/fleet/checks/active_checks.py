@@ -6,7 +6,7 @@ program on the worker sees the job's first process and ends all load at once.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from neocloud.services.fleet.checks.programs import CheckPrograms
 from neocloud.services.fleet.checks.run_record import Run
 from neocloud.services.fleet.checks.runs import CheckRuns, NodeRuns, PoolRuns
 from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
+from neocloud.services.fleet.sources import PoolWakes
 from neocloud.services.fleet.types import drain_owner, plain
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes
 
@@ -52,6 +53,8 @@ class ActiveChecks:
     runs: CheckRuns
     nodes: NodeLogs
     programs: CheckPrograms
+    changed: Callable[[str], None] = lambda cluster_id: None
+    """Called when a test of a worker of this cluster has ended."""
     _running: dict[tuple[str, str], asyncio.Task[None]] = field(
         default_factory=dict[tuple[str, str], asyncio.Task[None]]
     )
@@ -60,7 +63,8 @@ class ActiveChecks:
     def of(cls, dependencies: Dependencies) -> "ActiveChecks":
         provided = dependencies.provided
         workers, runs, nodes = provided.get(WorkerNodes), provided.get(CheckRuns), provided.get(NodeLogs)
-        return cls(dependencies.store, dependencies.clock, runs, nodes, CheckPrograms(workers))
+        changed = provided.get(PoolWakes).wake
+        return cls(dependencies.store, dependencies.clock, runs, nodes, CheckPrograms(workers), changed)
 
     async def verdicts(self, cluster_id: str, workers: Sequence[Worker], now: float) -> Sequence[Verdict]:
         pool = await self._pool(cluster_id, workers[0].node_set) if workers else None
@@ -139,6 +143,7 @@ class ActiveChecks:
             finally:
                 for each in workers:
                     self._running.pop((cluster_id, each.name), None)
+            self.changed(cluster_id)
 
         task = asyncio.create_task(test())
         self._running |= {(cluster_id, each.name): task for each in workers}

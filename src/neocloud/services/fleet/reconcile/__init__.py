@@ -20,7 +20,7 @@ from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import StaleVersion
 from neocloud.fleet.control.controller import decide
 from neocloud.fleet.control.judging import judging
-from neocloud.fleet.nodes.events import Event, Phase, Verdict
+from neocloud.fleet.nodes.events import Event, Phase, Status, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE, drained_hosts
 from neocloud.services.fleet.checks.records import CheckRecords
@@ -30,6 +30,7 @@ from neocloud.services.fleet.public import (
     BackgroundSources,
     InventorySource,
     RecordedSource,
+    TimedSource,
     VerdictSources,
 )
 from neocloud.services.fleet.reconcile import act
@@ -42,16 +43,21 @@ from neocloud.services.fleet.reconcile.maintenance import (
 )
 from neocloud.services.fleet.reconcile.observe import new_events, stop_events
 from neocloud.services.fleet.reconcile.pool_scope import PoolScope
-from neocloud.services.fleet.rules import Window, maintenance_windows, windows_of
+from neocloud.services.fleet.rules import Window, maintenance_windows, seconds_to_window, windows_of
+from neocloud.services.fleet.sources import PoolWakes
 from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, PoolState
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
 
 WATCH_SECONDS = 5.0
-"""How soon a fault is seen that nothing announces: the end of a pod is announced, and Slurm takes longer to
-know of a node that is silent. Each look takes some milliseconds of the server, Podman and Slurm."""
+"""Until the next look while a node is not well, or something is held back. Each takes some milliseconds of
+the server, Podman and Slurm."""
+QUIET_SECONDS = 60.0
+"""While all nodes are well. The end of a pod, a line of the controller's log, an answer of a source that says
+something new, and maintenance wake the pool; this finds what was not told."""
 DECIDE_TIMES = 5
 UNSETTLED_SECONDS = 0.5
 """While a node is drained, repaired or verified."""
+WELL = frozenset({Phase.IN_SERVICE, Phase.READY_SPARE})
 MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.REMEDIATING, Phase.VERIFYING, Phase.BURN_IN})
 
 
@@ -63,6 +69,17 @@ class NodePoolScope(PoolScope[NodePool]):
     background: Sequence[Verdict] = ()
     windows: Sequence[Window] = ()
     """Maintenance windows of the cluster that are not over."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all workers are well and nothing waits."""
+        verdicts = (each for found in (*self.answers, self.background) for each in found)
+        return (
+            not self.held
+            and not any(self.known.fleet.phases[each] for each in Phase if each not in WELL)
+            and all(each.is_responding for each in self.workers.values())
+            and all(each.status is Status.PASS for each in verdicts)
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -79,6 +96,7 @@ class PoolReconciler:
         self._workers = dependencies.provided.get(WorkerNodes)
         self._sources = dependencies.provided.get(VerdictSources)
         self._background = dependencies.provided.get(BackgroundSources)
+        self._wakes = dependencies.provided.get(PoolWakes)
         self._unannounced: set[str] = set()
         """Pools for which Slurm is known to have no reservation for maintenance."""
 
@@ -104,6 +122,7 @@ class PoolReconciler:
             await scope.append(self._logs, stop_events(scope.known, self._now()))
 
     async def _look(self, scope: NodePoolScope) -> None:
+        self._wakes.note(scope.cluster_id, scope.pool.metadata.id)
         try:
             seen = await self._workers.look(scope.cluster_id, scope.pool.spec.node_set)
         except WorkersUnreachable as error:
@@ -159,6 +178,7 @@ class PoolReconciler:
         plan = decide(scope.known.fleet, now)
         scope.held = plan.held
         decided = [each.event for each in plan.decisions]
+        scope.reasons |= {each.event: each.why for each in plan.decisions}
         if not any(is_own_drain(event) for event in decided):
             await scope.append(self._logs, decided)
             return
@@ -214,6 +234,7 @@ class PoolReconciler:
     async def _forget(self, scope: NodePoolScope) -> None:
         for source in (*self._sources, *self._background):
             source.forget(scope.cluster_id)
+        self._wakes.forget(scope.cluster_id)
         self._logs.forget(scope.pool.metadata.id)
 
     def _now(self) -> float:
@@ -224,6 +245,15 @@ class PoolReconciler:
         status = NodePoolStatus(
             state=NodePoolStatus.State.Value(state), problem=scope.problem, held=scope.held
         )
-        is_moving = scope.is_in(MOVING) or not scope.is_in(Phase)
-        seconds = UNSETTLED_SECONDS if is_moving else WATCH_SECONDS
-        return result.with_status(status, state, scope.next_run(seconds))
+        return result.with_status(status, state, scope.next_run(self._seconds(scope)))
+
+    def _seconds(self, scope: NodePoolScope) -> float:
+        """Return when to look again."""
+        if scope.is_in(MOVING) or not scope.is_in(Phase):
+            return UNSETTLED_SECONDS
+        if scope.problem or not scope.is_quiet:
+            return WATCH_SECONDS
+        now, workers = self._now(), list(scope.workers.values())
+        sources = [each for each in (*self._sources, *self._background) if isinstance(each, TimedSource)]
+        due = [each.due_in(scope.cluster_id, workers, now) for each in sources]
+        return max(UNSETTLED_SECONDS, min(QUIET_SECONDS, seconds_to_window(scope.windows, now), *due))

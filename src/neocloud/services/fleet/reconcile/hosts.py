@@ -6,18 +6,20 @@ there goes on, so it is drained at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neocloud.core import contract, wire
 from neocloud.core.clock import Clock
 from neocloud.core.kind import FINALIZER
 from neocloud.core.reconcile.reconciler import (
+    IDLE_RESYNC_SECONDS,
     RESYNC_SECONDS,
     RETRY_SECONDS,
     Context,
     ReconcileResult,
     Step,
 )
+from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Store, Transaction
 from neocloud.fleet.control.controller import decide
@@ -25,7 +27,7 @@ from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import Event, Phase, Status, Verdict
 from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.policy.actions import Action
-from neocloud.messages.neocloud.fleet.v1 import HostPool, HostPoolStatus
+from neocloud.messages.neocloud.fleet.v1 import DrainedHost, HostPool, HostPoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE
 from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.node_agents import AGENT, NodeAgents, host_agents
@@ -34,7 +36,7 @@ from neocloud.services.fleet.reconcile.maintenance import window_events
 from neocloud.services.fleet.reconcile.observe import new_inventories, new_verdicts
 from neocloud.services.fleet.reconcile.pool_scope import PoolScope
 from neocloud.services.fleet.render import drained_host
-from neocloud.services.fleet.rules import maintenance_windows, windows_of
+from neocloud.services.fleet.rules import Window, maintenance_windows, seconds_to_window, windows_of
 from neocloud.services.fleet.types import (
     CLUSTER_OWNER,
     HOST_LIMITS,
@@ -43,6 +45,8 @@ from neocloud.services.fleet.types import (
     PoolState,
 )
 from neocloud.services.iam.types import operators_tenant_id
+from neocloud.services.slurm.public import NODE_POOL
+from neocloud.services.slurm.types import CLUSTER
 
 UNSETTLED_SECONDS = 1.0
 """While a host is verified."""
@@ -58,6 +62,21 @@ class HostPoolScope(PoolScope[HostPool]):
     is_seen: bool = False
     """Whether the hosts could be looked at."""
     verdicts: Sequence[Verdict] = ()
+    windows: Sequence[Window] = ()
+    """Maintenance windows of the hosts that are not over."""
+    followers: frozenset[str] = frozenset()
+    """What acts on which hosts are drained, where that has changed."""
+
+    def is_quiet(self) -> bool:
+        """Whether all hosts are well and nothing waits."""
+        phases = self.known.fleet.phases
+        is_well = not any(phases[each] for each in Phase if each is not Phase.IN_SERVICE)
+        return is_well and not self.held and all(each.status is Status.PASS for each in self.verdicts)
+
+    def drained(self, hosts: Iterable[str]) -> Sequence[DrainedHost]:
+        nodes = self.known.fleet.nodes
+        found = (drained_host(nodes[name]) for name in hosts if name in nodes)
+        return [each for each in found if each is not None]
 
 
 class HostPoolReconciler:
@@ -67,7 +86,8 @@ class HostPoolReconciler:
         self._clock = dependencies.clock
         self._logs = dependencies.provided.get(NodeLogs)
         self._hosts = dependencies.provided.get(HostNodes)
-        self._agents: NodeAgents = host_agents(self._hosts, dependencies.clock)
+        wake = dependencies.provided.get(Wakes).wake
+        self._agents: NodeAgents = host_agents(self._hosts, dependencies.clock, wake)
 
     async def scope(self, context: Context) -> HostPoolScope:
         return HostPoolScope(context, wire.message(context.resource, HostPool))
@@ -79,6 +99,7 @@ class HostPoolReconciler:
             Step("Record what is new", self._record),
             Step("Decide", self._decide),
             Step("End verifications", self._verify),
+            Step("Find who follows", self._find_followers),
         )
 
     def delete_steps(self, scope: HostPoolScope) -> Sequence[Step[HostPoolScope]]:
@@ -109,6 +130,7 @@ class HostPoolReconciler:
         for host in scope.hosts:
             mine = windows_of(rows, "", now, lambda name, host=host: frozenset({host.name} & {name}))
             states = [state for state in (scope.known.fleet.nodes.get(host.name),) if state is not None]
+            scope.windows = [*scope.windows, *mine, *announced]
             await scope.append(self._logs, list(window_events(states, [*mine, *announced], now)))
 
     async def _decide(self, scope: HostPoolScope) -> None:
@@ -119,6 +141,7 @@ class HostPoolReconciler:
             for name, each in silent.items()
             if each.status is not Status.PASS
         }
+        scope.reasons |= {each.event: each.why for each in plan.decisions}
         await scope.append(self._logs, [each.event for each in plan.decisions])
 
     async def _verify(self, scope: HostPoolScope) -> None:
@@ -134,6 +157,11 @@ class HostPoolReconciler:
             else:
                 found.append(ended)
         await scope.append(self._logs, found)
+
+    async def _find_followers(self, scope: HostPoolScope) -> None:
+        if list(scope.pool.status.drained) != scope.drained(sorted(each.name for each in scope.hosts)):
+            rows = [*await scope.context.list(NODE_POOL), *await scope.context.list(CLUSTER)]
+            scope.followers = frozenset(row.id for row in rows)
 
     async def _forget(self, scope: HostPoolScope) -> None:
         self._agents.forget(scope.pool.metadata.id)
@@ -152,11 +180,19 @@ class HostPoolReconciler:
         if scope.log is None:  # what was decided goes on
             status.drained.extend(scope.pool.status.drained)
         else:
-            nodes = scope.log.fleet.nodes
-            drained = (drained_host(nodes[name]) for name in status.hosts if name in nodes)
-            status.drained.extend(each for each in drained if each is not None)
-        seconds = UNSETTLED_SECONDS if scope.is_in(MOVING) else RESYNC_SECONDS
-        return result.with_status(status, state, scope.next_run(seconds))
+            status.drained.extend(scope.drained(status.hosts))
+        result = result.with_status(status, state, scope.next_run(self._seconds(scope)))
+        return replace(result, wakes=result.wakes | scope.followers)
+
+    def _seconds(self, scope: HostPoolScope) -> float:
+        """Return when to look again. New words of an agent, and maintenance, wake the pool before."""
+        if scope.is_in(MOVING):
+            return UNSETTLED_SECONDS
+        if scope.problem or scope.log is None or not scope.is_quiet():
+            return RESYNC_SECONDS
+        due = self._agents.due_in(scope.pool.metadata.id, scope.hosts, self._now())
+        window = seconds_to_window(scope.windows, self._now())
+        return max(UNSETTLED_SECONDS, min(IDLE_RESYNC_SECONDS, window, due))
 
 
 def new_host_events(

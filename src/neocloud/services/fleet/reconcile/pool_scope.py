@@ -10,6 +10,7 @@ from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, Context, Rec
 from neocloud.core.store.protocol import Transaction
 from neocloud.fleet.nodes.events import Event, Phase
 from neocloud.messages.neocloud.fleet.v1 import HostPool, NodePool
+from neocloud.services.fleet.logs.decision_log import log_breakers, log_decisions
 from neocloud.services.fleet.logs.node_logs import BrokenLog, NodeLogs, PoolLog, log_event
 from neocloud.services.fleet.types import PoolState
 
@@ -26,8 +27,15 @@ class PoolScope(Generic[PoolT]):
     problem: str = ""
     held: dict[str, str] = field(default_factory=dict[str, str])
     """Nodes for which something waits, and why."""
+    reasons: dict[Event, str] = field(default_factory=dict[Event, str])
+    """Why the controller has decided each of its events."""
     has_changed: bool = False
     """Whether this run appended an event, from which more may follow."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Whose nodes they are; "" of hosts."""
+        return ""
 
     @property
     def known(self) -> PoolLog:
@@ -45,8 +53,11 @@ class PoolScope(Generic[PoolT]):
     ) -> None:
         """Append to the log, then take in what it has."""
         if found:
+            trips = set(self.known.fleet.breakers.trips)
             await self.context.append_events(self.known.id, [log_event(each) for each in found], claim)
+            log_decisions(self.cluster_id, found, self.reasons)
             self.log = await logs.read(self.known.id, self.wanted)
+            log_breakers(self.known.id, trips, self.known.fleet.breakers.trips)
             self.has_changed = True
 
     def blind(self, problem: str, retry_seconds: float) -> RetryLater:

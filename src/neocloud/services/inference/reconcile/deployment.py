@@ -33,7 +33,12 @@ from neocloud.services.inference.reconcile.scope import (
 )
 from neocloud.services.inference.reconcile.staging import prune_adapters, stage_adapters
 from neocloud.services.inference.rules.memory import MemoryPlan, deployment_plan, shape_of
-from neocloud.services.inference.rules.scaling import Demand, desired_replicas, quiet_time
+from neocloud.services.inference.rules.scaling import (
+    LONGEST_RESYNC_SECONDS,
+    Demand,
+    desired_replicas,
+    quiet_time,
+)
 from neocloud.services.inference.types import (
     DEPLOYMENT,
     MODULE_NAME,
@@ -177,6 +182,8 @@ class DeploymentReconciler:
             start_seconds=status.start_seconds,
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
+        if scope.spec.slurm_cluster_id:  # nothing tells of what happens to jobs
+            scope.resync_seconds = min(scope.resync_seconds, LONGEST_RESYNC_SECONDS)
 
     async def _wait_for_capacity(self, scope: DeploymentScope) -> None:
         await wait_for_capacity(scope.context)

@@ -16,6 +16,9 @@ DEFAULT_IDLE_SECONDS = 15 * 60
 STARTS_TO_OUTLIVE = 1.5
 """The quiet time before replicas stop is at least this many cold starts."""
 LONGEST_RESYNC_SECONDS = 10.0
+"""While there is demand: how late it is noticed at the most that the busiest moment has become too old."""
+QUIET_RESYNC_SECONDS = 60.0
+"""Without demand. A report of more, and a change of its pods, wakes the deployment."""
 
 
 @dataclass(frozen=True)
@@ -85,4 +88,5 @@ def _next_resync(demand: Demand, now: datetime, quiet: timedelta) -> float:
     """Return the seconds until the quiet time ends, or the longest interval if that is later."""
     begins = [each for each in (demand.last_request_at, demand.reported_since) if each is not None]
     ends = [(begin + quiet - now).total_seconds() for begin in begins]
-    return min([LONGEST_RESYNC_SECONDS, *(max(end, 0.1) for end in ends if end > 0)])
+    longest = LONGEST_RESYNC_SECONDS if demand.load or demand.peak else QUIET_RESYNC_SECONDS
+    return min([longest, *(max(end, 0.1) for end in ends if end > 0)])

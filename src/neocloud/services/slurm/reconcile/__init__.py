@@ -12,7 +12,7 @@ from functools import cache, partial
 from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, RETRY_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
-from neocloud.engines.base import EngineError, EngineUnavailable, Reference
+from neocloud.engines.base import EngineError, EngineUnavailable, PodPhase, Reference
 from neocloud.services.compute.public import (
     HOST_POOL,
     MAINTENANCE,
@@ -25,6 +25,7 @@ from neocloud.services.compute.public import (
 from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FILESYSTEM_LABEL
 from neocloud.services.iam.types import GroupMembers
 from neocloud.services.slurm.access import SlurmAccess
+from neocloud.services.slurm.controller_logs import ControllerLogs
 from neocloud.services.slurm.reconcile import elastic, nodes
 from neocloud.services.slurm.reconcile.controllers import find_control
 from neocloud.services.slurm.reconcile.login_nodes import count_sessions
@@ -78,6 +79,7 @@ class ClusterReconciler:
         self._image = cache(partial(dependencies.settings.image, "slurm"))
         self._closed = ClosedAddresses()
         self._storage_keys = StorageKeys(dependencies)
+        self._controller_logs = dependencies.provided.get(ControllerLogs)
 
     async def scope(self, context: Context) -> ClusterScope:
         return await read_scope(context, self._engine)
@@ -99,6 +101,7 @@ class ClusterReconciler:
             Step("Charge elastic workers", elastic.charge_workers),
             Step("Wait for accounting", partial(_require_ready, ACCOUNTING_POD)),
             Step("Wait for the controller", self._wait_for_controller),
+            Step("Follow the controller", self._follow_controller),
             Step("Load the configuration", self._load_configuration),
             Step("Keep elastic nodes", self._keep_elastic_nodes),
             Step("Drain workers for maintenance", self._drain_for_maintenance),
@@ -220,6 +223,11 @@ class ClusterReconciler:
         except SlurmUnreachable as error:
             raise RetryLater(str(error), delay_seconds=DAEMON_POLL_SECONDS) from error
 
+    async def _follow_controller(self, scope: ClusterScope) -> None:
+        running = (pod for pod in map(scope.observation.pod, scope.controllers) if pod is not None)
+        pods = [pod.reference for pod in running if pod.phase is PodPhase.RUNNING]
+        self._controller_logs.follow(scope.cluster_id, pods, scope.pools)
+
     async def _load_configuration(self, scope: ClusterScope) -> None:
         """Reload a changed configuration: daemons read files only when they start."""
         version = configuration_version(scope.view or await self._view(scope), scope.nodes)
@@ -268,7 +276,7 @@ class ClusterReconciler:
 
     async def _restart_requeued_jobs(self, scope: ClusterScope) -> None:
         if nodes.has_settled(scope):
-            return  # a cluster may have thousands of jobs, too many to read at each resync
+            return  # a cluster may have thousands of jobs, too many to read at each run
         async with self._access.api(scope.cluster_id, scope.observation) as slurm:
             jobs = await slurm.jobs()
             lost = nodes.lost_under_jobs(scope, jobs)
@@ -278,6 +286,7 @@ class ClusterReconciler:
                 scope.is_recovering = True
 
     async def _stop_pods(self, scope: ClusterScope) -> None:
+        self._controller_logs.forget(scope.cluster_id)
         await self._engine.remove([pod.reference for pod in scope.observation.pods])
 
     async def _delete_owned(self, scope: ClusterScope) -> None:

@@ -6,12 +6,15 @@ still as a whole, with its guard: its port still accepts connections, so clients
 trying the other.
 """
 
+import logging
 import re
 from dataclasses import dataclass
 
 from neocloud.engines.base import Engine, EngineError, EngineUnavailable, PodPhase, Reference
 from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.render import CONTROLLER_PODS
+
+logger = logging.getLogger(__name__)
 
 SAY_IN_CONTROL = ("/usr/local/lib/neocloud/guard-controller", "in-control")
 MAX_SILENCE_SECONDS = 20
@@ -36,9 +39,13 @@ async def find_control(engine: Engine, scope: ClusterScope) -> None:
     if heartbeat is None or heartbeat.age_seconds > MAX_SILENCE_SECONDS:
         return
     scope.in_control = heartbeat.controller
+    before = next((row.name for row in scope.cluster.status.controllers if row.in_control), "")
+    if before and before != scope.in_control:
+        logger.info("Failover: %s is in control in place of %s", scope.in_control, before)
     if heartbeat.age_seconds <= FRESH_SECONDS and _stands_still(scope):
         # Killed, it does nothing any more. The pod is made again.
         await engine.remove([Reference("Pod", scope.namespace, CONTROLLER_PODS[0])])
+        logger.info("%s stands still while the other is in control; it is started again", CONTROLLER_PODS[0])
         scope.observation = await engine.observe(scope.namespace)
 
 

@@ -13,6 +13,7 @@ Slurm knows the nodes before their first start, or no job could wait for them: `
 because Slurm's REST service of this release cannot.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from neocloud.core.reconcile.reconciler import RETRY_SECONDS, RetryLater
@@ -32,6 +33,8 @@ from neocloud.services.slurm.types import (
     USABLE_STATES,
     WORKER_STOPPED,
 )
+
+logger = logging.getLogger(__name__)
 
 CONTROLLER_CONTAINER = "controller"
 START_FAILED = "ResumeTimeout reached"
@@ -147,6 +150,7 @@ async def _create(
     if result.exit_code:
         said = (result.stderr or result.stdout).decode(errors="replace").strip()[-300:]
         raise RetryLater(f"Slurm did not create {', '.join(names)}: {said}", delay_seconds=RETRY_SECONDS)
+    logger.info("Slurm: nodes created: %s", ", ".join(names))
 
 
 async def charge_workers(scope: ClusterScope) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from neocloud.core.reconcile.reconciler import RESYNC_SECONDS, ReconcileResult
+from neocloud.core.reconcile.reconciler import IDLE_RESYNC_SECONDS, RESYNC_SECONDS, ReconcileResult
 from neocloud.messages.neocloud.slurm.v1 import ClusterStatus, Condition
 from neocloud.services.slurm.public import FLEET_PREFIX, SPARE_REASON
 from neocloud.services.slurm.reconcile.keys import public_host_key
 from neocloud.services.slurm.reconcile.login_port import closed_message
+from neocloud.services.slurm.reconcile.nodes import has_settled
 from neocloud.services.slurm.reconcile.scope import ClusterScope
 from neocloud.services.slurm.types import MAX_MEMBERS, ClusterState, ConditionType, Reason
 
@@ -50,18 +51,25 @@ def cluster_status(scope: ClusterScope, result: ReconcileResult) -> ReconcileRes
     _set_controllers(status, scope)
     _add_nodes(status, scope)
     has_news = scope.is_recovering or state != scope.context.resource.state
+    has_news |= status.reconciling != old.reconciling  # as when the controller does not answer
     wakes = frozenset(scope.pools if has_news else ())
-    return replace(result.with_status(status, state, _resync_seconds(scope)), wakes=wakes)
+    return replace(result.with_status(status, state, _resync_seconds(scope, status)), wakes=wakes)
 
 
-def _resync_seconds(scope: ClusterScope) -> float:
+def _resync_seconds(scope: ClusterScope, status: ClusterStatus) -> float:
+    """Return when to look again. What matters to a cluster where nothing is under way wakes it: its pods, its
+    controller's log, and rows of its own and of others."""
     if scope.is_recovering:
         return RECOVERY_SECONDS
     if scope.elastic:
         return POWER_SECONDS
     spec = scope.cluster.spec
-    is_watched = spec.group_ids or spec.login.drained_nodes or len(scope.controllers) > 1
-    return WATCH_SECONDS if is_watched else RESYNC_SECONDS
+    if spec.group_ids or spec.login.drained_nodes or len(scope.controllers) > 1:
+        return WATCH_SECONDS
+    is_tried_again = (
+        scope.closed_addresses or scope.storage_problem or any(each.message for each in status.users)
+    )
+    return IDLE_RESYNC_SECONDS if has_settled(scope) and not is_tried_again else RESYNC_SECONDS
 
 
 def _state(scope: ClusterScope, result: ReconcileResult) -> ClusterState:
