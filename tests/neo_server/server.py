@@ -27,10 +27,9 @@ def load() -> None:
     for name, entry in NeoGroup.entries.items():
         if name in STARTS_THREADS:
             continue
-        module = (entry.source or name.replace("-", "_")).partition(":")[0]
-        importlib.import_module(
-            "neocloud.cli.resources.commands" if entry.is_derived else f"{NeoGroup.package}.{module}"
-        )
+        source = (entry.source or name.replace("-", "_")).partition(":")[0]
+        module = source if source.startswith("neocloud.") else f"{NeoGroup.package}.{source}"
+        importlib.import_module("neocloud.cli.resources.commands" if entry.is_derived else module)
     descriptor_set()
     gc.collect()
     gc.freeze()
