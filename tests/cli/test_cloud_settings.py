@@ -175,6 +175,18 @@ def test_many_changes_at_once_lose_nothing(tmp_path: Path) -> None:
     assert kept(tmp_path / "h") == {name.replace("-", "_"): 77 for name in names}
 
 
+def test_a_folder_that_another_command_makes_meanwhile_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no settings at the first look, and has them when its files are looked at."""
+    place, looks = Home(tmp_path / "h"), [False]
+    Home(place.path).create()
+    real = Home.is_ours
+    monkeypatch.setattr(Home, "is_ours", lambda self: looks.pop() if looks else real(self))
+    place.create()
+    assert kept(place.path) == {} and not looks
+
+
 def test_a_change_waits_for_who_changes_the_folder(neo: Neo, tmp_path: Path) -> None:
     place = Home(tmp_path / "h")
     place.create()

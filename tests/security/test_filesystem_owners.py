@@ -112,6 +112,7 @@ MAY_NAME_THE_KIND = {
     "compute/types.py": "its name",
     "compute/reconcile/volumes.py": "makes it true",
     "compute/rules/instance_attachments.py": "only in the text of a refusal",
+    "slurm/__init__.py": "wakes the clusters that attach one which changes",
     "slurm/reconcile/__init__.py": "makes the shared root, as its owner",
 }
 

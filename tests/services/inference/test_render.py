@@ -97,7 +97,7 @@ def test_the_key_is_in_no_pod() -> None:
     objects = [each.to_dict() for each in manifests]
     assert [each["kind"] for each in objects] == ["Namespace", "NetworkPolicy", "Secret"]
     assert objects[2]["data"]["key"] == "c2VjcmV0LW9mLXRoZS1lbmdpbmU="
-    assert objects[2]["data"].keys() == {"key", "neocloud_engine_key.py"}
+    assert objects[2]["data"].keys() == {"key", "neocloud_engine_key.py", "entry_points.txt"}
     assert "secret-of" not in str(replica_pod(REPLICA))
 
 

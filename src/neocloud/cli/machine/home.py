@@ -104,13 +104,14 @@ class Home:
         """
         try:
             is_new = not self.is_ours()
-            if is_new:
-                self._refuse_other_files()
+            if is_new and self._has_other_files():
+                self._await_first_settings()
             ensure_private(self.path)
             if is_new:
                 with locked(self.path / LOCK_FILE, wait=True):
                     if not self.is_ours():
-                        self._refuse_other_files()
+                        if self._has_other_files():
+                            raise self._not_ours()
                         write_settings(Settings(home=self.path))
             self.log_file.parent.mkdir(exist_ok=True, mode=0o700)
         except OpenFolder as error:
@@ -118,13 +119,24 @@ class Home:
         except OSError as error:
             raise _unusable(self.path, error) from error
 
-    def _refuse_other_files(self) -> None:
-        if self.path.exists() and any(path.name != LOCK_FILE for path in self.path.iterdir()):
-            raise ClientError(
-                "FAILED_PRECONDITION",
-                f"{self.path} already holds other files, and a state folder belongs to Neocloud alone",
-                "Name an empty or a new folder with --home",
-            )
+    def _has_other_files(self) -> bool:
+        return self.path.exists() and any(path.name != LOCK_FILE for path in self.path.iterdir())
+
+    def _await_first_settings(self) -> None:
+        """Wait for another command that makes the folder: it holds the lock until its settings are written.
+        Raises ClientError where the folder is not ours then."""
+        if (self.path / LOCK_FILE).exists():
+            with locked(self.path / LOCK_FILE, wait=True):
+                pass
+        if not self.is_ours():
+            raise self._not_ours()
+
+    def _not_ours(self) -> ClientError:
+        return ClientError(
+            "FAILED_PRECONDITION",
+            f"{self.path} already holds other files, and a state folder belongs to Neocloud alone",
+            "Name an empty or a new folder with --home",
+        )
 
     def settings(self) -> Settings:
         """Return what was chosen for this cloud, the defaults where nothing was.
