@@ -11,9 +11,17 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from neocloud.services.inference.model_server_key import MODULE, RequireKey
+from neocloud.services.inference.model_server_key import COMPILE_NICENESS, MODULE, RequireKey
 from neocloud.services.inference.reconcile.slurm_job import SCRIPT
-from neocloud.services.inference.render import ModelServerView, server_arguments, server_variables
+from neocloud.services.inference.render import (
+    KEY_FOLDER,
+    ModelServerView,
+    ReplicaView,
+    foundation,
+    replica_pod,
+    server_arguments,
+    server_variables,
+)
 
 KEY = "key-of-the-engine"
 PATHS = ("/v1/models", "/tokenize", "/metrics", "/sleep", "/openapi.json", "//health", "/health/", "/none")
@@ -78,3 +86,63 @@ def test_a_job_of_a_cluster_brings_the_module_with_it(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).exists()
+
+
+VLLM = """
+import os, threading
+class StructuredOutputManager:
+    def _create_grammar(self, request):
+        return request, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+"""
+COMPILES = """
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
+for plugin in entry_points(group="vllm.general_plugins"):
+    plugin.load()()
+from vllm.v1.structured_output import StructuredOutputManager
+manager = StructuredOutputManager()
+print(*ThreadPoolExecutor(1).submit(manager._create_grammar, "a").result())
+print(*manager._create_grammar("b"))
+"""
+"""As vLLM does: in a thread of a pool, or itself where it does not compile beside."""
+
+
+def fake_vllm(folder: Path, source: str) -> Path:
+    package = folder / "vllm" / "v1"
+    package.mkdir(parents=True)
+    for each in (folder / "vllm", package):
+        (each / "__init__.py").touch()
+    (package / "structured_output.py").write_text(source)
+    return folder
+
+
+def in_pod(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the files and the command of a replica's pod, in place of vLLM."""
+    _, _, secret = foundation("inferencedeployment-e00one", "bank", KEY.encode())
+    files = folder / "files"
+    files.mkdir()
+    for name, content in secret.contents.items():  # type: ignore[attr-defined]
+        (files / name).write_bytes(content)
+    server = ModelServerView(served_name="bank", context_length=1, max_concurrency=1, cache_gib=1)
+    pod = replica_pod(
+        ReplicaView("r", "bank", "image", Path("/m"), None, cpus=1, memory_mib=1, server=server)
+    )
+    shell = [each.replace(KEY_FOLDER, str(files)) for each in pod.containers[0].command]
+    program = f"import sys; sys.path.insert(0, {str(folder)!r})\n{program}"
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(folder)}
+    command = [*shell, sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+def test_what_callers_have_compiled_gives_way_to_chats(tmp_path: Path) -> None:
+    """In a process of its own: a thread cannot take its priority back."""
+    done = in_pod(fake_vllm(tmp_path, VLLM), COMPILES)
+    assert done.stdout.splitlines() == [f"a {COMPILE_NICENESS}", "b 0"], done.stderr
+
+
+@pytest.mark.parametrize("source", ["", "class StructuredOutputManager: pass", "raise ImportError('no')"])
+def test_a_vllm_that_compiles_in_another_way_starts_and_says_so(tmp_path: Path, source: str) -> None:
+    done = in_pod(fake_vllm(tmp_path, source), COMPILES.partition("from vllm")[0])
+    assert done.returncode == 0
+    assert "compiled with the priority of chats" in done.stderr
