@@ -30,6 +30,27 @@ def test_a_line_of_text_shows_what_is_bound(output: Callable[[], str]) -> None:
     assert second.endswith("INFO neocloud.test: idle")
 
 
+FORGED = "full\n2026-11-29 10:00:00 ERROR neocloud.iam: all is lost\r\x1b[2J\x9b\u2028end\tof it"
+
+
+def test_what_a_message_quotes_cannot_look_like_another_line(output: Callable[[], str]) -> None:
+    """Nodes, images and users write texts that the lines of our log quote."""
+    set_up_logging("info", "text")
+    logger.info("drained: %s", FORGED, extra={"resource": "node\n1"})
+    (line,) = output().splitlines()
+    assert line.endswith(r": all is lost\r\x1b[2J\x9b\u2028end" + "\tof it")
+    assert r" [node\n1]: drained: full\n2026-11-29" in line
+
+
+def test_a_traceback_keeps_its_lines(output: Callable[[], str]) -> None:
+    set_up_logging("info", "text")
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logger.exception("it failed")
+    assert len(output().splitlines()) > 3
+
+
 def test_a_line_of_json_has_the_fields(output: Callable[[], str]) -> None:
     set_up_logging("debug", "json")
     with bind(request_id="r1"):

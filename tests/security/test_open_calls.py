@@ -1,4 +1,4 @@
-"""Modules that read or write where tenants can write use `untrusted_files`, not names (C1, H6, H7)."""
+"""Modules that read or write where tenants can write use `core.untrusted.files`, not names (C1, H6, H7)."""
 
 import ast
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from neocloud.client.gateway import Gateway
 
 DEFAULT_HOME = Path("/var/lib/neocloud")
+
+HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
 
 def profile_of(context: typer.Context) -> Profile:

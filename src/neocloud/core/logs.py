@@ -22,6 +22,13 @@ FIELDS = (
 _IN_FRONT = ("resource", "attempt", "request_id")
 """Those that a line of text shows before the message."""
 
+_ESCAPES = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+    if chr(code) != "\t"
+} | {ord("\n"): "\\n", ord("\r"): "\\r"}
+"""Control characters, as a line of text shows them: messages quote what tenants wrote."""
+
 _bound: ContextVar[dict[str, Any] | None] = ContextVar("bound_log_fields", default=None)
 
 
@@ -67,7 +74,8 @@ def add_bound(record: logging.LogRecord) -> bool:
 
 
 class _TextLines(logging.Formatter):
-    """`time level logger [resource attempt request-id] message`."""
+    """`time level logger [resource attempt request-id] message`: one line, and one more for each of a
+    traceback."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s%(fields)s: %(message)s")
@@ -75,7 +83,7 @@ class _TextLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         shown = [str(value) for name in _IN_FRONT if (value := getattr(record, name, "")) != ""]
         record.fields = f" [{' '.join(shown)}]" if shown else ""
-        return super().formatMessage(record)
+        return super().formatMessage(record).translate(_ESCAPES)
 
 
 class _JsonLines(logging.Formatter):

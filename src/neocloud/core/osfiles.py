@@ -1,7 +1,7 @@
 # pyright: strict
 """Files and folders at paths that nobody but the operator can change: written whole, private, and locked.
 
-For folders in which tenants or containers can write, use `untrusted_files`. All calls block for as long as a
+For folders in which tenants or containers can write, use `untrusted.files`. All calls block for as long as a
 disk does.
 """
 

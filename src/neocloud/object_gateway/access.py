@@ -138,8 +138,8 @@ class ControlPlane(Protocol):
     async def update_bucket(
         self, aws_access_key_id: str, bucket_id: str, change: Callable[[Bucket], None]
     ) -> None:
-        """Let `change` work on the bucket as it is wished now, and return when it is applied. `change` may be
-        called again where somebody else changed the bucket meanwhile. Raises as create_bucket."""
+        """Let `change` work on the desired state of the bucket, and return when that is applied. `change` may
+        be called again where somebody else changed the bucket meanwhile. Raises as create_bucket."""
         ...
 
     async def delete_bucket(self, aws_access_key_id: str, bucket_id: str) -> None:

@@ -288,13 +288,13 @@ class FakeControlPlane:
     ) -> None:
         bucket = self._buckets[bucket_id]
         self._check(aws_access_key_id, bucket.project_id, "storage.buckets.update")
-        wished = Bucket(spec=bucket.spec)
-        wished.metadata.labels.update(bucket.labels)
-        change(wished)
-        is_new_spec = bucket.spec != wished.spec
-        bucket.spec.CopyFrom(wished.spec)
+        desired = Bucket(spec=bucket.spec)
+        desired.metadata.labels.update(bucket.labels)
+        change(desired)
+        is_new_spec = bucket.spec != desired.spec
+        bucket.spec.CopyFrom(desired.spec)
         bucket.labels.clear()
-        bucket.labels.update(wished.metadata.labels)
+        bucket.labels.update(desired.metadata.labels)
         if is_new_spec:
             await self._applied(bucket)
         else:  # labels are true at once, and the gateway hears of them by itself

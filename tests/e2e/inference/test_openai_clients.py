@@ -6,6 +6,7 @@ refusals. The rest of the API is driven without a model in tests/conformance/ope
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import openai
 import pytest
 
+from neocloud.services.inference.model_server_key import COMPILE_NICENESS
 from neocloud.testing.waiting import wait_until
 from tests.e2e.inference.served import Served
 
@@ -60,6 +62,16 @@ def test_structured_output_follows_the_schema(served: Served, client: openai.Ope
     found = json.loads(answer.choices[0].message.content or "")
     assert found["city"] in ("Amsterdam", "Utrecht")
     assert isinstance(found["open"], bool)
+
+
+def test_the_real_engine_compiles_with_the_lowest_priority(served: Served, client: openai.OpenAI) -> None:
+    """The plugin is loaded by vLLM as it is, in the process of the engine; its threads stay."""
+    more: Any = {"structured_outputs": {"regex": "(yes|no|perhaps)"}}
+    client.chat.completions.create(model=served.name, messages=HELLO, max_tokens=8, extra_body=more)
+    found = served.cloud.podman("exec", served.podman_name(), "sh", "-c", "cat /proc/[0-9]*/task/*/stat")
+    threads = [line.rpartition(")")[2].split() for line in found.splitlines()]
+    niceness = Counter(int(fields[16]) for fields in threads if len(fields) > 16)
+    assert niceness[COMPILE_NICENESS] and niceness[0] > niceness[COMPILE_NICENESS]
 
 
 def test_a_tool_is_called_with_arguments_of_its_schema(served: Served, client: openai.OpenAI) -> None:

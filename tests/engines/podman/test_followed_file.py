@@ -43,6 +43,34 @@ async def test_lines_are_told_as_they_are_written(tmp_path: Path) -> None:
         assert await asyncio.wait_for(third, PATIENCE_SECONDS) == b"half"
 
 
+async def test_a_writer_that_is_never_caught_up_with_does_not_keep_the_loop(tmp_path: Path) -> None:
+    """Somebody in a container may write as fast as the disk takes it: the server goes on beside."""
+    file = tmp_path / "log"
+    block = (b"x" * 63 + b"\n") * 4096
+    file.write_bytes(block)
+    end, turns = asyncio.Event(), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while not end.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    read = 0
+    async with aclosing(followed_lines(file)) as lines, asyncio.timeout(PATIENCE_SECONDS):
+        async for _ in lines:
+            read += 1
+            if read % 4096 == 1:  # in time before the reader looks for more
+                with file.open("ab") as writer:
+                    writer.write(block)
+            if read == 20 * 4096:
+                break
+    end.set()
+    await beside
+    assert turns >= 15
+
+
 async def test_nothing_is_asked_while_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from neocloud.cli.machine.server_process import is_supervised
 from neocloud.cli.output import Format, JsonObject, OutputOption, fields_table, say, show, size_text
 from neocloud.cli.progress import stage
 from neocloud.cli.signals import stopped_by_signals
-from neocloud.cli.target import home_of
+from neocloud.cli.target import HomeOption, home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.backup.archive import BackupError, open_regular
@@ -53,9 +53,7 @@ PassphraseFileOption = Annotated[
 def backup(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="File to write.", metavar="FILE")],
-    home: Annotated[
-        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
-    ] = None,
+    home: HomeOption = None,
     key_file: KeyFileOption = None,
     new_key_file: Annotated[
         bool, typer.Option("--new-key", help="Make the file of --key-file, which must not exist yet.")

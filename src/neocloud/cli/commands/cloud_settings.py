@@ -11,16 +11,13 @@ from neocloud.cli.machine.chosen_settings import check_database, choose, not_in_
 from neocloud.cli.machine.home import Home, RunningServer
 from neocloud.cli.machine.public_addresses import check_public_interface
 from neocloud.cli.output import Format, JsonObject, OutputOption, say, show, table
-from neocloud.cli.target import current_is_remote, home_of
+from neocloud.cli.target import HomeOption, current_is_remote, home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.control_plane.settings_file import shown_document, url_without_password
 from neocloud.settings.catalogue import BY_NEO_UP, BadValue, Setting, catalogue, changed, find, text_of
 from neocloud.settings.settings import Settings
 
-HomeOption = Annotated[
-    Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.", show_default=False)
-]
 NameArgument = Annotated[str, typer.Argument(help="Name of the setting; `neo config list` shows them.")]
 NEXT_START = "next start"
 

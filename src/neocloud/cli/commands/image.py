@@ -15,7 +15,7 @@ from neocloud.cli.output import Format, OutputOption, fields_table, say, show, s
 from neocloud.cli.progress import stage
 from neocloud.cli.registry.names import ArtifactName, find_target
 from neocloud.cli.resources.lookup import ProjectClient, ProjectOption, connect_to_project
-from neocloud.cli.target import home_of, profile_of_home
+from neocloud.cli.target import HomeOption, home_of, profile_of_home
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 
@@ -31,7 +31,6 @@ Examples:
 PUBLIC_IMAGES = "nebius.compute.v1.ImageService/ListPublic"
 OFFER_SECONDS, OFFER_LOOK_SECONDS = 60.0, 0.5
 """The server looks for new images every 2 s."""
-HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
 
 @app.command()

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -29,7 +28,7 @@ from neocloud.cli.output import (
 )
 from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import state_of
-from neocloud.cli.target import home_of, profile_of_home
+from neocloud.cli.target import HomeOption, home_of, profile_of_home
 from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
@@ -57,9 +56,7 @@ ENFORCEABLE = {
 def status(
     context: typer.Context,
     output: OutputOption = Format.TABLE,
-    home: Annotated[
-        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
-    ] = None,
+    home: HomeOption = None,
 ) -> None:
     """Show the state of the cloud: its server, engine, accelerators and clusters.
 

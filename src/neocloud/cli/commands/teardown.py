@@ -13,7 +13,7 @@ from neocloud.cli.machine.server_process import run_server_verb, stop_server
 from neocloud.cli.machine.systemd_unit import remove_unit
 from neocloud.cli.output import say, warn
 from neocloud.cli.progress import stage
-from neocloud.cli.target import home_of
+from neocloud.cli.target import HomeOption, home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import config_file, read_profiles, write_profiles
@@ -28,9 +28,7 @@ destroy_app = command_group()
 @destroy_app.command()
 def destroy(
     context: typer.Context,
-    home: Annotated[
-        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
-    ] = None,
+    home: HomeOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip confirmation.")] = False,
 ) -> None:
     """Remove the cloud: containers, networks, images, mounts, files, its profile, its unit of systemd.
@@ -130,9 +128,7 @@ down_app = command_group()
 @down_app.command()
 def down(
     context: typer.Context,
-    home: Annotated[
-        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
-    ] = None,
+    home: HomeOption = None,
 ) -> None:
     """Stop the cloud and everything that runs in it; keep its state.
 

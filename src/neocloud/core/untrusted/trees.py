@@ -1,7 +1,7 @@
 # pyright: strict
 """Copies and digests of whole folders that somebody else can write in.
 
-Everything is opened as `untrusted_files` opens it; blocking. Raises OSError, of which UnsafePath is one.
+Everything is opened as `files` opens it; blocking. Raises OSError, of which UnsafePath is one.
 """
 
 import errno

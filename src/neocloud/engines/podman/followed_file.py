@@ -153,6 +153,7 @@ async def _lines_in(
                     *whole, rest = (rest + block).split(b"\n")
                     for line in whole:
                         yield line
+                    await asyncio.sleep(0)  # who writes faster than we read must not keep the loop
                 if is_over or changes.is_gone:
                     return
                 if is_replaced:

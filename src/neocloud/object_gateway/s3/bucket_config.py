@@ -155,7 +155,7 @@ async def delete_tagging(context: S3Context) -> Response:
 
 
 async def _update_labels(context: S3Context, change: Callable[[BucketMessage], None]) -> Response:
-    """Labels are no wish that the control plane waits for, so what is served here has to follow."""
+    """The control plane does not wait until labels are applied, so they are applied here at once."""
     response = await _update(context, change, 204)
     await context.dependencies.refresh()
     return response

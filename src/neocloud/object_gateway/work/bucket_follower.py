@@ -128,7 +128,7 @@ class BucketFollower:
                 raise
 
     async def apply(self, answer: ListGatewayBucketsResponse) -> None:
-        """Make the buckets of the store as they are wished. A bucket that is not named stays as it is. Raises
+        """Apply the desired state of these buckets. A bucket that is not named stays as it is. Raises
         StoreUnavailable."""
         has_changed = answer.version != self._known.version
         if answer.access_version != self._known.access_version:
@@ -152,7 +152,7 @@ class BucketFollower:
         except StoreUnavailable:
             raise
         except ObjectStoreError as error:
-            logger.warning("Bucket %s cannot be as it is wished: %s", bucket.id, error)
+            logger.warning("Bucket %s cannot reach its desired state: %s", bucket.id, error)
             self._problems[bucket.id] = str(error)
 
     def _holds(self, bucket_id: str) -> bool:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Listed(Protocol):
-    """A message of one piece of work, as the control plane wishes it."""
+    """The desired state of one piece of work."""
 
     @property
     def id(self) -> str: ...
@@ -49,7 +49,7 @@ class WorkReconciler(ABC, Generic[_Work]):
         """Return the ids of the work that is remembered from before."""
 
     @abstractmethod
-    async def _apply(self, wished: _Work) -> None:
+    async def _apply(self, desired: _Work) -> None:
         """Start, stop or forget work that is not running now."""
 
     @abstractmethod
@@ -91,10 +91,10 @@ class WorkReconciler(ABC, Generic[_Work]):
         changed = [each for each in listed.values() if self._known.get(each.id) != each]
         await asyncio.gather(*(self._apply_one(each) for each in changed))
 
-    async def _apply_one(self, wished: _Work) -> None:
-        await self._end(wished.id)
-        await self._apply(wished)
-        self._known[wished.id] = wished
+    async def _apply_one(self, desired: _Work) -> None:
+        await self._end(desired.id)
+        await self._apply(desired)
+        self._known[desired.id] = desired
 
     def _start(self, work_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._running[work_id] = asyncio.create_task(self._run_whole(work_id, work))

@@ -4,9 +4,8 @@ vLLM itself asks for its key below /v1 only: without this, whoever reaches the p
 prompts, read metrics or put the engine to sleep. The source is handed to the engine beside the key, so it
 needs nothing but the standard library, and any version of the image runs it.
 
-It also proves that it has the key, to who asks with a challenge: see `data_plane/replica_proof.py`. And as
-vLLM's plugin it lets the threads that compile schemas, grammars and expressions give way to those that
-compute.
+It also proves that it has the key, to who asks with a challenge: see `data_plane/replica_proof.py`. As a
+plugin of vLLM it lowers the priority of the threads that compile schemas, grammars and expressions.
 """
 
 import hashlib
@@ -77,10 +76,10 @@ class RequireKey:
 
 
 def lower_compile_priority() -> None:
-    """Let vLLM compile in threads of the lowest priority. Called by vLLM in each of its processes.
+    """Give the threads of vLLM that compile the lowest priority. vLLM calls this once in each process.
 
-    A caller may have the engine compile for seconds; chats of others keep their processors meanwhile. Where
-    vLLM is another one than expected it compiles as it does by itself, and says so.
+    A request can cause seconds of compilation, and must not slow down the chats of others. A version of vLLM
+    that compiles elsewhere keeps its usual priority; this is reported on stderr.
     """
     try:
         from vllm.v1.structured_output import StructuredOutputManager as Manager  # type: ignore  # noqa: PLC0415

@@ -1,9 +1,9 @@
-"""The logs of Slurm's controllers, followed for one thing only: that something was written.
+"""Wake clusters and their pools when the controller of Slurm writes a line to its log.
 
-slurmctld writes a line when the state of a node changes, and when a job starts or ends, and none while
-nothing happens. So a line wakes those that ask Slurm for its state, which then need not ask all the time.
-What it says is not read: users of the cluster can have lines written, and its root can have none written. At
-most that costs what asking all the time does, and the resync finds what was not told.
+slurmctld logs each change of a node's state and each start and end of a job, and nothing while it is idle, so
+reconcilers need not ask Slurm periodically. The content of a line is ignored, because users of the cluster
+can cause lines, and its root can suppress them. The first costs at most as much as asking periodically; the
+resync finds what the second hides.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ POOL_SECONDS = 5.0
 
 
 @dataclass
-class _Bell:
-    """Wakes some resources when it is rung, each time after the least time at the earliest."""
+class _ThrottledWake:
+    """Wakes resources when it is due, but not again before the least time has passed."""
 
     least_seconds: float
     ids: frozenset[str] = frozenset()
-    is_rung: asyncio.Event = field(default_factory=asyncio.Event)
+    is_due: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
     async def run(self, clock: Clock, wakes: Wakes) -> None:
         while True:
-            await self.is_rung.wait()
-            self.is_rung.clear()
+            await self.is_due.wait()
+            self.is_due.clear()
             wakes.wake(*self.ids)
             await clock.sleep(self.least_seconds)
 
 
 @dataclass
 class _Followed:
-    bells: tuple[_Bell, ...]
+    wakes: tuple[_ThrottledWake, ...]
     readers: dict[Reference, asyncio.Task[None]] = field(default_factory=dict)
 
 
@@ -64,35 +64,35 @@ class ControllerLogs:
         """
         followed = self._clusters.get(cluster_id)
         if followed is None:
-            cluster = _Bell(CLUSTER_SECONDS, frozenset({cluster_id}))
-            followed = self._clusters[cluster_id] = _Followed((cluster, _Bell(POOL_SECONDS)))
-            for bell in followed.bells:
-                bell.task = asyncio.create_task(bell.run(self._clock, self._wakes))
-        followed.bells[1].ids = frozenset(pools)
+            cluster = _ThrottledWake(CLUSTER_SECONDS, frozenset({cluster_id}))
+            followed = self._clusters[cluster_id] = _Followed((cluster, _ThrottledWake(POOL_SECONDS)))
+            for each_wake in followed.wakes:
+                each_wake.task = asyncio.create_task(each_wake.run(self._clock, self._wakes))
+        followed.wakes[1].ids = frozenset(pools)
         wanted = set(pods)
         for pod, reader in list(followed.readers.items()):
             if pod not in wanted or reader.done():
                 del followed.readers[pod]
                 reader.cancel()
         for pod in wanted - followed.readers.keys():
-            followed.readers[pod] = asyncio.create_task(self._read(pod, followed.bells))
+            followed.readers[pod] = asyncio.create_task(self._read(pod, followed.wakes))
 
     def forget(self, cluster_id: str) -> None:
         followed = self._clusters.pop(cluster_id, None)
         if followed is not None:
-            tasks = [*followed.readers.values(), *(each.task for each in followed.bells)]
+            tasks = [*followed.readers.values(), *(each.task for each in followed.wakes)]
             for task in tasks:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, pod: Reference, bells: Iterable[_Bell]) -> None:
+    async def _read(self, pod: Reference, wakes: Iterable[_ThrottledWake]) -> None:
         try:
             lines = self._engine.logs(pod, container=CONTROLLER_CONTAINER, follow=True, tail=1)
             async with aclosing(lines):  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
                 async for _ in lines:
-                    for bell in bells:
-                        bell.is_rung.set()
+                    for each_wake in wakes:
+                        each_wake.is_due.set()
         except EngineError:
             return  # there is none now: its start wakes the cluster, which follows it
-        for bell in bells:
-            bell.is_rung.set()  # it has ended
+        for each_wake in wakes:
+            each_wake.is_due.set()  # it has ended

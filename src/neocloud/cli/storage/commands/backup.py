@@ -12,12 +12,11 @@ from neocloud.cli.machine.home import Home, no_cloud_in
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, fields_table, say, show, size_text
 from neocloud.cli.progress import stage
 from neocloud.cli.signals import stopped_by_signals
-from neocloud.cli.target import home_of
+from neocloud.cli.target import HomeOption, home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 
 KEEP = 7
-HomeOption = Annotated[Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")]
 
 
 def backup(

@@ -5,14 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from neocloud.cli.machine.home import Home, no_cloud_in
 from neocloud.cli.output import Format, JsonObject, OutputOption, counted, say, show, size_text, table
 from neocloud.cli.progress import stage
-from neocloud.cli.target import home_of
+from neocloud.cli.target import HomeOption, home_of
 from neocloud.cli.terminal import echo
 from neocloud.client.errors import ClientError
 
@@ -22,9 +21,7 @@ MOST_SHOWN = 1000
 
 def verify(
     context: typer.Context,
-    home: Annotated[
-        Path | None, typer.Option(envvar="NEOCLOUD_HOME", help="State folder of the cloud.")
-    ] = None,
+    home: HomeOption = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Verify all objects of the cloud on this machine: for its operators. Nothing is changed.

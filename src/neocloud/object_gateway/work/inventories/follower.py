@@ -28,38 +28,38 @@ class InventoryFollower(WorkReconciler[GatewayInventory]):
     def _recorded(self) -> set[str]:
         return {*self._records.ids()}
 
-    async def _apply(self, wished: GatewayInventory) -> None:
-        if wished.is_removed:
-            await self._remove(wished)
+    async def _apply(self, desired: GatewayInventory) -> None:
+        if desired.is_removed:
+            await self._remove(desired)
             return
-        await self._records.apply(wished.id, wished.generation)
-        runner = self._runner(wished)
-        if wished.spec.enabled:
-            self._start(wished.id, runner.run)
+        await self._records.apply(desired.id, desired.generation)
+        runner = self._runner(desired)
+        if desired.spec.enabled:
+            self._start(desired.id, runner.run)
         else:
             await runner.forget()
 
     async def _forget(self, work_id: str) -> None:
         await self._remove(GatewayInventory(id=work_id))
 
-    async def _remove(self, wished: GatewayInventory) -> None:
-        await self._runner(wished).forget()
-        await self._records.remove(wished.id)
+    async def _remove(self, desired: GatewayInventory) -> None:
+        await self._runner(desired).forget()
+        await self._records.remove(desired.id)
 
-    def _runner(self, wished: GatewayInventory) -> InventoryRunner:
+    def _runner(self, desired: GatewayInventory) -> InventoryRunner:
         return InventoryRunner(
-            wished, self._store, self._control_plane, self._records, self._clock, self._slots, self._report
+            desired, self._store, self._control_plane, self._records, self._clock, self._slots, self._report
         )
 
     async def _report_some(self, ids: Sequence[str]) -> None:
         request = ReportInventoriesRequest()
         for inventory_id in ids:
             found = self._records.report(inventory_id)
-            wished = self._known.get(inventory_id)
+            desired = self._known.get(inventory_id)
             if found is not None:
                 request.inventories.append(found)
-            elif wished is not None and wished.is_removed:
+            elif desired is not None and desired.is_removed:
                 request.inventories.add(
-                    id=inventory_id, applied_generation=wished.generation, is_removed=True
+                    id=inventory_id, applied_generation=desired.generation, is_removed=True
                 )
         await self._control_plane.report_inventories(request)

@@ -85,7 +85,7 @@ class Records:
         return found + 1
 
     async def apply(self, inventory_id: str, generation: int) -> None:
-        """Store what generation is wished; a run that failed is tried again at once with a new one."""
+        """Store the desired generation; a run that failed is tried again at once with a new one."""
 
         def work(tx: Transaction) -> None:
             row = _find(tx, inventory_id) or InventoryRow(inventory_id, 0, NO_ERROR, 0, None, None)

@@ -47,13 +47,13 @@ class InventoryFailed(Exception):
 class InventoryRun:
     def __init__(
         self,
-        wished: GatewayInventory,
+        desired: GatewayInventory,
         store: ObjectStore,
         control_plane: ControlPlane,
         records: Records,
         clock: Clock,
     ) -> None:
-        self._wished, self._spec, self._id = wished, wished.spec, wished.id
+        self._desired, self._spec, self._id = desired, desired.spec, desired.id
         self._store, self._control_plane = store, control_plane
         self._records, self._clock = records, clock
 
@@ -98,7 +98,7 @@ class InventoryRun:
         spec.CopyFrom(self._spec)
         spec.ClearField("enabled")
         spec.ClearField("schedule")
-        return self._wished.source_bucket_id.encode() + b"\0" + spec.SerializeToString(deterministic=True)
+        return self._desired.source_bucket_id.encode() + b"\0" + spec.SerializeToString(deterministic=True)
 
     def _bucket(self, bucket_id: str, code: str, word: str) -> Bucket:
         try:
@@ -107,7 +107,7 @@ class InventoryRun:
             raise InventoryFailed(code, f"The {word} bucket does not exist.") from error
 
     def _source(self) -> Bucket:
-        return self._bucket(self._wished.source_bucket_id, "INVALID_INTENT", "source")
+        return self._bucket(self._desired.source_bucket_id, "INVALID_INTENT", "source")
 
     def _destination(self) -> Bucket:
         return self._bucket(self._spec.destination_bucket_id, "DESTINATION_BUCKET_NOT_FOUND", "destination")
@@ -120,7 +120,7 @@ class InventoryRun:
         source, destination = self._require_buckets()
         wanted = {LIST, READ} if _TAGS in self._spec.optional_fields else {LIST}
         for bucket, permissions in ((source, wanted), (destination, {WRITE})):
-            held = await self._control_plane.authorize(self._wished.subject_id, bucket.id)
+            held = await self._control_plane.authorize(self._desired.subject_id, bucket.id)
             if not permissions <= held:
                 lacking = ", ".join(sorted(permissions - held))
                 raise InventoryFailed("PERMISSION_DENIED", f"The account lacks {lacking} on {bucket.name}.")
@@ -152,7 +152,7 @@ class InventoryRun:
         selection = Selection(self._spec.source_prefix.encode(), self._spec.noncurrent_versions)
         columns = columns_of(self._spec)
         while (limit := min(PAGE, ROWS_PER_FILE - count)) > 0:
-            bucket = engine.bucket(self._wished.source_bucket_id)
+            bucket = engine.bucket(self._desired.source_bucket_id)
             found = page(engine, bucket, selection, position, limit)
             if found:
                 lines = await engine.in_thread(

@@ -44,7 +44,7 @@ class Slots:
 class InventoryRunner:
     def __init__(
         self,
-        wished: GatewayInventory,
+        desired: GatewayInventory,
         store: ObjectStore,
         control_plane: ControlPlane,
         records: Records,
@@ -53,10 +53,10 @@ class InventoryRunner:
         has_changed: Callable[[], Awaitable[None]],
     ) -> None:
         """`has_changed` is called after each run."""
-        self._wished, self._id = wished, wished.id
+        self._desired, self._id = desired, desired.id
         self._records, self._clock = records, clock
         self._slots, self._has_changed = slots, has_changed
-        self._run = InventoryRun(wished, store, control_plane, records, clock)
+        self._run = InventoryRun(desired, store, control_plane, records, clock)
 
     async def run(self) -> None:
         """Run until the inventory is gone, or until cancelled."""
@@ -65,7 +65,7 @@ class InventoryRunner:
             if pause > 0:
                 await self._clock.sleep(min(pause, LONGEST_SLEEP_SECONDS))
                 continue
-            if not await self._slots.run(self._wished.tenant_id, self._try):
+            if not await self._slots.run(self._desired.tenant_id, self._try):
                 await self._clock.sleep(AWAY_SECONDS)
             await self._has_changed()
 
@@ -79,7 +79,7 @@ class InventoryRunner:
         if row.run:
             return 0.0
         at = rows.to_time(row.retry_ms)
-        due = next_run(last_start(row), self._wished.spec.schedule)
+        due = next_run(last_start(row), self._desired.spec.schedule)
         return ((max(at, due) if due is not None else at) - self._clock.now()).total_seconds()
 
     async def _try(self) -> bool:

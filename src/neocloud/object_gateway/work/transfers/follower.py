@@ -41,19 +41,19 @@ class TransferFollower(WorkReconciler[GatewayTransfer]):
     def _recorded(self) -> set[str]:
         return {*self._records.ids()}
 
-    async def _apply(self, wished: GatewayTransfer) -> None:
-        slots = self._slots.setdefault(wished.tenant_id, asyncio.Semaphore(MOST_ITERATIONS))
-        runner = TransferRunner(wished, self._network, self._records, self._clock, slots, self._report)
-        if wished.mode == _REMOVE:
+    async def _apply(self, desired: GatewayTransfer) -> None:
+        slots = self._slots.setdefault(desired.tenant_id, asyncio.Semaphore(MOST_ITERATIONS))
+        runner = TransferRunner(desired, self._network, self._records, self._clock, slots, self._report)
+        if desired.mode == _REMOVE:
             await runner.abort_uploads()
-            await self._records.remove(wished.id)
+            await self._records.remove(desired.id)
             return
-        is_stopped = wished.mode == _STOP
+        is_stopped = desired.mode == _STOP
         if is_stopped:
             await runner.abort_uploads()  # first: what is reported as stopped has left no upload
-        row = await self._records.apply(wished.id, wished.generation, wished.run, is_stopped=is_stopped)
+        row = await self._records.apply(desired.id, desired.generation, desired.run, is_stopped=is_stopped)
         if row.phase == Phase.RUNNING:
-            self._start(wished.id, runner.run)
+            self._start(desired.id, runner.run)
 
     async def _forget(self, work_id: str) -> None:
         await self._records.remove(work_id)
@@ -62,11 +62,11 @@ class TransferFollower(WorkReconciler[GatewayTransfer]):
         now, request = self._clock.now(), ReportTransfersRequest()
         for transfer_id in ids:
             found = self._records.report(transfer_id, now)
-            wished = self._known.get(transfer_id)
+            desired = self._known.get(transfer_id)
             if found is not None:
                 request.transfers.append(found)
-            elif wished is not None and wished.mode == _REMOVE:
-                request.transfers.add(id=transfer_id, applied_generation=wished.generation, phase=_REMOVED)
+            elif desired is not None and desired.mode == _REMOVE:
+                request.transfers.add(id=transfer_id, applied_generation=desired.generation, phase=_REMOVED)
         await self._control_plane.report_transfers(request)
         ended = [
             (each.id, done.sequence_number) for each in request.transfers for done in each.ended_iterations

@@ -96,7 +96,7 @@ class Records:
         return IterationRow._make(found) if found else None
 
     async def apply(self, transfer_id: str, generation: int, run: int, *, is_stopped: bool) -> TransferRow:
-        """Store what is wished: another run starts again, and a stop interrupts the iteration in progress."""
+        """Store the desired state: another run starts again, a stop interrupts the iteration in progress."""
 
         def work(tx: Transaction) -> None:
             row = _find(tx, transfer_id)

@@ -62,7 +62,7 @@ class TransferNetwork:
 class TransferRunner:
     def __init__(
         self,
-        wished: GatewayTransfer,
+        desired: GatewayTransfer,
         network: TransferNetwork,
         records: Records,
         clock: Clock,
@@ -70,7 +70,7 @@ class TransferRunner:
         has_changed: Callable[[], Awaitable[None]],
     ) -> None:
         """`slots` are for iterations of the tenant's transfers; `has_changed` is called after each."""
-        self._wished, self._spec, self._id = wished, wished.spec, wished.id
+        self._desired, self._spec, self._id = desired, desired.spec, desired.id
         self._network, self._records, self._clock = network, records, clock
         self._slots, self._has_changed = slots, has_changed
 
@@ -161,10 +161,10 @@ class TransferRunner:
         """Return the source and the destination. Raises EndpointError."""
         limiters = self._spec.limiters
         limits = Limits(limiters.bandwidth_bytes_per_second, limiters.requests_per_second, self._clock)
-        wished = self._wished
-        source = _endpoint(self._spec.source, Origin.SOURCE, wished.source_secret, self._network)
+        desired = self._desired
+        source = _endpoint(self._spec.source, Origin.SOURCE, desired.source_secret, self._network)
         destination = _endpoint(
-            self._spec.destination, Origin.DESTINATION, wished.destination_secret, self._network
+            self._spec.destination, Origin.DESTINATION, desired.destination_secret, self._network
         )
         return self._bucket(source, limits), self._bucket(destination, None)
 

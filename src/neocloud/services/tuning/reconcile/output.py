@@ -2,8 +2,8 @@
 
 A folder is whole once its manifest is there, which is written last. Each job has a folder of its own, so
 nothing of another job is overwritten; whatever is interrupted is written again. A container writes the
-checkpoints and may run a tenant's code: its files are opened as `untrusted_files` opens them, only those with
-plain names count, and no more is read than there was when the file was opened.
+checkpoints and may run a tenant's code: its files are opened as `core/untrusted/files.py` does, only those
+with plain names count, and no more is read than there was when the file was opened.
 """
 
 import asyncio
