@@ -21,8 +21,7 @@ from neocloud.data_plane.http.connections import (
     ClientConnections,
     client_of,
 )
-from neocloud.data_plane.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from neocloud.data_plane.http.transport import ResponseTransport
+from neocloud.data_plane.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, ResponseTransport
 from neocloud.model_gateway.api.client_protocol import gateway_connections
 from neocloud.model_gateway.settings import GatewaySettings
 from neocloud.testing.gateway import (

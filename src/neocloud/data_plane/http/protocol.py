@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from neocloud.data_plane.http.connections import Answer, ClientConnections, Refusal
-from neocloud.data_plane.http.transport import ResponseTransport
 
 MAX_HEAD_BYTES = 32 * 1024
 """Bytes of the request line and headers, or of trailers."""
@@ -24,6 +23,8 @@ MAX_HEADERS = 100
 MIN_BODY_BYTES_PER_SECOND = 4 * 1024
 """Slowest average of a body, after `body_seconds`."""
 BUSY_RETRY_SECONDS = 5
+CONTINUE = b"HTTP/1.1 100 "
+"""Start of the interim response, which has no body and is sent immediately."""
 IDLE_CLOSE_SECONDS, LAST_CLOSE_SECONDS = 1.0, 5.0
 """When the server stops, an idle client has this long to close its TLS connection, and one that reads the
 end of its last response. Clients that pool connections notice the end only when they use them again."""
@@ -267,3 +268,41 @@ def _head_too_large() -> Refusal:
 def _too_many() -> Refusal:
     message = "Too many open connections. Close unused ones, then try again."
     return Refusal(503, "too_many_connections", message, retry_after=BUSY_RETRY_SECONDS)
+
+
+class ResponseTransport(asyncio.Transport):
+    """Sends the headers of a response together with the start of its body: one system call in place of two.
+
+    uvicorn writes them one after the other, and writes and closes only. Headers without a body are sent when
+    the event loop runs next.
+    """
+
+    __slots__ = ("_headers", "_is_first", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._headers = b""
+        self._is_first = True
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        if self._headers:
+            data = self._headers + data
+            self._headers = b""
+        elif self._is_first and not data.startswith(CONTINUE):
+            self._is_first = False
+            self._headers = data
+            asyncio.get_running_loop().call_soon(self._send_headers)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._send_headers()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _send_headers(self) -> None:
+        if self._headers:
+            headers, self._headers = self._headers, b""
+            self._transport.write(headers)

@@ -5,6 +5,7 @@ import itertools
 import logging
 import secrets
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,10 +18,9 @@ from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 from neocloud.object_gateway.access import Refused, UnknownAccessKey
 from neocloud.object_gateway.s3 import cors, version_headers
-from neocloud.object_gateway.s3.audit import Audit, bounded, is_audited
 from neocloud.object_gateway.s3.authorizer import ANONYMOUS, Caller
 from neocloud.object_gateway.s3.body import Body, ClientLeft, declared_length
-from neocloud.object_gateway.s3.bucket_view import view
+from neocloud.object_gateway.s3.bucket_view import is_audited, view
 from neocloud.object_gateway.s3.context import XML, Response, S3Context, S3Dependencies, no_such_bucket
 from neocloud.object_gateway.s3.errors import (
     S3Error,
@@ -44,6 +44,7 @@ HEALTH_PATH = "/-/health"
 EGRESS_BYTES = 64 * 1024 * 1024
 """Bytes of a long answer are counted at least this often."""
 logger = logging.getLogger(__name__)
+_MAX_AUDITED_CHARACTERS = 1024
 _PROCESS = secrets.token_hex(6).upper()
 _NUMBERS = itertools.count(1)
 
@@ -51,6 +52,15 @@ _NUMBERS = itertools.count(1)
 def new_request_id() -> str:
     """Return a unique request id, also across processes. It is not a secret."""
     return f"{_PROCESS}{next(_NUMBERS):010X}"
+
+
+def bounded(text: str) -> str:
+    """Return what a client wrote as an audit event has it."""
+    return text[:_MAX_AUDITED_CHARACTERS]
+
+
+class Audit(Protocol):
+    def record(self, event: ObjectEvent) -> None: ...
 
 
 @dataclass

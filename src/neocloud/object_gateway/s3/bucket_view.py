@@ -1,5 +1,5 @@
 # pyright: strict
-"""What S3 needs of a bucket beside what the object store does: policy, CORS, labels."""
+"""What S3 needs of a bucket beside what the object store does: policy, CORS, labels, audit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +9,9 @@ from neocloud.messages.nebius.storage.v1 import BucketSpec
 from neocloud.messages.neocloud.storage.v1 import GatewayBucket
 from neocloud.object_gateway.s3.operations import Scope
 from neocloud.object_store.types import Bucket
+
+_ALL = BucketSpec.ObjectAuditLogging.Value("ALL")
+_CHANGES = BucketSpec.ObjectAuditLogging.Value("MUTATE_ONLY")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class BucketView:
 
 def view(bucket: Bucket) -> BucketView:
     return _parsed(bucket.document)
+
+
+def is_audited(bucket: Bucket, *, is_change: bool) -> bool:
+    """Return whether a request to the bucket makes an event (`object_audit_logging`)."""
+    asked = view(bucket).spec.object_audit_logging
+    return asked == _ALL or (asked == _CHANGES and is_change)
 
 
 def is_open(bucket: Bucket) -> bool:
