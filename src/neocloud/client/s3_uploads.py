@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 from awscrt import checksums as crt
 from botocore.exceptions import BotoCoreError, ClientError
 
+from neocloud.core.cleanup import undo_on_error
+
 MIB = 1024**2
 PART_BYTES = 16 * MIB
 MOST_PARTS = 10_000
@@ -171,8 +173,5 @@ class _Upload:
 def _upload(s3: Any, where: dict[str, str], fields: Mapping[str, str]) -> Generator[_Upload]:
     with ThreadPoolExecutor(MOST_BYTES_UNDERWAY // PART_BYTES, "upload") as pool:
         found = _Upload(s3, where, fields, pool)
-        try:
+        with undo_on_error(found.abort):
             yield found
-        except BaseException:
-            found.abort()
-            raise

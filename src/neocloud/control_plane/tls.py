@@ -8,6 +8,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import psutil
 from neocloud.control_plane.public_certificate.issued import Issued
 from neocloud.control_plane.public_certificate.renewal import PublicCertificate, held_certificate
 from neocloud.core.clock import Clock
+from neocloud.core.loops import every
 from neocloud.core.osfiles import write_file
 from neocloud.server import (
     UNUSABLE_AT_START,
@@ -100,12 +102,12 @@ async def renew_certificate(
 async def keep_certificate(ensure: Callable[[], object], whose: str, clock: Clock) -> None:
     """Make or renew a certificate that is no other's business before it ends. A failure is tried again. Never
     returns."""
-    while True:
-        await clock.sleep(RENEWAL_CHECK_SECONDS)
-        try:
-            await asyncio.to_thread(ensure)
-        except (OSError, ServerError) as error:
-            logger.warning("The certificate of %s is not renewed: %s", whose, error)
+    await every(
+        *(RENEWAL_CHECK_SECONDS, partial(asyncio.to_thread, ensure)),
+        *(f"The certificate of {whose} is not renewed", clock),
+        expected=(OSError, ServerError),
+        is_first_now=False,
+    )
 
 
 def certificate_files(settings: Settings) -> tuple[Path, Path]:

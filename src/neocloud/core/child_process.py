@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.osfiles import make_private_parents, write_file
 from neocloud.core.process import Process, age_seconds, boot_id
 
@@ -126,16 +127,15 @@ class Child:
         After a death it runs even if it cannot be recorded, as on a full disk.
         """
         self.process = process
-        try:
-            self._write(process, details or {})
-        except OSError as error:
-            if not self.deaths.restarts:
-                process.stop(0)
-                raise
-            logger.error("the %s (process %d) runs, but is not recorded: %s", self.name, process.pid, error)
-        except BaseException:
-            process.stop(0)
-            raise
+        with undo_on_error(lambda: process.stop(0)):
+            try:
+                self._write(process, details or {})
+            except OSError as error:
+                if not self.deaths.restarts:
+                    raise
+                logger.error(
+                    "the %s (process %d) runs, but is not recorded: %s", self.name, process.pid, error
+                )
 
     def record_own_process(self) -> None:
         """Record this process as the child. It goes on where that is not possible, as on a full disk."""

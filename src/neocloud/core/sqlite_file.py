@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.osfiles import HeldLock, Locked, take_lock
 
 _COPY_WAIT_MS = 30_000
@@ -35,15 +36,12 @@ def open_file(path: Path, migrations: Sequence[str], *, timeout_seconds: float) 
     """
     connection = sqlite3.connect(path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        _upgrade(connection, path, migrations)
+        with undo_on_error(connection.close):
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            _upgrade(connection, path, migrations)
     except sqlite3.Error as error:
-        connection.close()
         raise SqliteFileError(f"{path} cannot be opened: {error}. Is the disk full?") from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

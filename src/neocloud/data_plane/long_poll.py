@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from neocloud.core.clock import Clock
+from neocloud.core.loops import LoopErrors
 from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
 
 AWAY_SECONDS = 1.0
@@ -28,8 +29,8 @@ class LongPoll(Generic[_Answer]):
         """`ask` waits for another version, for a bounded time, and raises ControlPlaneUnavailable. `noun` is
         a plural, for the log. Errors of `apply` that are `expected` are logged without a traceback. After
         an error `ask` has to return the whole list again."""
-        self._clock, self._noun, self._ask, self._apply = clock, noun, ask, apply
-        self._away, self._expected = away, expected
+        self._clock, self._ask, self._apply = clock, ask, apply
+        self._away, self._errors = away, LoopErrors(f"{noun} could not be applied", expected)
         self.is_connected = False
         """Whether the newest question was answered."""
 
@@ -43,13 +44,9 @@ class LongPoll(Generic[_Answer]):
                 await self._clock.sleep(AWAY_SECONDS)
                 continue
             self._note_answer()
-            try:
+            with self._errors.kept():
                 await self._apply(answer)
-            except self._expected as error:
-                logger.warning("%s wait: %s", self._noun, error)
-                await self._clock.sleep(AWAY_SECONDS)
-            except Exception:  # the border of the loop: an error in one round must not end all rounds
-                logger.exception("%s could not be applied", self._noun)
+            if self._errors.has_failed:
                 await self._clock.sleep(AWAY_SECONDS)
 
     def _note_away(self, error: ControlPlaneUnavailable) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from starlette.types import Scope
 
 from neocloud.core.clock import Clock
+from neocloud.core.loops import every
 from neocloud.core.osfiles import write_file
 from neocloud.data_plane.answer_cache import AnswerAge, AnswerCache, AnswerTimes, TooManyQuestions
 from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
@@ -124,12 +125,11 @@ class Authenticator:
         save_callers(self._settings.callers_file, callers, self._clock.now())
 
     async def save_periodically(self) -> None:
-        while True:
-            await self._clock.sleep(SAVE_SECONDS)
-            try:
-                self.save_to_disk()
-            except OSError as error:
-                logger.warning("Callers could not be saved: %s", error)
+        async def save() -> None:
+            self.save_to_disk()
+
+        problem, expected = "Callers could not be saved", (OSError,)
+        await every(SAVE_SECONDS, save, problem, self._clock, expected=expected, is_first_now=False)
 
     async def authenticate(self, authorization: str) -> Caller:
         """Return the caller of an Authorization header. Raises OpenAiError 401, or 503 when it cannot

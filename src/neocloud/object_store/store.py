@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from neocloud.core.cleanup import aundo_on_error, undo_on_error
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock, sync_folder
 from neocloud.core.sqlite_file import SqliteFileError, lock_file
@@ -322,16 +323,18 @@ async def open_store(
     database, lock = await asyncio.to_thread(_open, home, clock, metadata, is_alone)
     executor = ThreadPoolExecutor(min(_MAX_THREADS, 2 + (os.cpu_count() or 1)), thread_name_prefix="objects")
     sealer = KeySealer(key)
-    try:
-        await _check_key(database, sealer)
-        driver = blobs or await driver_for(database, home, executor, place)
-    except BaseException as error:
+
+    async def close() -> None:
         await database.close()
         lock.release()
         executor.shutdown(wait=False)
-        if isinstance(error, OSError):
-            raise _unusable(home, error) from error
-        raise
+
+    try:
+        async with aundo_on_error(close):
+            await _check_key(database, sealer)
+            driver = blobs or await driver_for(database, home, executor, place)
+    except OSError as error:
+        raise _unusable(home, error) from error
     return ObjectStore(
         Engine(database, driver, sealer, executor, QuotaReservations(database.total_bytes)), clock, lock
     )
@@ -346,14 +349,11 @@ def _open(home: Path, clock: Clock, address_file: Path | None, is_alone: bool) -
     except (OSError, SqliteFileError) as error:
         raise _unusable(home, error) from error
     try:
-        database = Database(open_metadata(home, address_file, is_alone=is_alone), clock)
-        sync_folder(home)
+        with undo_on_error(lock.release):
+            database = Database(open_metadata(home, address_file, is_alone=is_alone), clock)
+            sync_folder(home)
     except OSError as error:
-        lock.release()
         raise _unusable(home, error) from error
-    except BaseException:
-        lock.release()
-        raise
     return database, lock
 
 

@@ -6,7 +6,6 @@ newest ones of a client that has too many. Clients on this machine are not limit
 `client_connections`.
 """
 
-import asyncio
 import logging
 import os
 import socket
@@ -15,6 +14,8 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from neocloud.core.clock import SystemClock
+from neocloud.core.loops import every
 from neocloud.data_plane.http.connections import client_of
 
 logger = logging.getLogger(__name__)
@@ -50,12 +51,11 @@ class ConnectionShares:
         self._checks = 0
 
     async def check_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            try:
-                self.check()
-            except Exception:  # a loop's border: connections must not end the server
-                logger.exception("Connections to gRPC could not be counted")
+        async def check() -> None:
+            self.check()
+
+        problem = "Connections to gRPC could not be counted"
+        await every(CHECK_SECONDS, check, problem, SystemClock(), is_first_now=False)
 
     def check(self) -> int:
         """Shut down connections beyond a client's share; return how many."""

@@ -7,11 +7,11 @@ their resource was deleted: later where bills are computed from them. Events of 
 are never thrown away while their resource is known: old ones are compressed.
 """
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from neocloud.core.clock import Clock
+from neocloud.core.loops import every
 from neocloud.core.store import (
     Archive,
     HistorySizes,
@@ -36,45 +36,44 @@ ARCHIVE_AFTER = timedelta(days=35)
 ARCHIVED_AT_ONCE = 500
 ARCHIVED_BYTES = 1 << 20
 """Of events that are compressed together."""
-_LOOK_EVERY_SECONDS = 3600.0
-logger = logging.getLogger(__name__)
 
 
 async def forget_old_keys(store: Store, clock: Clock) -> None:
     """Runs until it is cancelled."""
-    while True:
+
+    async def forget() -> None:
         now = clock.now()
-        try:
-            await store.write(lambda tx, now=now: tx.forget_keys(now - KEEP_KEYS_FOR))
-            await store.write(lambda tx, now=now: tx.forget_ended_marks(now))
-        except StoreError as error:
-            logger.warning("idempotency keys and marks stay for now: %s", error)
-        await clock.sleep(_LOOK_EVERY_SECONDS)
+        await store.write(lambda tx: tx.forget_keys(now - KEEP_KEYS_FOR))
+        await store.write(lambda tx: tx.forget_ended_marks(now))
+
+    await _every_hour(forget, "idempotency keys and marks stay for now", clock)
 
 
 async def forget_old_events(store: Store, clock: Clock, keep_for: timedelta = KEEP_EVENTS_FOR) -> None:
     """Runs until it is cancelled."""
-    while True:
+
+    async def forget() -> None:
         before = clock.now() - keep_for
-        try:
-            while await store.write(lambda tx, before=before: tx.forget_audit(before, EVENTS_AT_ONCE)):
-                pass
-        except StoreError as error:
-            logger.warning("old audit events stay for now: %s", error)
-        await clock.sleep(_LOOK_EVERY_SECONDS)
+        while await store.write(lambda tx: tx.forget_audit(before, EVENTS_AT_ONCE)):
+            pass
+
+    await _every_hour(forget, "old audit events stay for now", clock)
 
 
 async def archive_old_logs(store: Store, clock: Clock) -> None:
     """Runs until it is cancelled."""
-    while True:
-        try:
-            log = await store.read(lambda tx: tx.event_log_after(""))
-            while log is not None:
-                await _archive_or_forget(store, log, clock.now() - ARCHIVE_AFTER)
-                log = await store.read(lambda tx, log=log: tx.event_log_after(log))
-        except StoreError as error:
-            logger.warning("old events of logs stay as they are for now: %s", error)
-        await clock.sleep(_LOOK_EVERY_SECONDS)
+
+    async def archive() -> None:
+        log = await store.read(lambda tx: tx.event_log_after(""))
+        while log is not None:
+            await _archive_or_forget(store, log, clock.now() - ARCHIVE_AFTER)
+            log = await store.read(lambda tx, log=log: tx.event_log_after(log))
+
+    await _every_hour(archive, "old events of logs stay as they are for now", clock)
+
+
+async def _every_hour(work: Callable[[], Awaitable[object]], problem: str, clock: Clock) -> None:
+    await every(3600.0, work, problem, clock, expected=(StoreError,))
 
 
 async def _archive_or_forget(store: Store, log: str, before: datetime) -> None:
@@ -120,14 +119,13 @@ async def forget_old_history(
 ) -> None:
     """Runs until it is cancelled. `metered` are the kinds that bills are computed from; `forgotten` is told
     what goes, in the transaction that removes it."""
-    while True:
+
+    async def forget() -> None:
         now = clock.now()
-        try:
-            await _forget_versions(store, now - KEEP_VERSIONS_FOR, forgotten, keep=metered)
-            await _forget_versions(store, now - keep_metered_for, forgotten)
-        except StoreError as error:
-            logger.warning("old versions of resources stay for now: %s", error)
-        await clock.sleep(_LOOK_EVERY_SECONDS)
+        await _forget_versions(store, now - KEEP_VERSIONS_FOR, forgotten, keep=metered)
+        await _forget_versions(store, now - keep_metered_for, forgotten)
+
+    await _every_hour(forget, "old versions of resources stay for now", clock)
 
 
 async def _forget_versions(

@@ -11,10 +11,11 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 _CHUNK_BYTES = 1024**2
 _BLOCK = tarfile.BLOCKSIZE
@@ -47,6 +48,20 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+class Watched(Protocol):
+    error: BaseException | None
+
+
+@contextmanager
+def kept_error(stream: Watched) -> Generator[None, None, None]:
+    """Keep what the block raises for `first_error_of`."""
+    try:
+        yield
+    except BaseException as error:
+        stream.error = error
+        raise
+
+
 class PackedFiles:
     """The archive of some files, read as a stream. `error` is the exception that ended it early."""
 
@@ -58,14 +73,11 @@ class PackedFiles:
         """Bytes read so far."""
 
     def read(self, size: int = -1, /) -> bytes:
-        try:
+        with kept_error(self):
             while not self._rest:
-                self._rest = next(self._chunks)
-        except StopIteration:
-            return b""
-        except BaseException as error:
-            self.error = error
-            raise
+                if (chunk := next(self._chunks, None)) is None:
+                    return b""
+                self._rest = chunk
         count = len(self._rest) if size < 0 else size
         data, self._rest = self._rest[:count], self._rest[count:]
         self.size += len(data)

@@ -44,6 +44,7 @@ from neocloud.control_plane.backup.staging import (
     was_put,
 )
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE, LOCK_FILE
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.osfiles import Locked, locked, sync_folder
 from neocloud.core.untrusted.files import remove_tree
 
@@ -254,14 +255,16 @@ def _move_into(state: Path, home: Path) -> None:
     _refuse_used(home)
     marks = {LOCK_FILE: -1, CONFIG_FILE: 1, EARLIER_FILE: 1}
     paths = sorted(state.iterdir(), key=lambda path: marks.get(path.name, 0))
-    try:
-        for path in paths:
-            put_in_place(path, home / path.name)
-        home.chmod(0o700)
-    except BaseException as error:
+
+    def remove() -> None:
         for path in paths:
             if was_put(path, home / path.name):
                 remove_tree(home / path.name)
-        if isinstance(error, FileExistsError):  # it came meanwhile
-            raise _has_others(home, Path(error.filename2 or error.filename).name) from None
-        raise
+
+    try:
+        with undo_on_error(remove):
+            for path in paths:
+                put_in_place(path, home / path.name)
+            home.chmod(0o700)
+    except FileExistsError as error:  # it came meanwhile
+        raise _has_others(home, Path(error.filename2 or error.filename).name) from None

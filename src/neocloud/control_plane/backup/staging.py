@@ -10,10 +10,11 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 from urllib.parse import quote
 
-from neocloud.control_plane.backup.archive import BackupError
+from neocloud.control_plane.backup.archive import BackupError, Watched, kept_error
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.osfiles import sync_folder
 from neocloud.core.untrusted.files import remove_tree
 
@@ -115,12 +116,13 @@ def put_in_place(draft: Path, target: Path) -> None:
         else:
             draft.unlink()
             return
-    try:
-        os.rename(draft, target)
-    except BaseException:
+
+    def remove() -> None:
         with suppress(OSError):
             target.rmdir() if target.is_dir() else target.unlink()
-        raise
+
+    with undo_on_error(remove):
+        os.rename(draft, target)
 
 
 def was_put(draft: Path, target: Path) -> bool:
@@ -164,10 +166,6 @@ def errors_of(folder: Path, what: str) -> Generator[None, None, None]:
         ) from None
 
 
-class Watched(Protocol):
-    error: BaseException | None
-
-
 @contextmanager
 def first_error_of(*streams: Watched) -> Generator[None, None, None]:
     """Raise the exception of one of the streams.
@@ -192,18 +190,12 @@ class Stream:
         self.error: BaseException | None = None
 
     def read(self, size: int = -1, /) -> bytes:
-        try:
+        with kept_error(self):
             return self._file.read(size)
-        except BaseException as error:
-            self.error = error
-            raise
 
     def write(self, data: bytes, /) -> int:
-        try:
+        with kept_error(self):
             return self._file.write(data)
-        except BaseException as error:
-            self.error = error
-            raise
 
     def flush(self) -> None:
         self._file.flush()

@@ -16,6 +16,7 @@ import psycopg
 from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.clock import Clock
 from neocloud.core.store.group_commit import GroupCommit
 from neocloud.core.store.protocol import StoreError, Transaction, Watcher
@@ -72,12 +73,9 @@ class PostgresStore:
     def __init__(self, address: str, clock: Clock, vault: Vault, watch: Watcher | None = None) -> None:
         self._open = partial(SqlTransaction, clock=clock, vault=vault, watch=watch)
         self._database = PostgresDatabase(address)
-        try:
+        with undo_on_error(self._database.engine.dispose):
             _upgrade(self._database)
             _seal_old_rows(self._database, vault)
-        except BaseException:
-            self._database.engine.dispose()
-            raise
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._writer = GroupCommit(self._database, clock, vault, watch)
         self._writer.start()

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.clock import Clock
 from neocloud.core.osfiles import HeldLock, Locked, take_lock
 from neocloud.core.store.group_commit import GroupCommit
@@ -69,14 +70,10 @@ class SqliteStore:
         self._lock: HeldLock | None = _lock(path)
         _close_to_others(path)
         self._database = SqliteDatabase(path)
-        try:
+        with undo_on_error(self._unlock), undo_on_error(self._database.engine.dispose):
             check_file(path)
             _upgrade(self._database, str(path))
             _seal_old_rows(self._database, vault)
-        except BaseException:
-            self._database.engine.dispose()
-            self._unlock()
-            raise
         self._reading = _engine(path, begin="", is_read_only=True).connect()
         self._reading_long = _engine(path, begin="BEGIN", is_read_only=True)
         self._long_reader = ThreadPoolExecutor(1, thread_name_prefix="store-reader")

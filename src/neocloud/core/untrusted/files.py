@@ -23,6 +23,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self
 
+from neocloud.core.cleanup import undo_on_error
+
 MAX_TREE_ENTRIES = 100_000
 """Files and folders that are copied or listed of one tree; a model has some hundred at most."""
 MAX_TREE_DEPTH = 32
@@ -186,13 +188,10 @@ class Folder:
         """Fill a new folder, which gets this name when the block ends, and is removed when that raises."""
         partial = f".{_name(name)}.partial"
         self.remove(partial)
-        try:
+        with undo_on_error(lambda: self.remove(partial)):
             with self.make(partial) as folder:
                 yield folder
             self.rename(partial, name)
-        except BaseException:
-            self.remove(partial)
-            raise
 
     def new_file(self, name: str, mode: int = 0o644) -> BinaryIO:
         """A file that was not there, open for writing. Raises FileExistsError, also for a link."""

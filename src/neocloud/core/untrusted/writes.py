@@ -9,6 +9,7 @@ import os
 import secrets
 from typing import BinaryIO
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.untrusted.files import Folder
 
 
@@ -34,11 +35,8 @@ def put_in_place(file: BinaryIO, folder: Folder, name: str, hidden_prefix: str) 
     name that begins with the prefix. Raises IsADirectoryError."""
     hidden = f"{hidden_prefix}{secrets.token_hex(8)}"
     give_name(file, folder, hidden)
-    try:
+    with undo_on_error(lambda: folder.unlink(hidden)):
         folder.rename(hidden, name)
-    except BaseException:
-        folder.unlink(hidden)
-        raise
 
 
 def make_owned(folder: Folder, name: str, mode: int, owner: tuple[int, int]) -> Folder:
@@ -48,11 +46,8 @@ def make_owned(folder: Folder, name: str, mode: int, owner: tuple[int, int]) -> 
         return folder.folder(name)
     except FileNotFoundError:
         made = folder.make(name, 0o700)
-    try:
+    with undo_on_error(made.close):
         os.fchown(made.descriptor, *owner)
         os.fchmod(made.descriptor, mode)
         os.fsync(folder.descriptor)
-    except BaseException:
-        made.close()
-        raise
     return made

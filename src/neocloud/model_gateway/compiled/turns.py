@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Set
 from dataclasses import dataclass, field
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.compiled.reading import Compiled
 
@@ -156,7 +157,14 @@ class CompilationTurns:
         place = _Waiting(subject_id, compiled.digest, is_batch, deployment.numbers, is_heavy)
         deployment.waiting.append(place)
         deadline = self._monotonic() + WAIT_SECONDS
-        try:
+
+        def give_back() -> None:
+            if place in deployment.waiting:
+                deployment.waiting.remove(place)
+            elif place.has_turn:
+                self._given_back(deployment, subject_id)
+
+        with undo_on_error(give_back):
             while True:
                 self._admit(deployment)
                 if place.admitted.is_set():
@@ -166,12 +174,6 @@ class CompilationTurns:
                     raise _too_many_wait()
                 pause = caller.pause_until - now
                 await wait(_set(place.admitted), min(deadline - now, pause if pause > 0 else WAIT_SECONDS))
-        except BaseException:
-            if place in deployment.waiting:
-                deployment.waiting.remove(place)
-            elif place.has_turn:
-                self._given_back(deployment, subject_id)
-            raise
         return Turn(self, deployment_id, subject_id, compiled) if place.has_turn else None
 
     def count(self, deployment_id: str, subject_id: str, *, is_error: bool) -> None:

@@ -22,6 +22,8 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+from neocloud.core.clock import SystemClock
+from neocloud.core.loops import every
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.messages.neocloud.inference.v1 import (
     IssueFileKeyRequest,
@@ -179,10 +181,11 @@ class BucketFiles:
             await asyncio.to_thread(self._store.forget_object, file)
 
     async def settle_periodically(self) -> None:
-        while True:
+        async def round() -> None:
             await self.settle()
             await self.delete_expired()
-            await asyncio.sleep(SETTLE_SECONDS)
+
+        await every(SETTLE_SECONDS, round, "Uploads could not be settled", SystemClock())
 
     async def delete_expired(self) -> None:
         """Delete the files whose time has come. Those whose bucket does not answer are tried again later."""

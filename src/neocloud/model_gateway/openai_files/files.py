@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.clock import Clock, SystemClock
 from neocloud.model_gateway.openai_files.database import Database
 from neocloud.model_gateway.openai_files.handlers import Page, unknown_after
@@ -224,11 +225,8 @@ class Draft:
     def __enter__(self) -> Self:
         if self._quota:
             self._quota.enter(self._project_id, self)
-        try:
+        with undo_on_error(self._leave):
             return self._open()
-        except BaseException:
-            self._leave()
-            raise
 
     def _open(self) -> Self:
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import httptools
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.data_plane.replica_proof import ANSWER_BYTES, challenge_request, is_proof, new_challenge
 
 HIGH_WATER = 256 * 1024
@@ -211,14 +212,11 @@ class ConnectionPool:
     @staticmethod
     async def _prove(connection: Connection, address: str, key: str) -> None:
         try:
-            async with asyncio.timeout(PROOF_SECONDS):
-                await connection.prove(address, key)
+            with undo_on_error(connection.abort):
+                async with asyncio.timeout(PROOF_SECONDS):
+                    await connection.prove(address, key)
         except (TimeoutError, ReplicaFailed) as error:
-            connection.abort()
             raise ReplicaFailed(str(error) or "no answer to the challenge", was_sent=False) from error
-        except BaseException:
-            connection.abort()
-            raise
 
     def release(self, address: str, connection: Connection) -> None:
         idle = self._idle[address]

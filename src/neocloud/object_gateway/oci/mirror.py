@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from neocloud.core import digests
+from neocloud.core.cleanup import aundo_on_error
 from neocloud.core.clock import Clock
 from neocloud.object_gateway.oci.documents import read_manifest
 from neocloud.object_gateway.oci.errors import RegistryError
@@ -140,7 +141,7 @@ class Mirrors:
         store, where = self._store, (place.registry_id, place.repository)
         upload_id = await store.begin_blob(*where)
         running, total, number, pending = digests.running(digests.algorithm_of(digest)), 0, 0, b""
-        try:
+        async with aundo_on_error(lambda: store.abort_blob(*where, upload_id)):
             is_over = False
             while not is_over and number < MAX_PART_NUMBER:
                 size = 0
@@ -161,9 +162,6 @@ class Mirrors:
                 total += size
             store.received.set(upload_id, total, running)
             await store.finish_blob(*where, upload_id, digest)
-        except BaseException:
-            await store.abort_blob(*where, upload_id)
-            raise
 
     async def _keep(self, place: MirroredRepository, found: Passed) -> Passed | None:
         """Store a manifest, if its blobs are there; else return it, to be passed on."""

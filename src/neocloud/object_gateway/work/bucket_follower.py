@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.clock import Clock
+from neocloud.core.loops import LoopErrors, every
 from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
 from neocloud.data_plane.long_poll import AWAY_SECONDS, LongPoll
 from neocloud.messages.neocloud.storage.v1 import (
@@ -78,6 +80,7 @@ class BucketFollower:
             expected=(StoreUnavailable,),
         )
         self._report_away = AwayLog(logger, "buckets are not reported")
+        self._report_errors = LoopErrors("Buckets could not be reported", (StoreUnavailable,))
         self._questions = itertools.count(1)
         self._answered = 0
         """The newest question whose answer was applied."""
@@ -85,7 +88,11 @@ class BucketFollower:
 
     async def run(self) -> None:
         """Follow and report until cancelled."""
-        tasks = [asyncio.create_task(self._poll.run()), asyncio.create_task(self._report_periodically())]
+        reporting = every(
+            *(REPORT_SECONDS, self._try_report, "Buckets could not be reported", self._clock),
+            is_first_now=False,
+        )
+        tasks = [asyncio.create_task(self._poll.run()), asyncio.create_task(reporting)]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -121,11 +128,12 @@ class BucketFollower:
             if question < self._answered:
                 return
             self._answered = question
-            try:
+            with undo_on_error(self._forget_known):
                 await self.apply(answer)
-            except Exception:
-                self._known = ListGatewayBucketsResponse()  # so that the next answer is applied whole
-                raise
+
+    def _forget_known(self) -> None:
+        """Let the next answer be applied whole."""
+        self._known = ListGatewayBucketsResponse()
 
     async def apply(self, answer: ListGatewayBucketsResponse) -> None:
         """Apply the desired state of these buckets. A bucket that is not named stays as it is. Raises
@@ -182,22 +190,14 @@ class BucketFollower:
         self._problems.pop(bucket_id, None)
         await self._try_report()
 
-    async def _report_periodically(self) -> None:
-        while True:
-            await self._clock.sleep(REPORT_SECONDS)
-            await self._try_report()
-
     async def _try_report(self) -> None:
-        try:
-            for part in bucket_messages.in_parts(await self.whole_report()):
-                await self._control_plane.report(part)
-            self._report_away.answered()
-        except ControlPlaneUnavailable as error:
-            self._report_away.note(error)
-        except StoreUnavailable as error:
-            logger.warning("Buckets could not be reported: %s", error)
-        except Exception:  # the border of the loop, as above
-            logger.exception("Buckets could not be reported")
+        with self._report_errors.kept():
+            try:
+                for part in bucket_messages.in_parts(await self.whole_report()):
+                    await self._control_plane.report(part)
+                self._report_away.answered()
+            except ControlPlaneUnavailable as error:
+                self._report_away.note(error)
 
     async def whole_report(self) -> ReportBucketsRequest:
         request = ReportBucketsRequest(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from neocloud.core.clock import Clock
+from neocloud.core.loops import every
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.data_plane.long_poll import LongPoll
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
@@ -63,7 +64,12 @@ class WorkReconciler(ABC, Generic[_Work]):
     async def run(self) -> None:
         """Follow and report until cancelled."""
         poll = LongPoll(self._clock, self._noun, lambda: self._list(self._version), self._take)
-        loops = [asyncio.create_task(poll.run()), asyncio.create_task(self._report_periodically())]
+        reporting = every(
+            *(REPORT_SECONDS, self._report, f"{self._noun} could not be reported", self._clock),
+            expected=(ObjectStoreError,),
+            is_first_now=False,
+        )
+        loops = [asyncio.create_task(poll.run()), asyncio.create_task(reporting)]
         try:
             await asyncio.gather(*loops)
         finally:
@@ -119,11 +125,6 @@ class WorkReconciler(ABC, Generic[_Work]):
         if not task.cancelled() and (error := task.exception()) is not None:
             text = "One of the %s ended; it goes on at the next start of the gateway"
             logger.error(text, self._noun.lower(), exc_info=error)
-
-    async def _report_periodically(self) -> None:
-        while True:
-            await self._clock.sleep(REPORT_SECONDS)
-            await self._report()
 
     async def _report(self) -> None:
         """Report all work. What cannot be reported now is with the next report."""

@@ -6,10 +6,10 @@ Each round is safe to be killed in and to be run again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from neocloud.core.clock import Clock
+from neocloud.core.loops import every
 from neocloud.object_store import garbage
 from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.errors import NoSuchBucket, StoreFull, StoreUnavailable
@@ -21,8 +21,7 @@ from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import BucketState
 
 logger = logging.getLogger(__name__)
-_ROUND_SECONDS = 3600.0
-_REGISTRY_SECONDS = 600.0
+_EXPECTED = (BlobError, StoreFull, StoreUnavailable)
 COMPLETED_KEPT = timedelta(days=1)
 """A client that missed the answer to its completion of an upload may ask again for so long."""
 
@@ -34,29 +33,23 @@ STALE_UPLOAD = timedelta(days=7)
 async def run_workers(store: ObjectStore, clock: Clock) -> None:
     """Run a round now and every hour, and tidy registries every ten minutes, until cancelled."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(_repeat(lambda: run_round(store, clock), _ROUND_SECONDS, clock))
-        group.create_task(_repeat(lambda: tidy_registries(store, clock), _REGISTRY_SECONDS, clock))
-
-
-async def _repeat(round: Callable[[], Awaitable[None]], seconds: float, clock: Clock) -> None:
-    while True:
-        await round()
-        await clock.sleep(seconds)
+        problem = "A round of the workers of the object store failed"
+        group.create_task(every(3600.0, lambda: run_round(store, clock), problem, clock, expected=_EXPECTED))
+        problem = "Registries could not be tidied"
+        group.create_task(
+            every(600.0, lambda: tidy_registries(store, clock), problem, clock, expected=_EXPECTED)
+        )
 
 
 async def tidy_registries(store: ObjectStore, clock: Clock) -> None:
     """Remove images by the rules of registries, blobs that no manifest names, and uploads that nobody goes on
     with. Pushes and pulls go on."""
     now = clock.now()
-    try:
-        for bucket in store.buckets():
-            if bucket.state is BucketState.ACTIVE and bucket.image_rules.is_any:
-                await _apply_image_rules(store, bucket.id)
-        collected = await store.collect_blobs(now - UNUSED_KEPT)
-        aborted = await store.abort_stale_blobs(now - STALE_UPLOAD)
-    except (StoreFull, StoreUnavailable) as error:
-        logger.warning("Registries could not be tidied: %s", error)
-        return
+    for bucket in store.buckets():
+        if bucket.state is BucketState.ACTIVE and bucket.image_rules.is_any:
+            await _apply_image_rules(store, bucket.id)
+    collected = await store.collect_blobs(now - UNUSED_KEPT)
+    aborted = await store.abort_stale_blobs(now - STALE_UPLOAD)
     if collected or aborted:
         logger.info("Removed %d unused blobs and %d uploads of registries", collected, aborted)
 
@@ -71,7 +64,7 @@ async def _apply_image_rules(store: ObjectStore, registry_id: str) -> None:
 
 
 async def run_round(store: ObjectStore, clock: Clock) -> None:
-    """Do all that is due. What fails is logged and done in the next round."""
+    """Do all that is due. Raises BlobError, StoreFull, StoreUnavailable; the next round does the rest."""
     now = clock.now()
 
     def tidy(tx: Transaction) -> None:
@@ -79,15 +72,11 @@ async def run_round(store: ObjectStore, clock: Clock) -> None:
         oldest = rows.to_ms(now - COMPLETED_KEPT)
         tx.connection.execute("DELETE FROM completed WHERE completed_ms < ?", (oldest,))
 
-    try:
-        await store.engine.database.write(tidy)
-        for bucket in store.buckets():
-            if bucket.state is BucketState.ACTIVE and bucket.lifecycle:
-                await _apply(store, bucket.id, clock)
-        swept = await garbage.sweep_orphans(store.engine, now - garbage.ORPHAN_AGE)
-    except (BlobError, StoreFull, StoreUnavailable) as error:
-        logger.warning("A round of the workers of the object store failed: %s", error)
-        return
+    await store.engine.database.write(tidy)
+    for bucket in store.buckets():
+        if bucket.state is BucketState.ACTIVE and bucket.lifecycle:
+            await _apply(store, bucket.id, clock)
+    swept = await garbage.sweep_orphans(store.engine, now - garbage.ORPHAN_AGE)
     if swept:
         logger.info("Deleted %d blobs that crashes had left", swept)
 

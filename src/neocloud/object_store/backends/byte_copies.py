@@ -5,6 +5,7 @@ the source or the copy; between blobs, copies are by reference (blobs/copies.py)
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from neocloud.core.cleanup import aundo_on_error
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.backends.blobs.uploads import Uploads
 from neocloud.object_store.backends.protocol import BucketBackend
@@ -97,11 +98,8 @@ class ByteCopies:
         reader = await self._backend(source.bucket_id).open_read(
             source.bucket_id, source.key, source.version_id, range=range, customer_key=source.customer_key
         )
-        try:
+        async with aundo_on_error(reader.close):
             rules.check_source(conditions, reader.version)
-        except BaseException:
-            await reader.close()
-            raise
         return reader
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from neocloud.core.cleanup import aundo_on_error
 from neocloud.object_store.blobs.driver import BlobError, NoSuchBlob
 from neocloud.object_store.blobs.sealing import (
     FRAME_BYTES,
@@ -33,11 +34,8 @@ _Reader = TypeVar("_Reader", bound=_Startable)
 
 async def started(reader: _Reader) -> _Reader:
     """Return the reader after its first bytes were read and verified; close it where that fails."""
-    try:
+    async with aundo_on_error(reader.close):
         await reader.start()
-    except BaseException:
-        await reader.close()
-        raise
     return reader
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.postgres_connection import (
@@ -70,14 +71,11 @@ class PostgresMetadata:
         )
         self.reading = ReadingConnection(address)
         try:
-            self._start()
-            self.reading.open()
+            with undo_on_error(self.close):
+                self._start()
+                self.reading.open()
         except psycopg.Error as error:
-            self.close()
             raise explain(error, address) from error
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self.reading.close()
@@ -131,7 +129,7 @@ class PostgresMetadata:
         took over keeps it from writing."""
         if not self.writing.open():
             return
-        try:
+        with undo_on_error(self.writing.close):
             self.writing.execute(_DURABLE)
             lock = f"SELECT pg_try_advisory_lock{self._kind}({_GATEWAY})"
             (is_ours,) = self.writing.execute(lock).fetchone() or (False,)
@@ -139,9 +137,6 @@ class PostgresMetadata:
                 raise Taken
             if _version(self.writing.database) != len(MIGRATIONS):
                 raise psycopg.OperationalError("the tables are of another release now")
-        except BaseException:
-            self.writing.close()
-            raise
 
 
 def upgrade(database: Session, address: str) -> None:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 import httpx
 
 from neocloud.core import digests
+from neocloud.core.cleanup import aundo_on_error
 from neocloud.services.iam.types import TemporaryKey
 from neocloud.services.registry.image_documents import IMAGES, INDEXES, read_document
 from neocloud.services.registry.public import ArtifactFile, CannotPull, ImageName, PullProblem
@@ -61,14 +62,11 @@ class RepositoryClient:
         )
 
     async def __aenter__(self) -> "RepositoryClient":
-        try:
+        async with aundo_on_error(self._http.aclose):
             params = {"scope": f"repository:{self.allowed.path}:pull", "service": self.endpoint}
             auth = httpx.BasicAuth(self.key.aws_access_key_id, self.key.secret)
             _, content = await self._get("/v2/token", MOST_CONFIG_BYTES, params=params, auth=auth)
             self._headers = {"Authorization": f"Bearer {read_document(content).get('token', '')}"}
-        except BaseException:
-            await self._http.aclose()
-            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeGuard, cast
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.osfiles import make_folder
 from neocloud.core.untrusted.files import Folder, UnsafePath, remove_tree, whole_lines
 from neocloud.core.untrusted.trees import copy_tree, stage_file
@@ -130,13 +131,10 @@ class WorkFolder:
         partial = f".{name}.partial"
         with self._made() as folder:
             folder.remove(partial)
-            try:
+            with undo_on_error(lambda: folder.remove(partial)):
                 with folder.new_file(partial) as file:
                     yield file
                 folder.rename(partial, name)
-            except BaseException:
-                folder.remove(partial)
-                raise
 
     def has_file(self, name: str) -> bool:
         with self._opened() as folder:

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from neocloud.core.cleanup import aundo_on_error
 from neocloud.core.osfiles import make_folder
 from neocloud.engines.base import EngineError, EngineUnavailable
 from neocloud.engines.images import PULLED, ImagePull, ImageSettings, ImageTooLarge
@@ -114,13 +115,11 @@ class PulledImages:
             place = self._place(pull.image)
             self._active.add(place.folder)
             try:
-                await asyncio.to_thread(self._remove_interrupted)
-                await asyncio.to_thread(self._prepare, place, pull.size_bytes)
-                image_id = await self._run(place, pull)
-                await asyncio.to_thread(self._finish, place, pull, image_id)
-            except BaseException:
-                await asyncio.to_thread(_discard, place, lazily=True)
-                raise
+                async with aundo_on_error(lambda: asyncio.to_thread(_discard, place, lazily=True)):
+                    await asyncio.to_thread(self._remove_interrupted)
+                    await asyncio.to_thread(self._prepare, place, pull.size_bytes)
+                    image_id = await self._run(place, pull)
+                    await asyncio.to_thread(self._finish, place, pull, image_id)
             finally:
                 self._active.discard(place.folder)
 

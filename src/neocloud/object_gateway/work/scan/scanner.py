@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from neocloud.core.clock import Clock
+from neocloud.core.loops import every
 from neocloud.object_gateway.work.scan import advisories, packages
 from neocloud.object_gateway.work.scan.inventory import LENGTH_BYTES, Inventory
 from neocloud.object_gateway.work.scan.packages import Waiting
@@ -46,12 +47,8 @@ class Scanner:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        while True:
-            try:
-                await self.round()
-            except (ObjectStoreError, OSError) as error:
-                logger.warning("Images could not be read: %s", error)
-            await self._clock.sleep(ROUND_SECONDS)
+        problem, expected = "Images could not be read", (ObjectStoreError, OSError)
+        await every(ROUND_SECONDS, self.round, problem, self._clock, expected=expected)
 
     async def round(self) -> None:
         """Read all images that were not read yet. Raises ObjectStoreError, OSError."""

@@ -6,6 +6,7 @@ The parts of unfinished uploads are blobs, as those of all buckets, out of sight
 
 from collections.abc import Collection, Sequence
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.backends.files import listing
 from neocloud.object_store.backends.files.access import FileAccess
@@ -103,12 +104,9 @@ class FileBackend:
         self, files: BucketFiles, key: str, range: ByteRange | None, conditions: ReadConditions
     ) -> FileReader:
         file, version, state = files.file(key)
-        try:
+        with undo_on_error(file.close):
             rules.check_read(conditions, version)
             first, length = rules.resolve(range, version.size)
-        except BaseException:
-            file.close()
-            raise
         return FileReader(self._access.threads, file, state, version, first, length)
 
     async def part_range(

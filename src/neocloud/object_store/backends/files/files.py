@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from neocloud.core.cleanup import undo_on_error
 from neocloud.core.untrusted.files import Folder, UnsafePath
 from neocloud.core.untrusted.writes import give_name, make_owned, put_in_place, unnamed_file
 from neocloud.object_store import conditions as rules
@@ -90,12 +91,9 @@ class BucketFiles:
             if path.is_folder:
                 return _nothing_of(root, key, path)
             opened = root.file(path.path)
-            try:
+            with undo_on_error(opened.close):
                 state = os.fstat(opened.fileno())
                 return opened, records.version(key, opened.fileno(), state), state
-            except BaseException:
-                opened.close()
-                raise
 
     def find(self, key: str) -> ObjectVersion:
         """Raises NoSuchKey."""
@@ -160,13 +158,14 @@ class BucketFiles:
     def _put_file(self, key: str, path: FilePath, file: BinaryIO, conditions: WriteConditions) -> None:
         with self.root() as root:  # before a folder is made for it
             rules.check_put(conditions, object_at(root, key, path) if root is not None else None)
-        try:
-            self._name(key, path, file, conditions)
-        except BaseException:
+
+        def prune() -> None:
             with suppress(OSError, ObjectStoreError), self.root() as root:
                 if root is not None:
                     _prune(root, path.folders)
-            raise
+
+        with undo_on_error(prune):
+            self._name(key, path, file, conditions)
 
     def _name(self, key: str, path: FilePath, file: BinaryIO, conditions: WriteConditions) -> None:
         for attempt in range(_ATTEMPTS):

@@ -9,6 +9,7 @@ from typing import cast
 import httpcore
 import httpx
 
+from neocloud.core.cleanup import aundo_on_error
 from neocloud.data_plane.replica_proof import (
     ANSWER_BYTES,
     challenge_request,
@@ -60,11 +61,8 @@ class _ProvingBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         stream = await self._backend.connect_tcp(host, port, timeout, local_address, socket_options)
-        try:
+        async with aundo_on_error(stream.aclose):
             await self._prove(stream, f"{host}:{port}")
-        except BaseException:
-            await stream.aclose()
-            raise
         return stream
 
     async def _prove(self, stream: httpcore.AsyncNetworkStream, address: str) -> None:
