@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from starlette.types import Scope
 
 from neocloud.core.clock import Clock
@@ -201,7 +201,10 @@ def save_callers(path: Path, callers: Mapping[bytes, tuple[Caller, float]], now:
     set back makes an entry too old rather than too young.
     """
     content = {
-        digest.hex(): {**_to_json(caller), "known_at": now.timestamp() - age}
+        digest.hex(): {
+            **msgspec.to_builtins(caller, order="deterministic"),
+            "known_at": now.timestamp() - age,
+        }
         for digest, (caller, age) in callers.items()
     }
     write_file(path, json.dumps(content))
@@ -214,36 +217,11 @@ def load_callers(path: Path, now: datetime, most_seconds: float) -> Iterator[tup
         for digest, entry in content.items():
             age = now.timestamp() - entry["known_at"]
             if 0 <= age < most_seconds:
-                yield bytes.fromhex(digest), _from_json(entry), age
+                yield bytes.fromhex(digest), msgspec.convert(entry, Caller), age
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s cannot be read and is ignored: %s", path, error)
-
-
-def _to_json(caller: Caller) -> dict[str, object]:
-    grants = {project: sorted(permissions) for project, permissions in caller.grants.items()}
-    return {
-        "subject_id": caller.subject_id,
-        "subject_name": caller.subject_name,
-        "tenant_id": caller.tenant_id,
-        "home_project_id": caller.home_project_id,
-        "grants": grants,
-        "proof": caller.proof,
-        "is_operator": caller.is_operator,
-    }
-
-
-def _from_json(entry: Mapping[str, Any]) -> Caller:
-    return Caller(
-        subject_id=entry["subject_id"],
-        subject_name=entry["subject_name"],
-        tenant_id=entry["tenant_id"],
-        home_project_id=entry["home_project_id"],
-        grants={project: frozenset(permissions) for project, permissions in entry["grants"].items()},
-        proof=entry.get("proof", ""),
-        is_operator=entry.get("is_operator", False) is True,
-    )
 
 
 class AllowedHosts:

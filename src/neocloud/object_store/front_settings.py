@@ -1,9 +1,7 @@
 # pyright: strict
 """What S3 clients have set of a bucket that the storage API has no field for. It is kept with the objects."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 NO_OWNERSHIP = "none"
 """The ownership controls were deleted."""
@@ -28,12 +26,3 @@ class FrontSettings:
     ownership: str = ""
     """What PutBucketOwnershipControls said; "": nothing did."""
     public_access: PublicAccessBlock | None = None
-
-
-def decoded(found: Mapping[str, Any]) -> FrontSettings:
-    public = found.get("public_access")
-    return FrontSettings(
-        tuple(found.get("prefix_rules", ())),
-        found.get("ownership", ""),
-        None if public is None else PublicAccessBlock(**public),
-    )

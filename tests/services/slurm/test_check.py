@@ -78,7 +78,7 @@ def test_missing_gpus_fail_where_the_preset_has_some():
 
 def report(bandwidth: float, *, right: bool = True) -> AllReduceReport:
     rows = [
-        AllReduceRow(size_mib=size, bus_mib_per_second=bandwidth, milliseconds=1.0, is_right=right)
+        AllReduceRow(size_mib=size, bus_mib_per_second=bandwidth, milliseconds=1.0, right=right)
         for size in (1, 16, 128)
     ]
     return AllReduceReport("gloo", 2, rows)

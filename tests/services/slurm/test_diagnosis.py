@@ -48,17 +48,18 @@ def findings(*ranks: dict[str, Any], suspects: dict[str, str] | None = None) -> 
         ({"rank": -1}, "rank"),
         ({"rank": True}, "rank"),
         ({"rank": "0"}, "rank"),
-        ({"times": [[1, 2.0, None]] * 201}, "more than 200"),
-        ({"times": [[1, float("nan"), None]]}, "seconds"),
-        ({"times": [[1, 1e300, None]]}, "seconds"),
+        ({"times": [[1, 2.0, None]] * 201}, "length <= 200"),
+        ({"times": [[1, float("nan"), None]]}, "malformed"),
+        ({"times": [[1, 1e300, None]]}, "`float` <="),
         ({"times": [[1, 1.0, 2.0]]}, "waited longer"),
-        ({"times": [[1, 1.0]]}, "three parts"),
-        ({"stacks": [[["f", "a.py", 1]] * 25]}, "more than 24"),
-        ({"stacks": [WAITS] * 9}, "more than 8"),
-        ({"stacks": [[[1, "a.py", 1]]]}, "no text"),
-        ({"stacks": "x"}, "no list"),
-        ({"why": None}, "no list"),
-        ({"moved": "yes"}, "neither"),
+        ({"times": [[1, 1.0]]}, "at least length 3"),
+        ({"times": [[1, 1.0, None, 2]]}, "at most length 3"),
+        ({"stacks": [[["f", "a.py", 1]] * 25]}, "length <= 24"),
+        ({"stacks": [WAITS] * 9}, "length <= 8"),
+        ({"stacks": [[[1, "a.py", 1]]]}, "Expected `str`"),
+        ({"stacks": "x"}, "Expected `array`"),
+        ({"why": None}, "Expected `array`"),
+        ({"moved": "yes"}, "Expected `bool"),
     ],
 )
 def test_a_report_that_no_probe_writes_is_refused(change: dict[str, Any], why: str) -> None:
@@ -88,7 +89,7 @@ def test_names_of_a_job_have_no_terminal_escapes_and_are_short() -> None:
     frame = ["\x1b]0;owned\x07\u202ename", "x" * 5000, 1]
     (report,) = read(rank(0, stacks=[[frame]], why=["\x1b[2J"]))
     shown = report.stacks[0][0]
-    assert shown.name == "?]0;owned??name" and len(shown.file) == 120 and report.why == ["?[2J"]
+    assert shown.name == "?]0;owned??name" and len(shown.file) == 120 and report.why == ("?[2J",)
 
 
 def test_the_rank_that_works_longest_is_slow_though_all_steps_take_the_same_time() -> None:

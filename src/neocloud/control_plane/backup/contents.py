@@ -4,7 +4,8 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+
+import msgspec
 
 from neocloud.control_plane.backup.archive import BackupError
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
@@ -70,19 +71,8 @@ def manifest_text(manifest: Manifest) -> str:
 def read_manifest(text: bytes) -> Manifest:
     """Return the manifest of a backup that this release can restore. Raises BackupError."""
     try:
-        document: dict[str, Any] = json.loads(text)
-        files: dict[str, Any] = document["files"]
-        manifest = Manifest(
-            format=int(document["format"]),
-            release=str(document["release"]),
-            schema=str(document["schema"]),
-            made_at=str(document["made_at"]),
-            home=str(document["home"]),
-            resources={str(kind): int(number) for kind, number in dict(document["resources"]).items()},
-            files={name: Content(int(each["size"]), str(each["sha256"])) for name, each in files.items()},
-            outside=tuple(str(each) for each in document["outside"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except (ValueError, RecursionError):  # those of msgspec are ValueErrors
         raise unusable("its list of files cannot be read") from None
     if manifest.format > FORMAT:
         raise too_new(manifest)

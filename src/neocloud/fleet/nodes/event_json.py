@@ -10,8 +10,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
-from enum import StrEnum
-from typing import Any, cast, get_type_hints
+from typing import cast
+
+import msgspec
 
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import Event
@@ -40,17 +41,9 @@ ADDED: Mapping[tuple[str, str], object] = {
 }
 """Values of fields that events of older releases lack, by event and field."""
 
-_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    name: {each.name: get_type_hints(found)[each.name] for each in fields(found)}
-    for name, found in TYPES.items()
+_FIELDS: Mapping[str, frozenset[str]] = {
+    name: frozenset(each.name for each in fields(found)) for name, found in TYPES.items()
 }
-"""The types of the fields of each event."""
-_ENUMS = frozenset(
-    wanted
-    for of_event in _FIELDS.values()
-    for wanted in of_event.values()
-    if isinstance(wanted, type) and issubclass(wanted, StrEnum)
-)
 
 
 class BadEvent(ValueError):
@@ -63,79 +56,47 @@ def encode(event: Event) -> bytes:
     name = type(event).__name__
     if name not in TYPES:
         raise BadEvent(f"{name} is not an event that is stored")
-    document: dict[str, object] = {"type": name}
-    for field, wanted in _FIELDS[name].items():
-        document[field] = _checked(name, field, getattr(event, field), wanted)
-    return json.dumps(document, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
+    document = msgspec.to_builtins(_event(name, msgspec.to_builtins(event)))
+    return json.dumps({"type": name, **document}, separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode(body: bytes) -> Event:
     """Return the event of a document that `encode` wrote. Raises BadEvent."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadEvent(f"not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadEvent("not a JSON object")
-    document = cast(dict[str, object], found)
+        document = msgspec.json.decode(body, type=dict[str, object])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadEvent(f"not a JSON object: {error}") from None
     name = document.pop("type", None)
     if not isinstance(name, str) or name not in TYPES:
         raise BadEvent(f"no event has the type {name!r}")
-    known = _FIELDS[name]
-    if unknown := sorted(document.keys() - known.keys()):
+    if unknown := sorted(document.keys() - _FIELDS[name]):
         raise BadEvent(f"{name} has no field {', '.join(unknown)}")
-    values: dict[str, Any] = {}
-    for field, wanted in known.items():
-        if field in document:
-            value = document[field]
-        elif (name, field) in ADDED:
-            value = ADDED[name, field]
-        else:
+    for field in sorted(_FIELDS[name] - document.keys()):
+        if (name, field) not in ADDED:
             raise BadEvent(f"{name} lacks the field {field}")
-        values[field] = _checked(name, field, value, wanted)
-    return TYPES[name](**values)
+        document[field] = ADDED[name, field]
+    return _event(name, document)
 
 
-def _checked(name: str, field: str, value: object, wanted: Any) -> object:
-    """Return the value as the field's type. Raises BadEvent."""
-    if wanted is str and type(value) is str and len(value) <= MAX_TEXT:
-        return value
-    if wanted is float and type(value) is float and math.isfinite(value):
-        return value
-    where = f"{name}.{field}"
-    if wanted == tuple[HostPart, ...]:
-        return _parts(where, value)
-    if wanted in _ENUMS:
-        try:
-            return wanted(value)  # type: ignore[arg-type]
-        except ValueError:
-            raise BadEvent(f"{where} cannot be {value!r}") from None
-    if wanted is float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise BadEvent(f"{where} is not a finite number: {value!r}")
-        return float(value)
-    if type(value) is not wanted:
-        raise BadEvent(f"{where} is not of the type {wanted.__name__}: {value!r}")
-    if isinstance(value, str) and len(value) > MAX_TEXT:
-        raise BadEvent(f"{where} is longer than {MAX_TEXT} characters")
-    return value
+def _event(name: str, document: dict[str, object]) -> Event:
+    """Return the event with these fields. Raises BadEvent."""
+    try:
+        event = msgspec.convert(document, TYPES[name])
+    except msgspec.ValidationError as error:
+        raise BadEvent(f"{name}: {error}") from None
+    for field in _FIELDS[name]:
+        value, where = getattr(event, field), f"{name}.{field}"
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadEvent(f"{where} is not a finite number")
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise BadEvent(f"{where} is longer than {MAX_TEXT} characters")
+        if isinstance(value, tuple):
+            _check_parts(where, cast(tuple[HostPart, ...], value))
+    return event
 
 
-def _parts(where: str, value: object) -> tuple[HostPart, ...]:
-    """Return the parts of a node, each a list of its fields."""
-    if not isinstance(value, list | tuple):
-        raise BadEvent(f"{where} is not a list")
-    rows = cast(list[object], value)
-    if len(rows) > MOST_PARTS:
+def _check_parts(where: str, parts: tuple[HostPart, ...]) -> None:
+    if len(parts) > MOST_PARTS:
         raise BadEvent(f"{where} has more than {MOST_PARTS} entries")
-    return tuple(_part(where, row) for row in rows)
-
-
-def _part(where: str, row: object) -> HostPart:
-    values = cast(list[object], row) if isinstance(row, list | tuple) else []
-    texts = [each for each in values if isinstance(each, str)]
-    if len(values) != len(HostPart._fields) or len(texts) < len(values):
-        raise BadEvent(f"{where} has an entry that is not {len(HostPart._fields)} texts")
-    if any(len(each) > LONGEST for each in texts):
+    if any(len(each) > LONGEST for part in parts for each in part):
         raise BadEvent(f"{where} has a text of more than {LONGEST} characters")
-    return HostPart(*texts)

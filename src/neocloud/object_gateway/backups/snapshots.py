@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from neocloud.object_gateway.backups.location import (
     METADATA,
     POSTGRESQL,
@@ -116,13 +118,7 @@ class PostgresSnapshot:
     def facts(self) -> Facts:
         known = self._known()
         try:
-            return Facts(
-                bytes.fromhex(str(known["key_check"])),
-                int(str(known["schema_version"])),
-                str(known["elsewhere"]),
-                int(str(known["blobs"])),
-                int(str(known["versions"])),
-            )
+            return msgspec.convert({**known, "key_check": bytes.fromhex(str(known["key_check"]))}, Facts)
         except (KeyError, ValueError):
             raise damaged(self._path) from None
 

@@ -1,10 +1,10 @@
 # pyright: strict
 """Manifests and indexes as clients write them: hostile JSON of at most 4 MiB."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeVar
 
-import orjson
+import msgspec
 
 from neocloud.core import digests
 from neocloud.object_gateway.oci.errors import RegistryError
@@ -21,109 +21,95 @@ _IMAGES = (
 INDEXES = (OCI_INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
 ACCEPTED = (*_IMAGES, *INDEXES)
 """The media types of manifests that are taken."""
+_Kind = TypeVar("_Kind")
 _ELSEWHERE = ("nondistributable", "foreign")
 """Words in the media types of layers that a registry need not have."""
+
+
+class _Descriptor(msgspec.Struct, frozen=True):
+    media_type: str = msgspec.field(name="mediaType")
+    digest: str
+    size: Annotated[int, msgspec.Meta(ge=0, le=_MAX_SIZE)]
+    urls: object = None
+
+    def __post_init__(self) -> None:
+        if not digests.is_digest(self.digest):
+            raise ValueError("a descriptor has mediaType, a digest of sha256 or sha512, and size")
+
+
+_Descriptors = Annotated[tuple[_Descriptor, ...], msgspec.Meta(max_length=MAX_NAMED)]
+
+
+class _Document(msgspec.Struct):
+    schema_version: Literal[2] = msgspec.field(name="schemaVersion")
+    media_type: str | None = msgspec.field(name="mediaType", default=None)
+    artifact_type: Annotated[str, msgspec.Meta(max_length=255)] = msgspec.field(
+        name="artifactType", default=""
+    )
+    subject: _Descriptor | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Image(_Document, kw_only=True):
+    config: _Descriptor
+    layers: _Descriptors = ()
+
+
+class _Index(_Document):
+    manifests: _Descriptors = ()
 
 
 def read_manifest(body: bytes, content_type: str, algorithm: str = digests.DEFAULT) -> NewManifest:
     """`algorithm` is that of its digest. Raises RegistryError."""
     if len(body) > MAX_MANIFEST_BYTES:
         raise too_large()
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise _invalid("is not JSON") from None
-    if not isinstance(document, dict):
-        raise _invalid("is not an object")
-    found = cast("dict[str, Any]", document)
-    media_type = _media_type(found, content_type)
-    is_index = media_type in INDEXES
-    described = list(_descriptors(found, "manifests" if is_index else "layers"))
-    named = [each for each in described if is_index and each["mediaType"] in ACCEPTED]
-    blobs = [
-        each
-        for each in described
-        if not (is_index and each["mediaType"] in ACCEPTED) and not _is_elsewhere(each)
-    ]
-    config = None if is_index else _descriptor(found.get("config"), "config")
-    if config is not None:
-        blobs.append(config)
-    subject = found.get("subject")
+    header = content_type.partition(";")[0].strip()
+    found = _decoded(body, _Document)
+    media_type = header or found.media_type or ""
+    if media_type not in ACCEPTED:
+        raise _invalid(f"must have a Content-Type of {', '.join(ACCEPTED)}")
+    if found.media_type not in (None, media_type):
+        raise _invalid("has another mediaType than the Content-Type of the request")
+    artifact_type, named = found.artifact_type, list[_Descriptor]()
+    if media_type in INDEXES:
+        described = _decoded(body, _Index).manifests
+        named = [each for each in described if each.media_type in ACCEPTED]
+        blobs = [each for each in described if not (each.media_type in ACCEPTED or _is_elsewhere(each))]
+    else:
+        image = _decoded(body, _Image)
+        blobs = [each for each in image.layers if not _is_elsewhere(each)] + [image.config]
+        artifact_type = artifact_type or image.config.media_type
     return NewManifest(
         digest=digests.digest_of(body, algorithm),
         media_type=media_type,
         size=len(body),
-        artifact_type=_text(found, "artifactType") or (_text(config, "mediaType") if config else ""),
-        subject=None if subject is None else str(_descriptor(subject, "subject")["digest"]),
-        annotations=_annotations(found),
-        blobs=tuple(str(each["digest"]) for each in blobs),
-        manifests=tuple(str(each["digest"]) for each in named),
+        artifact_type=artifact_type,
+        subject=found.subject and found.subject.digest,
+        annotations=found.annotations or {},
+        blobs=tuple(each.digest for each in blobs),
+        manifests=tuple(each.digest for each in named),
         sizes=_sizes([*blobs, *named]),
-        image_bytes=min(_MAX_SIZE, len(body) + sum(int(each["size"]) for each in blobs)),
+        image_bytes=min(_MAX_SIZE, len(body) + sum(each.size for each in blobs)),
     )
 
 
-def _media_type(document: Mapping[str, Any], content_type: str) -> str:
-    header = content_type.partition(";")[0].strip()
-    inside = document.get("mediaType")
-    media_type = header or inside
-    if media_type not in ACCEPTED:
-        raise _invalid(f"must have a Content-Type of {', '.join(ACCEPTED)}")
-    if inside is not None and inside != media_type:
-        raise _invalid("has another mediaType than the Content-Type of the request")
-    if document.get("schemaVersion") != 2:
-        raise _invalid("must have schemaVersion 2")
-    return str(media_type)
+def _decoded(body: bytes, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:  # those of msgspec are ValueErrors
+        raise _invalid(f"cannot be read: {str(error)[:300]}") from None
 
 
-def _sizes(described: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+def _sizes(described: Sequence[_Descriptor]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for each in described:
-        if found.setdefault(each["digest"], each["size"]) != each["size"]:
-            raise _invalid(f"gives {each['digest']} two sizes")
+        if found.setdefault(each.digest, each.size) != each.size:
+            raise _invalid(f"gives {each.digest} two sizes")
     return found
 
 
-def _descriptors(document: Mapping[str, Any], field: str) -> Iterator[Mapping[str, Any]]:
-    named = document.get(field, [])
-    if not isinstance(named, list):
-        raise _invalid(f"has {field} that is no list")
-    entries = cast("list[Any]", named)
-    if len(entries) > MAX_NAMED:
-        raise _invalid(f"has more than {MAX_NAMED:,} {field}")
-    for number, each in enumerate(entries):
-        yield _descriptor(each, f"{field}[{number}]")
-
-
-def _descriptor(value: Any, field: str) -> Mapping[str, Any]:
-    found: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    size = found.get("size")
-    is_sized = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= _MAX_SIZE
-    if not (digests.is_digest(found.get("digest")) and is_sized and isinstance(found.get("mediaType"), str)):
-        raise _invalid(f"has no descriptor in {field}: mediaType, a digest of sha256 or sha512, and size")
-    return found
-
-
-def _annotations(document: Mapping[str, Any]) -> dict[str, str]:
-    found = document.get("annotations")
-    entries: dict[str, Any] = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    if found is not None and not (
-        isinstance(found, dict) and all(isinstance(each, str) for each in entries.values())
-    ):
-        raise _invalid("has annotations that are no texts")
-    return entries
-
-
-def _text(document: Mapping[str, Any], field: str) -> str:
-    found = document.get(field, "")
-    if not isinstance(found, str) or len(found) > 255:
-        raise _invalid(f"has a {field} that is no text of up to 255 characters")
-    return found
-
-
-def _is_elsewhere(descriptor: Mapping[str, Any]) -> bool:
-    media_type = str(descriptor["mediaType"])
-    return bool(descriptor.get("urls")) and any(each in media_type for each in _ELSEWHERE)
+def _is_elsewhere(descriptor: _Descriptor) -> bool:
+    return bool(descriptor.urls) and any(each in descriptor.media_type for each in _ELSEWHERE)
 
 
 def _invalid(why: str) -> RegistryError:

@@ -5,9 +5,11 @@ Verdicts are pass, fail, not_run and not_enforced; a check that could not run is
 limit that nothing enforces.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
 
 from neocloud.services.compute.public import Preset
 from neocloud.services.slurm.slurm_records import SlurmNode
@@ -39,6 +41,17 @@ MAX_LINE_CHARS = 300
 """Length of a program's last line in a message."""
 
 
+_MEASURE = msgspec.Meta(ge=0, le=MOST)
+Figure = Annotated[int, _MEASURE] | Annotated[float, _MEASURE]
+_LIMIT = msgspec.Meta(ge=-1, le=MOST)
+Limit = Annotated[int, _LIMIT] | Annotated[float, _LIMIT]
+"""A limit of resources; -1 for none, which is read as MOST."""
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
+GpuNames = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_GPUS)] | None
+"""Names of the GPUs; None without a driver."""
+_Report = TypeVar("_Report")
+
+
 class BadReport(Exception):
     """The output of a probe is not a report."""
 
@@ -57,64 +70,74 @@ class NodeFinding:
 class NodeReport:
     """The figures of one node."""
 
-    cpus: float
-    memory_mib: float
-    write_mib_per_second: float
-    read_mib_per_second: float
-    time: float
+    cpus: Figure
+    memory_mib: Figure
+    write_mib_per_second: Figure
+    read_mib_per_second: Figure
+    time: Figure
     """The node's clock, in seconds since 1970."""
-    tmp_device: float
+    tmp_device: Figure
     """The file system of /tmp, as programs outside jobs see it."""
-    shm_device: float
-    gpus: Sequence[str] | None = None
-    """Names of the GPUs; None without a driver."""
+    shm_device: Figure
+    gpus: GpuNames = None
+
+    def __post_init__(self) -> None:
+        _check_names(self.gpus or ())
 
 
 @dataclass(frozen=True)
 class NodeFigures:
     """The figures of one node that are measured beside running jobs."""
 
-    cpus: float
-    memory_mib: float
-    gpus: Sequence[str] | None = None
-    """Names of the GPUs; None without a driver."""
+    cpus: Figure
+    memory_mib: Figure
+    gpus: GpuNames = None
+
+    def __post_init__(self) -> None:
+        _check_names(self.gpus or ())
 
 
 @dataclass(frozen=True)
 class JobReport:
     """What a job with one CPU found on a node."""
 
-    node: str
-    cpus: float
+    node: Name
+    cpus: Figure
     """CPUs that its programs use."""
-    reachable_cpus: float
+    reachable_cpus: Figure
     """CPUs that they use when they ask the kernel for all."""
-    memory_bytes: float
+    memory_bytes: Limit
     """The kernel's limit of the job's own control group; MOST for none."""
-    tmp_device: float
-    shm_device: float
-    open_files: float
+    tmp_device: Figure
+    shm_device: Figure
+    open_files: Limit
     """Soft limits; MOST for none."""
-    locked_bytes: float
-    processes: float
+    locked_bytes: Limit
+    processes: Limit
+
+    def __post_init__(self) -> None:
+        _check_names([self.node])
+        for name in ("memory_bytes", "open_files", "locked_bytes", "processes"):
+            if getattr(self, name) < 0:
+                object.__setattr__(self, name, float(MOST))
 
 
 @dataclass(frozen=True)
 class AllReduceRow:
     """The measurement with one size."""
 
-    size_mib: float
-    bus_mib_per_second: float
-    milliseconds: float
-    is_right: bool
+    size_mib: Figure
+    bus_mib_per_second: Figure
+    milliseconds: Figure
+    right: bool
     """Whether the sum was right."""
 
 
 @dataclass(frozen=True)
 class AllReduceReport:
-    backend: str
-    ranks: float
-    rows: Sequence[AllReduceRow]
+    backend: Literal["gloo", "nccl"]
+    ranks: Figure
+    results: Annotated[tuple[AllReduceRow, ...], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
 
 
 def slurm_finding(name: str, node: SlurmNode | None) -> NodeFinding:
@@ -163,19 +186,19 @@ def gpu_finding(name: str, expected: Preset, found: Sequence[str] | None) -> Nod
 def all_reduce_findings(report: AllReduceReport) -> list[NodeFinding]:
     """Judge the sums of all sizes, and the speed of the largest alone: small ones measure latency."""
     least = ALL_REDUCE_MIB_PER_SECOND[report.backend]
-    largest = max(row.size_mib for row in report.rows)
+    largest = max(row.size_mib for row in report.results)
     findings: list[NodeFinding] = []
-    for row in report.rows:
+    for row in report.results:
         is_judged = row.size_mib == largest
         fast_enough = not is_judged or row.bus_mib_per_second >= least
         findings.append(
             NodeFinding(
                 "",
                 f"all-reduce {row.size_mib} MiB",
-                PASS if row.is_right and fast_enough else FAIL,
+                PASS if row.right and fast_enough else FAIL,
                 f"{row.bus_mib_per_second:.0f} MiB/s bus ({row.milliseconds:.1f} ms)",
                 f">= {least} MiB/s" if is_judged else "right sum",
-                f"{report.ranks} ranks, {report.backend}" if row.is_right else "The sum was wrong.",
+                f"{report.ranks} ranks, {report.backend}" if row.right else "The sum was wrong.",
             )
         )
     return findings
@@ -190,46 +213,17 @@ def _at_least(node: str, check: str, measured: float, least: float, unit: str) -
 def node_figures(output: bytes) -> NodeFigures:
     """Read the figures of one node that has measured no speeds. Raises BadReport. The engine bounds the
     output."""
-    found = _object(output)
-    return NodeFigures(_number(found, "cpus"), _number(found, "memory_mib"), _gpu_names(found.get("gpus")))
+    return _read(output, NodeFigures)
 
 
 def node_report(output: bytes) -> NodeReport:
     """Read the figures of one node. Raises BadReport. The engine bounds the output."""
-    found = _object(output)
-    return NodeReport(
-        gpus=_gpu_names(found.get("gpus")),
-        cpus=_number(found, "cpus"),
-        memory_mib=_number(found, "memory_mib"),
-        write_mib_per_second=_number(found, "write_mib_per_second"),
-        read_mib_per_second=_number(found, "read_mib_per_second"),
-        time=_number(found, "time"),
-        tmp_device=_number(found, "tmp_device"),
-        shm_device=_number(found, "shm_device"),
-    )
+    return _read(output, NodeReport)
 
 
 def job_reports(output: bytes) -> list[JobReport]:
     """Read what a job found on each of its nodes, one line each. Raises BadReport."""
-    reports: list[JobReport] = []
-    for line in output.splitlines()[:MAX_NODES]:
-        found = _object(line)
-        node = found.get("node")
-        if not isinstance(node, str) or not _is_name(node):
-            raise BadReport('"node" is no name')
-        reports.append(
-            JobReport(
-                node=node,
-                cpus=_number(found, "cpus"),
-                reachable_cpus=_number(found, "reachable_cpus"),
-                memory_bytes=_limit(found, "memory_bytes"),
-                tmp_device=_number(found, "tmp_device"),
-                shm_device=_number(found, "shm_device"),
-                open_files=_limit(found, "open_files"),
-                locked_bytes=_limit(found, "locked_bytes"),
-                processes=_limit(found, "processes"),
-            )
-        )
+    reports = [_read(line, JobReport) for line in output.splitlines()[:MAX_NODES]]
     if not reports:
         raise BadReport("it is empty")
     return reports
@@ -237,65 +231,27 @@ def job_reports(output: bytes) -> list[JobReport]:
 
 def all_reduce_report(output: bytes) -> AllReduceReport:
     """Read the figures of a measurement between nodes. Raises BadReport."""
-    found = _object(output)
-    backend, rows = found.get("backend"), found.get("results")
-    if not isinstance(backend, str) or backend not in ALL_REDUCE_MIB_PER_SECOND:
-        raise BadReport(f'"backend" is none of {", ".join(ALL_REDUCE_MIB_PER_SECOND)}')
-    if not (isinstance(rows, list) and 0 < len(rows) <= MAX_ROWS):
-        raise BadReport('"results" is not a list of measurements')
-    return AllReduceReport(backend, _number(found, "ranks"), tuple(map(_row, rows)))
+    return _read(output, AllReduceReport)
 
 
 def last_line(stderr: bytes, exit_code: int) -> str:
     """Return the last line that a failed program printed, shortened, without control characters."""
     lines = stderr.decode(errors="replace").strip().splitlines()
-    shown = (
-        letter if letter.isprintable() else "?" for letter in (lines[-1] if lines else "")[:MAX_LINE_CHARS]
-    )
-    return "".join(shown) or f"exit code {exit_code}"
+    return shown(lines[-1] if lines else "", MAX_LINE_CHARS) or f"exit code {exit_code}"
 
 
-def _row(row: object) -> AllReduceRow:
-    is_right = row.get("right") if isinstance(row, dict) else None
-    if not isinstance(row, dict) or not isinstance(is_right, bool):
-        raise BadReport('a measurement does not say whether its sum was "right"')
-    return AllReduceRow(
-        size_mib=_number(row, "size_mib"),
-        bus_mib_per_second=_number(row, "bus_mib_per_second"),
-        milliseconds=_number(row, "milliseconds"),
-        is_right=is_right,
-    )
+def shown(text: str, longest: int = MAX_LINE_CHARS) -> str:
+    """Return the text of a program shortened, without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:longest])
 
 
-def _object(output: bytes) -> Mapping[str, object]:
+def _read(output: bytes, kind: type[_Report]) -> _Report:
     try:
-        found = json.loads(output)
-    except (ValueError, RecursionError):
-        raise BadReport("it is no JSON") from None
-    if not isinstance(found, dict):
-        raise BadReport("it is no JSON object")
-    return found
+        return msgspec.json.decode(output, type=kind)
+    except (ValueError, RecursionError) as error:  # those of msgspec are ValueErrors
+        raise BadReport(shown(str(error))) from None
 
 
-def _number(found: Mapping[str, object], name: str) -> int | float:
-    value = found.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:  # nor NaN
-        raise BadReport(f'"{name}" is not a number from 0 to {MOST:,}')
-    return value
-
-
-def _limit(found: Mapping[str, object], name: str) -> int | float:
-    """Read a limit of resources; none is -1, and counts as the largest number."""
-    return float(MOST) if found.get(name) == -1 else _number(found, name)
-
-
-def _gpu_names(value: object) -> Sequence[str] | None:
-    if value is None:
-        return None
-    if not (isinstance(value, list) and len(value) <= MAX_GPUS and all(map(_is_name, value))):
-        raise BadReport('"gpus" is not a list of names')
-    return value
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_NAME_CHARS and value.isprintable()
+def _check_names(names: Sequence[str]) -> None:
+    if not all(map(str.isprintable, names)):
+        raise ValueError("a name has characters that cannot be printed")
