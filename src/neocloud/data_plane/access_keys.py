@@ -2,9 +2,25 @@
 """What the control plane and the object gateway agree on about the access keys of callers."""
 
 import hashlib
+from dataclasses import dataclass
 
 TEMPORARY_KEY_PREFIX = "NCTK"
 """How the ids of temporary keys begin, which are for S3 alone."""
+
+
+@dataclass(frozen=True)
+class KeyLimit:
+    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
+    pulling the repository that the prefix stands for."""
+
+    bucket_id: str
+    prefix: str
+    writes: bool = False
+    """It creates objects instead, and neither reads nor lists."""
+    deletes: bool = False
+    """It deletes objects instead, and does nothing else."""
+    project_id: str = ""
+    """Instead of one bucket: objects in all buckets of this project, and the list of the buckets."""
 
 
 def repository_limit(repository: str) -> str:

@@ -8,10 +8,11 @@ still count. An answer that something does not exist, None, is never used then.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from cachetools import LRUCache
 
 from neocloud.core.clock import Clock
 from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavailable
@@ -19,7 +20,7 @@ from neocloud.data_plane.control_plane_client import AwayLog, ControlPlaneUnavai
 HEARD_SECONDS = 30.0
 """The long poll is answered within 20 s. One that was not heard for this long is asked about each request."""
 MAX_KNOWN = 20_000
-"""Answers that are kept. Beyond that, the oldest are dropped."""
+"""Answers that are kept. Beyond that, those that were used longest ago are dropped."""
 logger = logging.getLogger(__name__)
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -105,7 +106,7 @@ class AnswerCache(Generic[_Key, _Value]):
     def __init__(self, clock: Clock, staleness: Staleness, times: AnswerTimes, away: AwayLog) -> None:
         self._monotonic = clock.monotonic
         self._staleness, self._times, self._away = staleness, times, away
-        self._known: OrderedDict[_Key, _Known[_Value]] = OrderedDict()
+        self._known: LRUCache[_Key, _Known[_Value]] = LRUCache(MAX_KNOWN)
         self._questions: dict[_Key, asyncio.Task[_Value | None]] = {}
         self._epoch = 0
         self.answer_count = 0
@@ -199,9 +200,6 @@ class AnswerCache(Generic[_Key, _Value]):
         self._away.answered()
         if epoch == self._epoch:  # else access changed meanwhile, and the answer may be of before
             self._known[key] = _Known(value, asked_at, epoch)
-            self._known.move_to_end(key)
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
             self.answer_count += 1
         return value
 

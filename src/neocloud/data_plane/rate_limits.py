@@ -4,9 +4,10 @@
 A call takes one token, and a bucket is refilled steadily and holds a burst.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 BURST_SECONDS = 10
 """A bucket holds as many calls as are refilled in this time."""
@@ -37,7 +38,7 @@ class Buckets:
     def __init__(self, rate: Rate, monotonic: Callable[[], float]) -> None:
         self.per_second, self._burst = rate.per_second, rate.burst
         self._monotonic = monotonic
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: LRUCache[str, _Bucket] = LRUCache(MAX_CALLERS)
 
     def take(self, caller: str) -> float:
         """Count one call and return 0; of an empty bucket, return the seconds to wait and count nothing."""
@@ -47,10 +48,7 @@ class Buckets:
         bucket = self._buckets.get(caller)
         if bucket is None:
             bucket = self._buckets[caller] = _Bucket(self._burst, now)
-            if len(self._buckets) > MAX_CALLERS:
-                self._buckets.popitem(last=False)
         else:
-            self._buckets.move_to_end(caller)
             bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.at) * self.per_second)
             bucket.at = now
         if bucket.tokens < 1:

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from neocloud.data_plane.access_keys import KeyLimit
 from neocloud.messages.nebius.storage.v1 import Bucket, BucketSpec
 from neocloud.messages.neocloud.storage.v1 import (
     ListGatewayBucketsResponse,
@@ -44,21 +45,6 @@ class Refused(Exception):
     def __init__(self, code: RefusalCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True)
-class KeyLimit:
-    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
-    pulling the repository that the prefix stands for."""
-
-    bucket_id: str
-    prefix: str
-    writes: bool = False
-    """It creates objects instead, and neither reads nor lists."""
-    deletes: bool = False
-    """It deletes objects instead, and does nothing else."""
-    project_id: str = ""
-    """Instead of one bucket: objects in all buckets of this project, and the list of the buckets."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from neocloud.core import contract
+from neocloud.data_plane.access_keys import KeyLimit
 from neocloud.data_plane.control_plane_client import (
     CALL_SECONDS,
     ControlPlaneClient,
@@ -48,7 +49,6 @@ from neocloud.messages.neocloud.storage.v1 import (
     SignResponse,
 )
 from neocloud.object_gateway.access import (
-    KeyLimit,
     RefusalCode,
     Refused,
     SigningKey,

@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from neocloud.core.clock import SystemClock
-from neocloud.data_plane.access_keys import repository_limit
+from neocloud.data_plane.access_keys import KeyLimit, repository_limit
 from neocloud.services.iam.access.signed_requests import StoreSignedRequests
-from neocloud.services.iam.types import KeyLimit
 from tests.objects.oci.client import digest_of
 from tests.services.registry.cloud import Credentials, RegistryCloud, short
 

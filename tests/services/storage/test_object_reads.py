@@ -14,8 +14,9 @@ from neocloud.core import contract
 from neocloud.core.clock import SystemClock
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.service import Dependencies
+from neocloud.data_plane.access_keys import KeyLimit
 from neocloud.services.iam.access.signed_requests import StoreSignedRequests
-from neocloud.services.iam.types import KeyLimit, SignedRequests
+from neocloud.services.iam.types import SignedRequests
 from neocloud.services.storage.gateway_link import BucketBoard
 from neocloud.services.storage.object_reads import StoreObjectReads
 from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unreadable

@@ -8,7 +8,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.readers import Subject
-from neocloud.services.iam.types import KeyLimit
+from neocloud.data_plane.access_keys import KeyLimit
 from neocloud.services.storage import object_writes
 from neocloud.services.storage.object_writes import StoreObjectWrites
 from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unwritable

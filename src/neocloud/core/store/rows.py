@@ -121,21 +121,14 @@ def load_map(text: str) -> dict[str, str]:
 
 def resource_values(resource: Resource, vault: Vault) -> dict[str, Any]:
     return {
-        "id": resource.id,
-        "kind": resource.kind,
-        "parent_id": resource.parent_id,
-        "name": resource.name,
+        **vars(resource),
         "created_at": to_micros(resource.created_at),
         "updated_at": to_micros(resource.updated_at),
-        "resource_version": resource.resource_version,
         "labels": dump_map(resource.labels),
         "spec": vault.seal_part(resource.kind, resource.id, "spec", resource.spec),
         "status": vault.seal_part(resource.kind, resource.id, "status", resource.status),
-        "state": resource.state,
-        "owner_id": resource.owner_id,
         "finalizers": "\n".join(resource.finalizers),
         "deleted_at": to_micros_or_none(resource.deleted_at),
-        "observed_version": resource.observed_version,
     }
 
 
@@ -162,46 +155,28 @@ def resource_from(row: Sequence[Any], vault: Vault) -> Resource:
 
 def operation_values(operation: OperationRow) -> dict[str, Any]:
     return {
-        "id": operation.id,
-        "resource_id": operation.resource_id,
-        "resource_kind": operation.resource_kind,
-        "parent_id": operation.parent_id,
-        "method": operation.method,
-        "description": operation.description,
-        "created_by": operation.created_by,
+        **vars(operation),
         "created_at": to_micros(operation.created_at),
-        "resource_version": operation.resource_version,
-        "request": operation.request,
         "request_headers": dump_map(operation.request_headers),
         "finished_at": to_micros_or_none(operation.finished_at),
-        "code": operation.code,
-        "message": operation.message,
-        "details": operation.details,
-        "progress": operation.progress,
-        "request_id": operation.request_id,
     }
 
 
 def operation_from(row: Any) -> OperationRow:
-    return OperationRow(
-        id=row.id,
-        resource_id=row.resource_id,
-        resource_kind=row.resource_kind,
-        parent_id=row.parent_id,
-        method=row.method,
-        description=row.description,
-        created_by=row.created_by,
+    values = _fields(
+        row,
         created_at=from_micros(row.created_at),
-        resource_version=row.resource_version,
-        request=row.request,
         request_headers=load_map(row.request_headers),
         finished_at=from_micros_or_none(row.finished_at),
-        code=row.code,
-        message=row.message,
-        details=row.details,
-        progress=row.progress,
-        request_id=row.request_id,
     )
+    return OperationRow(**values)
+
+
+def _fields(row: Any, **changed: Any) -> dict[str, Any]:
+    """Return a row with these values in place of its own, and without its number."""
+    found: dict[str, Any] = {**row._mapping, **changed}
+    del found["seq"]
+    return found
 
 
 def history_values(
@@ -233,18 +208,8 @@ def entry_bytes(resource: Resource) -> int:
 
 
 def history_from(row: Any, vault: Vault) -> HistoryEntry:
-    return HistoryEntry(
-        resource_id=row.resource_id,
-        kind=row.kind,
-        parent_id=row.parent_id,
-        name=row.name,
-        at=from_micros(row.at),
-        state=row.state,
-        resource_version=row.resource_version,
-        spec=vault.open_part(row.resource_id, "spec", row.spec),
-        labels=load_map(row.labels),
-        is_deleted=row.is_deleted,
-    )
+    spec = vault.open_part(row.resource_id, "spec", row.spec)
+    return HistoryEntry(**_fields(row, at=from_micros(row.at), spec=spec, labels=load_map(row.labels)))
 
 
 def audit_values(event: AuditEvent) -> dict[str, Any]:
@@ -252,9 +217,7 @@ def audit_values(event: AuditEvent) -> dict[str, Any]:
 
 
 def audit_from(row: Any) -> AuditEvent:
-    values: dict[str, Any] = {**row._mapping, "at": from_micros(row.at)}
-    del values["seq"]
-    return AuditEvent(**values)
+    return AuditEvent(**_fields(row, at=from_micros(row.at)))
 
 
 def key_values(key: IdempotencyKey) -> dict[str, Any]:

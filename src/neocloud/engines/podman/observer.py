@@ -8,12 +8,13 @@ times a second, which costs a third of a percent of a core, and ends with the se
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NotRequired, TypedDict
+
+from cachetools import FIFOCache, LRUCache
 
 from neocloud.engines.base import (
     EngineEvent,
@@ -62,7 +63,7 @@ class Observer:
         self._prober = prober
         self._runs: dict[str, dict[str, _Run]] = {}
         """By namespace and container id: inspected once for each run of a container."""
-        self._exits: OrderedDict[Reference, int] = OrderedDict()
+        self._exits: LRUCache[Reference, int] = LRUCache(_REMEMBERED)
         """The code that a container of each pod ended with last."""
 
     async def noted(self, events: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
@@ -76,9 +77,6 @@ class Observer:
             self._exits.pop(event.pod, None)
         elif event.kind is EventKind.POD_DIED and event.exit_code is not None:
             self._exits[event.pod] = event.exit_code
-            self._exits.move_to_end(event.pod)
-            if len(self._exits) > _REMEMBERED:
-                self._exits.popitem(last=False)
 
     async def observe(self, namespace: str) -> Observation:
         rows = await self._components.pods.rows(namespace)
@@ -169,15 +167,13 @@ class SeenEvents:
 
     def __init__(self, since: float) -> None:
         self._since = datetime.fromtimestamp(since, UTC)
-        self._seen: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._seen: FIFOCache[tuple[str, str, str], None] = FIFOCache(_REMEMBERED)
 
     def is_new(self, event: PodmanEvent) -> bool:
         key = (event["Time"], event.get("ID", ""), event["Status"])
         if key in self._seen or _time_of(event) < self._since:
             return False
         self._seen[key] = None
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
         return True
 
 

@@ -9,10 +9,9 @@ server on this machine can make a browser send ours, so changes require the page
 import hashlib
 import ipaddress
 import secrets
-from collections import OrderedDict
-from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from cachetools import TTLCache
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,44 +24,33 @@ MOST = 10_000
 """Most codes, and most sessions; the oldest are removed first."""
 
 
-@dataclass(frozen=True)
-class _Entry:
-    token: str
-    ends_at: float
-
-
 class Sessions:
     def __init__(self, clock: Clock) -> None:
-        self._now = clock.monotonic
-        self._codes: OrderedDict[bytes, _Entry] = OrderedDict()
-        self._sessions: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._codes: TTLCache[bytes, str] = TTLCache(MOST, CODE_SECONDS, timer=clock.monotonic)
+        self._sessions: TTLCache[bytes, str] = TTLCache(MOST, SESSION_SECONDS, timer=clock.monotonic)
 
     def new_code(self, token: str) -> str:
         """Return a new code for the caller who has this token."""
-        return self._keep(self._codes, token, CODE_SECONDS)
+        return _keep(self._codes, token)
 
     def redeem_code(self, code: str) -> str | None:
         """Return the token of a code, once."""
-        entry = self._codes.pop(_digest(code), None)
-        return entry.token if entry and self._now() < entry.ends_at else None
+        return self._codes.pop(_digest(code), None)
 
     def new_session(self, token: str) -> str:
-        return self._keep(self._sessions, token, SESSION_SECONDS)
+        return _keep(self._sessions, token)
 
     def token(self, session_id: str) -> str | None:
-        entry = self._sessions.get(_digest(session_id))
-        return entry.token if entry and self._now() < entry.ends_at else None
+        return self._sessions.get(_digest(session_id))
 
     def end(self, session_id: str) -> None:
         self._sessions.pop(_digest(session_id), None)
 
-    def _keep(self, where: "OrderedDict[bytes, _Entry]", token: str, seconds: float) -> str:
-        now = self._now()
-        while where and (len(where) >= MOST or next(iter(where.values())).ends_at <= now):
-            where.popitem(last=False)
-        name = secrets.token_urlsafe(32)
-        where[_digest(name)] = _Entry(token, now + seconds)
-        return name
+
+def _keep(where: "TTLCache[bytes, str]", token: str) -> str:
+    name = secrets.token_urlsafe(32)
+    where[_digest(name)] = token
+    return name
 
 
 def _digest(name: str) -> bytes:

@@ -7,11 +7,11 @@ that failed is paused, longer each time.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cachetools import LRUCache
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from neocloud.core import contract
@@ -261,7 +261,7 @@ class LoadBalancer:
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._loads: dict[str, _Load] = {}
-        self._prefix_replicas: OrderedDict[int, str] = OrderedDict()
+        self._prefix_replicas: LRUCache[int, str] = LRUCache(MAX_PREFIXES)
         """Hash of deployment, model and prefix -> address of the replica that served it last."""
         self._turn = 0
 
@@ -275,7 +275,7 @@ class LoadBalancer:
         replicas = self._with_adapter(target, self._available(replicas))
         key = hash((target.deployment.id, target.served_name, prefix))
         chosen = self._prefix_replica(key, replicas) or self._least_loaded(replicas)
-        self._remember(key, chosen.address)
+        self._prefix_replicas[key] = chosen.address
         return chosen
 
     def started(self, address: str) -> None:
@@ -339,9 +339,3 @@ class LoadBalancer:
         return min(
             replicas[start:] + replicas[:start], key=lambda replica: self._load(replica.address).in_flight
         )
-
-    def _remember(self, key: int, address: str) -> None:
-        self._prefix_replicas[key] = address
-        self._prefix_replicas.move_to_end(key)
-        if len(self._prefix_replicas) > MAX_PREFIXES:
-            self._prefix_replicas.popitem(last=False)

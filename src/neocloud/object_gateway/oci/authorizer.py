@@ -14,8 +14,7 @@ from datetime import UTC
 
 import orjson
 
-from neocloud.data_plane.access_keys import TEMPORARY_KEY_PREFIX, repository_limit
-from neocloud.object_gateway.access import KeyLimit
+from neocloud.data_plane.access_keys import TEMPORARY_KEY_PREFIX, KeyLimit, repository_limit
 from neocloud.object_gateway.oci import paths
 from neocloud.object_gateway.oci.context import (
     JSON,

@@ -5,9 +5,10 @@ An upload is a multipart upload whose key is the repository, so it can be found 
 and what has been received counts for the quota and the bill. It survives a restart.
 """
 
-from collections import OrderedDict
 from datetime import datetime
 from typing import Any
+
+from cachetools import LRUCache
 
 from neocloud.core import digests
 from neocloud.object_store.backends.blobs.access import BlobAccess
@@ -36,7 +37,7 @@ class Received:
     """The hash of what uploads have received, so that finishing one reads nothing again."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, Any]] = OrderedDict()
+        self._known: LRUCache[str, tuple[int, Any]] = LRUCache(_MOST_HASHES)
         self.underway: set[str] = set()
         """Uploads that a request is adding to."""
 
@@ -55,9 +56,6 @@ class Received:
 
     def set(self, upload_id: str, size: int, running: Any) -> None:
         self._known[upload_id] = (size, running)
-        self._known.move_to_end(upload_id)
-        if len(self._known) > _MOST_HASHES:
-            self._known.popitem(last=False)
 
     def forget(self, upload_id: str) -> None:
         self._known.pop(upload_id, None)

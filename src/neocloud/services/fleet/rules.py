@@ -18,7 +18,7 @@ from neocloud.messages.neocloud.fleet.v1 import (
 from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 from neocloud.services.compute.public import HOST_POOL, known_hosts, of_host
 from neocloud.services.fleet.types import MAINTENANCE_WINDOW, plain
-from neocloud.services.iam.types import CONTAINER
+from neocloud.services.iam.types import require_operator
 from neocloud.services.slurm.types import CLUSTER
 
 CREATE = "fleet.maintenanceWindows.create"
@@ -102,13 +102,7 @@ class MaintenanceWindowRules(Rules[MaintenanceWindow]):
     def violations(
         self, new: MaintenanceWindow, old: MaintenanceWindow | None, reader: ResourceReader
     ) -> Iterable[Violation]:
-        tenants = reader.list(CONTAINER, "")
-        if not tenants or new.metadata.parent_id != tenants[0].id:
-            raise contract.permission_denied(
-                CREATE,
-                new.metadata.parent_id,
-                "Only an operator of this cloud can announce maintenance, in the operator's tenant.",
-            )
+        require_operator(reader, new.metadata.parent_id, CREATE)
         spec = new.spec
         start, end = contract.to_datetime(spec.start_at), contract.to_datetime(spec.end_at)
         if start < reader.now - LATE:

@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from neocloud.core.contract import ApiError
-from neocloud.core.readers import Subject
+from neocloud.core.contract import ApiError, permission_denied
+from neocloud.core.readers import ResourceReader, Subject
 from neocloud.core.service import Authenticator
 from neocloud.core.store.protocol import Page, Resource, Transaction
+from neocloud.data_plane.access_keys import KeyLimit
 
 CONTAINER = "nebius.iam.v1.Container"
 SERVICE_ACCOUNT = "nebius.iam.v1.ServiceAccount"
@@ -108,6 +109,14 @@ def tenant_of(resource_id: str, get: Callable[[str], Resource | None]) -> str | 
     return None
 
 
+def require_operator(reader: ResourceReader, parent_id: str, permission: str) -> None:
+    """Raise ApiError (permission denied) unless maintenance is announced in the operator's tenant."""
+    tenants = reader.list(CONTAINER, "")
+    if not tenants or parent_id != tenants[0].id:
+        text = "Only an operator of this cloud can announce maintenance, in the operator's tenant."
+        raise permission_denied(permission, parent_id, text)
+
+
 class TokenIssuer(Protocol):
     """Issues access tokens for workloads that act as a service account, e.g. a machine."""
 
@@ -136,21 +145,6 @@ class TemporaryKey:
     aws_access_key_id: str
     secret: str = field(repr=False)
     expires_at: datetime
-
-
-@dataclass(frozen=True)
-class KeyLimit:
-    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
-    pulling the repository that the prefix stands for."""
-
-    bucket_id: str
-    prefix: str
-    writes: bool = False
-    """It creates objects instead, and neither reads nor lists."""
-    deletes: bool = False
-    """It deletes objects instead, and does nothing else."""
-    project_id: str = ""
-    """Instead of one bucket: objects in all buckets of this project, and the list of the buckets."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from neocloud.core.readers import ResourceReader
 from neocloud.messages.neocloud.operator.v1 import Maintenance, MaintenanceSpec
 from neocloud.services.compute.public import MAINTENANCE
 from neocloud.services.compute.types import INSTANCE
-from neocloud.services.iam.types import CONTAINER
+from neocloud.services.iam.types import require_operator
 
 CREATE = "operator.maintenances.create"
 DRAIN_BEFORE = timedelta(minutes=15)
@@ -27,13 +27,7 @@ class MaintenanceRules(Rules[Maintenance]):
     def violations(
         self, new: Maintenance, old: Maintenance | None, reader: ResourceReader
     ) -> Iterable[Violation]:
-        tenants = reader.list(CONTAINER, "")
-        if not tenants or new.metadata.parent_id != tenants[0].id:
-            raise contract.permission_denied(
-                CREATE,
-                new.metadata.parent_id,
-                "Only an operator of this cloud can announce maintenance, in the operator's tenant.",
-            )
+        require_operator(reader, new.metadata.parent_id, CREATE)
         spec = new.spec
         if contract.to_datetime(spec.start_at) < reader.now - LATE:
             yield Violation("spec.start_at", "has passed; write a time that is to come, or now")

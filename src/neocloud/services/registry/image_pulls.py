@@ -16,9 +16,9 @@ from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
-from neocloud.data_plane.access_keys import repository_limit
+from neocloud.data_plane.access_keys import KeyLimit, repository_limit
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
-from neocloud.services.iam.types import KeyLimit, SignedRequests, tenant_of
+from neocloud.services.iam.types import SignedRequests, tenant_of
 from neocloud.services.registry.artifact_files import files_of
 from neocloud.services.registry.image_documents import (
     IMAGES,

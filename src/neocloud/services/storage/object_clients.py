@@ -16,9 +16,10 @@ from neocloud.core import contract, wire
 from neocloud.core.readers import Subject
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import Resource, Transaction
+from neocloud.data_plane.access_keys import KeyLimit
 from neocloud.messages.nebius.common.v1 import ResourceMetadata
 from neocloud.messages.nebius.storage.v1 import Bucket
-from neocloud.services.iam.types import GROUP_MEMBERSHIP, KeyLimit, SignedRequests, TemporaryKey
+from neocloud.services.iam.types import GROUP_MEMBERSHIP, SignedRequests, TemporaryKey
 from neocloud.services.storage.gateway_link import BucketBoard
 from neocloud.services.storage.public import AccessProblem, ObjectAccessError, ObjectKey, ObjectLocation
 from neocloud.services.storage.rules.policy import policy_allows

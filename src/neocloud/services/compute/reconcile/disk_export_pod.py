@@ -8,7 +8,7 @@ own protocol. Nothing is stored on the way, decrypted or not.
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from neocloud.core.reconcile.reconciler import Failed, RetryLater
@@ -49,42 +49,61 @@ SPARE_OUTPUT_BYTES = 2**16
 
 def export_objects(export_id: str, launcher: str, key: str) -> list[Manifest]:
     """Return the pod that reads the volume of an export; the volume is not written."""
-    container = Container(
-        name=EXPORT_POD,
-        image=launcher,
-        image_pull_policy="Never",
-        command=PROGRAM,
-        resources=limits(cpus=1, memory_mib=EXPORT_MEMORY_MIB),
-        security_context=SecurityContext(
-            allow_privilege_escalation=False,
-            capabilities=LinuxCapabilities(add=EXPORT_CAPABILITIES, drop=("ALL",)),
-            read_only_root_filesystem=True,
-        ),
-        volume_mounts=(
+    return program_objects(
+        *(export_id, EXPORT_POD, launcher, PROGRAM),
+        files={EXPORT_FILE: EXPORT_SOURCE} | ({KEY.name: key.encode()} if key else {}),
+        memory_mib=EXPORT_MEMORY_MIB,
+        capabilities=EXPORT_CAPABILITIES,
+        mounts=(
             Mount("disk", str(DISK.parent), read_only=True),
             Mount("program", str(KEY.parent), read_only=True),
             Mount("work", str(WORK)),
         ),
+        volumes=(Volume.of_claim("disk", export_id), Volume.in_memory("work", WORK_SPACE)),
     )
-    labels = {NOUN_LABEL: export_id}
-    files = {EXPORT_FILE: EXPORT_SOURCE} | ({KEY.name: key.encode()} if key else {})
+
+
+def program_objects(
+    owner_id: str,
+    name: str,
+    image: str,
+    command: Sequence[str],
+    *,
+    files: Mapping[str, bytes],
+    memory_mib: int,
+    capabilities: Sequence[str],
+    mounts: Sequence[Mount],
+    volumes: Sequence[Volume],
+) -> list[Manifest]:
+    """Return a pod in the namespace of `owner_id` that runs a program on a hostile disk and reaches no
+    network. `files` are in the volume "program"."""
+    container = Container(
+        name=name,
+        image=image,
+        image_pull_policy="Never",
+        command=tuple(command),
+        resources=limits(cpus=1, memory_mib=memory_mib),
+        security_context=SecurityContext(
+            allow_privilege_escalation=False,
+            capabilities=LinuxCapabilities(add=tuple(capabilities), drop=("ALL",)),
+            read_only_root_filesystem=True,
+        ),
+        volume_mounts=tuple(mounts),
+    )
+    labels = {NOUN_LABEL: owner_id}
     return [
-        NetworkPolicy(name="same-namespace-only", namespace=export_id, denies_egress=True),
-        Secret(name=EXPORT_POD, namespace=export_id, labels=labels, contents=files),
+        NetworkPolicy(name="same-namespace-only", namespace=owner_id, denies_egress=True),
+        Secret(name=name, namespace=owner_id, labels=labels, contents=files),
         Pod(
-            name=EXPORT_POD,
-            namespace=export_id,
+            name=name,
+            namespace=owner_id,
             labels=labels,
             restart_policy="Never",
             termination_grace_period_seconds=10,
             automount_service_account_token=False,
             enable_service_links=False,
             containers=(container,),
-            volumes=(
-                Volume.of_claim("disk", export_id),
-                Volume.of_secret("program", EXPORT_POD),
-                Volume.in_memory("work", WORK_SPACE),
-            ),
+            volumes=(*volumes, Volume.of_secret("program", name)),
         ),
     ]
 

@@ -19,21 +19,14 @@ from neocloud.core.reconcile.reconciler import POLL_SECONDS, RESYNC_SECONDS, RET
 from neocloud.engines.base import Engine, EngineError, ExecResult, Observation, PodPhase, Reference
 from neocloud.engines.calls import engine_call
 from neocloud.engines.manifest import (
-    Container,
-    LinuxCapabilities,
     Manifest,
     Mount,
-    NetworkPolicy,
-    Pod,
-    Secret,
-    SecurityContext,
     Volume,
-    limits,
 )
 from neocloud.messages.nebius.compute.v1 import Image
 from neocloud.services.compute import disk_import
 from neocloud.services.compute.disk_import import FOLDER, INCOMING, LARGEST_STORED_BYTES, SPARE_BYTES, WHOLE
-from neocloud.services.compute.render import NOUN_LABEL
+from neocloud.services.compute.reconcile.disk_export_pod import program_objects
 from neocloud.services.compute.types import DiskReason
 from neocloud.services.storage.public import AccessProblem, ObjectLocation, ObjectReads, Unreadable
 
@@ -56,42 +49,18 @@ IMPORT_SOURCE = Path(disk_import.__file__).read_bytes()
 def import_objects(image_id: str, launcher: str, key: str) -> list[Manifest]:
     """Return the pod that makes the disk of an image from a file that the control plane writes into it. It
     reaches nothing, and has nothing to read but this file and the key of the image."""
-    container = Container(
-        name=IMPORT_POD,
-        image=launcher,
-        image_pull_policy="Never",
+    return program_objects(
+        *(image_id, IMPORT_POD, launcher),
         command=("/usr/bin/python3", "-I", f"{IMPORT_CONFIGURATION}/{IMPORT_FILE}"),
-        resources=limits(cpus=1, memory_mib=IMPORT_MEMORY_MIB),
-        security_context=SecurityContext(
-            allow_privilege_escalation=False,
-            capabilities=LinuxCapabilities(add=IMPORT_CAPABILITIES, drop=("ALL",)),
-            read_only_root_filesystem=True,
-        ),
-        volume_mounts=(
+        files={IMPORT_FILE: IMPORT_SOURCE, disk_import.KEY.name: key.encode()},
+        memory_mib=IMPORT_MEMORY_MIB,
+        capabilities=IMPORT_CAPABILITIES,
+        mounts=(
             Mount("image", str(disk_import.FOLDER)),
             Mount("program", IMPORT_CONFIGURATION, read_only=True),
         ),
+        volumes=(Volume.of_claim("image", image_id),),
     )
-    labels = {NOUN_LABEL: image_id}
-    files = {IMPORT_FILE: IMPORT_SOURCE, disk_import.KEY.name: key.encode()}
-    return [
-        NetworkPolicy(name="same-namespace-only", namespace=image_id, denies_egress=True),
-        Secret(name=IMPORT_POD, namespace=image_id, labels=labels, contents=files),
-        Pod(
-            name=IMPORT_POD,
-            namespace=image_id,
-            labels=labels,
-            restart_policy="Never",
-            termination_grace_period_seconds=10,
-            automount_service_account_token=False,
-            enable_service_links=False,
-            containers=(container,),
-            volumes=(
-                Volume.of_claim("image", image_id),
-                Volume.of_secret("program", IMPORT_POD),
-            ),
-        ),
-    ]
 
 
 def source_place(image: Image) -> ObjectLocation:

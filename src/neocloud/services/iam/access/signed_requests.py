@@ -15,6 +15,7 @@ from neocloud.core import contract
 from neocloud.core.clock import Clock
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Store, Transaction
+from neocloud.data_plane.access_keys import KeyLimit
 from neocloud.messages.nebius.iam.v2 import AccessKeySpec
 from neocloud.services.iam.access.account_keys import (
     SigningKey,
@@ -33,7 +34,7 @@ from neocloud.services.iam.access.temporary_keys import (
 )
 from neocloud.services.iam.access.tokens import issue, issue_for
 from neocloud.services.iam.rules.roles import ROLES, allows
-from neocloud.services.iam.types import GROUP_MEMBERSHIP, KeyLimit, Signer, TemporaryKey
+from neocloud.services.iam.types import GROUP_MEMBERSHIP, Signer, TemporaryKey
 
 TOKEN_LIFETIME = timedelta(minutes=5)
 MAX_SKEW = timedelta(days=8)

@@ -28,11 +28,11 @@ from cryptography.fernet import Fernet, InvalidToken
 from neocloud.core import contract
 from neocloud.core.readers import Subject
 from neocloud.core.store.protocol import Transaction
-from neocloud.data_plane.access_keys import TEMPORARY_KEY_PREFIX
+from neocloud.data_plane.access_keys import TEMPORARY_KEY_PREFIX, KeyLimit
 from neocloud.services.iam.access.account_keys import ACCESS_KEY_SCOPES
 from neocloud.services.iam.access.authentication import find_account, find_subject
 from neocloud.services.iam.access.tokens import AccessClaims, Actor
-from neocloud.services.iam.types import SECRETS_ID, KeyLimit, TemporaryKey, is_project, tenant_of
+from neocloud.services.iam.types import SECRETS_ID, TemporaryKey, is_project, tenant_of
 
 LONGEST_LIFETIME = timedelta(days=7)
 _ROOT = "temporary-key-root"
