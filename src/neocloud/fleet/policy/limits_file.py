@@ -17,12 +17,10 @@ from typing import cast
 import yaml
 
 from neocloud.fleet.policy.limits import Limits
-from neocloud.fleet.policy.policy_file import PolicyError
+from neocloud.fleet.policy.policy_file import PolicyError, composed, seconds_of
 
 MOST_CHARACTERS = 1 << 16
 MOST = 10**9
-_DURATION = re.compile(r"(\d{1,6})([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 CHANGEABLE: Mapping[str, type] = {
     each.name: int if isinstance(each.default, int) or each.default is None else float
     for each in fields(Limits)
@@ -38,15 +36,7 @@ def is_limits_file(text: str) -> bool:
 
 def load_limits(text: str, file: str) -> Mapping[str, int | float]:
     """Return the changes, for `dataclasses.replace`. Raises PolicyError."""
-    if len(text) > MOST_CHARACTERS:
-        raise PolicyError(f"{file}, line 1: the file has more than {MOST_CHARACTERS:,} characters")
-    try:
-        composed = yaml.compose(text, Loader=yaml.CSafeLoader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    except (yaml.YAMLError, RecursionError, UnicodeEncodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "it is no YAML"
-        raise PolicyError(f"{file}, line {mark.line + 1 if mark else 1}: {problem}") from None
-    top = dict(_pairs(cast(yaml.Node | None, composed), file))
+    top = dict(_pairs(composed(text, file, MOST_CHARACTERS), file))
     if [*top] != ["limits"]:
         raise PolicyError(f'{file}, line 1: it has "limits" and nothing else')
     found: dict[str, int | float] = {}
@@ -76,8 +66,8 @@ def _value(name: str, node: yaml.Node, file: str) -> int | float:
             file, node, f"{name[:60]!r} is no limit that a file changes; see neocloud/fleet/policy/limits.py"
         )
     text = str(node.value) if isinstance(node, yaml.ScalarNode) else ""
-    if duration := _DURATION.fullmatch(text):
-        return float(int(duration[1]) * _SECONDS[duration[2]])
+    if (seconds := seconds_of(text)) is not None:
+        return float(seconds)
     try:
         value = float(text)
     except ValueError:

@@ -54,15 +54,7 @@ def default_policy() -> Policy:
 
 def load_policy(text: str, file: str) -> Policy:
     """Return the policy in the text. Raises PolicyError; `file` is what it names."""
-    if len(text) > MOST_CHARACTERS:
-        raise PolicyError(f"{file}, line 1: the file has more than {MOST_CHARACTERS:,} characters")
-    try:
-        composed = yaml.compose(text, Loader=yaml.CSafeLoader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    except (yaml.YAMLError, RecursionError, UnicodeEncodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "it is no YAML"
-        raise PolicyError(f"{file}, line {mark.line + 1 if mark else 1}: {problem}") from None
-    top = _Fields(cast(yaml.Node | None, composed), file)
+    top = _Fields(composed(text, file, MOST_CHARACTERS), file)
     if top.number("version") != FORMAT:
         raise top.error(f"the format is not version {FORMAT}, which this release reads", "version")
     updated = top.text("updated")
@@ -74,6 +66,18 @@ def load_policy(text: str, file: str) -> Policy:
     top.finish()
     _refuse_overlaps(rules, file)
     return Policy(updated, sources, generations, rules, repetition, burst_s)
+
+
+def composed(text: str, file: str, most_characters: int) -> yaml.Node | None:
+    """Return the YAML of a file, with its lines. Raises PolicyError."""
+    if len(text) > most_characters:
+        raise PolicyError(f"{file}, line 1: the file has more than {most_characters:,} characters")
+    try:
+        return cast(yaml.Node | None, yaml.compose(text, Loader=yaml.CSafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    except (yaml.YAMLError, RecursionError, UnicodeEncodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "it is no YAML"
+        raise PolicyError(f"{file}, line {mark.line + 1 if mark else 1}: {problem}") from None
 
 
 def _source(name: str, fields: "_Fields") -> PolicySource:
@@ -207,7 +211,7 @@ def _limit(fields: "_Fields") -> Limit | None:
     if not text:
         return None
     match = _LIMIT.fullmatch(text)
-    per = _seconds(match[3]) if match and match[3] else None
+    per = seconds_of(match[3]) if match and match[3] else None
     if match is None or (match[3] and per is None):
         raise fields.error(f"{text!r} is not a limit such as over 0, below 16 or over 120 per 1h", "limit")
     return Limit(match[1] == "over", float(match[2]), per, text)
@@ -227,7 +231,8 @@ def _drivers(fields: "_Fields") -> DriverRange:
     return DriverRange(bounds.get(">=", ()), bounds.get("<"), text)
 
 
-def _seconds(text: str) -> float | None:
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a time such as 30m; None for another text."""
     match = _DURATION.fullmatch(text)
     return int(match[1]) * _SECONDS[match[2]] if match else None
 
@@ -286,7 +291,7 @@ class _Fields:
     def duration(self, name: str, *, is_required: bool = False) -> float | None:
         """Return seconds; None where there is no such field, and for "unlimited"."""
         text = self.text(name, None if is_required else "")
-        seconds = _seconds(text)
+        seconds = seconds_of(text)
         if text and text != "unlimited" and seconds is None:
             raise self.error(f"{text[:40]!r} is not a time such as 60s, 24h or 7d, or unlimited", name)
         return seconds
