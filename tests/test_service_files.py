@@ -67,7 +67,6 @@ OTHERS = {
         "metrics.py": "what /metrics tells of clusters",
         "batch_jobs.py": "how jobs are submitted and read",
         "job_output.py": "reads what a job printed, as its user",
-        "refused_jobs.py": "what to do about a job that Slurm refused",
         "controller_logs.py": "follows the logs of controllers, which wake clusters and pools",
         "slurmrestd.py": "the client of a cluster's slurmrestd",
         "slurm_records.py": "nodes and jobs as slurmrestd answers them",

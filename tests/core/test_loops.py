@@ -1,8 +1,8 @@
 """Loops that no error ends, and undoing on errors; the number of places that catch everything is bounded."""
 
-import ast
 import asyncio
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "neocloud"
 MOST_BROAD_EXCEPTS = 44
 """`except Exception` and `except BaseException`: borders of requests, loops and threads. Repeat work with
 `neocloud.core.loops`, and undo what was begun with `neocloud.core.cleanup`."""
+
+BROAD = re.compile(r" +except( (Base)?Exception\b.*)?:")
 
 
 class _Ended(BaseException):
@@ -87,13 +89,9 @@ async def test_what_was_begun_is_undone_where_a_block_does_not_end() -> None:
 
 def test_few_places_catch_every_error() -> None:
     found = [
-        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        f"{path.relative_to(SOURCE)}:{number}"
         for path in sorted(SOURCE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ExceptHandler)
-        and (node.type is None or isinstance(node.type, ast.Name) and node.type.id in BROAD)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if BROAD.match(line)
     ]
-    assert len(found) <= MOST_BROAD_EXCEPTS, found
-
-
-BROAD = {"Exception", "BaseException"}
+    assert 2 < len(found) <= MOST_BROAD_EXCEPTS, found

@@ -31,6 +31,9 @@ PARSERS = {
     "pickle.loads",
     "ElementTree.fromstring",
     "tomllib.loads",
+    "msgspec.json.decode",
+    "msgspec.json.Decoder",
+    "msgspec.yaml.decode",
 }
 GUARDED = {
     "core/ssh_keys.py": {"load_ssh_public_key"},
@@ -62,9 +65,9 @@ FILES_AND_OUTPUT = {
     "services/inference/public.py": {"json.loads"},
     "services/inference/reconcile/weights.py": {"json.loads"},
     "services/registry/image_documents.py": {"json.loads"},
-    "services/slurm/api/findings.py": {"json.loads"},
+    "services/slurm/api/findings.py": {"msgspec.json.decode"},
     "services/slurm/api/probes/ranks.py": {"json.loads"},  # runs inside the cluster, as the job's user
-    "services/slurm/api/rank_reports.py": {"json.loads"},
+    "services/slurm/api/rank_reports.py": {"msgspec.json.decode"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
 """What tenants' files and containers hold, read between transactions; each read is bounded by bytes."""

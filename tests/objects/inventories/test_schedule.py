@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from neocloud.messages.nebius.storage.v1 import InventorySpec
 
-from neocloud.object_gateway.work.inventories.schedule import next_run
+from neocloud.object_gateway.work.inventories.runner import next_run
 
 SATURDAY, SUNDAY, NEXT_SUNDAY = (datetime(2026, 11, day, tzinfo=UTC) for day in (28, 22, 29))
 

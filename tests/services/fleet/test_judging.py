@@ -25,7 +25,7 @@ from neocloud.services import iam
 from neocloud.services.fleet.checks.records import CheckRecords, PoolRecords, elsewhere
 from neocloud.services.fleet.logs.node_logs import PoolLog
 from neocloud.services.fleet.node_agents import OF_PODS
-from neocloud.services.fleet.reconcile.judgement import judged
+from neocloud.services.fleet.reconcile import judged
 from neocloud.services.fleet.reconcile.observe import new_events
 from neocloud.services.fleet.types import LIMITS, Check
 from tests.control_plane import sign_in

@@ -13,6 +13,7 @@ from neocloud.services.slurm.api import confinement as confinement_module
 from neocloud.services.slurm.api.confinement import confinement_findings
 from neocloud.services.slurm.api.findings import (
     FAIL,
+    MAX_LINE_CHARS,
     MOST,
     NOT_ENFORCED,
     NOT_RUN,
@@ -23,6 +24,7 @@ from neocloud.services.slurm.api.findings import (
     NodeFinding,
     NodeReport,
     all_reduce_findings,
+    all_reduce_report,
     gpu_finding,
     job_reports,
     probe_findings,
@@ -199,3 +201,10 @@ def test_the_probe_reads_the_limit_of_its_own_control_group(
     done = subprocess.run(command, capture_output=True, check=True, env={"SLURMD_NODENAME": "worker-0"})
     (job,) = job_reports(done.stdout)
     assert job.memory_bytes == (MOST if reported < 0 else reported)
+
+
+def test_an_error_about_a_report_shows_no_control_characters_and_is_short():
+    hostile = json.dumps({"backend": "\x1b[2J" + "x" * 5000, "ranks": 2, "results": []}).encode()
+    with pytest.raises(BadReport) as caught:
+        all_reduce_report(hostile)
+    assert str(caught.value).isprintable() and len(str(caught.value)) <= MAX_LINE_CHARS

@@ -8,8 +8,7 @@ from neocloud.messages.neocloud.slurm.v1 import ClusterSpec
 
 from neocloud.services.iam.rules.roles import allows
 from neocloud.services.slurm.accounting import MOST_REQUEUES, requeues, runs_of
-from neocloud.services.slurm.api import METHODS, READ_LOG, _message
-from neocloud.services.slurm.refused_jobs import explained
+from neocloud.services.slurm.api import METHODS, READ_LOG, _message, explained
 from neocloud.services.slurm.slurm_records import finished_job_of, job_of
 
 START = 1_790_000_000

@@ -158,13 +158,13 @@ class CompilationTurns:
         deployment.waiting.append(place)
         deadline = self._monotonic() + WAIT_SECONDS
 
-        def give_back() -> None:
+        def release_place() -> None:
             if place in deployment.waiting:
                 deployment.waiting.remove(place)
             elif place.has_turn:
                 self._given_back(deployment, subject_id)
 
-        with undo_on_error(give_back):
+        with undo_on_error(release_place):
             while True:
                 self._admit(deployment)
                 if place.admitted.is_set():

@@ -4,18 +4,32 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from neocloud.core.clock import Clock
 from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
+from neocloud.messages.nebius.storage.v1 import InventorySpec
 from neocloud.messages.neocloud.storage.v1 import GatewayInventory
 from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work.inventories.records import InventoryRow, Records, last_start
 from neocloud.object_gateway.work.inventories.run import InventoryFailed, InventoryRun
-from neocloud.object_gateway.work.inventories.schedule import next_run
 from neocloud.object_store.errors import ObjectStoreError, QuotaExceeded, StoreFull, StoreUnavailable
 from neocloud.object_store.metadata import rows
 from neocloud.object_store.store import ObjectStore
+
+_WEEKLY = InventorySpec.Schedule.Value("WEEKLY")
+_SUNDAY = 6
+
+
+def next_run(last_start: datetime | None, schedule: int) -> datetime | None:
+    """Return when the next run is due; None: at once."""
+    if last_start is None:
+        return None
+    midnight = last_start.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    if schedule == _WEEKLY:
+        midnight += timedelta(days=(_SUNDAY - midnight.weekday()) % 7)
+    return midnight
+
 
 RETRY_AFTER = timedelta(hours=1)
 """After a run that failed, unless the inventory is changed earlier."""

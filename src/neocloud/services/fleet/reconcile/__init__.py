@@ -5,7 +5,7 @@ before anything is done; a run that finds an event not acted on acts on it. An e
 not answer ends the run before any decision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,14 +18,15 @@ from neocloud.core.reconcile.reconciler import (
 )
 from neocloud.core.service import Dependencies
 from neocloud.core.store.protocol import StaleVersion
+from neocloud.fleet.control.breakers import Breakers
 from neocloud.fleet.control.controller import decide
-from neocloud.fleet.control.judging import judging
-from neocloud.fleet.nodes.events import Event, Phase, Status, Verdict
+from neocloud.fleet.control.judging import IndependentTest, Judging, MeansOfTest, judgements, judging
+from neocloud.fleet.nodes.events import Event, Judged, Phase, Status, Verdict
 from neocloud.messages.neocloud.fleet.v1 import NodePool, NodePoolStatus
 from neocloud.services.compute.public import HOST_POOL, MAINTENANCE, drained_hosts
 from neocloud.services.fleet.checks.records import CheckRecords
 from neocloud.services.fleet.logs.fleet_breaker import claim, claims, is_own_drain, room, within_room
-from neocloud.services.fleet.logs.node_logs import NodeLogs
+from neocloud.services.fleet.logs.node_logs import NodeLogs, PoolLog
 from neocloud.services.fleet.public import (
     BackgroundSources,
     InventorySource,
@@ -34,7 +35,6 @@ from neocloud.services.fleet.public import (
     VerdictSources,
 )
 from neocloud.services.fleet.reconcile import act
-from neocloud.services.fleet.reconcile.judgement import judged
 from neocloud.services.fleet.reconcile.maintenance import (
     host_drain_events,
     keep_reservations,
@@ -47,6 +47,29 @@ from neocloud.services.fleet.rules import Window, maintenance_windows, seconds_t
 from neocloud.services.fleet.sources import PoolWakes
 from neocloud.services.fleet.types import LIMITS, MAINTENANCE_WINDOW, PoolState
 from neocloud.services.slurm.public import NODE_POOL, Worker, WorkerNodes, WorkersUnreachable
+
+
+def judged(log: PoolLog, rules: Judging, verdicts: Iterable[Verdict], now: float) -> list[Judged]:
+    """Return the judgements that follow from the last answers of all checks."""
+    answers = {(each.node, each.check): each for each in sorted(verdicts, key=lambda each: each.at)}
+    may_judge = partial(is_reliable, log.fleet.breakers)
+    return [
+        found
+        for node in log.failing.nodes
+        if (state := log.fleet.nodes.get(node)) is not None
+        for found in judgements(rules, log.failing.of(node), state, answers, may_judge, now)
+    ]
+
+
+def is_reliable(breakers: Breakers, test: IndependentTest) -> bool:
+    """Whether a test may judge: a measurement that may drain nodes itself; an active check, which has limits
+    with a source, unless it was found to be wrong too often."""
+    if test.kind is MeansOfTest.MEASUREMENT:
+        return not breakers.in_shadow(test.check)
+    return breakers.precision(test.check).judged < breakers.limits.judged_minimum or not breakers.in_shadow(
+        test.check
+    )
+
 
 WATCH_SECONDS = 5.0
 """Until the next look while a node is not well, or something is held back. Each takes some milliseconds of

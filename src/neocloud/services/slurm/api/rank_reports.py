@@ -82,9 +82,6 @@ class _NodeReport(msgspec.Struct):
     ranks: Annotated[list[RankReport], msgspec.Meta(max_length=MOST_RANKS_OF_NODE)]
 
 
-_DECODER = msgspec.json.Decoder(_NodeReport)
-
-
 def rank_reports(output: bytes, nodes: Sequence[str]) -> list[RankReport]:
     """Read one line for each node, in any order; ranks in theirs. Raises BadReport.
 
@@ -97,7 +94,7 @@ def rank_reports(output: bytes, nodes: Sequence[str]) -> list[RankReport]:
         if len(line) > MOST_LINE_BYTES or len(seen) >= MOST_NODES:
             raise BadReport("it is too long")
         try:
-            row = _DECODER.decode(line)
+            row = msgspec.json.decode(line, type=_NodeReport)
         except (ValueError, RecursionError) as error:  # those of msgspec are ValueErrors
             raise BadReport(shown(str(error))) from None
         if row.node not in nodes or row.node in seen:

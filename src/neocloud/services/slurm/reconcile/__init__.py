@@ -13,6 +13,7 @@ from neocloud.core.osfiles import make_folder
 from neocloud.core.reconcile.reconciler import DAEMON_POLL_SECONDS, RETRY_SECONDS, Context, RetryLater, Step
 from neocloud.core.service import Dependencies
 from neocloud.engines.base import EngineError, EngineUnavailable, PodPhase, Reference
+from neocloud.messages.neocloud.fleet.v1 import NodePoolSpec
 from neocloud.services.compute.public import (
     HOST_POOL,
     MAINTENANCE,
@@ -26,12 +27,12 @@ from neocloud.services.compute.types import FILESYSTEM, NAMESPACE_LABEL, ROOT_FI
 from neocloud.services.iam.types import GroupMembers
 from neocloud.services.slurm.access import SlurmAccess
 from neocloud.services.slurm.controller_logs import ControllerLogs
+from neocloud.services.slurm.public import NODE_POOL
 from neocloud.services.slurm.reconcile import elastic, nodes
 from neocloud.services.slurm.reconcile.controllers import find_control
 from neocloud.services.slurm.reconcile.login_nodes import count_sessions
 from neocloud.services.slurm.reconcile.login_port import ClosedAddresses, free_port, is_running
 from neocloud.services.slurm.reconcile.members import find_users
-from neocloud.services.slurm.reconcile.node_pools import keep_pools
 from neocloud.services.slurm.reconcile.nodes import find_interfaces, release_addresses
 from neocloud.services.slurm.reconcile.requeued_jobs import restart_requeued_jobs
 from neocloud.services.slurm.reconcile.scope import (
@@ -57,6 +58,27 @@ from neocloud.services.slurm.rules import LoginPorts
 from neocloud.services.slurm.slurmrestd import SlurmUnreachable
 from neocloud.services.slurm.types import CLUSTER, SHARED_ROOT_IMAGE, models_folder
 from neocloud.settings.settings import LOOPBACK
+
+
+async def keep_pools(scope: ClusterScope) -> None:
+    """Create, change and delete pools as the spec says."""
+    metadata, spec = scope.cluster.metadata, scope.cluster.spec
+    wanted = {
+        f"{metadata.id}-{each.name}": NodePoolSpec(
+            cluster_id=metadata.id, node_set=each.name, wanted=each.count - each.spare_count
+        )
+        for each in spec.node_sets
+        if spec.auto_repair and not each.HasField("elastic")
+    }
+    for row in await scope.context.list(NODE_POOL, metadata.parent_id):
+        if row.owner_id == metadata.id and row.deleted_at is None and row.name not in wanted:
+            await scope.context.delete_child(row.id)
+    for name, pool in wanted.items():
+        row = await scope.context.ensure_child(
+            NODE_POOL, name=name, parent_id=metadata.parent_id, spec=pool, labels={}
+        )
+        scope.pools.add(row.id)
+
 
 LOGIN_PORT = "login.port"
 """Name of the secret with the port that was chosen for a cluster whose spec has none."""

@@ -10,10 +10,11 @@ from neocloud.messages.nebius.storage.v1 import (
     Bucket,
     BucketSpec,
     BucketStatus,
+    CORSConfiguration,
+    CORSRule,
     StorageClass,
     VersioningPolicy,
 )
-from neocloud.services.storage.rules.cors import cors_violations
 from neocloud.services.storage.rules.filesystems import (
     acquire_filesystem,
     filesystem_violations,
@@ -24,6 +25,35 @@ from neocloud.services.storage.rules.lifecycle import access_violations, lifecyc
 from neocloud.services.storage.rules.names import name_problem
 from neocloud.services.storage.rules.policy import group_violations, policy_violations
 from neocloud.services.storage.types import BUCKET_NAMES
+
+METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
+MAX_ID = 255
+
+
+def cors_violations(cors: CORSConfiguration) -> Iterable[Violation]:
+    seen = set[str]()
+    for number, rule in enumerate(cors.rules):
+        path = f"spec.cors.rules[{number}]"
+        yield from _rule_violations(rule, path)
+        if rule.id and rule.id in seen:
+            yield Violation(f"{path}.id", f"is {rule.id!r} a second time; each must be another")
+        seen.add(rule.id)
+
+
+def _rule_violations(rule: CORSRule, path: str) -> Iterable[Violation]:
+    if len(rule.id) > MAX_ID:
+        yield Violation(f"{path}.id", f"must have at most {MAX_ID} characters")
+    for method in rule.allowed_methods:
+        if method not in METHODS:
+            yield Violation(f"{path}.allowed_methods", f"has {method!r}; must be of {', '.join(METHODS)}")
+    for field in ("allowed_origins", "allowed_headers"):
+        if any(value.count("*") > 1 for value in getattr(rule, field)):
+            yield Violation(f"{path}.{field}", "must have at most one * in each")
+    if any("*" in value for value in rule.expose_headers):
+        yield Violation(f"{path}.expose_headers", "must not have a *; name each header")
+    if rule.max_age_seconds < 0:
+        yield Violation(f"{path}.max_age_seconds", "must not be negative")
+
 
 _DISABLED = VersioningPolicy.Value("DISABLED")
 _SCHEDULED = BucketStatus.State.Value("SCHEDULED_FOR_DELETION")
