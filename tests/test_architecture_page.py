@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 SOURCE = ROOT / "src" / "neocloud"
 PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text()
 PARAGRAPHS = dict(re.findall(r"^### `(\w+)`\n((?:.+\n)+)", PAGE, re.MULTILINE))

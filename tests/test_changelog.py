@@ -2,15 +2,14 @@
 
 import re
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
 from neocloud import __version__
 from neocloud.cli.main import run
 from neocloud.core.releases import Release
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "CHANGELOG.md").read_text()
 SECTIONS = re.findall(r"^## (\d+\.\d+\.\d+) — (.+)\n((?:(?!## ).*\n)*)", PAGE, re.MULTILINE)
 LINES_OF_A_RELEASE = 60

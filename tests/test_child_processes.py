@@ -8,9 +8,9 @@ starts). Put `setpriv` before the command instead.
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests import ROOT
+
 STARTS = {"run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec"}
 FORKING = {"preexec_fn", "user", "group", "extra_groups"}
 FORKS = {"os.fork", "os.forkpty", "pty.fork", "pty.spawn"}

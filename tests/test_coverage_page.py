@@ -1,11 +1,10 @@
 """The coverage page says what is: it is not stale, and what it is made of is read rightly."""
 
-from pathlib import Path
-
 from neocloud.control_plane.api_coverage import Served, calls_in_source, coverage, present_page
 from neocloud.control_plane.composition import SERVICES
+from tests import ROOT
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "coverage.md"
+PAGE = ROOT / "docs" / "reference" / "coverage.md"
 
 
 def test_the_page_is_not_stale() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "install-debian-packages"
+from tests import ROOT
+
+SCRIPT = ROOT / "scripts" / "install-debian-packages"
 LISTED = re.compile(r"^  (\S+) ", re.MULTILINE)
 
 RELEASES = {

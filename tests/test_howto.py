@@ -29,8 +29,8 @@ from neocloud.control_plane.lifecycle import control_plane
 from neocloud.core.clock import SystemClock
 from neocloud.engines.fake import FakeEngine
 from neocloud.settings.settings import Settings
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "howto" / "add-a-service.md"
 FILE = re.compile(r"^## \d+\. `([\w.]+)`$.*?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -1,13 +1,11 @@
 """A tenth of the iterations in `make test`, all of them in `make test-long`."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.iterations import VARIABLE, iterations
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(("whole", "share"), [(50, 5), (100_000, 10_000), (4, 1), (51, 6)])

@@ -10,9 +10,8 @@ import pytest
 
 from neocloud.engines.podman.storage.mounts import mounts_below
 from neocloud.testing.waiting import wait_until
-from tests import leftovers
+from tests import ROOT, leftovers
 
-ROOT = Path(__file__).parents[1]
 RUN = """
 import os, pathlib, subprocess, sys
 from neocloud.engines.podman.storage import sized_filesystems

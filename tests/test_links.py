@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 DECISIONS = ROOT / "docs" / "rfd"
 TEXTS = (".md", ".py", ".proto", ".yaml", ".json", ".toml", ".html", ".js", ".sh", "")
 FOLDERS = ("docs", "src", "proto", "tests", "images", "recipes", "runs", "scripts", "bench", "monitoring")

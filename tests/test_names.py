@@ -2,9 +2,10 @@
 
 import re
 from collections import defaultdict
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "neocloud"
+from tests import ROOT
+
+SOURCE = ROOT / "src" / "neocloud"
 MOST_OF_ONE_NAME = 3
 DEFINITION = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 SAYS_NOTHING = re.compile(r"_?(Place|Room|Door|Held|Found|Remembered|Wish\w*)")

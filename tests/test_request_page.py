@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 SOURCE = ROOT / "src"
 PAGE = (ROOT / "docs" / "concepts" / "request.md").read_text()
 LISTS = [

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-SERVICES = Path(__file__).resolve().parents[1] / "src" / "neocloud" / "services"
+from tests import ROOT
+
+SERVICES = ROOT / "src" / "neocloud" / "services"
 REQUIRED = {"README.md", "__init__.py"}
 USUAL = REQUIRED | {
     "types.py",

@@ -1,12 +1,11 @@
 """The status page and the README say how much of the published API is served; the page names each gap."""
 
 import re
-from pathlib import Path
 
 from neocloud.control_plane.api_coverage import Served, coverage
 from neocloud.control_plane.composition import SERVICES
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "reference" / "status.md").read_text()
 README = (ROOT / "README.md").read_text()
 PUBLISHED = {path: served for path, served in coverage(SERVICES).items() if path.startswith("nebius.")}

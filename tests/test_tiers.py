@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from neocloud.engines.podman.storage.mounts import mount_tmpfs, mounts_below
-from tests import leftovers
+from tests import ROOT, leftovers
 from tests.scheduling import GROUPS, rank_of
 from tests.tiers import E2E, LONG, REAL
 
-ROOT = Path(__file__).parents[1]
 NAMED = sorted({*E2E, *REAL, *(path for group in GROUPS.values() for path in group)})
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from tests import ROOT
 from tests.scheduling import GROUPS, group_of
 from tests.times import PROPERTY, GroupTimes
 
@@ -65,7 +66,7 @@ def test_processor_time_includes_that_of_children(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(tmp_path)]
     output = subprocess.run(
         [*command, "--rootdir", str(tmp_path)],
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.contract_cache import cache_with_contract
 
-ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = sysconfig.get_path("purelib")
 RECORDER = """
 import os, sys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from neocloud.cli.main import run
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 QUICK = (
     "fleet",
     "simulate",

@@ -41,9 +41,10 @@ from neocloud.control_plane.settings_file import read_settings
 from neocloud.core.child_process import Child, Deaths
 from neocloud.core.process import Process, age_seconds, began
 from neocloud.testing.waiting import wait_until
+from tests import ROOT
 from tests.cli.conftest import Neo
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = ROOT
 FREE_PORTS = ("--grpc-port", "0", "--http-port", "0")
 
 

@@ -1,10 +1,9 @@
 """The reference page is generated; here it must be what generating gives now."""
 
-from pathlib import Path
-
 from neocloud.cli.reference import page
+from tests import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
+PAGE = ROOT / "docs" / "reference" / "cli.md"
 
 
 def test_the_reference_of_commands_is_not_stale() -> None:

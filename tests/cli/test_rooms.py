@@ -2,9 +2,10 @@
 
 import ast
 from graphlib import TopologicalSorter
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+from tests import ROOT
+
+SOURCE = ROOT / "src"
 
 
 def test_no_module_of_the_command_line_needs_itself() -> None:

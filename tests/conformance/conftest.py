@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.e2e.cloud import Cloud, run
 
-ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / ".cache" / "clients"
 
 

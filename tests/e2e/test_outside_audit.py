@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from neocloud.cli.scorecard.scorecard import Score, read_report
+from tests import ROOT
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
 from tests.e2e.simulated_gpus import simulated_gpus
 from tests.e2e.ssh import OPTIONS
 
-ROOT = Path(__file__).resolve().parents[2]
 PATHS = "PYTHONPATH=/opt/clustermax"
 UNPACK = "mkdir -p /opt/clustermax && tar -C /opt/clustermax -xz"
 ALLOCATION = "salloc --quiet --nodes=2 --ntasks-per-node=1 --gres=gpu:1 --time=15"

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from neocloud.testing.emulator import Emulator
+from tests import ROOT
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "emulator.md"
+GUIDE = ROOT / "docs" / "guides" / "emulator.md"
 
 
 def test_the_example_of_the_guide_passes(neocloud_emulator: Emulator, tmp_path: Path) -> None:

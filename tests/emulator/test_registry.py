@@ -23,6 +23,7 @@ from nebius.api.nebius.registry.v1 import (
 from nebius.sdk import SDK
 
 from neocloud.testing.emulator import Emulator
+from tests import ROOT
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.emulator.test_object_storage import make_key, until
 from tests.neo_server import program
@@ -30,7 +31,6 @@ from tests.objects.scan.layers import debian, package
 from tests.objects.scan.test_advisories import TRACKER
 
 PLAIN = "--tls-verify=false"
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 
 from neocloud.control_plane.tls import _host_name
 from neocloud.server import ensure_certificate
-from tests import leftovers
+from tests import ROOT, leftovers
 from tests.two_machines import CLOUD_ADDRESS, LAPTOP_ADDRESS, Machine, two_machines
 
 EMAIL = "alice@bank.example"
@@ -230,7 +230,7 @@ def test_a_certificate_is_ordered_by_acme_and_the_laptop_trusts_it(cloud: Cloud,
     name, home, folder = "cloud.example.test", tmp_path / "third", tmp_path / "authority"
     program = [sys.executable, "-m", "tests.acme_authority", LAPTOP_ADDRESS, "14000", str(folder)]
     inside = ["ip", "netns", "exec", cloud.laptop.namespace]
-    repository = Path(__file__).parents[2]
+    repository = ROOT
     trusting = {"SSL_CERT_FILE": str(folder / "ca.pem")}
     options = ["--listen", CLOUD_ADDRESS, "--acme-domain", name, "--acme-agree-tos"]
     options += ["--acme-directory", f"https://{LAPTOP_ADDRESS}:14000/directory"]

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from neocloud.cli.scorecard.scorecard import Score, read_report
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / ".cache" / "clients" / "clustermax" / "bin"
 VERDICTS = """
 import json, pathlib

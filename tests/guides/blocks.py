@@ -6,7 +6,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 GUIDES = sorted((ROOT / "docs" / "guides").rglob("*.md"))
 HOWTOS = sorted((ROOT / "docs" / "howto").rglob("*.md"))
 

@@ -1,10 +1,11 @@
 """What the shared root adds to vLLM computes the same as an adapter applied token by token."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
+
+from tests import ROOT
 
 PLUGIN = "images/jail/rootfs/usr/local/lib/python3.11/dist-packages/neocloud_serving/adapters.py"
 PLACES, RANK, IN, WIDTHS = 3, 8, 12, (10, 6, 6)
@@ -12,7 +13,7 @@ PLACES, RANK, IN, WIDTHS = 3, 8, 12, (10, 6, 6)
 
 @pytest.fixture(scope="module")
 def adapters():
-    path = Path(__file__).parents[2] / PLUGIN
+    path = ROOT / PLUGIN
     spec = importlib.util.spec_from_file_location("neocloud_serving_adapters", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -9,8 +9,9 @@ import pytest
 
 from neocloud.services.slurm.render import ClusterSecrets, ClusterView, NodeSetView, pods
 from neocloud.services.slurm.render.configuration import MAX_NODES, configuration_files
+from tests import ROOT
 
-IMAGES = Path(__file__).parents[2] / "images"
+IMAGES = ROOT / "images"
 INSIDE = IMAGES / "slurm" / "rootfs"
 ENTRYPOINT = (INSIDE / "usr/local/sbin/neocloud-entrypoint").read_text()
 VIEW = ClusterView(

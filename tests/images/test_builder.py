@@ -11,7 +11,9 @@ from types import ModuleType
 
 import pytest
 
-IMAGES = Path(__file__).parents[2] / "images"
+from tests import ROOT
+
+IMAGES = ROOT / "images"
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from types import ModuleType
 
 import pytest
 
+from tests import ROOT
 from tests.e2e.container_images import add, layer, zstd, zstd_chunked
 
-PROGRAM = Path(__file__).parents[2] / "images/slurm/rootfs/opt/slurm/libexec/container"
+PROGRAM = ROOT / "images/slurm/rootfs/opt/slurm/libexec/container"
 MODULES = ("accounts", "files", "image_store", "layers", "names")
 DIGEST = "sha256:" + "a1" * 32
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "images/slurm/rootfs/opt/slurm/libexec/container"
+from tests import ROOT
+
+PROGRAM = ROOT / "images/slurm/rootfs/opt/slurm/libexec/container"
 DIGEST = "sha256:" + "a1" * 32
 
 

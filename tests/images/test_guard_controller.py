@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from neocloud.testing.waiting import wait_until
+from tests import ROOT
 
-GUARD = Path(__file__).resolve().parents[2] / "images/slurm/rootfs/usr/local/lib/neocloud/guard-controller"
+GUARD = ROOT / "images/slurm/rootfs/usr/local/lib/neocloud/guard-controller"
 
 SLURMCTLD = """\
 #!{python}

@@ -2,13 +2,14 @@
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2] / "images/jail/rootfs/usr/local/lib/python3.11/dist-packages"
+from tests import ROOT
+
+INSTALLED = ROOT / "images/jail/rootfs/usr/local/lib/python3.11/dist-packages"
 
 
 def run_in_subprocess(inspect: Any) -> Any:
@@ -23,7 +24,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, *, is_cpu: bool) -> Any:
     vars(platforms)["current_platform"] = SimpleNamespace(is_cpu=lambda: is_cpu)
     for module in (ModuleType("vllm"), ModuleType("vllm.model_executor"), models, platforms):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    spec = importlib.util.spec_from_file_location("inspect_here", ROOT / "neocloud_serving/inspect_here.py")
+    spec = importlib.util.spec_from_file_location(
+        "inspect_here", INSTALLED / "neocloud_serving/inspect_here.py"
+    )
     assert spec and spec.loader
     plugin = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plugin)
@@ -41,5 +44,5 @@ def test_on_a_gpu_vllm_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_vllm_finds_the_plugin_among_its_entry_points() -> None:
-    lines = (ROOT / "neocloud_serving-1.dist-info/entry_points.txt").read_text().splitlines()
+    lines = (INSTALLED / "neocloud_serving-1.dist-info/entry_points.txt").read_text().splitlines()
     assert "neocloud_inspect_here = neocloud_serving.inspect_here:install" in lines

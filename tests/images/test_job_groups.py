@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+
 HERE = Path(__file__).resolve().parent
-INSIDE = HERE.parents[1] / "images/slurm/inside"
+INSIDE = ROOT / "images/slurm/inside"
 FILES = ("memory.max", "memory.swap.max", "cpuset.cpus", "cgroup.procs", "cgroup.kill")
 
 

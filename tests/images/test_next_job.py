@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-NEXT_JOB = Path(__file__).resolve().parents[2] / "images/slurm/rootfs/usr/local/lib/neocloud/next-job"
+from tests import ROOT
+
+NEXT_JOB = ROOT / "images/slurm/rootfs/usr/local/lib/neocloud/next-job"
 TIME = 1_800_000_000
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SERVE_JOBS = Path(__file__).resolve().parents[2] / "images/slurm/rootfs/usr/local/lib/neocloud/serve-jobs"
+from tests import ROOT
+
+SERVE_JOBS = ROOT / "images/slurm/rootfs/usr/local/lib/neocloud/serve-jobs"
 
 
 def start(folder: Path, *, slurmd: str, has_steps: bool) -> "subprocess.Popen[str]":

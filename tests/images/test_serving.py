@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from scripts import locked
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 JAIL = ROOT / "images" / "jail"
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\n\nRequires-Dist: in-the-text\n"
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+
 HERE = Path(__file__).resolve().parent
-INSIDE = HERE.parents[1] / "images/slurm/inside"
+INSIDE = ROOT / "images/slurm/inside"
 KIB = 1024
 ANSWER_KIB = 256
 """Of container.h: the longest answer that is taken."""

@@ -16,8 +16,9 @@ from neocloud.core.child_process import Child
 from neocloud.data_plane.metrics_keys import STORE_USER, metrics_password_file
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
+from tests import ROOT
 
-BUILD = Path(__file__).resolve().parents[2] / "images" / "metrics" / "build"
+BUILD = ROOT / "images" / "metrics" / "build"
 
 
 @pytest.fixture(scope="session")

@@ -27,12 +27,12 @@ from neocloud.fleet.nodes.gpu_use import PEAKS, tflops_expression
 from neocloud.fleet.policy.policy_file import default_policy
 from neocloud.model_gateway.metering.usage import TokenUsage
 from neocloud.model_gateway.routing.traffic import Metrics
+from tests import ROOT
 from tests.fleet.agent import trees
 from tests.fleet.agent.test_checks import InThisProcess
 from tests.monitoring.cloud import measured_cloud
 from tests.monitoring.conftest import Store
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write-monitoring"), run_name="script")
 DESCRIPTION = yaml.safe_load((ROOT / "monitoring" / "description.yaml").read_text())
 ALERTS = {each["name"]: each for each in DESCRIPTION["alerts"]}

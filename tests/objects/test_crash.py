@@ -14,6 +14,7 @@ import pytest
 from neocloud.object_store.garbage import collect, sweep_orphans
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import Bucket, Versioning
+from tests import ROOT
 from tests.iterations import SHARE, iterations
 from tests.objects import stores
 from tests.objects.crash_worker import DATABASE
@@ -48,7 +49,7 @@ async def killed_and_checked(
 ) -> tuple[set[str], int]:
     """Return before what processes died, and how many there were."""
     command = [sys.executable, "-m", "tests.objects.crash_worker", str(base), versioning, str(stride)]
-    subprocess.run([*command, *address], check=True, cwd=Path(__file__).parents[2], timeout=300)
+    subprocess.run([*command, *address], check=True, cwd=ROOT, timeout=300)
     deaths: set[str] = set()
     folders = sorted(base.iterdir(), key=lambda path: int(path.name))
     for folder in folders:

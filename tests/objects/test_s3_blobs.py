@@ -27,6 +27,7 @@ from neocloud.object_store.verification import Checked, verify_store
 from neocloud.s3_client.http import Patience
 from neocloud.testing.blob_conformance import BlobConformance, names
 from neocloud.testing.waiting import FakeClock
+from tests import ROOT
 from tests.objects.engine_proxy import EngineProxy, engine_proxy
 from tests.objects.s3.served import REGION, Served, serving
 from tests.objects.stores import KEY, KIB, MIB, get, make_bucket, put, put_part
@@ -291,7 +292,7 @@ async def test_a_killed_put_leaves_an_orphan_which_is_removed(behind: Behind, tm
     file, place = behind.place.credentials_file, behind.place
     arguments = [str(tmp_path), place.name, place.endpoint, str(file)]
     command = [sys.executable, "-m", "tests.objects.killed_put", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"pieces are stored\n"
         process.send_signal(signal.SIGKILL)

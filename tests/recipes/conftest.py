@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+from tests import ROOT
+
+RECIPES = ROOT / "recipes"
 sys.path.insert(0, str(RECIPES))
 
 import make_base_model  # noqa: E402

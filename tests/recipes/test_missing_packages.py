@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 from recipe_errors import IMPORTED, PACKAGES
+from tests import ROOT
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = ROOT / "recipes"
 USES = {
     "dataset_tokenize.py": ["chats.jsonl", "--model", "m"],
     "evaluator.py": ["--model", "m", "--adapter", "a", "--data", "d.jsonl"],

@@ -15,12 +15,13 @@ import dataset_tokenize
 from neocloud.services.slurm.api.diagnosis import diagnose
 from neocloud.services.slurm.api.rank_reports import rank_reports
 from step_times import StepTimes
+from tests import ROOT
 from training_step import StepResult
 
 from .conftest import ALONE, RECIPES
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-PROBE = Path(__file__).parents[2] / "src/neocloud/services/slurm/api/probes/ranks.py"
+PROBE = ROOT / "src/neocloud/services/slurm/api/probes/ranks.py"
 STEPS = 12
 SLOW = f"""
 import os, sys, time

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "runs" / "token_price.py"
+from tests import ROOT
+
+SCRIPT = ROOT / "runs" / "token_price.py"
 BILL = {
     "lines": [
         {"sku": "cpu-local.vcpu", "unit_price": "0.012"},

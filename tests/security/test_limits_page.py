@@ -4,12 +4,13 @@ import importlib
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "limits.md"
+from tests import ROOT
+
+PAGE = ROOT / "docs" / "reference" / "limits.md"
 HEAD = ["limit", "default", "constant", "what a caller sees"]
 UNITS = {
     "": 1,

@@ -12,8 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts import locked
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / "tests" / "conformance" / "clients"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NO_PROGRAMS = (".md", ".conf")

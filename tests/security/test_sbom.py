@@ -9,8 +9,8 @@ from pathlib import Path
 from cyclonedx.schema import SchemaVersion
 
 from scripts import locked
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "reference" / "sbom.cdx.json"
 PAGE = ROOT / "docs" / "reference" / "dependencies.md"
 

@@ -26,8 +26,8 @@ from neocloud.services.slurm.batch_jobs import (
 from neocloud.services.slurm.render import ENTER_ROOT
 from neocloud.services.slurm.types import JobRefused, NewJob
 from neocloud.services.slurm.worker_agents import INSTALL, PodAgents
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "src/neocloud/services/slurm"
 INSIDE = ROOT / "images/slurm/inside"
 ROOTFS = ROOT / "images/slurm/rootfs"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 PAGE = ROOT / "docs" / "concepts" / "security.md"
 TESTS = sorted({*re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text())})
 BORDERS = PAGE.read_text().partition("## Borders")[2].partition("## What remains")[0]

@@ -34,8 +34,9 @@ from neocloud.engines.podman.storage.config_mounts import ConfigMounts
 from neocloud.engines.podman.storage.volumes import Volumes, host_path
 from neocloud.server.certificates import CertificateFolder, ensure_certificate
 from neocloud.services.tuning.work_folder import WorkFolder
+from tests import ROOT
 
-SOURCE = Path(__file__).parents[2] / "src/neocloud"
+SOURCE = ROOT / "src/neocloud"
 CLAIM = VolumeClaim(name="disk", namespace="space", storage="1Gi")
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from neocloud.core.clock import SystemClock
 from neocloud.core.store import Resource, Transaction, open_store
+from tests import ROOT
 from tests.server.conftest import ADMIN, FILESYSTEM, PROJECT, SUBJECTS, project
 from tests.server.killed_server import STOP, WRITES
 
-ROOT = Path(__file__).resolve().parents[2]
 ROW = "computefilesystem-e00data"
 KEY = "3f0c5a52-8d0d-4a3c-9b39-0e3f1a6e2f10"
 

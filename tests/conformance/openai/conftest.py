@@ -16,10 +16,10 @@ import pytest
 
 from neocloud.testing.gateway import EngineProcess, GatewayProcess, engine_process, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
+from tests import ROOT
 from tests.conformance.openai.engine import ScriptedEngine, scripted_engine
 from tests.gateway.openai_files.jobs import FakeTuningControlPlane
 
-ROOT = Path(__file__).resolve().parents[3]
 OTHER_TENANT = "key-b"
 
 

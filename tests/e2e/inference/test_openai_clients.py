@@ -16,9 +16,9 @@ import pytest
 
 from neocloud.services.inference.model_server_key import COMPILE_NICENESS
 from neocloud.testing.waiting import wait_until
+from tests import ROOT
 from tests.e2e.inference.served import Served
 
-ROOT = Path(__file__).resolve().parents[3]
 HELLO: Any = [{"role": "user", "content": "How do I block my card when I have lost it on a journey abroad?"}]
 PLACE = {
     "type": "object",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from neocloud.engines.base import Accelerator, EngineError
 from neocloud.engines.podman.gpus.pci import PciBus
+from tests import ROOT
 
 NVIDIA, OTHER = "0x10de", "0x8086"
 GPU_CLASS, SOUND, BRIDGE, DISK = "0x030200", "0x040300", "0x060400", "0x010802"
@@ -84,7 +85,7 @@ class Kernel:
             link.symlink_to(self.root / "sys/bus/pci/drivers" / driver)
 
 
-SOURCE = Path(__file__).parents[2] / "fleet/mock_nvml.c"
+SOURCE = ROOT / "tests/fleet/mock_nvml.c"
 
 
 def build_nvml(folder: Path) -> Path:

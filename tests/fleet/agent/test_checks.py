@@ -22,6 +22,7 @@ from neocloud.fleet.nodes.events import CheckScope, Status
 from neocloud.fleet.policy.actions import Action
 from neocloud.fleet.policy.policy import CodeKind
 from neocloud.fleet.policy.policy_file import default_policy
+from tests import ROOT
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node, bad
 from tests.fleet.agent.trees import GPUS, NVME, PORT, ZONE, bridge, device, room, write
@@ -144,7 +145,7 @@ def test_every_check_has_a_case() -> None:
     assert FAILS.keys() | GPU_FAILS.keys() | ELSEWHERE.keys() == CHECKS.keys()
     for place in ELSEWHERE.values():
         file, _, name = place.partition("::")
-        assert f"def {name}(" in (Path(__file__).parents[3] / file).read_text()
+        assert f"def {name}(" in (ROOT / file).read_text()
 
 
 def test_a_healthy_node_passes_every_check(tmp_path: Path) -> None:
@@ -391,7 +392,7 @@ def test_a_tenant_who_blocks_a_task_of_its_own_does_not_reboot_the_node(tmp_path
 
 
 def test_the_guide_has_every_check_with_its_limit() -> None:
-    rows = (Path(__file__).parents[3] / "docs/guides/fleet-checks.md").read_text().splitlines()
+    rows = (ROOT / "docs/guides/fleet-checks.md").read_text().splitlines()
     cells = [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows if row.startswith("| `")]
     told = {row[0]: row for row in cells if len(row) == 5}
     assert told.keys() == CHECKS.keys()

@@ -8,6 +8,7 @@ from typing import Any
 
 from neocloud.fleet.nodes.events import Status
 from neocloud.fleet.policy.actions import Action
+from tests import ROOT
 from tests.fleet.agent import trees
 from tests.fleet.agent.conftest import Node
 
@@ -17,7 +18,7 @@ PROGRAM = "tests.fleet.agent.probe_program"
 def rounds(*words: str) -> list[Any]:
     ran = subprocess.run(
         [sys.executable, "-m", PROGRAM, *words], capture_output=True, check=False, timeout=60,
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr.decode()
     return [json.loads(line) for line in ran.stdout.splitlines()]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.compiled.turns import BASE_SECONDS, MAX_SECONDS, SECONDS_OF_WEIGHT
+from tests import ROOT
 from tests.gateway.compiled.test_bounds import asked, outputs
 
-ROOT = Path(__file__).resolve().parents[3]
 CLIENT = ROOT / ".cache" / "clients" / "xgrammar" / "bin" / "python"
 FIELDS = {"ebnf": "grammar", "lark": "grammar"}
 MOST_MIB = 512

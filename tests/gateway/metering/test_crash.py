@@ -19,10 +19,9 @@ from neocloud.model_gateway.api.errors import OpenAiError
 from neocloud.model_gateway.metering.ledger import open_ledger
 from neocloud.model_gateway.metering.ledger_tables import LedgerReader
 from neocloud.model_gateway.metering.recorder import UsageRecorder
+from tests import ROOT
 from tests.gateway.metering.conftest import PROJECT, request_start, routes
 from tests.gateway.metering.test_ledger import table
-
-ROOT = Path(__file__).parents[3]
 
 
 def told(lines: Iterator[str], word: str) -> int:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,8 +19,8 @@ from playwright.sync_api import (
 
 from neocloud.testing.gateway import EngineProcess, GatewayProcess, engine_process, gateway_process, route
 from neocloud.testing.mock_engine import Behaviour
+from tests import ROOT
 
-ROOT = Path(__file__).parents[3]
 SCREENSHOTS = ROOT / "out" / "screenshots"
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 375, "height": 740}

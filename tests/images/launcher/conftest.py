@@ -1,12 +1,13 @@
 """Makes the launcher's modules importable, and provides a desired state that tests vary."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "images/launcher/rootfs/usr/local/lib/neocloud"))
+from tests import ROOT
+
+sys.path.insert(0, str(ROOT / "images/launcher/rootfs/usr/local/lib/neocloud"))
 
 
 @pytest.fixture

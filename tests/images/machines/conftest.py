@@ -11,10 +11,8 @@ import pytest
 import pytest_asyncio
 
 from neocloud.engines.podman import PodmanEngine
-from tests import leftovers
+from tests import ROOT, leftovers
 from tests.images.machines.bench import MachineBench
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def built(name: str, *options: str) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.objects.s3.served import REGION, Served, error_of, serving
 
-ROOT = Path(__file__).resolve().parents[3]
 MIB = 1024**2
 
 

@@ -1,13 +1,12 @@
 """The reference page of roles, and the roles as the cloud tells them: IAM-09."""
 
-from pathlib import Path
-
 from neocloud.services.iam.roles_page import page
 from neocloud.services.iam.rules.roles import ROLES
+from tests import ROOT
 from tests.services.iam.conftest import Cloud
 from tests.services.iam.test_access import robot
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "roles.md"
+PAGE = ROOT / "docs" / "reference" / "roles.md"
 
 
 def test_the_page_is_current() -> None:

@@ -14,8 +14,9 @@ import pytest
 from neocloud.services.slurm.api.diagnose import py_spy
 from neocloud.services.slurm.api.rank_reports import MOST_LINE_BYTES, RankReport, rank_reports
 from neocloud.testing.waiting import wait_until
+from tests import ROOT
 
-PROBE = Path(__file__).parents[3] / "src/neocloud/services/slurm/api/probes/ranks.py"
+PROBE = ROOT / "src/neocloud/services/slurm/api/probes/ranks.py"
 JOB = str(os.getpid())
 """Tests run beside each other."""
 NODE = "worker-0"
