@@ -1,6 +1,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,3 +138,11 @@ def signed_in(neo: Neo, cloud: FakeServer, credentials_file: Path) -> Neo:
     profile = Profile("test", cloud.endpoint, str(credentials_file), tenant_id=TENANT, project_id=PROJECT)
     write_profiles(Profiles().with_profile(profile), config_file())
     return neo
+
+
+NEO = (sys.executable, "-m", "neocloud.cli.main")
+
+
+def in_own_process(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run in a process of its own, as the output of the agent's program is not this one's."""
+    return subprocess.run([*NEO, *words], capture_output=True, text=True, check=False, timeout=120)

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,8 @@ import pytest
 from neocloud.cli.commands.fleet.check import program_output
 from neocloud.cli.main import run
 from neocloud.fleet.agent.document import from_json
+from tests.cli.conftest import NEO, in_own_process
 from tests.fleet.agent import trees
-
-NEO = (sys.executable, "-m", "neocloud.cli.main")
-
-
-def in_own_process(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run in a process of its own, as the output of the agent's program is not this one's."""
-    return subprocess.run([*NEO, *words], capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.fixture

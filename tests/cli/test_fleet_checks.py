@@ -13,9 +13,8 @@ from neocloud.messages.neocloud.fleet.v1 import (
 )
 
 from neocloud.fleet.agent.document import from_json
-from tests.cli.conftest import Neo
+from tests.cli.conftest import Neo, in_own_process
 from tests.cli.fake_control_plane import FakeServer
-from tests.cli.test_fleet_check import in_own_process
 
 SERVICE = "neocloud.fleet.v1.HealthCheckService"
 

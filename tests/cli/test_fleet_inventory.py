@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_fleet_check import in_own_process
+from tests.cli.conftest import in_own_process
 from tests.fleet.agent import trees
 
 

@@ -1,5 +1,6 @@
 """One gateway process and two engines for the tests of this folder that need real ones."""
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -91,3 +92,9 @@ def served(running: Served) -> Served:
     adapters = {"tuned": [second.address]}
     running.gateway.set_routes(route("bank", replicas=both, engine_name="mock", adapters=adapters))
     return running
+
+
+def events_of(response: httpx.Response) -> list[dict[str, object]]:
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]

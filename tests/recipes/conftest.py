@@ -15,8 +15,7 @@ RECIPES = ROOT / "recipes"
 sys.path.insert(0, str(RECIPES))
 
 import make_base_model  # noqa: E402
-
-from .data_reader import Reader  # noqa: E402
+from tests.recipes.data_reader import Reader  # noqa: E402
 
 torch.set_num_threads(1)  # models this small gain nothing from more
 

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from .data_reader import QUESTION, Reader, said, write
+from tests.recipes.data_reader import QUESTION, Reader, said, write
 
 CSV = 'question,answer\n"Hi, you","Grüße; Anna"\n'
 UTF = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")

@@ -15,8 +15,7 @@ import pytest
 
 import dataset_convert
 from conversations import read_conversations
-
-from .data_reader import ANSWER, LISTS, QUESTION, TABLES, Reader, Rows, said, write
+from tests.recipes.data_reader import ANSWER, LISTS, QUESTION, TABLES, Reader, Rows, said, write
 
 ALPACA = [
     {"instruction": "Translate to German.", "input": "Good day", "output": "Guten Tag"},

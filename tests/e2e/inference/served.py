@@ -83,3 +83,9 @@ def chat(url: str, model: str, key: str = "") -> tuple[int, dict[str, Any]]:
     messages = [{"role": "user", "content": "How do I block my card?"}]
     body = {"model": model, "messages": messages, "max_tokens": 8, "temperature": 0}
     return post(f"{url}/chat/completions", body, key)
+
+
+def conversation(number: int) -> str:
+    asked = {"role": "user", "content": f"How do I block card {number} when I am abroad?"}
+    told = {"role": "assistant", "content": f"Call us, or block card {number} in the app."}
+    return json.dumps({"messages": [asked, told]})

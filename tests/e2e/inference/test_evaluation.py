@@ -1,17 +1,10 @@
 """EVAL-01, TCO-07: `neo evaluate` and `neo tco --measure` ask a real vLLM through the gateway."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.inference.served import Served
-
-
-def conversation(number: int) -> str:
-    asked = {"role": "user", "content": f"How do I block card {number} when I am abroad?"}
-    told = {"role": "assistant", "content": f"Call us, or block card {number} in the app."}
-    return json.dumps({"messages": [asked, told]})
+from tests.e2e.inference.served import Served, conversation
 
 
 def test_a_model_is_as_good_as_itself(served: Served, tmp_path: Path) -> None:

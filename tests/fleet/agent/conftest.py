@@ -2,11 +2,17 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from neocloud.fleet.agent import delivery
+from neocloud.fleet.agent.bundle import write_bundle
+from neocloud.fleet.agent.delivery import AgentAnswer
 from neocloud.fleet.agent.document import Document, decode
 from neocloud.fleet.nodes.events import Verdict
 from neocloud.fleet.policy.actions import Action
@@ -77,3 +83,38 @@ def bad(verdicts: dict[str, Verdict]) -> dict[str, tuple[str, Action]]:
     return {
         name: (each.status.value, each.action) for name, each in verdicts.items() if each.status != "pass"
     }
+
+
+class Bundle:
+    """The agent as one file, run by an interpreter without this project's packages."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.node, self.spool, self.last = node, folder / "spool", folder / "last"
+        self.program = folder / "agent.pyz"
+        write_bundle(self.program)
+
+    @contextmanager
+    def watching(self) -> Iterator[subprocess.Popen[bytes]]:
+        more = ("--root", str(self.node.root), "--expect", str(self.node.expect), "--host", "node-1")
+        self.node.command()
+        folders = ("--spool", str(self.spool), "--last", str(self.last))
+        command = [sys.executable, "-I", "-S", str(self.program), "watch", "--pod", "--interval", "0.1"]
+        agent = subprocess.Popen([*command, *folders, *more], env=self.node.environment)
+        try:
+            yield agent
+        finally:
+            agent.kill()
+            agent.wait()
+
+    def ask(self, after: int = 0, of: str = "", trusted: str = "", inventory: str = "") -> AgentAnswer:
+        folders = ("--spool", str(self.spool), "--last", str(self.last))
+        command = [sys.executable, "-I", "-S", str(self.program), "carry", *folders]
+        command += ["--after", str(after), "--of", of, "--trusted", trusted, "--inventory", inventory]
+        ran = subprocess.run(command, capture_output=True, check=True, timeout=30)
+        return delivery.decode(ran.stdout, host="node-1", at=time.time())
+
+
+@pytest.fixture
+def bundle(node: Node, tmp_path: Path) -> Bundle:
+    (tmp_path / "bundle").mkdir()
+    return Bundle(node, tmp_path / "bundle")

@@ -1,21 +1,12 @@
 """The agent in a container: what it looks at, and how it is asked from elsewhere, as a real process."""
 
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-import pytest
 
 from neocloud.fleet.agent import delivery
-from neocloud.fleet.agent.bundle import write_bundle
-from neocloud.fleet.agent.delivery import AgentAnswer
 from neocloud.fleet.agent.document import decode
 from neocloud.testing.waiting import wait_until
 from tests.fleet.agent import trees
-from tests.fleet.agent.conftest import Node
+from tests.fleet.agent.conftest import Bundle, Node
 from tests.fleet.agent.test_checks import FAILS
 from tests.fleet.agent.trees import write
 
@@ -49,41 +40,6 @@ def test_gpus_of_other_containers_are_not_missed(node: Node) -> None:
     ran = subprocess.run(command, env=node.environment, capture_output=True, check=True, timeout=60)
     found = {each.check: each for each in decode(ran.stdout, host="node-1").verdicts}
     assert found["gpu_missing"].status == "fail"
-
-
-class Bundle:
-    """The agent as one file, run by an interpreter without this project's packages."""
-
-    def __init__(self, node: Node, folder: Path) -> None:
-        self.node, self.spool, self.last = node, folder / "spool", folder / "last"
-        self.program = folder / "agent.pyz"
-        write_bundle(self.program)
-
-    @contextmanager
-    def watching(self) -> Iterator[subprocess.Popen[bytes]]:
-        more = ("--root", str(self.node.root), "--expect", str(self.node.expect), "--host", "node-1")
-        self.node.command()
-        folders = ("--spool", str(self.spool), "--last", str(self.last))
-        command = [sys.executable, "-I", "-S", str(self.program), "watch", "--pod", "--interval", "0.1"]
-        agent = subprocess.Popen([*command, *folders, *more], env=self.node.environment)
-        try:
-            yield agent
-        finally:
-            agent.kill()
-            agent.wait()
-
-    def ask(self, after: int = 0, of: str = "", trusted: str = "", inventory: str = "") -> AgentAnswer:
-        folders = ("--spool", str(self.spool), "--last", str(self.last))
-        command = [sys.executable, "-I", "-S", str(self.program), "carry", *folders]
-        command += ["--after", str(after), "--of", of, "--trusted", trusted, "--inventory", inventory]
-        ran = subprocess.run(command, capture_output=True, check=True, timeout=30)
-        return delivery.decode(ran.stdout, host="node-1", at=time.time())
-
-
-@pytest.fixture
-def bundle(node: Node, tmp_path: Path) -> Bundle:
-    (tmp_path / "bundle").mkdir()
-    return Bundle(node, tmp_path / "bundle")
 
 
 def test_an_agent_is_asked_before_it_has_checked_and_killed_and_asked_again(bundle: Bundle) -> None:

@@ -14,10 +14,8 @@ from neocloud.fleet.agent.probes.gpus import MOST_GPUS
 from neocloud.fleet.nodes.events import Status
 from neocloud.fleet.nodes.gpu_use import MEASURES, GpuUse
 from neocloud.testing.waiting import wait_until
-from tests.fleet.agent.conftest import Node
-from tests.fleet.agent.test_carry import Bundle, bundle
+from tests.fleet.agent.conftest import Bundle, Node
 
-__all__ = ["bundle"]
 H100 = "NVIDIA H100 80GB HBM3"
 BUSY = (
     "use 97\nmemory_use 40\nmemory_used_mib 70000\npower_mw 640500\ntemperature 61\nclock_mhz 1755\ntensor 45"

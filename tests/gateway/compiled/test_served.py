@@ -10,8 +10,7 @@ import pytest
 
 from neocloud.model_gateway.compiled.turns import BASE_SECONDS
 from neocloud.testing.waiting import wait_until
-from tests.gateway.conftest import CHAT, Served, body
-from tests.gateway.routing.test_responses import events_of
+from tests.gateway.conftest import CHAT, Served, body, events_of
 
 HOSTILE = {"regex": "|".join(["(a.*b.*){1,50}"] * 3000)}
 COMPILE_SECONDS = 0.2

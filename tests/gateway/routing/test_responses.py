@@ -2,17 +2,10 @@
 
 import json
 
-import httpx
 import pytest
 
 from neocloud.testing.gateway import route
-from tests.gateway.conftest import CHAT, Served
-
-
-def events_of(response: httpx.Response) -> list[dict[str, object]]:
-    lines = [line for line in response.text.split("\n\n") if line]
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+from tests.gateway.conftest import CHAT, Served, events_of
 
 
 def test_an_answer_is_the_engines_with_the_name_that_was_asked_for(served: Served) -> None:

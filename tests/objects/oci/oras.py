@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.objects.s3.test_more_programs import installed
+from tests.clients import installed
 
 
 @dataclass

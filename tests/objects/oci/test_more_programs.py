@@ -17,10 +17,10 @@ import pytest
 
 from neocloud.object_gateway.oci.upstream_registries import Upstream
 from neocloud.testing.waiting import wait_until
+from tests.clients import installed
 from tests.e2e.container_images import busybox_layer, write_layout
 from tests.objects.oci.client import Registry, digest_of
 from tests.objects.s3.served import Served, serving
-from tests.objects.s3.test_more_programs import installed
 
 
 class Programs:

@@ -9,20 +9,13 @@ from pathlib import Path
 import pytest
 
 from neocloud.testing.waiting import wait_until
+from tests.clients import installed
 from tests.objects.s3.served import REGION, Served
-from tests.objects.s3.test_programs import ROOT, Program, home, is_multipart, secure
+from tests.objects.s3.test_programs import Program, home, is_multipart, secure
 
 __all__ = ["home", "secure"]  # fixtures
 
-CLIENTS = ROOT / ".cache" / "clients"
 DRIVER = Path(__file__).with_name("drive_clients.py")
-
-
-def installed(client: str) -> Path:
-    folder = CLIENTS / client
-    if not (folder / "installed.txt").exists():
-        pytest.skip(f"{client} is not installed; `make clients clients-long` installs it")
-    return folder
 
 
 @pytest.mark.parametrize("client", ["s3fs", "crt", "duckdb", "obstore", "minio", "torch", "pyarrow"])
