@@ -16,7 +16,7 @@ import pytest
 from neocloud.engines.podman.storage.mounts import mounts_below
 from tests.leftovers import forget, mark_run, record_folder, remove_leftovers
 from tests.scheduling import GROUPS, GroupScheduling, group_of
-from tests.tiers import LONG, tier_of
+from tests.tiers import tier_of
 from tests.times import GroupTimes, end_of, start_of
 
 FAST_SECONDS = 300
@@ -163,8 +163,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(tier)
         elif item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(FAST_SECONDS))
-        if item.nodeid.startswith(LONG):
-            item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

@@ -30,13 +30,13 @@ from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 from tests.e2e.cloud import run
-from tests.e2e.container_images import busybox_layer, write_layout
-from tests.services.ai.cloud import AiCloud
-from tests.services.ai.registry import RegistryCloud, registry_cloud
-from tests.services.ai.test_endpoints import create as create_endpoint
-from tests.services.ai.test_endpoints import port
-from tests.services.ai.test_endpoints import spec as endpoint
-from tests.services.ai.test_jobs import create as create_job
+from tests.fast.container_images import busybox_layer, write_layout
+from tests.fast.services.ai.cloud import AiCloud
+from tests.fast.services.ai.registry import RegistryCloud, registry_cloud
+from tests.fast.services.ai.test_endpoints import create as create_endpoint
+from tests.fast.services.ai.test_endpoints import port
+from tests.fast.services.ai.test_endpoints import spec as endpoint
+from tests.fast.services.ai.test_jobs import create as create_job
 
 BUSYBOX = Path("/bin/busybox")
 PROGRAMS = ("sh", "httpd", "sleep", "test")

@@ -182,6 +182,7 @@ def set_users(bank: Cluster, names: list[str]) -> None:
     )
 
 
+@pytest.mark.long
 def test_users_come_and_go_by_the_hundred(bank: Cluster, record_property) -> None:
     """SJOB-08"""
     names = [f"student{number}" for number in range(100)]
@@ -224,6 +225,7 @@ def hosts(bank: Cluster, times: int) -> set[str]:
     return {bank.ssh("hostname") for _ in range(times)}
 
 
+@pytest.mark.long
 def test_a_drained_login_node_keeps_its_sessions_and_gets_no_new_ones(bank: Cluster) -> None:
     """SLURM-03: two login nodes; drained, resumed, one that stops answering, and removed after its last
     session while a session on the other stays."""

@@ -10,7 +10,8 @@ import pytest
 
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import Cluster
-from tests.e2e.container_images import (
+from tests.e2e.registry import IMAGES, run, serving
+from tests.fast.container_images import (
     DOCKER,
     add,
     busybox_layer,
@@ -19,7 +20,6 @@ from tests.e2e.container_images import (
     write_layout,
     zstd,
 )
-from tests.e2e.registry import IMAGES, run, serving
 
 SETTINGS = {"Env": ["PATH=/bin"]}
 HUGE = 1 << 50
@@ -117,6 +117,7 @@ def test_an_image_that_grows_over_the_space_is_ended_and_leaves_nothing(bank: Cl
 INTERRUPT = "step=$!; sleep 4; kill -INT $step; sleep 0.5; kill -INT $step; wait $step"
 
 
+@pytest.mark.long
 def test_a_step_that_waits_for_a_registry_ends_when_it_is_interrupted(bank: Cluster, registry: str) -> None:
     """As Ctrl-C does. Its own job ends; a step of a job ends when its time is over, and the job goes on."""
     stalls = f"srun --container-image={registry}#stalls true"

@@ -144,6 +144,7 @@ def split(cluster: Cluster) -> Iterator[None]:
         run([*inside, "delete table ip split"])
 
 
+@pytest.mark.long
 def test_two_that_do_not_reach_each_other_are_never_in_control_at_once(pair: Cluster) -> None:
     """The second neither takes over while the first is well, nor keeps control when the first is back."""
     with running_job(pair) as job, split(pair):
@@ -189,6 +190,7 @@ def broken_is_mended(cluster: Cluster) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_one_that_stood_still_with_its_guard_does_not_act_when_it_wakes_up(pair: Cluster) -> None:
     with running_job(pair):
         stopped = process_of(pair)
@@ -209,6 +211,7 @@ def test_one_that_stood_still_with_its_guard_does_not_act_when_it_wakes_up(pair:
     assert "ending slurmctld, as the other may have taken over" in pair.logs(container)
 
 
+@pytest.mark.long
 def test_one_that_stands_still_with_its_guard_is_replaced(pair: Cluster) -> None:
     """Its port accepts connections, and Slurm's clients would wait for it."""
     before = pair.containers(FIRST, "ID")

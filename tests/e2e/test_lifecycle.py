@@ -15,8 +15,8 @@ from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster, user_key
 from tests.e2e.machine import Marks, traces
 from tests.e2e.reader import LEAVES_SHELLS, follow
-from tests.guides.session import Reader
 from tests.iterations import iterations
+from tests.real.guides.session import Reader
 
 SMALL = ("--preset", "1vcpu-1gb")
 SEED = 11

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.container_images import busybox_layer, python_layer, write_layout
 from tests.e2e.registry import serving
-from tests.guides.blocks import ROOT, Block, blocks_of
+from tests.fast.container_images import busybox_layer, python_layer, write_layout
+from tests.fast.guides.blocks import ROOT, Block, blocks_of
 
 CONTAINERS = ROOT / "docs/guides/containers.md"
 MPI = ROOT / "docs/guides/mpi.md"

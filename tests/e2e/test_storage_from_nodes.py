@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.container_images import busybox_layer, write_layout
 from tests.e2e.test_machines import Machine
+from tests.fast.container_images import busybox_layer, write_layout
 
 NAME = "storage.eu-north1.neocloud.internal"
 LIBRARIES = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3")

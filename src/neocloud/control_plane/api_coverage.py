@@ -49,8 +49,8 @@ counted.
 
 READS = ("Get", "List", "BatchGet", "Read")
 """How the names of methods begin that change nothing."""
-FOLDERS = ("conformance", "emulator", "e2e")
-FILES = ("server/test_sdk.py", "server/test_tls.py")
+FOLDERS = ("fast/conformance", "real/conformance", "real/emulator", "e2e", "long")
+FILES = ("fast/server/test_sdk.py", "fast/server/test_tls.py")
 SDK_PACKAGE = "nebius.api."
 
 

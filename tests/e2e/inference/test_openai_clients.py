@@ -1,7 +1,7 @@
 """OpenAI's SDKs and vLLM's load generator against real vLLM behind the gateway (AIS-01, AIS-02).
 
 What the engine must itself do for clients is seen here: streams, structured output, tools, usage, its own
-refusals. The rest of the API is driven without a model in tests/conformance/openai.
+refusals. The rest of the API is driven without a model in tests/real/conformance/openai.
 """
 
 import json
