@@ -110,7 +110,7 @@ def test_people_of_a_group_are_users_for_as_long_as_they_are_in_it(
 ) -> None:
     """SJOB-08: the account, home, number and association come within seconds and go within seconds; the home
     stays, and comes back to the same person. Of two people with one name each has a user of their own."""
-    # Neither root's own account nor a home that nobody has an account for becomes somebody's by a group.
+    # Neither root's own account nor a home without an account becomes somebody's by a group.
     bank.ssh("useradd --create-home kim && install -d -o 5000 /home/left")
     dora, other = Person(bank, "Dora.Lee@bank.example"), Person(bank, "dora-lee@other.example")
     kim, admin = Person(bank, "kim@bank.example"), Person(bank, "root@bank.example")

@@ -166,7 +166,7 @@ def test_two_that_do_not_reach_each_other_are_never_in_control_at_once(pair: Clu
         during = submits(pair)
         assert during > job
 
-        wait_until(lambda: broken_is_mended(pair), "the first can start")
+        wait_until(lambda: broken_is_repaired(pair), "the first can start")
         wait_for_control(pair, FIRST)
         assert submits(pair) > during, "no number is given twice"
     assert f"{during}|COMPLETED" in pair.ssh(f"sacct -nXP -j {during} -o JobID,State")
@@ -181,7 +181,7 @@ def heartbeat(cluster: Cluster) -> tuple[int, int]:
     return int(number), int(moment)
 
 
-def broken_is_mended(cluster: Cluster) -> bool:
+def broken_is_repaired(cluster: Cluster) -> bool:
     """The container starts again and again, so a command in it may come at the wrong moment."""
     try:
         cluster.in_pod(FIRST, "sh", "-c", "cd /usr/sbin; [ -e slurmctld ] || mv slurmctld.away slurmctld")

@@ -23,7 +23,7 @@ chmod +x /jail{DRIVER}/bin/nvidia-smi
 
 @pytest.fixture(scope="module", autouse=True)
 def reader(bank: Cluster, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the reader has: a folder with programs, data, and the images of the pages in a registry.
+    """Prepare the reader's folder with programs, data, and the images of the pages in a registry.
 
     The images are made here, with a real Python, and the driver is simulated: no GPU is here.
     """

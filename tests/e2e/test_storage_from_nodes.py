@@ -72,7 +72,7 @@ def libraries(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_job_uses_object_storage_by_name(bank: Cluster, key: Key, libraries: str) -> None:
-    """The node trusts it: no client is told of an authority."""
+    """The node trusts it: no client gets an authority as an option."""
     bank.ssh(f"cat >{SHARED}/drive.py", stdin=DRIVE)
     said = bank.run_job(f"PYTHONPATH={libraries} python3 {SHARED}/drive.py {NAME}", "--nodelist=worker-1")
     assert said.splitlines() == ["['hello']", "from a node"]

@@ -96,7 +96,7 @@ def stand_in(home: Path, port: int = 0, *more: str) -> GatewayProcess:
 
 @asynccontextmanager
 async def watched(process: GatewayProcess) -> AsyncIterator[str]:
-    """As a control plane does, for as long as it runs."""
+    """Watch the process as a control plane does, for as long as it runs."""
     address = await process.start()
     watching = asyncio.create_task(process.watch())
     try:
@@ -137,7 +137,7 @@ async def test_it_outlives_the_control_plane_and_the_next_one_adopts_it(home: Pa
     assert await pid_at(address) == first
     async with watched(stand_in(home)) as again:
         assert (again, await pid_at(again)) == (address, first)
-        os.kill(first, signal.SIGKILL)  # no child of this control plane, and watched all the same
+        os.kill(first, signal.SIGKILL)  # no child of this control plane, and watched anyway
         assert await until(lambda: pid_at(again), holds=lambda pid: pid not in (0, first))
 
 

@@ -83,7 +83,7 @@ async def test_the_real_agent_is_asked_by_the_path_of_workers_and_started_again(
 
 
 async def test_one_that_was_left_behind_is_ended(tmp_path: Path) -> None:
-    """As after a kill of the control plane."""
+    """The control plane was killed."""
     child = agent_child(tmp_path)
     child.start(["sleep", "600"])
     assert child.find() is not None

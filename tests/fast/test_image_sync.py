@@ -15,7 +15,7 @@ DEADLINE_SECONDS = 60.0
 
 
 class Keeper:
-    """Takes images, but not while it is told to refuse."""
+    """Takes images, but not while it is set to refuse."""
 
     def __init__(self) -> None:
         self.loaded: list[str] = []

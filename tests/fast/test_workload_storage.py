@@ -1,4 +1,6 @@
-"""Where workloads reach object storage: the address and the certificate of each cloud on a host."""
+"""The endpoint at which workloads reach object storage: the address and the certificate of each cloud on a
+host.
+"""
 
 import ssl
 from dataclasses import replace

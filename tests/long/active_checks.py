@@ -20,7 +20,7 @@ BUSY_JOB = "timeout 4 sh -c 'while :; do :; done'; true"
 BUSY_SECONDS = 600
 PORT = 5201
 STRETCHED = f"from neocloud.fleet.active import cpu, pair; cpu.SDC_SECONDS = pair.SECONDS = {BUSY_SECONDS}; "
-"""The known work and the traffic would go on for minutes, and their deadlines with them."""
+"""The known work and the traffic would continue for minutes, and their deadlines with them."""
 DEADLINE = (
     "from dataclasses import replace; import neocloud.fleet.active.__main__ as m; "
     f"m.catalogue = lambda c=m.catalogue: [replace(e, seconds={BUSY_SECONDS}) for e in c()]; "

@@ -57,7 +57,7 @@ def test_jobs_wait_while_the_host_is_drained(elastic: Cluster) -> None:
         job = elastic.sbatch("hostname", "--nodelist=worker-1")
         wait_until(lambda: "ReqNodeNotAvail" in elastic.ssh(f"squeue -h -j {job} -o %R"), "squeue says why")
         assert elastic.containers("worker-1") == []
-        assert elastic.try_node_states()["worker-0"] == "idle", "what runs goes on"
+        assert elastic.try_node_states()["worker-0"] == "idle", "running jobs continue"
     finally:
         cloud.neo("fleet", "release", gethostname())
     assert elastic.wait_for_job(job) == "COMPLETED"

@@ -1,4 +1,4 @@
-"""Maintenance of a real host: workers drained, machines stopped, the host restarted, all goes on: VPC-04."""
+"""Maintenance of a real host: drained workers, stopped machines, a restart, and all resume: VPC-04."""
 
 import logging
 import time
@@ -30,7 +30,7 @@ def event_of(cloud: Cloud, machine: Machine) -> Any:
 
 
 def is_drained(cloud: Cloud, since: str = "") -> bool:
-    """Whether the worker takes no new jobs, of another start than `since`."""
+    """Return whether the worker takes no new jobs, of another start than `since`."""
     seen = worker(cloud)
     return "DRAIN" in seen.get("slurm_state", "") and seen.get("started_at") != since
 

@@ -1,4 +1,4 @@
-"""What an outside judge says of a cluster and of a machine of ours: `cmax audit` of ClusterMAX, unmodified.
+"""Audit a cluster and a machine of ours by an outside judge: `cmax audit` of ClusterMAX, unmodified.
 
 In a cluster it completes only where a partition has GPUs, so the workers have simulated ones: what it says
 of GPUs, their driver and libraries is not judged here. docs/reference/clustermax-audit.md is its report, with
@@ -102,7 +102,9 @@ def audited(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def audit(audited: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    """As its users run it: in an allocation, so that it may look at every node, and `ssh` lets it in."""
+    """Run the audit as its users do: in an allocation, so that it may look at every node, and `ssh` lets it
+    in.
+    """
     audited.wait_until_idle()
     archive = pack(tmp_path_factory.mktemp("client") / "clustermax.tar.gz")
     audited.copy_in(archive, "/opt/clustermax.tar.gz")
@@ -126,7 +128,7 @@ def pack(archive: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def machine_audit(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audit]:
-    """As the owner of a machine runs it, inside: a machine of Debian in a cloud of its own."""
+    """Run the audit as the owner of a machine does, inside: a machine of Debian in a cloud of its own."""
     archive = pack(tmp_path_factory.mktemp("client") / "clustermax.tar.gz")
     build = ROOT / "images" / "machine" / "build"
     run([sys.executable, build, "--output", images, "--only", "debian13"])

@@ -76,7 +76,7 @@ def log_of(bank: Cluster, job: int) -> str:
 
 
 def test_a_job_that_loses_a_worker_ends_at_the_same_step_with_the_same_weights(followed: Followed) -> None:
-    """SLURM-20, FT-09: Slurm requeues it, and the recipe goes on from the newest whole checkpoint."""
+    """SLURM-20, FT-09: Slurm requeues it, and the recipe continues from the newest whole checkpoint."""
     bank, calm = followed.bank, followed.finetune
     assert bank.wait_for_job(calm, seconds=400) == "COMPLETED", log_of(bank, calm)
 
@@ -89,7 +89,7 @@ def test_a_job_that_loses_a_worker_ends_at_the_same_step_with_the_same_weights(f
 
     assert final_step(bank, "hurt") == final_step(bank, "chats") == STEPS
     resumed = re.search(r"resuming from \S+ at step (\d+)", log_of(bank, hurt))
-    assert resumed and 0 < int(resumed[1]) < STEPS, "it began anew instead of going on"
+    assert resumed and 0 < int(resumed[1]) < STEPS, "it began again instead of continuing"
     weights = "finetune/adapter/adapter_model.safetensors"
     sums = bank.ssh(f"cd {CODE}/results && sha256sum chats/{weights} hurt/{weights}").split()
     assert sums[0] == sums[2]

@@ -133,10 +133,10 @@ def test_a_laptop_gets_no_further_than_the_key_and_the_address_say(
         assert machine.python(CONNECT, host, port, "2").returncode != 0, f"{host}:{port}"
     assert left.try_ssh(f"timeout 2 bash -c '</dev/tcp/{address}/{opened}'").returncode != 0
 
-    stranger = tmp_path / "stranger"
-    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger])
+    outsider = tmp_path / "outsider"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", outsider])
     options = ("StrictHostKeyChecking=no", f"UserKnownHostsFile={tmp_path / 'hosts'}", "IdentitiesOnly=yes")
-    words = ["ssh", "-p", opened, "-i", str(stranger), *(part for each in options for part in ("-o", each))]
+    words = ["ssh", "-p", opened, "-i", str(outsider), *(part for each in options for part in ("-o", each))]
     refused = machine.run([*words, "-o", "BatchMode=yes", f"root@{address}", "true"])
     assert refused.returncode == 255 and "Permission denied (publickey)" in refused.stderr, refused
 

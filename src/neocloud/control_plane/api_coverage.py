@@ -61,7 +61,7 @@ class Served(StrEnum):
 
 
 def coverage(services: Sequence[Service]) -> dict[str, Served]:
-    """What becomes of each method, by its path."""
+    """Return how the server serves each method, by its path."""
     nothing: Any = None
     kinds = kinds_of(services)
     runtime = Runtime(Dependencies(nothing, nothing, nothing, nothing), nothing, nothing, kinds, _no, _no)

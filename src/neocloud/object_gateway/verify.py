@@ -4,7 +4,7 @@
 python -m neocloud.object_gateway.verify --home HOME
 
 Writes a line of JSON for each problem, and one with what was checked at the end. The exit code is 1 where
-something is wrong. It reads alone: nothing is repaired, and the gateway goes on.
+something is wrong. It reads alone: nothing is repaired, and the gateway continues.
 """
 
 import argparse

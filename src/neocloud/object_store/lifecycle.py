@@ -2,7 +2,7 @@
 """Applies the lifecycle rules of a bucket: what is due is expired, moved to another class or aborted.
 
 The worker looks at pages of versions and then changes what it found in transactions, each of which looks
-again: an object that was rewritten or read meanwhile, or is locked, stays. A worker that is killed goes on
+again: an object that was rewritten or read meanwhile, or is locked, stays. A worker that is killed continues
 where the rules still match.
 """
 

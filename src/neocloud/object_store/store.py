@@ -268,7 +268,7 @@ class ObjectStore:
 
     @property
     def engine(self) -> Engine:
-        """What the workers of this package work on."""
+        """Return the engine that the workers of this package use."""
         return self._engine
 
     async def close(self) -> None:

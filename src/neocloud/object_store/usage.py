@@ -26,7 +26,7 @@ _GRACE_MS = 60_000
 
 @dataclass(frozen=True)
 class BucketUsage:
-    """What a bucket used in one hour. The bucket may be gone."""
+    """The usage of a bucket in one hour. The bucket may be gone."""
 
     bucket_id: str
     bucket_name: str

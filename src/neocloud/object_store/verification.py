@@ -45,7 +45,7 @@ class StoreProblem:
 
 @dataclass
 class Checked:
-    """What was looked at so far."""
+    """The progress of a verification."""
 
     versions: int = 0
     bytes: int = 0

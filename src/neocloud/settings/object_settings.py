@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an operator may choose about object storage, but for its ports: the first fields of `Settings`."""
+"""Settings of object storage, except its ports: the first fields of `Settings`."""
 
 from dataclasses import dataclass
 from pathlib import Path

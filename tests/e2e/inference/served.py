@@ -56,11 +56,11 @@ class Served:
         return f"{address if '://' in address else f'http://{address}'}/v1"
 
     def token(self) -> str:
-        """Of the first service account: an API key for OpenAI clients."""
+        """Return a token of the first service account: an API key for OpenAI clients."""
         return self.cloud.neo("session", "token").stdout.strip()
 
     def engine_key(self) -> str:
-        """The replicas' own, which only the gateway is told: read as who owns the machine can."""
+        """The replicas' own, which only the gateway gets: read as the machine's owner can."""
         return self.cloud.podman("exec", self.podman_name(), "cat", "/run/neocloud/engine/key").strip()
 
     def podman_name(self) -> str:

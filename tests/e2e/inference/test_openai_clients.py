@@ -122,7 +122,7 @@ def test_a_batch_is_answered(served: Served, client: openai.OpenAI) -> None:
     answers = [json.loads(line) for line in client.files.content(batch.output_file_id or "").iter_lines()]
     said = {each["response"]["body"]["choices"][0]["message"]["content"] for each in answers}
     assert {each["custom_id"] for each in answers} == {line["custom_id"] for line in lines}
-    assert len(said) == 1  # greedy, so all the same
+    assert len(said) == 1  # greedy, so all are equal
 
 
 def test_fine_tuning_is_asked_of_the_control_plane(served: Served, client: openai.OpenAI) -> None:

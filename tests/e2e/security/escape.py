@@ -111,7 +111,7 @@ def mounts() -> Iterator[str]:
             yield f"a fresh {name} can be mounted"
     for path in ("/proc/sys", "/sys", "/opt/slurm", "/"):
         if libc.mount(None, path.encode(), None, 0x1020, None) == 0:
-            yield f"{path} can be mounted anew, writable"
+            yield f"{path} can be mounted again, writable"
         elif ctypes.get_errno() not in (errno.EPERM, errno.EACCES):
             yield f"remounting {path} failed for another reason: {os.strerror(ctypes.get_errno())}"
     if libc.umount2(b"/opt/slurm", 2) == 0:

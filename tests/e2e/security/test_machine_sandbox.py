@@ -1,4 +1,4 @@
-"""What a guest that breaks out of QEMU or virtiofsd finds: looked at in a real machine's pod."""
+"""The view of a guest that breaks out of QEMU or virtiofsd: looked at in a real machine's pod."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ async def processes(machine: MachineBench) -> dict[str, dict[str, str]]:
 
 
 async def fails(machine: MachineBench, *command: str) -> bool:
-    """As QEMU's user, without QEMU's own filter."""
+    """Return whether the command fails as QEMU's user, without QEMU's own filter."""
     words = [
         "setpriv",
         f"--reuid={QEMU_USER}",

@@ -95,7 +95,7 @@ with open("{SHARED}/imitated", "a") as file:
     file.write((said.stdout or said.stderr.splitlines()[-1]) + "\\n")
 os.execv("REAL", sys.argv)
 """
-"""Takes the place of a program of the shared root, tries to leave, and goes on as that program."""
+"""Takes the place of a program of the shared root, tries to leave, and continues as that program."""
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ while not os.path.exists("/race.stop"):
 
 
 def test_a_folder_that_is_swapped_for_a_link_a_thousand_times_is_never_followed(cluster: Cluster) -> None:
-    """What Slurm's Prolog has done before each job."""
+    """Slurm's Prolog does this before each job."""
     ssh = ["ssh", "-F", str(cluster.ssh_config), cluster.name, "timeout 120 python3 -u -c", f"'{SWAP}'"]
     with subprocess.Popen(ssh, stdout=subprocess.PIPE, text=True) as swapping:
         assert swapping.stdout and swapping.stdout.readline() == "swapping\n"

@@ -23,7 +23,7 @@ from tests.fast.cli.fake_control_plane import PROJECT, TENANT, FakeServer, runni
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command line did."""
+    """The result of a command line."""
 
     code: int
     out: str

@@ -39,7 +39,7 @@ class FakeServer:
         return [request for asked, request, _ in self.requests if asked == path]
 
     def headers(self, path: str) -> dict[str, str]:
-        """Of the last call of `path`."""
+        """Return the headers of the last call of `path`."""
         return [headers for asked, _, headers in self.requests if asked == path][-1]
 
     def exchange(self, request: Any) -> Any:

@@ -172,7 +172,7 @@ def test_counted_usage_has_no_duration(signed_in: Neo, cloud: FakeServer) -> Non
     assert row == ["bank", "Deployment", "tokens.bank.input", "1,234,567", "-", "2026-11-01", "10:00"]
 
 
-def test_what_models_cost_is_listed_and_reckoned(signed_in: Neo, cloud: FakeServer) -> None:
+def test_what_models_cost_is_listed_and_computed(signed_in: Neo, cloud: FakeServer) -> None:
     """AIS-16."""
     service = "neocloud.billing.v1.TokenPriceService"
     model = {

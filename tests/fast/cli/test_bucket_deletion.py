@@ -1,4 +1,4 @@
-"""`neo storage bucket delete` says what goes, and how it comes back; a name that is kept is told as such."""
+"""`neo storage bucket delete` says what goes, and how it comes back; a kept name is named as such."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What other clients are told, and that nobody's files are overwritten (IAC-01)."""
+"""Settings of other clients are written, and nobody's files are overwritten (IAC-01)."""
 
 import json
 from dataclasses import replace

@@ -23,7 +23,7 @@ def operation() -> object:
 
 @pytest.fixture
 def machine(cloud: FakeServer) -> FakeServer:
-    """Without GPUs; its catalogue lists them all the same."""
+    """Without GPUs; its catalogue lists them anyway."""
     model = contract.message(f"{INFERENCE}.Model")()
     model.metadata.id, model.metadata.name, model.metadata.parent_id = MODEL_ID, "bank", PROJECT
     model.status.size_bytes = 10**9

@@ -1,4 +1,4 @@
-"""Which ports `neo status` names, and to whom they are open."""
+"""The ports that `neo status` names, and who can reach them."""
 
 import os
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from neocloud.settings.settings import Settings
 
 
 def server(*listen: str) -> RunningServer:
-    """As `server.json` of a cloud says that listens on these addresses."""
+    """Return the server of a cloud that listens on these addresses, as `server.json` records it."""
     return RunningServer(
         *(os.getpid(), "127.0.0.1:7370", "http://127.0.0.1:7371", "0.1.0", datetime.now(UTC)),
         tls="0.0.0.0:7372" if listen else "",

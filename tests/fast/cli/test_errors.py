@@ -1,4 +1,4 @@
-"""What goes wrong on the way to the cloud: each says what happened and what to do next."""
+"""Errors on the way to the cloud: each says what happened and what to do next."""
 
 import json
 import subprocess

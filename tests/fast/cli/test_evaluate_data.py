@@ -27,7 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What would have been measured."""
+    """Collect the plans that would have been measured."""
     found: list[Any] = []
     monkeypatch.setattr(evaluate, "gateway_of", lambda context, url: nullcontext())
     monkeypatch.setattr(evaluate, "measure", lambda model, plan, *rest: found.append(plan))

@@ -79,7 +79,7 @@ def test_caches_of_a_build_go_with_it(
 def test_images_may_be_a_link_to_a_folder_that_is_not_there_yet(
     recipe: Path, home: Path, tmp_path: Path
 ) -> None:
-    """As on another disk; a first build makes the folder."""
+    """Images may be on another disk; a first build makes the folder."""
     (home / "images").rmdir()
     (home / "images").symlink_to(tmp_path / "disk" / "images")
     recipe.write_text(HEAD + BUILDS)

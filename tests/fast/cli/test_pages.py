@@ -52,7 +52,7 @@ PREFIXES = ("STATE_", "SCHEDULING_STATE_")
 
 
 def leaves(value: object) -> Iterator[str]:
-    """Yield the texts of a JSON document but for numbers and for the version, which only programs need."""
+    """Yield the texts of a JSON document except for numbers and for the version, which only programs need."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key != "resource_version":

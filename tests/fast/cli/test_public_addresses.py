@@ -88,7 +88,7 @@ def test_up_refuses_before_it_builds_or_starts_anything(
     neo: Neo, user_folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
-        raise AssertionError("it went on")
+        raise AssertionError("it continued")
 
     monkeypatch.setattr("neocloud.cli.commands.up.check_machine", fail)
     ran = neo("up", "--public-interface", "missing0", "--public-pool", "192.0.2.224/28")

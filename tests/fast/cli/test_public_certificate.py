@@ -119,7 +119,7 @@ def test_an_order_that_takes_long_goes_on(
 ) -> None:
     monkeypatch.setattr(public_certificate, "WAIT_SECONDS", 0.0)
     said = waited(monkeypatch, capsys, report("ordering"))
-    assert "goes on; `neo status` says" in said and "done" not in said
+    assert "continues; `neo status` says" in said and "done" not in said
 
 
 def test_colleagues_need_no_fingerprint_where_a_public_authority_signed(

@@ -18,7 +18,7 @@ exit {code}
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty PATH but for what a test writes into it; the registry is at 127.0.0.1:8900."""
+    """An empty PATH except for what a test writes into it; the registry is at 127.0.0.1:8900."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")

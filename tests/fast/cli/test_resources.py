@@ -126,7 +126,7 @@ def test_create_takes_flags_from_the_fields_of_the_spec(signed_in: Neo, served: 
 def test_a_manifest_that_was_printed_can_be_given_back(
     signed_in: Neo, served: FakeServer, tmp_path: Path
 ) -> None:
-    """What only the cloud sets (id, status) is left out; flags come on top."""
+    """Values that only the cloud sets (id, status) are left out; flags come on top."""
     manifest = tmp_path / "filesystem.yaml"
     manifest.write_text(signed_in("compute", "filesystem", "get", "data", "-o", "yaml").out)
     assert "size_gibibytes: 10\n" in manifest.read_text()

@@ -135,7 +135,7 @@ def test_logs_prints_what_is_there_and_stops(signed_in: Neo, bank: FakeServer) -
 
 
 def test_logs_follow_goes_on_until_the_job_has_ended(signed_in: Neo, bank: FakeServer) -> None:
-    """While nothing is there to print, the job's state is told beside it."""
+    """While nothing is there to print, the job's state is shown beside it."""
     bank.serve(f"{JOBS}/ReadLog", read_log(b"step 1\nstep 2\n", ends_after=8))
     bank.serve(f"{JOBS}/Get", job("RUNNING"))
     ran = signed_in("slurm", "job", "logs", "bank", "7", "--follow")
@@ -179,7 +179,7 @@ def test_an_interrupted_wait_says_that_the_job_goes_on(
     monkeypatch.setattr("neocloud.cli.commands.slurm.job.time.sleep", interrupt)
     ran = signed_in("slurm", "job", "submit", "bank", str(script), "--wait")
     assert ran.code == 130
-    assert "Job 7 goes on. Follow it: neo slurm job logs bank 7 --follow; cancel it: " in ran.err
+    assert "Job 7 keeps running. Follow it: neo slurm job logs bank 7 --follow; cancel it: " in ran.err
 
 
 def test_logs_and_get_take_the_newest_job_unless_one_is_named(signed_in: Neo, bank: FakeServer) -> None:

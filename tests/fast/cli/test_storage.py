@@ -289,9 +289,9 @@ def test_errors_say_what_to_do(
     ):
         ran = storage(*arguments)
         assert (ran.code, words in ran.err) == (code, True), ran
-    stranger = served.account(permissions=frozenset())
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", stranger.aws_access_key_id)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", stranger.secret)
+    outsider = served.account(permissions=frozenset())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", outsider.aws_access_key_id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", outsider.secret)
     assert storage("ls", f"s3://{bucket}").code == 4
     ran = storage("cp", "-r", files, f"s3://{bucket}")
     assert ran.code == 4 and "3 failed" in ran.out
@@ -342,7 +342,7 @@ def test_ctrl_c_leaves_no_unfinished_upload(
     thread.start()
     ran = storage("cp", "-r", folder, f"s3://{bucket}")
     thread.join()
-    assert ran.code == 130 and "The same command goes on" in ran.err
+    assert ran.code == 130 and "The same command continues" in ran.err
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
     assert all(size == 200 * MIB for size in _sizes(s3, bucket)), "what is there is whole"
 

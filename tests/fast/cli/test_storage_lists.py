@@ -1,4 +1,4 @@
-"""Whoever may write to a bucket chooses keys: none adds a row to a list, on a terminal or in a pipe."""
+"""Writers of a bucket choose its keys: none adds a row to a list, on a terminal or in a pipe."""
 
 import json
 import re

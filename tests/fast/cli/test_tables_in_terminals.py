@@ -78,7 +78,7 @@ def arguments_of(name: str) -> list[str]:
 
 
 class Recorder:
-    """Remembers the tables that a command lays out."""
+    """Records the tables that a command arranges."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.found: list[tuple[View, Layout]] = []

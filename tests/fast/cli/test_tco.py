@@ -25,7 +25,7 @@ CALL = Call(None, "request", {}, Dependencies(NOTHING, CLOCK, NOTHING, NOTHING))
 
 
 @pytest.fixture
-def reckoning(cloud: FakeServer) -> FakeServer:
+def calculator(cloud: FakeServer) -> FakeServer:
     """The real calculator behind the fake cloud."""
     for method in tco.METHODS:
         handler: Any = method.handler
@@ -37,7 +37,7 @@ def line(text: str, begin: str) -> list[str]:
     return next(each for each in text.splitlines() if each.startswith(begin)).split()
 
 
-def test_the_published_plan_is_shown_with_notes(signed_in: Neo, reckoning: FakeServer) -> None:
+def test_the_published_plan_is_shown_with_notes(signed_in: Neo, calculator: FakeServer) -> None:
     ran = signed_in("tco")
     assert ran.code == 0
     assert line(ran.out, "Total")[1:] == ["-", "-", "-", "-", "18,124", "-", "19,054", "USD"]
@@ -46,13 +46,13 @@ def test_the_published_plan_is_shown_with_notes(signed_in: Neo, reckoning: FakeS
     assert "Note (system node disks): The maximum is printed as" in ran.out
 
 
-def test_options_become_the_request(signed_in: Neo, reckoning: FakeServer) -> None:
+def test_options_become_the_request(signed_in: Neo, calculator: FakeServer) -> None:
     ran = signed_in(
         *("tco", "--set", "workers=4", "--tokens-per-second", "41.5", "--scenario", "night=10"),
         *("--hosted", "llama-3.1-70b=0.13/0.40", "--output", "json"),
     )
     assert ran.code == 0
-    [request] = reckoning.asked(ESTIMATE)
+    [request] = calculator.asked(ESTIMATE)
     assert [(each.name, each.value) for each in request.values] == [("workers", "4")]
     answer = json.loads(ran.out)
     assert [row["scenario"] for row in answer["serving"]] == ["41.5 tokens/s", "night"]
@@ -69,20 +69,20 @@ def test_options_become_the_request(signed_in: Neo, reckoning: FakeServer) -> No
     ],
 )
 def test_what_is_wrong_is_said(
-    signed_in: Neo, reckoning: FakeServer, arguments: tuple[str, ...], complaint: str
+    signed_in: Neo, calculator: FakeServer, arguments: tuple[str, ...], complaint: str
 ) -> None:
     ran = signed_in("tco", *arguments)
     assert ran.code == 2
     assert complaint in ran.err
 
 
-def test_parameters_and_the_guide(signed_in: Neo, reckoning: FakeServer) -> None:
+def test_parameters_and_the_guide(signed_in: Neo, calculator: FakeServer) -> None:
     assert line(signed_in("tco", "--parameters").out, "workers")[:2] == ["workers", "5"]
     assert "What is the task?" in signed_in("tco", "--guide").out
 
 
-def test_a_measured_speed_is_reckoned_with(
-    signed_in: Neo, reckoning: FakeServer, monkeypatch: pytest.MonkeyPatch
+def test_a_measured_speed_is_used(
+    signed_in: Neo, calculator: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     with engine() as url:
@@ -91,7 +91,7 @@ def test_a_measured_speed_is_reckoned_with(
     [one, sixteen] = json.loads(ran.out)["serving"]
     assert (one["scenario"], sixteen["scenario"]) == ("bank, 1 at a time", "bank, 16 at a time")
     assert float(one["tokens_per_second"]) > 0
-    [request] = reckoning.asked(ESTIMATE)
+    [request] = calculator.asked(ESTIMATE)
     assert [each.name for each in request.scenarios] == [one["scenario"], sixteen["scenario"]]
 
 

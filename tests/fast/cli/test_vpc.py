@@ -21,7 +21,7 @@ def test_every_method_of_the_service_is_offered() -> None:
 
 
 def request_of(signed_in: Neo, cloud: FakeServer, service: str, verb: str, *arguments: str) -> Any:
-    """What the command sends."""
+    """Return the request that the command sends."""
     path = f"{API}.{service}Service"
     cloud.serve(f"{path}/{verb}", operation(f"vpc{service.lower()}-e00made"))
     cloud.serve(f"{path}/Get", contract.message(f"{API}.{service}")())

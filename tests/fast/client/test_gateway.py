@@ -1,4 +1,4 @@
-"""The OpenAI-compatible API as `neo` calls it: who asks, for which project, and what a refusal says."""
+"""The OpenAI-compatible API as `neo` calls it: the caller, the project, and the text of a refusal."""
 
 from collections.abc import Callable
 

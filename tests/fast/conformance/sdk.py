@@ -43,6 +43,8 @@ def sdk_message(full_name: str) -> Any:
 
 
 def snake_case(name: str) -> str:
-    """As the SDK's generator does it: `ListInstancesByNVLInstanceGroup` keeps its abbreviation together."""
+    """Return the name as the SDK's generator writes it: `ListInstancesByNVLInstanceGroup` keeps its
+    abbreviation together.
+    """
     words = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()

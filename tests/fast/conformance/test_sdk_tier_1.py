@@ -120,7 +120,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class World:
-    """What the emulator holds from the start."""
+    """The initial content of the emulator."""
 
     api: SdkCalls
     project_id: str

@@ -34,7 +34,7 @@ def child(tmp_path: Path) -> Iterator[Child]:
 
 
 def again(child: Child) -> Child:
-    """As the next parent sees it."""
+    """Return the child as the next parent sees it."""
     return Child(child.name, child.log_file, child.record_file)
 
 

@@ -11,8 +11,9 @@ MAC = "52:54:00:00:00:01"
 
 @pytest.fixture
 def links(tmp_path: Path) -> Path:
-    """As /sys/class/net: a card, the loopback interface, a tunnel, a bridge with its port, and cards
-    without a cable and off."""
+    """Build a copy of /sys/class/net: a card, the loopback interface, a tunnel, a bridge with its port, and
+    cards without a cable and off.
+    """
     for number, (name, kind, flags, carrier) in enumerate(
         [
             ("eth0", 1, 0x1003, "1"),

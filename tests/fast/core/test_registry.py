@@ -1,4 +1,4 @@
-"""What services offer to one another is found by its interface, and built once."""
+"""Offers of services to one another are found by their interface, and built once."""
 
 import pytest
 

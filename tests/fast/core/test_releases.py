@@ -1,4 +1,4 @@
-"""Which releases work together, and what counts as a version."""
+"""The releases that work together, and the texts that count as a version."""
 
 import pytest
 

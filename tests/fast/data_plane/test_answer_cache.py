@@ -25,7 +25,7 @@ class Asked:
 
     def __init__(self, times: AnswerTimes = TIMES, staleness: Staleness = AWAY) -> None:
         self.clock = FakeClock()
-        away = AwayLog(logging.getLogger("tests"), "known callers go on")
+        away = AwayLog(logging.getLogger("tests"), "known callers continue")
         self.cache = AnswerCache[str, str](self.clock, staleness, times, away)
         self.answer: str | None = "right"
         self.is_away = False
@@ -125,7 +125,7 @@ async def test_silence_is_logged_once_until_it_ends(caplog: pytest.LogCaptureFix
         asked.is_away = False
         assert await asked.find() == "right"
     lines = [each.message for each in caplog.records if each.name == "tests"]
-    assert lines == ["The control plane does not answer; known callers go on: away"] * 2
+    assert lines == ["The control plane does not answer; known callers continue: away"] * 2
 
 
 async def test_silence_counts_from_when_changes_were_last_heard_of() -> None:

@@ -1,4 +1,4 @@
-"""A long poll goes on after everything: a control plane that is away, and answers that cannot be applied."""
+"""A long poll continues after everything: a control plane that is away, and unusable answers."""
 
 import asyncio
 import logging

@@ -17,7 +17,7 @@ POD = Reference("Pod", "one", "web")
 
 
 class Web:
-    """A server that answers as it is told; `status` 0: it accepts and says nothing, as one that hangs."""
+    """A server that answers as it is set; `status` 0: it accepts and says nothing, as one that hangs."""
 
     def __init__(self) -> None:
         self.status = 200

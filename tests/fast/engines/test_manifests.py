@@ -1,4 +1,4 @@
-"""What all engines take and refuse, before they touch anything."""
+"""Manifests that all engines take and refuse, before they touch anything."""
 
 import json
 from decimal import Decimal

@@ -111,7 +111,7 @@ def _fault_of_arguments(command: Any, arguments: Sequence[str], line: str, is_wh
 
 
 def _is_open(parameter: Any, value: str | bool | Sequence[str]) -> bool:
-    """Whether a value stands for another, or is a file that need not be here."""
+    """Return whether a value stands for another, or is a file that need not be here."""
     kind = parameter.type_descriptor
     texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     return kind.is_path or kind.is_file or any(_PLACEHOLDER.fullmatch(text) for text in texts)

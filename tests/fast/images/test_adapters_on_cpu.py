@@ -1,4 +1,4 @@
-"""What the shared root adds to vLLM computes the same as an adapter applied token by token."""
+"""Adapters in the shared root compute the same as an adapter applied token by token."""
 
 import importlib.util
 

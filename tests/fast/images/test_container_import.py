@@ -49,7 +49,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     ],
 )
 def test_a_digest_counts_and_the_tag_beside_it_does_not(load: Load, name: str, where: str) -> None:
-    """As Renovate and Dependabot write images. skopeo takes no name with both."""
+    """Renovate and Dependabot write images in this form. skopeo takes no name with both."""
     name, where = (text.replace("REG.example", "reg.example") for text in (name, where))
     assert load("names").find(name).where == where
 
@@ -100,7 +100,7 @@ def test_a_digest_that_is_none_names_no_file(load: Load, tmp_path: Path, digest:
 def test_an_image_with_more_than_32_kib_of_variables_is_refused_with_words(
     load: Load, count: int, size: int, is_taken: bool
 ) -> None:
-    """Who runs somebody else's image must not lose the node by it."""
+    """A user of somebody else's image must not lose the node by it."""
     source = load("names").find("registry.example#evil")
     variables = {f"V{number}": "x" * size for number in range(count)}
     make = load("image_store")._image
@@ -142,7 +142,7 @@ def test_an_image_without_accounts_gets_those_of_root_and_the_user(
 def test_a_link_to_the_accounts_of_an_image_becomes_a_file_with_them(
     container: tuple[Path, Path, ModuleType], target: str
 ) -> None:
-    """As Nix makes images. A link leads nowhere but into the image: /nix/away leads out of it."""
+    """Nix makes images in this form. A link leads nowhere but into the image: /nix/away leads out of it."""
     image, upper, accounts = container
     for folder in ("etc", "nix"):
         (image / folder).mkdir()

@@ -1,4 +1,4 @@
-"""Which families the machine images are offered under."""
+"""The families under which the machine images are offered."""
 
 import importlib
 import json

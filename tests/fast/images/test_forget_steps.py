@@ -1,4 +1,4 @@
-"""What ended steps left on a worker is removed at its next start, and nothing else of slurmd's folder."""
+"""Remains of ended steps on a worker are removed at its next start, and nothing else of slurmd's folder."""
 
 import subprocess
 from pathlib import Path

@@ -151,7 +151,7 @@ def test_one_that_stood_still_with_its_guard_does_not_keep_control_from_the_othe
 def test_one_whose_clocks_stood_still_is_killed_when_it_sees_that_another_came_into_control(
     pair: Pair,
 ) -> None:
-    """As in a virtual machine that was paused: its guard cannot know how long."""
+    """A virtual machine that was paused does so: its guard cannot know how long."""
     guard = pair.start(0)
     pair.wait_until_in_control(0)
     daemon = pair.daemon(0)
@@ -204,7 +204,7 @@ def test_the_first_does_not_start_while_the_second_is_in_control_and_does_not_an
 
 
 def test_a_first_that_cannot_start_does_not_take_control_away_again_and_again(pair: Pair) -> None:
-    """As its container starts it again and again."""
+    """Its container starts it again and again."""
     second = start_in_control(pair)
     (pair.state / "broken-0").touch()
     assert pair.start(0).wait(60) == 1

@@ -1,4 +1,4 @@
-"""What is written to the control group of a job: compiled from the image's own source, on a folder of files.
+"""Files written to the control group of a job: compiled from the image's own source, on a folder of files.
 
 Where a machine has control groups of version 2, `neo slurm cluster check` shows that the kernel
 takes it.

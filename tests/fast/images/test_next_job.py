@@ -17,7 +17,7 @@ TIME = 1_800_000_000
 def next_job(
     folder: Path, *, saved: int | None, batch: Sequence[int] = (), accounting: str = "exit 1"
 ) -> str:
-    """What it says beside files of Slurm 24.11 and an accounting that answers with a shell command."""
+    """Return its output beside files of Slurm 24.11 and an accounting that answers with a shell command."""
     state = folder / "slurmctld"
     for number in batch:
         (state / f"hash.{number % 10}" / f"job.{number}").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Which of vLLM's requirements come into the shared root, and under which name vLLM finds itself there."""
+"""Requirements of vLLM in the shared root, and the name under which vLLM finds itself there."""
 
 import importlib.metadata
 import importlib.util

@@ -139,7 +139,7 @@ NOT_OVER = (
 
 
 def test_a_program_is_ended_when_slurm_says_that_its_job_is_over(watch: Watch) -> None:
-    """Whatever it says itself: it runs as the user, who could speak for it."""
+    """The program's own word does not count: it runs as the user, who could forge it."""
 
     def said(state: str) -> list[str]:
         return watch(f"{ALIVE}; {ALIVE}; {ALIVE}", f"echo 70 RUNNING; echo 7 {state}; echo 8 RUNNING")

@@ -43,7 +43,7 @@ class Served:
         self.gateway.set_routes(route("bank", replicas=addresses, engine_name="mock", **more))
 
     def row(self, response: httpx.Response) -> dict[str, Any]:
-        """What the ledger says of it, once it is closed."""
+        """Return the ledger's row of the answer, once it is closed."""
         return ledger_row(self.gateway.home, response.headers["x-request-id"])
 
 
@@ -83,7 +83,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def served(running: Served) -> Served:
-    """As it was at first, whatever the test before did."""
+    """Reset the gateway to its first state, whatever the test before did."""
     for engine in running.engines:
         engine.tell(**vars(Behaviour(tokens=8)))
         wait_until(lambda engine=engine: engine.counts()["in_flight"] == 0)

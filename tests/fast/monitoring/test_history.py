@@ -45,7 +45,7 @@ async def cloud(store: Store, tmp_path: Path) -> AsyncIterator[MeasuredCloud]:
 
 
 class Reader:
-    """Somebody with a token who asks as a client of Prometheus does."""
+    """A caller with a token who queries as a client of Prometheus does."""
 
     def __init__(self, cloud: MeasuredCloud, token: str, project: str) -> None:
         self.base = f"http://{cloud.running.server.addresses.http}/monitoring/projects/{project}/api/v1"
@@ -123,7 +123,7 @@ ATTACKS = (
 
 
 async def test_no_expression_reads_another_tenant(cloud: MeasuredCloud, store: Store) -> None:
-    stranger, project = await two_tenants(cloud, store)
+    outsider, project = await two_tenants(cloud, store)
     answered = 0
     for attack in ATTACKS:
         expression = attack.replace("OURS", cloud.project_id).replace("THEIRS", project)
@@ -131,19 +131,19 @@ async def test_no_expression_reads_another_tenant(cloud: MeasuredCloud, store: S
             for method in ("GET", "POST"):
                 data = {"query": expression, **more}
                 sent = {"params": data} if method == "GET" else {"data": data}
-                answer = await stranger.get(f"{stranger.base}/{page}", method, **sent)
+                answer = await outsider.get(f"{outsider.base}/{page}", method, **sent)
                 assert answer.status_code in (200, 400, 422), answer.text
                 answered += answer.status_code == 200
                 content = answer.text if answer.status_code == 200 else ""
                 assert not any(each in content for each in ("4711", "4712", '"ours"')), expression
     assert answered > 2 * len(ATTACKS), "most of them are queries that the store understands"
-    assert (await stranger.result(SECRET))[0]["value"][1] == "1", "its own is there"
+    assert (await outsider.result(SECRET))[0]["value"][1] == "1", "its own is there"
     mine = Reader(cloud, cloud.token, cloud.project_id)
     assert [each["value"][1] for each in await mine.result(SECRET)] == ["4711"], "and ours for us"
 
 
 async def test_no_other_page_and_no_parameter_opens_it(cloud: MeasuredCloud, store: Store) -> None:
-    stranger, project = await two_tenants(cloud, store)
+    outsider, project = await two_tenants(cloud, store)
     ours = f'{{project="{cloud.project_id}"}}'
     parameters = urlencode({"match[]": '{__name__!=""}', "query": SECRET})
     for path in (
@@ -165,33 +165,33 @@ async def test_no_other_page_and_no_parameter_opens_it(cloud: MeasuredCloud, sto
         ),
         *("label/..%2F..%2Fexport/values", "Query", "metadata", "series/count", "query?x"),
     ):
-        url = f"{stranger.base}/{quote(path, safe='/%.')}"
-        answer = await stranger.get(f"{url}?{parameters}")
+        url = f"{outsider.base}/{quote(path, safe='/%.')}"
+        answer = await outsider.get(f"{url}?{parameters}")
         assert answer.status_code in (400, 404), (path, answer.text)
         assert "4711" not in answer.text
     for name in ("extra_label", "extra_filters", "extra_filters[]", "extra_anything"):
         value = f"project={cloud.project_id}" if name == "extra_label" else ours
         for more in ({"params": {"query": SECRET, name: value}}, {"data": {"query": SECRET, name: value}}):
             method = "POST" if "data" in more else "GET"
-            answer = await stranger.get(f"{stranger.base}/query", method, **more)
+            answer = await outsider.get(f"{outsider.base}/query", method, **more)
             assert answer.status_code == 400 and name in answer.json()["message"]
     for page in ("series", "labels", "label/name/values", "label/project/values", "label/__name__/values"):
         for match in ('{__name__!=""}', ours, f'{{project="{project}" or project=~".+"}}'):
-            answer = await stranger.get(f"{stranger.base}/{page}", params={"match[]": match, "start": "-1h"})
+            answer = await outsider.get(f"{outsider.base}/{page}", params={"match[]": match, "start": "-1h"})
             assert answer.status_code in (200, 422), answer.text
             assert "ours" not in answer.text and cloud.project_id not in answer.text, (page, match)
             assert "of_operators" not in answer.text
 
 
 async def test_the_rights_on_the_project_decide(cloud: MeasuredCloud, store: Store) -> None:
-    stranger, _ = await two_tenants(cloud, store)
+    outsider, _ = await two_tenants(cloud, store)
     for project in (cloud.project_id, cloud.tenant_id, "project-e00none", 'x"} or {y="', "."):
-        other = Reader(cloud, stranger.headers["authorization"][7:], quote(project, safe=""))
+        other = Reader(cloud, outsider.headers["authorization"][7:], quote(project, safe=""))
         answer = await other.get(f"{other.base}/query", params={"query": SECRET})
         assert answer.status_code in (400, 403, 404) and "4711" not in answer.text, (project, answer.text)
-    refused = await stranger.get(f"{stranger.all}/query", params={"query": SECRET})
+    refused = await outsider.get(f"{outsider.all}/query", params={"query": SECRET})
     assert refused.status_code == 403 and "operator" in refused.json()["message"]
-    posted = await stranger.get(f"{stranger.all}/query", "POST", data={"query": SECRET})
+    posted = await outsider.get(f"{outsider.all}/query", "POST", data={"query": SECRET})
     assert posted.status_code == 403
     nobody = Reader(cloud, "no", cloud.project_id)
     assert (await nobody.get(f"{nobody.base}/query")).status_code == 401

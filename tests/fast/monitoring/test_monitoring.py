@@ -162,7 +162,7 @@ async def test_each_expression_of_the_dashboards_finds_something(store: Store, t
 
 
 async def test_the_estimate_of_a_gpu_has_the_peak_of_its_model_and_counts_it_once(store: Store) -> None:
-    """A GPU that its node's agent and a dcgm-exporter both tell of is one; another model has no estimate."""
+    """A GPU that its node's agent and a dcgm-exporter report counts once; another model has no estimate."""
     told = [(each.model, each.tflops) for each in PEAKS] + [("Tesla T4", 0.0)]
     series: dict[str, tuple[float, float]] = {}
     for number, (model, _) in enumerate(told):
@@ -177,7 +177,7 @@ async def test_the_estimate_of_a_gpu_has_the_peak_of_its_model_and_counts_it_onc
 
 
 async def test_each_alert_fires_when_it_should_and_only_then(store: Store, tmp_path: Path) -> None:
-    """OBS-07: an alert joins a job's loss of TFLOP/s with what speaks against its nodes."""
+    """OBS-07: an alert joins a job's loss of TFLOP/s with the failing checks of its nodes."""
     _, names = await pages(tmp_path)
     rules = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
     now = time.time()

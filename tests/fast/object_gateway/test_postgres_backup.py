@@ -93,7 +93,7 @@ async def test_objects_come_back_as_they_were_at_the_snapshot(used: Used, in_oth
         assert [each.is_latest for each in page.versions] == [True, False]
         assert not [each async for each in verify_store(restored.engine, START, Checked())]
         await put(restored, history, "key", b"third" * 10_000)
-        assert await get(restored, history, "key") == b"third" * 10_000, "the sequences go on"
+        assert await get(restored, history, "key") == b"third" * 10_000, "the sequences continue"
         with pytest.raises(ObjectBackupError, match="The object gateway runs"):
             used.restore()
 

@@ -57,8 +57,8 @@ async def test_it_answers_over_tls_and_takes_no_connection_from_others(
             found = await client.get(url, extensions={"sni_hostname": NAME})
             assert found.status_code == 204
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-                async with httpx.AsyncClient(trust_env=False) as stranger:
-                    await stranger.get(url, extensions={"sni_hostname": NAME})
+                async with httpx.AsyncClient(trust_env=False) as outsider:
+                    await outsider.get(url, extensions={"sni_hostname": NAME})
     finally:
         first.server.end()
         await running

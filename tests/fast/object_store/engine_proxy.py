@@ -1,4 +1,4 @@
-"""A proxy before an S3 engine, which answers as it is told to: the engine of a store of blobs that fails."""
+"""A proxy before an S3 engine, which answers as it is set: the engine of a store of blobs that fails."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What buckets used, on the bill of their project."""
+"""Usage of buckets, on the bill of their project."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

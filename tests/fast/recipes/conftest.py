@@ -1,4 +1,4 @@
-"""Recipes are scripts, not a package: their folder goes on the path, as running one does."""
+"""Recipes are scripts, not a package: their folder is put on the path, as when one is run."""
 
 from __future__ import annotations
 

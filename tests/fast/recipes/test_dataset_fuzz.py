@@ -69,7 +69,7 @@ def test_rows(rows: list[dict[str, Any]], name: str) -> None:
 @fast
 @given(st.lists(MESSAGE, max_size=5))
 def test_messages(messages: list[dict[str, Any]]) -> None:
-    """What is taken has its words, and its marks: nothing that says 0 or false is learnt."""
+    """Accepted messages keep their words and their marks: nothing that says 0 or false is learnt."""
     try:
         checked = check_conversation(messages, "here")
     except RecipeError:

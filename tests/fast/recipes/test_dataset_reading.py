@@ -249,7 +249,7 @@ def test_other_parts_are_refused_by_their_type(tmp_path: Path, reader: Reader, p
     [(name, each) for name in ("a.parquet", "a.jsonl", "a.csv") for each in (None, "", "  ")]
     + [("a.parquet", float("nan"))],
 )
-def test_two_strangers_are_never_one_conversation(
+def test_unrelated_rows_are_never_one_conversation(
     tmp_path: Path, reader: Reader, missing: Any, name: str
 ) -> None:
     ids = [1.0, missing, missing] if isinstance(missing, float) else ["1", missing, missing]

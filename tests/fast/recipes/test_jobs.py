@@ -1,4 +1,4 @@
-"""FT-10, FT-11: the batch scripts; signals reach the processes and the outcome is told."""
+"""FT-10, FT-11: the batch scripts; signals reach the processes and the outcome is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCONTROL = """#!/bin/bash
 case $1 in show) printf 'worker-0\\nworker-1\\n';; *) echo "scontrol $*";; esac
 """
 
-# As when the step is not there yet, so that srun has to be told.
+# As when the step is not there yet, so that srun has to be signalled.
 SCANCEL = """#!/bin/bash
 echo "scancel $*"
 exit 1

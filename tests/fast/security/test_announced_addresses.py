@@ -1,4 +1,4 @@
-"""Who listens at the address that root announces: only sockets that would take a connection to it count."""
+"""Listeners at the address that root announces: only sockets that would take a connection to it count."""
 
 import socket
 from collections.abc import Mapping

@@ -112,7 +112,7 @@ async def test_a_head_that_stops_is_refused(tmp_path: Path, tls: bool) -> None:
     async with serving(tmp_path, SHORT, tls=tls) as api:
         status, body = await api.send(HEAD)
         assert (status, json.loads(body)["code"]) == (408, "deadline_exceeded")
-        assert (await api.send(b"")) == (0, b""), "a client that sends nothing is told nothing"
+        assert (await api.send(b"")) == (0, b""), "a client that sends nothing gets nothing"
 
 
 @both

@@ -1,4 +1,4 @@
-"""The cloud's own authority cannot sign for names that are not the cloud's, whoever gets its key."""
+"""The cloud's own authority cannot sign for names that are not the cloud's, even for a thief of its key."""
 
 import datetime
 import subprocess
@@ -15,7 +15,7 @@ NAMES = server_names(("api.localhost", "api.nebius.cloud"), ("192.0.2.7",))
 
 
 def verifies(folder: Path, host: str) -> bool:
-    """What OpenSSL says of the server certificate there, for a host name or an address."""
+    """Return whether OpenSSL accepts the server certificate in the folder, for a host name or an address."""
     files = CertificateFolder(folder)
     option = "-verify_ip" if host[0].isdigit() else "-verify_hostname"
     command = ["openssl", "verify", "-CAfile", str(files.authority), option, host, str(files.server)]
@@ -23,7 +23,7 @@ def verifies(folder: Path, host: str) -> bool:
 
 
 def sign_for(folder: Path, *names: str) -> None:
-    """As somebody who has the authority's key would."""
+    """Sign a certificate as somebody who has the authority's key would."""
     files = CertificateFolder(folder)
     key = serialization.load_pem_private_key(files.authority_key.read_bytes(), None)
     authority = x509.load_pem_x509_certificate(files.authority.read_bytes())

@@ -1,4 +1,4 @@
-"""Which addresses nobody may have the cloud connect to."""
+"""Addresses to which no caller may have the cloud connect."""
 
 from ipaddress import ip_network
 

@@ -1,4 +1,4 @@
-"""What tenants' pods and machines reach outside of the cloud, asked with packets.
+"""Destinations of tenants' pods and machines outside of the cloud, tested with packets.
 
 The world is a network behind this machine that has the operator's, cloud providers' and public addresses.
 """
@@ -113,7 +113,7 @@ async def station(engine: PodmanEngine, name: str) -> Station:
 
 
 async def answers(addresses: Sequence[str], *ports: int, senders: Sequence[Station]) -> set[str | None]:
-    """What the senders hear by TCP and UDP, asking everywhere at the same time."""
+    """Return the answers to the senders by TCP and UDP, asking everywhere at the same time."""
     asked = list(product(senders, addresses, ports))
     heard = await every(
         *(sender.tcp(address, port) for sender, address, port in asked),
@@ -124,7 +124,7 @@ async def answers(addresses: Sequence[str], *ports: int, senders: Sequence[Stati
 
 @case
 async def test_this_machine_reaches_all_of_them(lab: Lab) -> None:
-    """What is closed is closed by the rules for pods, not by the way there."""
+    """Closed destinations are closed by the rules for pods, not by the way there."""
     for address in (RESOLVER, PUBLIC, *PRIVATE, *OPENED):
         host = Station("host", "")
         assert await host.tcp(address, OTHER) and await host.udp(address, DNS)

@@ -1,4 +1,4 @@
-"""What a tenant's program prints takes bounded memory and linear time on its way through the engine."""
+"""Output of a tenant's program takes bounded memory and linear time on its way through the engine."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""What the cloud asks on behalf of tenants: issuers of federations, and the tokens that they sign."""
+"""Requests of the cloud on behalf of tenants: issuers of federations, and the tokens that they sign."""
 
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -203,7 +203,7 @@ def test_the_operator_allows_exact_hosts() -> None:
 
 
 async def test_every_failure_reads_the_same(cloud: Cloud, provider: Provider, caplog: Any) -> None:
-    """Closed port, status, no JSON, another name, no keys: nothing is told of what is at an address."""
+    """Closed port, status, no JSON, another name, no keys: the error reveals nothing about an address."""
     robot_id = await cloud.make_account("robot")
     messages = set()
 

@@ -1,4 +1,4 @@
-"""Whoever can write in a folder does not choose which file the control plane opens (C1, H6, H7)."""
+"""Writers of a folder do not choose which file the control plane opens (C1, H6, H7)."""
 
 import os
 import threading

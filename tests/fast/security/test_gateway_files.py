@@ -1,4 +1,4 @@
-"""What uploads, the files of a project and their checks may take of the gateway."""
+"""Limits of uploads, of a project's files and of their checks in the gateway."""
 
 import asyncio
 import shutil

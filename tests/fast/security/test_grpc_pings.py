@@ -1,5 +1,6 @@
-"""What a gRPC connection may do: pings as the published clients send them pass, and a flood of them ends it;
-so does a handshake without end, and one connection too many."""
+"""Limits of a gRPC connection: pings as the published clients send them pass, and a flood of them ends it; so
+does a handshake without end, and one connection too many.
+"""
 
 import asyncio
 import datetime
@@ -28,7 +29,7 @@ def _frame(kind: int, flags: int = 0, body: bytes = b"") -> bytes:
 
 
 class _Http2:
-    """As much of HTTP/2 as pings need."""
+    """The part of HTTP/2 that pings need."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -96,7 +97,7 @@ async def test_a_connection_without_a_call_ends_although_it_pings(monkeypatch: p
 async def test_a_half_open_handshake_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: int, clients: int
 ) -> None:
-    """By its time, or because others have taken all connections."""
+    """It ends by its time, or because others have taken all connections."""
     monkeypatch.setattr(grpc_server, "HANDSHAKE_MS", 600_000)
     monkeypatch.setattr(grpc_server, name, value)
     certificate = ensure_certificate(tmp_path, ("localhost",), datetime.datetime.now(datetime.UTC))

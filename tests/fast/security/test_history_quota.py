@@ -142,7 +142,7 @@ async def test_what_is_counted_is_what_is_kept() -> None:
     await clock.advance(KEEP_VERSIONS_FOR.total_seconds() + 3600)
     await forget(store, clock)
     assert await used(store) < before[0] and await used(store, TENANT) < before[1]
-    assert await counted_anew(store) == (await used(store), await used(store, TENANT))
+    assert await recounted(store) == (await used(store), await used(store, TENANT))
     await store.close()
 
 
@@ -153,7 +153,7 @@ async def test_versions_of_a_deleted_project_count_for_its_tenant_until_they_go(
     await store.write(lambda tx: tx.insert(account(k="v" * 1000)))
     await store.write(lambda tx: [tx.delete(account().id), tx.delete(PROJECT)])
     assert await used(store, TENANT) > empty + 2000
-    assert await counted_anew(store) == (0, await used(store, TENANT))
+    assert await recounted(store) == (0, await used(store, TENANT))
     await clock.advance(KEEP_VERSIONS_FOR.total_seconds() + 3600)
     await forget(store, clock)
     await forget(store, clock)  # the project's own last entry, which said whose the others were
@@ -191,8 +191,8 @@ async def forget(store: Store, clock: FakeClock) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def counted_anew(store: Store) -> tuple[int, int]:
-    """Of the project and the tenant, as a start that does not trust the counters counts them."""
+async def recounted(store: Store) -> tuple[int, int]:
+    """Return the counts of the project and the tenant, from a start that does not trust the counters."""
     kept = await used(store, "")
     await store.write(lambda tx: [tx.count("", HISTORY_COUNTED, 1), tx.count(TENANT, HISTORY, 7)])
     await LEDGER.recount(store)

@@ -1,4 +1,5 @@
-"""What one caller may send: each request below stopped or filled the cloud once, and is now refused at once.
+"""Limits of one caller's requests: each request below stopped or filled the cloud once, and is now refused at
+once.
 
 The walks take the methods from the server's own table and the requests from the contract, so a new method or
 a new field is covered without a change here.

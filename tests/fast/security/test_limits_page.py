@@ -37,7 +37,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Of all tables on the page."""
+    """Return the rows of all tables on the page."""
     lines = [line.split("|")[1:-1] for line in PAGE.read_text().splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines]
     found = [line for line in cells if line != HEAD and not set("".join(line)) <= {"-"}]

@@ -1,4 +1,4 @@
-"""What is installed is what requirements.lock names, file by file."""
+"""The installed packages are those that requirements.lock names, file by file."""
 
 import re
 import subprocess
@@ -50,7 +50,7 @@ def test_no_two_groups_of_one_environment_disagree() -> None:
 
 
 def test_this_environment_is_the_lock() -> None:
-    """What an earlier lock had may be left over."""
+    """Packages of an earlier lock may be left over."""
     pinned = {
         canonicalize_name(entry.name): entry.version for entry in locked.of_groups("build", "test", "cuda")
     }

@@ -29,7 +29,7 @@ SECRET = "of the host"
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Path:
-    """What the operator opened; a tenant can write in it."""
+    """Return the folder that the operator opened; a tenant can write in it."""
     return tmp_path / "opened"
 
 

@@ -1,4 +1,4 @@
-"""Where Slurm writes, as root, what the jobs of services print: no folder that users may write to."""
+"""Slurm writes the output of services' jobs, as root, to no folder that users may write to."""
 
 from pathlib import PurePosixPath
 

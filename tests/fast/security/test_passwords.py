@@ -90,7 +90,7 @@ async def test_locks_survive_a_restart(tmp_path: Any) -> None:
 # The owner
 
 
-async def test_strangers_do_not_lock_out_who_signed_in_from_this_client_before(cloud: Cloud) -> None:
+async def test_outsiders_do_not_lock_out_who_signed_in_from_this_client_before(cloud: Cloud) -> None:
     await make_user(cloud)
     first = await try_password(cloud)
     token = first.body["deviceToken"]
@@ -192,7 +192,7 @@ async def test_right_passwords_do_not_use_up_a_source(cloud: Cloud) -> None:
 
 
 class SlowHasher(PasswordHasher):
-    """Holds each check until it is let go, and counts how many run."""
+    """Holds each check until it is released, and counts how many run."""
 
     def __init__(self) -> None:
         super().__init__(time_cost=1, memory_cost=64, parallelism=1)

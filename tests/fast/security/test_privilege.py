@@ -46,7 +46,7 @@ async def walked(tmp_path: Path) -> AsyncIterator[WalkedCloud]:
 
 
 async def permit(cloud: Cloud, account_id: str, role: str, resource_id: str) -> None:
-    """By a group of its own."""
+    """Grant a role to the account, by a group of its own."""
     name = f"group-{len((await cloud.store.read(lambda tx: tx.list(iam.GROUP)))[0])}"
     metadata = {"parentId": cloud.bank.tenant_id, "name": name}
     group_id = await cloud.made("GroupService/Create", {"metadata": metadata, "spec": {}})
@@ -283,7 +283,7 @@ async def test_a_federation_cannot_be_made_to_put_people_into_a_mightier_group(c
 
 
 def put_back(tx: Transaction, cloud: Cloud) -> None:
-    """As earlier releases had it: account and keys in the first project."""
+    """Move account and keys to the first project, as earlier releases had it."""
     account = tx.get(cloud.bank.service_account_id)
     assert account is not None
     for row in (account, *tx.owned(account.id)):
@@ -360,7 +360,7 @@ async def editor_without_impersonate(walked: WalkedCloud) -> str:
 async def test_what_runs_as_an_account_is_changed_and_started_by_who_may_act_as_it(
     walked: WalkedCloud,
 ) -> None:
-    """Every change of every kind that can act as an account, but for those that only end it."""
+    """Every change of every kind that can act as an account, except for those that only end it."""
     token = await editor_without_impersonate(walked)
     ending = {each.path for service in TABLE.services for each in service.methods if each.is_ending}
     changes = {each.path for service in TABLE.services for each in service.methods if each.is_change}

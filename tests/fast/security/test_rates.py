@@ -1,4 +1,4 @@
-"""How often one caller may call: beyond it, the answer says when to try again; others are not slowed down."""
+"""Rate limits of one caller: beyond them, the answer says when to try again; others are not slowed down."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -114,7 +114,7 @@ async def test_a_subject_that_calls_too_often_is_told_when_to_go_on(slow_cloud: 
     (detail,) = error.details
     assert (detail.code, type(detail).RetryType.Name(detail.retry_type)) == ("too_many_requests", "CALL")
     other = await slow_cloud.send(
-        PROFILE, request(PROFILE, TABLE, slow_cloud.stranger), slow_cloud.tokens["stranger"]
+        PROFILE, request(PROFILE, TABLE, slow_cloud.outsider), slow_cloud.tokens["outsider"]
     )
     assert other.code == "OK"
 

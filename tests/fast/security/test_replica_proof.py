@@ -1,5 +1,6 @@
-"""Who listens at the address of a replica on a Slurm cluster gets neither key nor prompt before it has proved
-that it has the deployment's key: for the control plane, and for the gateway."""
+"""A listener at the address of a replica on a Slurm cluster gets neither key nor prompt before it has proved
+that it has the deployment's key: for the control plane, and for the gateway.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

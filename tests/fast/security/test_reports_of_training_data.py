@@ -1,4 +1,4 @@
-"""What is said of data to train on: names in them may be of any length, the words about them may not."""
+"""Reports on training data: names in them may be of any length, the words about them may not."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ async def test_many_columns_make_no_long_report(tmp_path: Path) -> None:
 
 
 async def test_a_check_ends_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it uses no processor time, its limit of that never ends it. No Python starts in 10 ms."""
+    """A check that uses no processor time is never ended by its limit of that. No Python starts in 10 ms."""
     monkeypatch.setattr(training_data, "MOST_SECONDS", 0.01)
     with pytest.raises(CheckFailed, match="did not end within"):
         await checked(tmp_path / "one.jsonl", {"prompt": "a", "completion": "b"})

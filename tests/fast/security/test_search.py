@@ -91,7 +91,7 @@ async def test_others_find_nothing_of_the_victim(cloud: WalkedCloud) -> None:
             for cut in (0, 4)
         ),
     ]
-    own_tenant = {"stranger": set[str](), "colleague": {held["tenant"]}}
+    own_tenant = {"outsider": set[str](), "colleague": {held["tenant"]}}
     for who, known in own_tenant.items():
         for conditions in attempts:
             found = await find(cloud, who, **conditions)
@@ -114,7 +114,7 @@ async def test_a_hidden_resource_and_none_give_the_same_answer(cloud: WalkedClou
 
 
 TYPES = ("project", "computedisk", "slurmcluster", "group", "vpcsecurityrule", "storagebucket")
-OTHERS = ("stranger", "colleague")
+OTHERS = ("outsider", "colleague")
 
 
 async def test_a_viewer_of_one_project_finds_that_alone(cloud: WalkedCloud) -> None:
@@ -179,7 +179,7 @@ async def test_page_tokens_are_of_one_caller_and_one_search(cloud: WalkedCloud) 
     token = (await find(cloud, "victim", name_prefix="web", page_size=1)).next_page_token
     (second,) = (await find(cloud, "victim", name_prefix="web", page_token=token)).items
     assert second.name == "web-2"
-    for who, prefix in (("viewer", "web"), ("stranger", "web"), ("victim", "we")):
+    for who, prefix in (("viewer", "web"), ("outsider", "web"), ("victim", "we")):
         assert (await ask(cloud, who, name_prefix=prefix, page_token=token)).code == "INVALID_ARGUMENT"
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     for forged in (raw[:-1], raw[:8] + b"a\0b\0c", b"\0" * 40, raw + b"\0more"):
@@ -188,15 +188,15 @@ async def test_page_tokens_are_of_one_caller_and_one_search(cloud: WalkedCloud) 
 
 
 async def test_a_forged_page_token_leads_only_to_what_its_caller_may_read(cloud: WalkedCloud) -> None:
-    """Whoever knows the code can write a token with the right check sum."""
+    """A reader of the code can write a token with the right check sum."""
     profile = await cloud.send(
-        "nebius.iam.v1.ProfileService/Get", GetProfileRequest(), cloud.tokens["stranger"]
+        "nebius.iam.v1.ProfileService/Get", GetProfileRequest(), cloud.tokens["outsider"]
     )
     subject = GetProfileResponse.FromString(profile.body).service_account_profile.info.metadata.id
     scope = page_scope(subject, FindResourcesRequest(name_prefix="vict"))
     for position in ("\0\0", "vict\0\0", f"{cloud.victim.name}\0{DISK}\0", "' OR 1=1\0\0"):
         token = contract.page_token(position, scope)
-        assert not (await find(cloud, "stranger", name_prefix="vict", page_token=token)).items
+        assert not (await find(cloud, "outsider", name_prefix="vict", page_token=token)).items
     for position in ("one", "one\0two", "a\0b\0c\0d", "\0" * 1000):
         token = contract.page_token(position, scope)
-        assert (await ask(cloud, "stranger", name_prefix="vict", page_token=token)).code == "INVALID_ARGUMENT"
+        assert (await ask(cloud, "outsider", name_prefix="vict", page_token=token)).code == "INVALID_ARGUMENT"

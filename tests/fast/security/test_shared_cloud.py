@@ -1,4 +1,4 @@
-"""What a tenant of a shared cloud must not see or touch: the machine, and with an emulator others' calls."""
+"""Limits of a tenant's view of a shared cloud: the machine, and with an emulator others' calls."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

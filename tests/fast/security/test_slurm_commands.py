@@ -1,4 +1,4 @@
-"""What the control plane executes in a cluster goes through the image's `enter-root`: a tenant's rights."""
+"""Commands of the control plane in a cluster go through the image's `enter-root`: a tenant's rights."""
 
 import ast
 import re
@@ -70,8 +70,9 @@ def test_nothing_else_executes_in_a_cluster() -> None:
 
 
 async def test_in_workers_only_the_agent_runs_beside_it_with_the_images_own_programs() -> None:
-    """Where tenants have processes, too: by absolute paths, without the environment's folders of modules, and
-    with no word of a tenant in the command."""
+    """Tenants have processes in workers, too, so programs run by absolute paths, without the folders of
+    modules in the environment, and with no word of a tenant in the command.
+    """
     engine = RecordingEngine()
     agents = PodAgents(engine)  # pyright: ignore[reportArgumentType]
     await agents.ask("c", "worker-0", after=3, of="$(id)", trusted=["a", "b"], inventory="0f", seconds=1)

@@ -1,4 +1,4 @@
-"""What a tenant's program wrote is text on a terminal, and never a command to it."""
+"""Output of a tenant's program is text on a terminal, and never a command to it."""
 
 import ast
 import io

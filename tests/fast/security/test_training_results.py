@@ -14,7 +14,7 @@ SECRET = "of the host"
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A file of the host that nobody but root may read."""
+    """A file of the host that only root may read."""
     file = tmp_path / "shadow"
     file.write_text(json.dumps({"time": 1, "message": SECRET, "attempt": 1, "state": "stopped"}) + "\n")
     file.chmod(0o600)
@@ -100,14 +100,14 @@ def test_a_checkpoint_beyond_any_step_is_left_out(folder: WorkFolder) -> None:
 def test_an_event_is_not_appended_to_another_file(folder: WorkFolder, outside: Path) -> None:
     before = outside.read_text()
     (folder.path / "control.jsonl").symlink_to(outside)
-    folder.add_event(1.0, "Attempt 2 goes on.")
+    folder.add_event(1.0, "Attempt 2 continues.")
     assert outside.read_text() == before
     (folder.path / "control.jsonl").unlink()
-    folder.add_event(1.0, "Attempt 2 goes on.")
-    assert [event.message for event in folder.events()] == ["Attempt 2 goes on."]
+    folder.add_event(1.0, "Attempt 2 continues.")
+    assert [event.message for event in folder.events()] == ["Attempt 2 continues."]
 
 
-def test_wishes_are_written_through_no_link(folder: WorkFolder, outside: Path) -> None:
+def test_settings_are_written_through_no_link(folder: WorkFolder, outside: Path) -> None:
     before = outside.read_text()
     for name in (".job.json.partial", "job.json", "outcome.json"):
         (folder.path / name).symlink_to(outside)

@@ -55,7 +55,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_server_sets_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a real cloud, too: before the arguments are read."""
+    """The server of a real cloud does so, too: before the arguments are read."""
     seen = []
 
     def parse() -> None:
@@ -208,7 +208,7 @@ UMASK_IS_RIGHT = {
 
 
 def test_nothing_else_makes_a_folder_without_a_mode() -> None:
-    """Who makes one for containers calls `make_folder`; one of the server's own is to be listed here."""
+    """Code that makes one for containers calls `make_folder`; folders of the server are listed here."""
     found: dict[str, int] = {}
     for part in ("engines/podman", "services"):
         for path in sorted((SOURCE / part).rglob("*.py")):

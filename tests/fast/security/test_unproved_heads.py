@@ -1,4 +1,6 @@
-"""Who has not proved to be a replica sends the gateway no more than an answer to a challenge may have."""
+"""A server that has not proved to be a replica sends the gateway no more than an answer to a challenge may
+have.
+"""
 
 import asyncio
 from contextlib import suppress

@@ -33,11 +33,11 @@ OTHER_PROJECT = "project-e00-others"
 TENANT = "tenant-e00-tests"
 INVENTORY: Any = "inventory"
 """Rules find it where the machine's capabilities would be."""
-ADMIN, READER, STRANGER = "admin-token", "reader-token", "stranger-token"
+ADMIN, READER, OUTSIDER = "admin-token", "reader-token", "outsider-token"
 SUBJECTS = {
     ADMIN: Subject("serviceaccount-e00admin", "service_account", "admin", TENANT),
     READER: Subject("serviceaccount-e00reader", "service_account", "reader", TENANT),
-    STRANGER: Subject("serviceaccount-e00stranger", "service_account", "stranger", "tenant-e00-other"),
+    OUTSIDER: Subject("serviceaccount-e00outsider", "service_account", "outsider", "tenant-e00-other"),
 }
 
 
@@ -89,7 +89,7 @@ class TokenTable:
 
 
 class PermissionTable:
-    """The admin may do all in one project, the reader may only look, and the stranger nothing."""
+    """The admin may do all in one project, the reader may only look, and the outsider nothing."""
 
     async def authorize(self, subject: Subject, permission: str, target_id: str) -> None:
         is_looking = subject == SUBJECTS[READER] and permission.endswith((".get", ".list"))
@@ -99,7 +99,7 @@ class PermissionTable:
 
 @dataclass
 class Submissions:
-    """What the custom method of the tests was asked to do."""
+    """The calls of the tests' custom method."""
 
     scripts: list[str] = field(default_factory=list)
 

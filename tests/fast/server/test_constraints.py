@@ -55,7 +55,7 @@ def applies(path: str, case: Case) -> bool:
 
 
 async def complaint(cloud: WalkedCloud, path: str, case: Case) -> Any:
-    """What is wrong with the server's answer to the broken request; None when it is as it should be."""
+    """Return the defect of the server's answer to the broken request; None for a correct one."""
     message = case.broken(request(path, TABLE, cloud.victim))
     is_taken_away = path.endswith("/Update") and case.rule == "required"
     headers = {"x-resetmask": case.mask} if is_taken_away else {}

@@ -1,4 +1,4 @@
-"""A second Delete, of every kind that is served: the operation that goes on, or NOT_FOUND when it is gone."""
+"""A second Delete, of every kind that is served: the operation in progress, or NOT_FOUND when it is gone."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -111,7 +111,7 @@ async def test_a_delete_of_what_goes_with_its_owner_ends_with_it(cloud: WalkedCl
 
 
 async def fail(cloud: WalkedCloud, kind: Kind) -> None:
-    """End a run of the resource as the worker does when it cannot go on: nothing is due any more."""
+    """End a run of the resource as the worker does when it cannot continue: nothing is due any more."""
     identifier = cloud.victim.of_kind(kind)
 
     def work(tx: Transaction) -> None:

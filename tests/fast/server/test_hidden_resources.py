@@ -24,7 +24,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[WalkedCloud]:
 
 
 def held_by_others(cloud: WalkedCloud) -> Holdings:
-    """What the victim's project holds; the first operation is of a cluster there."""
+    """Return the holdings of the victim's project; the first operation is of a cluster there."""
     operations = {"slurmcluster": cloud.victim.operations["slurmcluster"]}
     return replace(cloud.victim, operations=operations)
 

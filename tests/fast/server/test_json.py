@@ -1,4 +1,4 @@
-"""The JSON door: Connect's unary shape, for curl and for people."""
+"""JSON over HTTP: Connect's unary shape, for curl and for people."""
 
 import base64
 

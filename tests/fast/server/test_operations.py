@@ -7,7 +7,7 @@ import pytest
 
 from neocloud.core import contract
 from neocloud.core.store import Transaction
-from tests.fast.server.conftest import PROJECT, READER, STRANGER, Cloud
+from tests.fast.server.conftest import OUTSIDER, PROJECT, READER, Cloud
 
 SERVICE = "neocloud.slurm.v1.ClusterService"
 SPEC = {"nodeSets": [{"name": "cpu", "platform": "cpu-d3", "preset": "4vcpu-16gb", "count": 2}]}
@@ -95,7 +95,7 @@ async def test_a_resource_is_reconciling_from_the_moment_its_spec_changes(cloud:
     assert await is_reconciling()
 
 
-async def test_a_repeated_wish_waits_until_it_is_true(cloud: Cloud) -> None:
+async def test_a_repeated_request_waits_until_it_is_fulfilled(cloud: Cloud) -> None:
     pending = await create(cloud)
     await cloud.settle(pending["resourceId"])
     await scale(cloud, pending["resourceId"], 3)
@@ -151,7 +151,7 @@ async def test_the_operations_of_a_gone_resource_can_still_be_read(cloud: Cloud)
     assert old.json()["resourceId"] == pending["resourceId"]
 
 
-@pytest.mark.parametrize(("token", "status"), [(READER, 200), (STRANGER, 403)])
+@pytest.mark.parametrize(("token", "status"), [(READER, 200), (OUTSIDER, 403)])
 async def test_others_follow_an_operation_with_the_right_to_its_resource(
     cloud: Cloud, token: str, status: int
 ) -> None:

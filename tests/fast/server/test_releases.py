@@ -131,7 +131,7 @@ async def test_the_server_names_its_version_to_those_who_do(cloud: Cloud, server
     assert refused.headers[HEADER] == FAR and "neocloud==7.5.*" in refused.json()["message"]
 
 
-async def test_a_stranger_is_refused_before_the_token_is_looked_at(cloud: Cloud, server_runs: Runs) -> None:
+async def test_an_outsider_is_refused_before_the_token_is_looked_at(cloud: Cloud, server_runs: Runs) -> None:
     server_runs(FAR)
     path = "nebius.iam.v1.TokenExchangeService/Exchange"
     address = cloud.server.addresses.grpc

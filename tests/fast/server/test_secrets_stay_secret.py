@@ -101,7 +101,7 @@ async def test_a_refusal_keeps_no_secret_either(cloud: WalkedCloud, caplog: pyte
     caplog.set_level(logging.DEBUG)
     token = cloud.victim.static_token
     rpc = contract.method(f"{STATIC_KEYS}/Find")
-    for whose in ("stranger", "viewer"):
+    for whose in ("outsider", "viewer"):
         await cloud.send(rpc.path, rpc.input(token=f"{token}wrong"), cloud.tokens[whose])
     kept = await cloud.store.read(everything_kept)
     secret = token.rpartition("_")[2]

@@ -1,4 +1,4 @@
-"""Every served method, asked by everybody who may not: nothing is let through, and nothing tells a stranger
+"""Every served method, called by everybody without rights: none is served, and no answer tells an outsider
 whether a resource exists. IAM-02.
 
 The methods are the server's own table and the requests are made from the contract, so a new service is walked
@@ -141,33 +141,33 @@ async def test_what_is_the_gateways_is_refused_to_everybody_in_the_same_words(cl
     assert len(answers) == len({service for service, _ in answers}), "one answer for each gateway"
 
 
-async def test_a_stranger_is_let_through_nowhere(cloud: WalkedCloud) -> None:
+async def test_an_outsider_is_let_through_nowhere(cloud: WalkedCloud) -> None:
     let_through = [
         (path, answer.code, answer.message)
         for path in guarded(cloud)
-        if (answer := await cloud.ask(path, cloud.victim, cloud.tokens["stranger"])).code not in REFUSALS
+        if (answer := await cloud.ask(path, cloud.victim, cloud.tokens["outsider"])).code not in REFUSALS
     ]
     assert not let_through
 
 
-async def test_a_stranger_cannot_tell_what_exists(cloud: WalkedCloud) -> None:
-    """What exists elsewhere and what does not exist are refused in the same words."""
+async def test_an_outsider_cannot_tell_what_exists(cloud: WalkedCloud) -> None:
+    """An existing and a missing resource are refused in the same words."""
     missing = nothing_like(cloud.victim)
     told = []
     for path in guarded(cloud):
-        there = await cloud.ask(path, cloud.victim, cloud.tokens["stranger"])
-        nowhere = await cloud.ask(path, missing, cloud.tokens["stranger"])
+        there = await cloud.ask(path, cloud.victim, cloud.tokens["outsider"])
+        nowhere = await cloud.ask(path, missing, cloud.tokens["outsider"])
         if there.seen_as(cloud.victim) != nowhere.seen_as(missing):
             told.append((path, there.seen_as(cloud.victim), nowhere.seen_as(missing)))
     assert not told
 
 
-async def test_a_stranger_sees_nothing_foreign_in_what_is_theirs(cloud: WalkedCloud) -> None:
+async def test_an_outsider_sees_nothing_foreign_in_what_is_theirs(cloud: WalkedCloud) -> None:
     secret = [text.encode() for text in cloud.victim.everything()]
     seen = []
     for path in cloud.paths:
-        for held in (cloud.stranger, cloud.victim):
-            body = (await cloud.ask(path, held, cloud.tokens["stranger"])).body
+        for held in (cloud.outsider, cloud.victim):
+            body = (await cloud.ask(path, held, cloud.tokens["outsider"])).body
             seen += [path for text in secret if text in body]
     assert not seen
 
@@ -222,9 +222,9 @@ async def test_nothing_foreign_can_be_named_in_a_request(cloud: WalkedCloud) -> 
         for field_path, prefix in references_of(path, cloud.victim):
             answers = []
             for held in (cloud.victim, missing):
-                message = request(path, TABLE, cloud.stranger)
+                message = request(path, TABLE, cloud.outsider)
                 put(message, field_path, held.ids[prefix])
-                answer = await cloud.send(path, message, cloud.tokens["stranger"])
+                answer = await cloud.send(path, message, cloud.tokens["outsider"])
                 answers.append(answer.seen_as(held))
             walked += 1
             # What anybody may ask is looked at whole before what it names.

@@ -1,5 +1,6 @@
-"""What a client left out of a spec stays out, unless the contract says that the cloud fills it in: a client
-that compares what it sent with what it gets, as Terraform does, takes anything else for a defect. IAC-02.
+"""A field that a client left out of a spec stays out, unless the contract says that the cloud fills it in: a
+client that compares what it sent with what it gets, as Terraform does, takes anything else for a defect.
+IAC-02.
 """
 
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ DISK = {"type": "NETWORK_SSD", "size_gibibytes": "10"}
 
 
 def specs(ids: dict[str, str]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By service: the parent, and the least that a client may say."""
+    """Return by service: the parent, and the smallest spec that a client may send."""
     project, tenant = ids["project"], ids["tenant"]
     return {
         "nebius.iam.v2.ProjectService": (tenant, {}),

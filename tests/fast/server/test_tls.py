@@ -86,9 +86,9 @@ def test_a_damaged_server_certificate_is_made_again(tmp_path, damage):
 def test_a_certificate_of_another_authority_is_replaced(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ensure_certificate(ours, NAMES, NOW)
-    stranger = ensure_certificate(theirs, NAMES, NOW)
-    (ours / "server.pem").write_bytes(stranger.chain)
-    assert ensure_certificate(ours, NAMES, NOW).chain != stranger.chain
+    outsider = ensure_certificate(theirs, NAMES, NOW)
+    (ours / "server.pem").write_bytes(outsider.chain)
+    assert ensure_certificate(ours, NAMES, NOW).chain != outsider.chain
 
 
 @pytest.mark.parametrize("key", ["of another certificate", "cut off"])

@@ -1,4 +1,4 @@
-"""The form twin of the token exchange, as OAuth libraries call it."""
+"""The token exchange as a form, as OAuth libraries call it."""
 
 from collections.abc import AsyncIterator
 from typing import Any

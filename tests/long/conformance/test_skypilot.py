@@ -43,7 +43,7 @@ class Sky:
         return {**self.cloud.environment, **own}
 
     def __call__(self, *words: str, seconds: float = 120.0) -> str:
-        """What it says; fails the test unless it succeeds."""
+        """Return the output of the command; fails the test unless it succeeds."""
         done = subprocess.run(
             trusting(self.cloud, self.program, *words),
             env=self.environment,
@@ -84,7 +84,7 @@ class Sky:
             )
         finally:
             if process.poll() is None:
-                # SkyPilot's server goes on with it until `stop` or `down`.
+                # SkyPilot's server continues with it until `stop` or `down`.
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait(30)
         return output.read_text()

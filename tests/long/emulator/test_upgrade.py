@@ -97,7 +97,7 @@ class Releases:
         return deaths_in(json.loads((self.home / "server-process.json").read_text())).restarts
 
     def runs(self, release: str) -> bool:
-        """Whether its server answers with the resource, under a supervisor, and no copy is left."""
+        """Return whether its server answers with the resource, under a supervisor, and no copy is left."""
         found = json.loads(self.neo(release, "compute", "filesystem", "list", "--output", "json").stdout)
         status = json.loads(self.neo(release, "status", "--output", "json").stdout)
         names = [each["metadata"]["name"] for each in found]

@@ -13,7 +13,7 @@ from tests.e2e.tiny_model import ROOT
 
 
 class Later(SystemClock):
-    """Of a time when the hours of the test are over, and so on the bill."""
+    """A clock for which the hours of the test are over, and so on the bill."""
 
     def now(self) -> datetime:
         return super().now() + timedelta(hours=2)

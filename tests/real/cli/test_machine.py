@@ -505,7 +505,7 @@ def successor_with_prepared(machine: Path) -> tuple[int, int, int]:
     "handle", ["", "7", "x:1:2", "1:1:1", "-1:1:1", "99999:1:1", "{pipe}:1:0", "{file}:{pid}:{began}"]
 )
 def test_words_that_name_no_prepared_server_are_ignored(handle: str, tmp_path: Path) -> None:
-    """As those of a process that an upgrade looked at."""
+    """Such words come from a process that an upgrade looked at."""
     reading, writing = os.pipe()
     file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     me = os.getpid()
@@ -541,7 +541,7 @@ def test_a_server_without_its_supervisor_is_stopped_too(neo: Neo, machine: Path)
 
 
 def test_a_server_that_ends_on_request_stays_stopped(neo: Neo, machine: Path) -> None:
-    """`kill PID` stops the server alone; its workloads go on."""
+    """`kill PID` stops the server alone; its workloads continue."""
     neo("up", *FREE_PORTS)
     os.kill(running(machine).pid, signal.SIGTERM)
     wait_until(lambda: processes_of(machine) == [], "both have ended", seconds=60)
@@ -705,7 +705,7 @@ class TestRequirements:
 
 
 def test_waiting_for_the_lock_survives_a_destroy(tmp_path: Path) -> None:
-    """Whoever waits while `neo destroy` removes the folder gets a lock on the new one, not on the ghost."""
+    """A process that waits while `neo destroy` removes the folder locks the new one, not the old."""
     home = Home(tmp_path / "state")
     home.create()
     waits = threading.Event()

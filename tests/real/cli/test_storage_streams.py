@@ -85,7 +85,7 @@ def test_a_stream_goes_up_and_comes_back(start: Start, served: Served, bucket: s
 
 
 def test_memory_does_not_grow_with_the_stream(start: Start, served: Served, bucket: str) -> None:
-    """Of the peaks of two lengths, the second has at most two parts more."""
+    """The peaks of two lengths differ by at most two parts."""
     peaks: list[int] = []
     for parts in (5, 15):
         up, block = start("-", f"s3://{bucket}/k"), os.urandom(uploads.PART_BYTES)

@@ -95,7 +95,7 @@ def test_the_unit_follows_the_release_and_is_removed_without_stopping_the_cloud(
     assert shlex.split(systemd.unit()["ExecStart"])[0] == sys.executable
     before = Home(machine).server()
     ran = neo("up", "--no-service")
-    assert ran.code == 0 and "it goes on running" in ran.err
+    assert ran.code == 0 and "it keeps running" in ran.err
     assert systemd.calls() == [f"disable {file.name}", "daemon-reload"]
     assert not file.exists()
     assert before is not None and Home(machine).server() == before

@@ -1,4 +1,4 @@
-"""A cloud is backed up while it is written to, its machine is lost, and it goes on elsewhere. Issue 10."""
+"""A cloud is backed up while it is written to, its machine is lost, and it continues elsewhere. Issue 10."""
 
 import json
 import subprocess
@@ -82,7 +82,7 @@ def test_a_cloud_goes_on_on_another_machine(neo: Neo, folder: Path) -> None:  # 
             surely = len(written)
             made = done(neo("backup", str(file), *key, "--new-key", "--output", "json", **on_old))
             so_far = len(written)
-            wait_until(lambda: len(written) > so_far, "the writer goes on")
+            wait_until(lambda: len(written) > so_far, "the writer continues")
         finally:
             is_over.set()
             writer.join()

@@ -1,4 +1,4 @@
-"""What docs/guides/emulator.md shows works as it stands there (SDK; issue: emulator)."""
+"""The example in docs/guides/emulator.md runs as it is written there (SDK; issue: emulator)."""
 
 import os
 import re

@@ -101,7 +101,7 @@ def layout(tmp_path: Path) -> Path:
 
 
 def hashes_in(folder: Path) -> set[str]:
-    """Return the hashes of the layers and the config in a folder that skopeo wrote, computed anew."""
+    """Return the hashes of the layers and the config in a folder that skopeo wrote, computed again."""
     found = [each for each in folder.iterdir() if len(each.name) == 64]
     return {hashlib.sha256(each.read_bytes()).hexdigest() for each in found}
 

@@ -185,7 +185,7 @@ def test_status_says_which_ports_are_open_to_whom(cloud: Cloud) -> None:
 
 
 def test_a_certificate_of_another_authority_is_served_and_trusted(cloud: Cloud, tmp_path: Path) -> None:
-    """As that of a company's own authority, which its laptops trust."""
+    """The certificate is of a company's own authority, which its laptops trust."""
     names = [CLOUD_ADDRESS, "cloud.bank.example"]
     company = ensure_certificate(tmp_path / "company", names, datetime.now(UTC))
     home = tmp_path / "second"
@@ -209,8 +209,8 @@ def test_a_certificate_of_another_authority_is_served_and_trusted(cloud: Cloud, 
         assert done.returncode == 0, done.stderr
         listed = cloud.laptop.neo("--profile", "company", "iam", "project", "list", **trusting)
         assert listed.returncode == 0 and "default" in listed.stdout, listed.stderr
-        stranger = cloud.laptop.neo(*sign_in, "--name", "stranger")
-        assert stranger.returncode != 0 and "not trusted" in stranger.stderr
+        outsider = cloud.laptop.neo(*sign_in, "--name", "outsider")
+        assert outsider.returncode != 0 and "not trusted" in outsider.stderr
     finally:
         cloud.machine.neo("destroy", "--home", str(home), "--yes")
 

@@ -1,4 +1,4 @@
-"""Who may inject faults: administrators of an emulated cloud, and in a real one nobody (IAM, SEC)."""
+"""Administrators of an emulated cloud may inject faults; in a real one no caller may (IAM, SEC)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the reader of each page has, and each command that is not run as written, with the reason.
+"""The reader's files for each page, and each command that is not run as written, with the reason.
 
 A command that is not listed is run on the emulator, in order. One that is listed and no longer on its page is
 a failure, and so is a reason that names a test which is not there.

@@ -42,7 +42,7 @@ def environment_of(home_directory: Path, cache: Path, **more: str) -> dict[str, 
 
 @dataclass(frozen=True)
 class Reader:
-    """What the reader of a page has and types, and what is not run."""
+    """The reader of a page: the files, the typed commands, and those that are not run."""
 
     not_run: Mapping[str, str] = field(default_factory=dict)
     """Why a command is not run: by the beginning of its line; another block by its first line."""
@@ -233,6 +233,6 @@ class _Conversation:
 
 
 def _takes_input(terminal: int, prompt: str) -> bool:
-    """Whether an answer counts: what is typed before a password prompt turns the echo off is discarded."""
+    """Return whether an answer counts: a password prompt discards text typed before it turns the echo off."""
     echoes = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
     return not echoes or "assword" not in prompt

@@ -125,7 +125,7 @@ _open, _write, _fdatasync, _unlink = os.open, os.write, os.fdatasync, Path.unlin
 
 
 class Story:
-    """What the processes do. Each operation is noted before it begins and after it was answered."""
+    """The operations of the processes. Each operation is noted before it begins and after it was answered."""
 
     def __init__(self, store: ObjectStore, bucket: Bucket, disk: Disk, log: Path) -> None:
         self.store, self.bucket, self.disk, self.log = store, bucket, disk, log

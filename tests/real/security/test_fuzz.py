@@ -3,7 +3,7 @@
 Hypothesis makes the requests from the contract's descriptors, people of four ranks send them by gRPC and by
 JSON, and whatever they hold, the answer is a refusal or a result: no internal error, no hang, no traceback in
 the log, nothing of another tenant's, and the other tenant is afterwards as it was. The number of requests is
-fixed and their order follows from the seed, so a failure can be had again; `make fuzz SECONDS=600` goes on.
+fixed and their order follows from the seed, so a failure can be had again; `make fuzz SECONDS=600` continues.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def round_of(number: int, attacked: Target, fronts: Fronts, known: Known) -> lis
     Random(number).shuffle(paths)
     for path in paths:
         if not all(fronts.by_grpc(WHO_AM_I, b"", token, {}).code == "OK" for token in tokens.values()):
-            tokens = attacked.tokens()  # somebody was told to end all their sessions
+            tokens = attacked.tokens()  # a call may have ended all their sessions
         if fronts.by_grpc(path, b"", tokens["admin"], {}).code == "UNIMPLEMENTED":
             continue  # answered by one line for all of them
         encoded = messages(path, known).map(lambda message: message.SerializeToString())

@@ -1,4 +1,4 @@
-"""The standing attacker at the doors that speak HTTP: every route of the gateway, and bytes that are no HTTP.
+"""The standing attacker on HTTP: every route of the gateway, and bytes that are no HTTP.
 
 As in test_fuzz.py, which has the API: whatever is sent, the answer is a refusal in OpenAI's shape or a
 result, never an internal error; nothing hangs, no traceback is in the log, and nothing is another tenant's.
@@ -41,7 +41,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def complaint_about(request: Request, data: bytes, *, is_ended: bool) -> str:
-    """What is wrong with the answer; "" when nothing is."""
+    """Return the defect of the answer; "" for none."""
     if not is_ended:
         return "no end of the answer"
     head, _, body = data.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What the requests of one caller may hold of the gateway, and that it is given back in every case."""
+"""The requests of one caller may hold a bounded part of the gateway, and release it in every case."""
 
 import socket
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def sized(size: int) -> dict[str, Any]:
 
 
 def is_counted(client: httpx.Client, size: int) -> bool:
-    """Whether no request of `size` bytes is taken now."""
+    """Return whether no request of `size` bytes is taken now."""
     answer = client.post(CHAT, json=sized(size))
     if answer.status_code != 429:
         return False

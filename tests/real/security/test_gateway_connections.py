@@ -85,7 +85,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def status(answer: bytes) -> int:
-    """Of the last answer of a connection that the gateway closes."""
+    """Return the status of the last answer of a connection that the gateway closes."""
     head, _, content = answer[answer.rindex(b"HTTP/1.1 ") :].partition(b"\r\n\r\n")
     code = int(head.split(b" ")[1])
     if code >= 400:
@@ -189,7 +189,7 @@ def test_a_client_that_the_gateway_keeps_waiting_is_not_cut(tmp_path: Path) -> N
 
 
 def test_a_stream_is_not_cut_while_it_is_read(gateway: GatewayProcess) -> None:
-    """Six seconds, longer than every limit; and the next request begins while it goes on."""
+    """Six seconds, longer than every limit; and the next request begins while it continues."""
     content = json.dumps(body(stream=True)).encode()
     with connected(gateway) as connection:
         connection.sendall(POST + b"Content-Length: %d\r\n\r\n%b" % (len(content), content) + ASK)

@@ -1,4 +1,6 @@
-"""Web pages reach the gateway under no name of theirs (DNS rebinding): it answers for its own names only."""
+"""Web pages reach the gateway under none of their own names (DNS rebinding): it answers for its own names
+only.
+"""
 
 import sys
 from collections.abc import Iterator

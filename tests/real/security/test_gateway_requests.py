@@ -1,4 +1,4 @@
-"""What a request to a model may cost, how it may be nested, and which of its fields reach an engine."""
+"""Limits of a request to a model: its cost, its nesting, and the fields that reach an engine."""
 
 import json
 from typing import Any

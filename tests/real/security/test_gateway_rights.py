@@ -1,4 +1,4 @@
-"""What was begun with a key ends when the key does: streams, waiting requests and batches."""
+"""Work that was begun with a key ends when the key does: streams, waiting requests and batches."""
 
 import json
 import secrets

@@ -1,5 +1,6 @@
-"""Where a call came from that the gateway makes for a client: the audit log names the client's address, and
-nobody else chooses what it names."""
+"""The source of a call that the gateway makes for a client: the audit log names the client's address, and no
+other caller chooses what it names.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +27,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[FakeCloud]:
 
 
 async def source_of_a_change(cloud: FakeCloud, name: str, headers: dict[str, str]) -> str:
-    """As the audit log has it."""
+    """Return the source in the audit log."""
     request = contract.message("nebius.iam.v1.CreateServiceAccountRequest")()
     request.metadata.parent_id, request.metadata.name = cloud.project_id, name
     metadata = {"authorization": f"Bearer {cloud.token}", **headers}

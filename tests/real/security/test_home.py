@@ -29,7 +29,7 @@ URL = "postgresql://neocloud:hunter2@db.example/neocloud"
 
 @pytest.fixture
 def loose_home(tmp_path: Path) -> Path:
-    """As earlier releases left one on a disk of its own."""
+    """Return a folder as earlier releases left one on a disk of its own."""
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(0o755)
@@ -65,7 +65,7 @@ def test_neo_refuses_a_home_that_others_may_enter(loose_home: Path) -> None:
     assert caught.value.next_step == f"Run: chmod 700 {loose_home}"
 
 
-def test_the_command_that_is_named_mends_it(loose_home: Path) -> None:
+def test_the_named_command_fixes_it(loose_home: Path) -> None:
     with pytest.raises(OpenFolder) as caught:
         ensure_private(loose_home)
     subprocess.run(caught.value.next_step.removeprefix("Run: ").split(), check=True)
@@ -121,7 +121,7 @@ def mode_of(file: Path) -> int:
 
 
 def test_no_argument_of_a_pod_holds_a_secret(tmp_path: Path) -> None:
-    """What tenants give, and what the cloud makes for its own programs."""
+    """The secrets come from tenants, and from the cloud for its own programs."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     with emulator_process(home), connected(home) as cloud:

@@ -34,7 +34,9 @@ async def prepare(folder: Path) -> None:
 
 
 async def written(folder: Path) -> tuple[int, int, int, int]:
-    """How often the verb is in the row, and how many operations, audit events and keys there are of it."""
+    """Return how often the verb is in the row, and how many operations, audit events and keys there are of
+    it.
+    """
     store = await open_store(folder / "state.db", b"k" * 32, SystemClock())
 
     def read(tx: Transaction) -> tuple[int, int, int, int]:

@@ -92,7 +92,7 @@ def wait_for_certificate(settings: Settings, server: RunningServer, profile: Pro
     if problem := certificate.get("problem"):
         warn(str(problem))
     elif _step(certificate):
-        warn("The order of the certificate goes on; `neo status` says how it ends.")
+        warn("The order of the certificate continues; `neo status` says how it ends.")
 
 
 def _certificate(server: RunningServer, token: str) -> JsonObject:

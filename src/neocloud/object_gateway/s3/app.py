@@ -65,7 +65,7 @@ class Audit(Protocol):
 
 @dataclass
 class _Served:
-    """What became known of a request while it was served."""
+    """Facts about a request, filled in while it is served."""
 
     request_id: str
     request: S3Request | None = None

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What S3 needs of a bucket beside what the object store does: policy, CORS, labels, audit."""
+"""The properties of a bucket that S3 needs beside those of the object store: policy, CORS, labels, audit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def is_open(bucket: Bucket) -> bool:
 
 @lru_cache(maxsize=1000)
 def _parsed(document: bytes) -> BucketView:
-    """`document` is a GatewayBucket as the control plane sent it; empty: none was sent, nobody is let in."""
+    """`document` is a GatewayBucket from the control plane; empty: none was sent, and access is denied."""
     found = GatewayBucket.FromString(document)
     rules = [
         PolicyRule(tuple(rule.paths), frozenset(rule.permissions), rule.group_id) for rule in found.policy

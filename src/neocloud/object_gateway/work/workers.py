@@ -1,5 +1,6 @@
 # pyright: strict
-"""What the object store does by itself: lifecycle rules, orphans, settled hours, and what is too old to keep.
+"""Background work of the object store: lifecycle rules, orphans, settled hours, and the removal of old
+records.
 
 Each round is safe to be killed in and to be run again.
 """
@@ -45,8 +46,9 @@ async def _repeat(round: Callable[[], Awaitable[None]], seconds: float, clock: C
 
 
 async def tidy_registries(store: ObjectStore, clock: Clock) -> None:
-    """Remove images by the rules of registries, blobs that no manifest names, and uploads that nobody goes on
-    with. Pushes and pulls go on."""
+    """Remove images by the rules of registries, blobs that no manifest names, and abandoned uploads. Pushes
+    and pulls continue.
+    """
     now = clock.now()
     try:
         for bucket in store.buckets():

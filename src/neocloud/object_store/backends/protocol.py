@@ -1,5 +1,6 @@
 # pyright: strict
-"""What keeps the objects of buckets: as blobs (`blobs`), or as files of a shared filesystem (`files`).
+"""The interface of backends that keep the objects of buckets: as blobs (`blobs`), or as files of a shared
+filesystem (`files`).
 
 Each method may raise StoreUnavailable and NoSuchBucket, each that writes StoreFull. Methods that write take
 `request`: how the request is counted once it has succeeded; None: not at all.

@@ -1,5 +1,6 @@
 # pyright: strict
-"""What keeps blobs. `neocloud.testing.blob_conformance` holds the tests that each driver passes.
+"""The interface of drivers that keep blobs. `neocloud.testing.blob_conformance` holds the tests that each
+driver passes.
 
 A blob is written once, under a new random name, and never changed. Its bytes are sealed already.
 """
@@ -37,7 +38,7 @@ class BlobsFull(BlobError):
 
 
 class BlobsAway(BlobError):
-    """What keeps the blobs does not answer, or not as it should. Later it may."""
+    """Raised when the driver does not answer, or answers wrongly. It may answer later."""
 
 
 class NoSuchBlob(BlobError):

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the blobs of a store are, as its metadata record it. Read without the drivers, which take long to
+"""The recorded location of a store's blobs, in its metadata. Read without the drivers, which take long to
 import."""
 
 import json
@@ -16,7 +16,7 @@ FACT = "blobs"
 
 
 class MetadataConnection(Protocol):
-    """What the metadata are read with."""
+    """The connection with which metadata are read."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What reading and writing bodies need: metadata, blobs, keys, threads, and which blobs are being read."""
+"""Dependencies of reading and writing bodies: metadata, blobs, keys, threads, and the blobs being read."""
 
 import asyncio
 from collections import Counter
@@ -70,7 +70,7 @@ class Engine:
             self.pins.pop(content, None)
 
     async def finish(self, task: "asyncio.Future[_Result]") -> _Result:
-        """Wait for a task that goes on if the caller is cancelled."""
+        """Wait for a task that continues if the caller is cancelled."""
         self.tasks.add(task)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)

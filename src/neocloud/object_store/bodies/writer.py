@@ -2,7 +2,7 @@
 """A body that is being received: hashed, encrypted and written as it comes, then made an object or a part.
 
 Up to 16 KiB lie in the database. Other bodies become a blob, which is on the disk before the transaction
-begins. A commit goes on if its caller is cancelled; a body that is not committed leaves nothing.
+begins. A commit continues if its caller is cancelled; a body that is not committed leaves nothing.
 """
 
 import asyncio
@@ -264,7 +264,7 @@ class Writer:
         return NewContent(self._received, self._name, self._sealed_key, None)
 
     async def _end_batch(self) -> None:
-        """Wait for the batch before. If the caller is cancelled, the batch goes on, until `abort` waits."""
+        """Wait for the batch before. If the caller is cancelled, the batch continues, until `abort` waits."""
         if self._batch is not None:
             try:
                 await asyncio.shield(self._batch)

@@ -93,7 +93,7 @@ class ImageBlobUploads:
 
     async def finish_blob(self, bucket_id: str, repository: str, upload_id: str, digest: str) -> int:
         """Make what was received a blob of the repository; return its size. Raises NoSuchUpload,
-        ContentHashMismatch (the upload goes on), TooLarge."""
+        ContentHashMismatch (the upload continues), TooLarge."""
         bucket, upload, parts = self._upload(bucket_id, repository, upload_id)
         if len(parts) > MAX_PART_NUMBER:
             raise TooLarge(f"A blob is received in {MAX_PART_NUMBER:,} chunks at most.")

@@ -174,8 +174,9 @@ class ContainerImages:
         return manifests.image_count(reading, row[0]) if row else 0
 
     async def apply_image_rules(self, bucket_id: str) -> int:
-        """Remove the manifests that the rules of a registry remove; return how many. Pushes go on, and what
-        is used again meanwhile stays."""
+        """Remove the manifests that the rules of a registry remove; return how many. Pushes continue, and
+        what is used again meanwhile stays.
+        """
         engine = self._engine
         bucket = engine.bucket(bucket_id)
         rules, total = bucket.bucket.image_rules, 0
@@ -197,7 +198,7 @@ class ContainerImages:
         return image_rules.removed(self._engine.database.reading, bucket_id)
 
     async def collect_blobs(self, before: datetime) -> int:
-        """Remove blobs that no manifest names and nobody used since; return how many. Pushes go on."""
+        """Remove blobs that no manifest names and nobody used since; return how many. Pushes continue."""
         total, before_ms = 0, rows.to_ms(before)
         while found := await self._engine.database.write(
             lambda tx: repositories.collect(tx, before_ms, COLLECTED_AT_ONCE)

@@ -105,7 +105,7 @@ def _is_still_due(tx: Transaction, rules: ImageRules, number: int) -> bool:
 
 
 def _remove_whole(tx: Transaction, row: ManifestRow) -> int:
-    """Remove a manifest, and what nothing but it uses: what it names and what is about it."""
+    """Remove a manifest, and what only it uses: what it names and what is about it."""
     waiting, removed = [row.number], 0
     while waiting and removed < MAX_REMOVED_AT_ONCE:
         found = _row(tx.connection, waiting.pop())

@@ -28,7 +28,7 @@ _FETCHED_FOR_PREFIXES = 32
 
 @dataclass(frozen=True)
 class Selection:
-    """What a page is of; all in UTF-8."""
+    """The selection of a page; all in UTF-8."""
 
     prefix: bytes
     delimiter: bytes

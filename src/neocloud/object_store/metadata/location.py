@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the metadata of a store are: in a file in its folder, or in PostgreSQL. They are not moved.
+"""The location of a store's metadata: a file in its folder, or PostgreSQL. They are not moved.
 
 The address of a database may have a password. It is in a file of the operator's, whose path is noted in the
 folder, so that other processes find the metadata, too.

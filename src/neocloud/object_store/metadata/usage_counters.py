@@ -1,5 +1,5 @@
 # pyright: strict
-"""What buckets hold, and the bill of it: counters, byte-milliseconds by hour, requests.
+"""Counters of buckets and their bill: contents, byte-milliseconds by hour, requests.
 
 Every change adds `bytes * (now - since)` to the hours that passed since the last change, then sets the new
 numbers; so neither the counters nor the bill can differ from the objects. A clock that was set back adds

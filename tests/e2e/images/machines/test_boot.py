@@ -1,4 +1,4 @@
-"""CMP-01, CMP-09: machines boot, are who they are told to be, and end politely. Under emulation."""
+"""CMP-01, CMP-09: machines boot, have their identity, and end politely. Under emulation."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ async def test_a_tiny_machine_from_start_to_power_button(machine: MachineBench) 
 
 @contextmanager
 def small_filesystem(folder: Path, mebibytes: int) -> Iterator[None]:
-    """What lies in the folder, on a file system of its own that is soon full."""
+    """Move the content of the folder to a file system of its own that is soon full."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", folder], check=True)
     try:

@@ -230,7 +230,7 @@ def test_tenants_on_one_host_without_virtual_machines_between_them_underperform(
 
 
 def _rows(**scores: Score) -> list[Row]:
-    """Rows that pass, but for criteria named here, with "_" for "-"."""
+    """Rows that pass, except for criteria named here, with "_" for "-"."""
     found = {each.id: [Evidence("cloud", Score.PASS, "seen")] for each in CRITERIA}
     found |= {key.replace("_", "-"): [Evidence("cloud", score, "seen")] for key, score in scores.items()}
     return scorecard(found)

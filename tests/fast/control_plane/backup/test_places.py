@@ -1,4 +1,4 @@
-"""Where backups and restored clouds are put: nothing of somebody else is replaced, on any file system."""
+"""Targets of backups and restored clouds: nothing of somebody else is replaced, on any file system."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from tests.fast.control_plane.backup.conftest import UsedHome, left_in, restored
 
 
 def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on vfat and some shares."""
+    """Refuse links, as vfat and some shares do."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")

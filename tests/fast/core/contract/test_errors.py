@@ -42,7 +42,7 @@ def test_each_error_has_its_code_and_its_detail(error: ApiError, code: Code, det
     ],
 )
 def test_quota_and_capacity_errors_forbid_a_retry(error: ApiError) -> None:
-    """Clients retry RESOURCE_EXHAUSTED for minutes unless they are told not to."""
+    """Clients retry RESOURCE_EXHAUSTED for minutes unless the error tells them not to."""
     assert error.details[0].retry_type == ServiceError.RetryType.Value("NOTHING")
 
 
@@ -66,7 +66,7 @@ def test_messages_say_what_to_do_next() -> None:
 
 
 def test_many_violations_fit_into_the_trailers_of_an_answer() -> None:
-    """Clients refuse trailers of more than 8 KiB, and would tell of that instead of the violations."""
+    """Clients refuse trailers of more than 8 KiB, and would report that instead of the violations."""
     deep = [(f"spec.node_sets[{number}].name", "é" * 1000) for number in range(500)]
     error = contract.bad_request([*deep, ("spec.node_sets", "must have at most 16 items")])
     length = len(quote(error.message, safe=" ;")) + len(error.status("slurm").SerializeToString())

@@ -16,7 +16,7 @@ _DEADLINE_SECONDS = 60
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def addresses(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """Where each server's store is: a file serves one server, PostgreSQL several."""
+    """Return the address of each server's store: a file serves one server, PostgreSQL several."""
     if request.param == "sqlite":
         return [str(tmp_path / "state.db")]
     return [request.getfixturevalue("empty_database")] * 2

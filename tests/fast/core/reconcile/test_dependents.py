@@ -1,4 +1,6 @@
-"""Whom rules name is looked at when a resource is made, changed or gone, also through mere records."""
+"""Resources that rules name are looked at when a resource is made, changed or removed, also through mere
+records.
+"""
 
 import asyncio
 from collections import Counter

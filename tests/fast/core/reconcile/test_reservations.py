@@ -27,7 +27,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[
 
 @pytest.fixture
 async def context(store: Store) -> RunContext:
-    """Of a pass of one resource under a lease."""
+    """Return the context of a pass of one resource under a lease."""
     clock = SystemClock()
     now = clock.now()
     resource = Resource(ME, CLUSTER, PROJECT, "me", now, now)
@@ -54,7 +54,7 @@ async def test_what_others_hold_is_not_read_while_a_few_tries_are_enough(
     original = store.write
 
     class Unreadable:
-        """A transaction whose namespaces nobody may read whole."""
+        """A transaction whose namespaces must not be read whole."""
 
         def __init__(self, tx: Transaction) -> None:
             self._tx = tx
@@ -104,7 +104,7 @@ async def test_only_what_is_ones_own_is_given_back(store: Store, context: RunCon
 async def test_a_transaction_that_is_run_again_tries_the_same_candidates(
     store: Store, context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a conflict with another server: what the first run took was never written."""
+    """The rerun follows a conflict with another server: what the first run took was never written."""
     original = store.write
 
     async def again(work: Any) -> Any:

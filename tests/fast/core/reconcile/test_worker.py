@@ -1,4 +1,4 @@
-"""The worker makes wishes facts, once each, at once, and says how far it is."""
+"""The worker reaches each desired state once and without delay, and reports its progress."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,7 @@ async def ready(cloud: Cloud) -> bool:
     return row is not None and row.state == "READY" and row.observed_version == row.resource_version
 
 
-async def test_a_wish_becomes_a_fact_and_its_operation_ends(cloud: Cloud, worker: Worker) -> None:
+async def test_the_desired_state_is_reached_and_its_operation_ends(cloud: Cloud, worker: Worker) -> None:
     await cloud.requests.create(count=3)
     worker.notify()
     took = await cloud.clock.run_until(lambda: ready(cloud))
@@ -243,7 +243,7 @@ async def test_an_owner_is_woken_when_its_child_changes(cloud: Cloud, worker: Wo
     assert await cloud.clock.run_until(lambda: ready(cloud)) < 5  # its step would look again after 30 s
 
 
-async def test_a_child_follows_its_owners_wish(cloud: Cloud, worker: Worker) -> None:
+async def test_a_child_follows_the_desired_state_of_its_owner(cloud: Cloud, worker: Worker) -> None:
     await cloud.requests.create()
     await cloud.clock.run_until(lambda: ready(cloud))
     child = await cloud.store.read(lambda tx: tx.find(FILESYSTEM, PROJECT, "bank-root"))

@@ -176,7 +176,7 @@ class FilesystemReconciler:
 
 
 class Requests:
-    """What the server would write for a user's requests."""
+    """The writes of the server for a user's requests."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

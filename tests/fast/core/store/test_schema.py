@@ -1,4 +1,4 @@
-"""The migrations build exactly the tables that the code speaks of, on both databases."""
+"""The migrations build exactly the tables that the code uses, on both databases."""
 
 import psycopg
 import pytest

@@ -32,7 +32,7 @@ def stored(engine: Engine) -> list[bytes]:
 
 
 def make_plain(engine: Engine, spec: bytes) -> None:
-    """As a release without sealing left them."""
+    """Replace the spec by a plain one, as a release without sealing stored it."""
     with engine.begin() as connection:
         connection.execute(update(resources).values(spec=spec))
         connection.execute(update(history).values(spec=spec))

@@ -1,4 +1,4 @@
-"""Who watches the store hears of every change of a resource inside its transaction, and may refuse it."""
+"""A watcher of the store hears of every change of a resource inside its transaction, and may refuse it."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

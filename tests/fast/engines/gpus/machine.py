@@ -109,7 +109,7 @@ class Nvml:
         return {**os.environ, "LD_LIBRARY_PATH": str(self.library.parent), "MOCK_NVML": str(self.scenario)}
 
     def answers(self, *gpus: Accelerator, lost: int | None = None) -> None:
-        """Answer for these GPUs, but for the one with a number that is lost."""
+        """Answer for these GPUs, except for the one with a number that is lost."""
         for_each = (
             f"gpu\nname {gpu.model}\nmemory_mib {gpu.memory_mib}\nuuid {gpu.uuid}\nminor {number}"
             f"\npci 0000{gpu.pci_address.upper()}\nhandle {GPU_LOST if number == lost else 0}"

@@ -1,5 +1,6 @@
-"""Who gets which GPU: one ledger for machines and containers, and the type that was requested. The GPUs are
-made up: simulated."""
+"""Allocation of GPUs: one ledger for machines and containers, and the type that was requested. The GPUs are
+made up: simulated.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -174,7 +175,7 @@ class Podman:
 async def test_gpus_go_with_a_pod_whose_containers_are_removed_by_hand(
     allocator: GpuAllocator, rows: RowsInMemory, tmp_path: Path
 ) -> None:
-    """As after a forced deletion, which leaves the pod, and to a machine's pod the GPUs of its instance."""
+    """A forced deletion leaves the pod, and to a machine's pod the GPUs of its instance."""
     podman, layout, unused = Podman(), Layout.of(tmp_path), cast(Any, None)
     objects = Objects(layout)
     pods = Pods(

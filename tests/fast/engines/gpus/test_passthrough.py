@@ -23,7 +23,7 @@ def passthrough(kernel: Kernel, tmp_path: Path) -> Passthrough:
 
 
 def again(kernel: Kernel, tmp_path: Path) -> Passthrough:
-    """As after a restart of the server."""
+    """Return the passthrough after a restart of the server."""
     (tmp_path / "proc").mkdir(exist_ok=True)
     return Passthrough(kernel.pci, tmp_path / "engine" / "gpus.json", tmp_path / "proc")
 

@@ -30,7 +30,7 @@ PROGRAMS = (
 
 
 class PodmanBench:
-    """What the conformance suite needs, made of one home folder."""
+    """The parts of the conformance suite, made of one home folder."""
 
     image = "busybox"
     root_filesystem = "localhost/neocloud/root:1-2"
@@ -100,7 +100,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory, busybox_root: Path) ->
 
 
 def traces_of(layout: Layout) -> set[str]:
-    """What on this machine carries the mark of this engine; others may be at work beside it."""
+    """Return all that carries the mark of this engine on this machine; others may be at work beside it."""
     rules = subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=True)
     marks = (layout.interface_prefix, layout.table, layout.network(""))
     found = {line.strip() for line in rules.stdout.splitlines() if any(mark in line for mark in marks)}

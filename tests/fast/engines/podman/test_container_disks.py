@@ -1,4 +1,4 @@
-"""What a container writes beside its volumes is held to its limit: attacks, restarts, crashes."""
+"""The limit of a container's writes beside its volumes: attacks, restarts, crashes."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -83,7 +83,7 @@ async def test_a_container_cannot_write_more_than_its_size_anywhere(
     assert {path for path in writable if kinds[path] not in KERNEL_ONLY} == {"/"}
     # A set-uid program of a container must not be one for the host's users.
     assert (bench.engine.layout.disks / space.name).stat().st_mode & 0o077 == 0
-    # Nobody else is full, and its own program goes on, also after a restart.
+    # Nobody else is full, and its own program continues, also after a restart.
     assert (await space.run("other", "tee", "/tmp/file", stdin=bytes(MEBIBYTE))).exit_code == 0
     await space.engine.restart(space.reference("Pod", "attacker"))
     assert (await space.run("attacker", "busybox", "rm", "/file", "/tmp/file")).exit_code == 0

@@ -44,7 +44,7 @@ async def test_lines_are_told_as_they_are_written(tmp_path: Path) -> None:
 
 
 async def test_a_writer_that_is_never_caught_up_with_does_not_keep_the_loop(tmp_path: Path) -> None:
-    """Somebody in a container may write as fast as the disk takes it: the server goes on beside."""
+    """Somebody in a container may write as fast as the disk takes it: the server keeps serving."""
     file = tmp_path / "log"
     block = (b"x" * 63 + b"\n") * 4096
     file.write_bytes(block)

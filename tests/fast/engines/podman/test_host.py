@@ -1,4 +1,4 @@
-"""What is said when the machine cannot run the engine."""
+"""Messages about a machine that cannot run the engine."""
 
 import os
 from pathlib import Path

@@ -8,7 +8,7 @@ from neocloud.engines.podman.network.loaded_rules import LoadedRules
 
 
 class Kernel:
-    """What the module sees of the kernel: each load is one change."""
+    """The kernel as the module sees it: each load is one change."""
 
     def __init__(self) -> None:
         self.generation: int | None = 7

@@ -1,4 +1,4 @@
-"""What the Podman engine does to the machine: limits, ports, rules, mounts, and faults from outside."""
+"""Effects of the Podman engine on the machine: limits, ports, rules, mounts, and faults from outside."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ async def test_limits_are_those_of_the_pod(space: Space) -> None:
 
 
 async def test_an_operator_removes_a_namespace_without_the_engine(bench: PodmanBench) -> None:
-    """As the commands say that `neo ... delete --force` prints."""
+    """The commands are those that `neo ... delete --force` prints."""
     space = Space(bench.engine, bench.image)
     several = space.pod("several")
     main = several["spec"]["containers"][0]
@@ -94,7 +94,7 @@ async def test_port_published_on_an_address_is_open_to_other_machines_and_to_no_
         also_reserved.close()
         on_loopback = {"ports": [{"containerPort": 8080, "hostPort": near}]}
         try:
-            await neighbour.apply(neighbour.namespace(), neighbour.pod("stranger"))
+            await neighbour.apply(neighbour.namespace(), neighbour.pod("outsider"))
             await space.apply(
                 space.pod("web", SERVE, container={"ports": ports}),
                 space.pod("near", SERVE, container=on_loopback),
@@ -104,13 +104,13 @@ async def test_port_published_on_an_address_is_open_to_other_machines_and_to_no_
             assert await _opens(world, here, opened)
             assert not await _opens(world, here, near)
             web = await space.until("web", lambda pod: pod.ready)
-            await neighbour.until("stranger", lambda pod: pod.ready)
+            await neighbour.until("outsider", lambda pod: pod.ready)
             request, knock = b"GET / HTTP/1.0\r\n\r\n", ("nc", "-w", "3")
             own = await space.run("near", "nc", "-w", "30", web.ip or "", "8080", stdin=request)
             assert own.exit_code == 0, own
             for address in (here, web.ip or ""):
                 port = str(opened if address == here else 8080)
-                knocked = await neighbour.run("stranger", *knock, address, port, stdin=request)
+                knocked = await neighbour.run("outsider", *knock, address, port, stdin=request)
                 assert knocked.exit_code != 0, address
         finally:
             await bench.engine.remove([neighbour.whole])
@@ -148,7 +148,7 @@ async def test_port_of_a_pod_that_was_killed_with_all_that_watched_it_leads_to_t
 
 
 async def test_pod_whose_monitor_was_killed_can_be_replaced_and_removed(space: Space) -> None:
-    """Podman waits in vain for the monitor's word that the container has ended."""
+    """Podman waits without success for the monitor's word that the container has ended."""
     for command in (["sh", "-c", "echo changed; exec sleep 3600"], None):
         await space.apply(space.pod("one"))
         await space.until("one", lambda pod: pod.ready)
@@ -334,7 +334,7 @@ async def test_everything_comes_back_after_shutdown_and_boot(bench: PodmanBench)
     await space.remove("Namespace", space.name)
 
 
-async def test_killed_server_leaves_nothing_that_applying_again_does_not_mend(
+async def test_killed_server_leaves_nothing_that_applying_again_does_not_repair(
     bench: PodmanBench,
 ) -> None:
     """Five servers are killed at different moments of making the same pods."""

@@ -51,7 +51,7 @@ def client(space: Space) -> dict[str, Any]:
 
 
 async def is_held_to_its_addresses(space: Space) -> bool:
-    """What the server sends under its own address arrives, under another not."""
+    """Frames of the server under its own address arrive, under another not."""
     sender, receiver = await station(space, "server"), await station(space, "client")
     own, other = os.urandom(8), os.urandom(8)
     macs = "52:54:00:00:00:09", "52:54:00:00:00:08"
@@ -136,7 +136,7 @@ async def test_pod_moves_between_its_namespace_and_a_subnet(space: Space) -> Non
     await until(lambda: space.reaches("client", SERVER))
 
 
-async def test_engine_killed_at_any_moment_leaves_what_applying_again_mends(
+async def test_engine_killed_at_any_moment_leaves_what_applying_again_repairs(
     space: Space, bench: PodmanBench
 ) -> None:
     script = (

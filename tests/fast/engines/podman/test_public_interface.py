@@ -1,4 +1,4 @@
-"""Which public addresses are announced on the operator's interface, whatever happens to it and beside it."""
+"""Announcements of public addresses on the operator's interface, whatever happens to it and beside it."""
 
 import errno
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ NO_ADDRESS = IPv4Address(0)
 
 @dataclass
 class Lan:
-    """What stands for the interface and the machines on it."""
+    """A stand-in for the interface and the machines on it."""
 
     card: Card | None = Card(7, OURS, is_up=True)
     others: dict[IPv4Address, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def interface(lan: Lan) -> PublicInterface:
 
 
 async def sync(interface: PublicInterface, *wanted: IPv4Address, held: Iterable[IPv4Address] = ()) -> str:
-    """As the engine does it; return the addresses that are answered for."""
+    """Synchronise as the engine does; return the addresses that are answered for."""
     withheld = await interface.settle(wanted, list(held))
     rules = interface.render(address for address in wanted if address not in withheld)
     await interface.announce()

@@ -36,7 +36,7 @@ async def space(bench: PodmanBench) -> AsyncIterator[Space]:
 
 
 def left(bench: PodmanBench) -> list[Path]:
-    """What there is of images that are not whole."""
+    """Return the remains of images that are not whole."""
     layout = bench.engine.layout
     folders = [path for path in layout.pulled.glob("*") if not (path / "image.json").exists()]
     whole = {path.parent.name for path in layout.pulled.glob("*/image.json")}

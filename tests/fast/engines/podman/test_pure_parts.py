@@ -335,7 +335,9 @@ def test_forwards_of_dead_containers_go_and_others_stay() -> None:
 
 
 def test_rules_that_a_removed_network_left_are_removed_and_no_others() -> None:
-    """As `iptables --list-rules` showed them after another Podman had changed rules at the same moment."""
+    """The rules are as `iptables --list-rules` showed them after another Podman had changed rules at the same
+    moment.
+    """
     ours, other = "CB2B5F98120C9", "365A911BD7F4D"
     nat = [
         *(f"-N NETAVARK-{mark}" for mark in (ours, other)),

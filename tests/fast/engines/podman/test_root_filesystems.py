@@ -1,4 +1,4 @@
-"""Which folder an image's name stands for; no Podman is asked."""
+"""The folder of an image's name; no Podman is asked."""
 
 from pathlib import Path
 

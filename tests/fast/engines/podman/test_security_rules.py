@@ -197,7 +197,7 @@ def test_rendered_rules_mean_what_the_groups_say(
 def _verdict(
     text: dict[str, list[str]], direction: str, of: Member, peer: Member, protocol: str, port: int
 ) -> bool:
-    """What the chain of this interface, read word by word, does with a packet."""
+    """Return the verdict of this interface's chain on a packet, read word by word."""
     (elements,) = [line for line in text[f"{direction}_of"] if line.startswith("elements")]
     chain = re.search(rf"{of.interface.address} : goto (\w+)", elements)
     assert chain

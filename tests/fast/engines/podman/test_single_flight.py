@@ -9,22 +9,22 @@ from neocloud.engines.podman.network.namespace_networks import SingleFlight
 
 class Job:
     def __init__(self) -> None:
-        self.wish = 0
+        self.wanted = 0
         self.made: list[int] = []
         self.gate = asyncio.Event()
 
     async def __call__(self) -> None:
-        seen = self.wish
+        seen = self.wanted
         await self.gate.wait()
         self.made.append(seen)
 
 
-async def test_those_who_wait_share_one_run_that_saw_their_wish() -> None:
+async def test_those_who_wait_share_one_run_that_saw_their_request() -> None:
     job = Job()
     single_flight = SingleFlight(job)
     askers = []
-    for wish in range(1, 11):
-        job.wish = wish
+    for wanted in range(1, 11):
+        job.wanted = wanted
         askers.append(asyncio.create_task(single_flight()))
         await asyncio.sleep(0)
     job.gate.set()

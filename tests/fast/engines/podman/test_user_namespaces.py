@@ -138,7 +138,7 @@ async def test_secrets_memory_and_several_containers(space: Space) -> None:
 
 
 async def test_a_pod_comes_back_with_its_folders(space: Space, bench: PodmanBench) -> None:
-    """By Podman's hand after a kill, by ours after a shutdown; nothing of it is left when it is removed."""
+    """Podman restarts it after a kill, the engine after a shutdown; nothing is left when it is removed."""
     volume = {"persistentVolumeClaim": {"claimName": "data"}}
     objects = [space.claim("data"), shifted(space.pod("again", **mounted(volume, "/data")))]
     await space.apply(*objects)
@@ -170,7 +170,7 @@ async def test_the_home_stays_closed(space: Space, bench: PodmanBench) -> None:
 
 
 async def test_a_pod_that_gains_a_user_namespace_is_replaced(space: Space, bench: PodmanBench) -> None:
-    """As after an upgrade: a shared root that pods of both kinds would write to is not laid twice."""
+    """The pod is as after an upgrade: a shared root that pods of both kinds would write to is laid once."""
     volume = {"persistentVolumeClaim": {"claimName": "upgraded"}}
     claim = space.claim("upgraded")
     claim["spec"]["dataSourceRef"] = ROOT

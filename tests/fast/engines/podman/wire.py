@@ -81,7 +81,7 @@ class Station:
             server.close()
 
     async def tcp(self, address: str, port: int) -> str | None:
-        """What the server says, None when nothing arrives."""
+        """Return the server's answer; None when nothing arrives."""
         client = self.make(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         return await self._ask(client, address, port, connected=True)
 
@@ -356,7 +356,7 @@ def send_frame(station: Station, content: bytes) -> None:
 
 
 async def hears(ear: socket.socket, mark: bytes) -> bool:
-    """Whether a frame with this mark arrives."""
+    """Return whether a frame with this mark arrives."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WAIT_SECONDS):

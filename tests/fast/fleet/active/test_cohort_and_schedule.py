@@ -1,4 +1,4 @@
-"""Which node is tested when, and what a cohort says of its members; on data whose truth is known."""
+"""The order of tests of nodes, and comparisons within cohorts; on data whose truth is known."""
 
 import random
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 from neocloud.fleet.active.catalogue import catalogue, named
 from neocloud.fleet.active.cohort import (
     FLOOR,
+    OTHERS_SHARE,
     SMALLEST,
-    STRANGER_SHARE,
     Centre,
     compare,
     most_weight,
@@ -105,7 +105,7 @@ def test_a_hostile_tenant_shields_nobody_and_gets_nobody_blamed(lie: float) -> N
 
 
 def test_two_tenants_alone_are_not_compared_where_one_could_decide() -> None:
-    """Of ten nodes nine would be the stranger's: they count a third of a node."""
+    """Nine of ten nodes would belong to the other tenant: they count a third of a node."""
     assert not compare(GEMM, {"a": [750.0] * 3}, others=[[900.0] * 9]).members
 
 
@@ -115,8 +115,8 @@ def test_no_other_tenant_has_more_than_its_share(seed: int) -> None:
     own, others = chance.randint(1, 30), [chance.randint(1, 200) for _ in range(chance.randint(1, 9))]
     most = most_weight(own, others)
     weights = [min(float(each), most) for each in others]
-    assert max(weights) <= STRANGER_SHARE * (own + sum(weights)) + 1e-9
-    assert most == max(others) or max(weights) >= STRANGER_SHARE * (own + sum(weights)) - 1e-9, "and no less"
+    assert max(weights) <= OTHERS_SHARE * (own + sum(weights)) + 1e-9
+    assert most == max(others) or max(weights) >= OTHERS_SHARE * (own + sum(weights)) - 1e-9, "and no less"
 
 
 def test_for_times_more_is_worse() -> None:

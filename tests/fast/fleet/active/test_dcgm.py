@@ -27,8 +27,9 @@ VERSION_3 = """
 
 
 def version_4(severity: int = 5, status: str = "Fail") -> dict[str, Any]:
-    """As captured on a node of eight GPUs without persistence mode, in August 2026, which a public repository
-    has in its tests; the keys are those that NVIDIA's own tests of DCGM 4 read."""
+    """Return a report as captured on a node of eight GPUs without persistence mode, in August 2026, which a
+    public repository has in its tests; the keys are those that NVIDIA's own tests of DCGM 4 read.
+    """
     text = "Persistence Mode: Persistence mode for GPU {} is disabled."
     results = [
         {
@@ -116,4 +117,4 @@ def test_the_program_is_started_and_a_node_without_a_gpu_needs_none(
 def test_beside_jobs_alone_as_a_job_could_not_end_it(runner: Runner) -> None:
     runner.gives_way = True
     (left_out,) = runner.run([named("dcgm_diag")]).document.not_run
-    assert "goes on where a job ends dcgmi" in left_out.why
+    assert "keeps running where a job ends dcgmi" in left_out.why

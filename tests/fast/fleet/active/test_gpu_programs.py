@@ -98,7 +98,7 @@ def test_curves_of_other_lengths_are_not_compared() -> None:
 
 def test_a_name_that_is_no_check_is_refused() -> None:
     with pytest.raises(KeyError):
-        gpu.measure("gpu_wish")
+        gpu.measure("gpu_unknown")
 
 
 @needs_gpu

@@ -1,4 +1,4 @@
-"""Who is blamed when pairs of nodes fail; on fleets whose faults are known."""
+"""Nodes and links at fault when pairs fail; on fleets whose faults are known."""
 
 import random
 from collections.abc import Callable, Collection

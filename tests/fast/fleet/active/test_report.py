@@ -1,4 +1,4 @@
-"""What a node sends is read strictly: its root may send anything."""
+"""Reports of a node are read strictly: its root may send anything."""
 
 import json
 from typing import Any

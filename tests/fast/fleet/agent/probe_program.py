@@ -80,7 +80,7 @@ def group() -> None:
 
 
 def stuck() -> None:
-    """As if the kernel did not deliver SIGKILL, which it does not to a task that is blocked in it."""
+    """Simulate a kernel that does not deliver SIGKILL, as to a task that is blocked in it."""
     children, kill = Children(), child._kill
     child._kill, child.KILL_SECONDS = lambda pid: None, 0.1
     say([outcomes(children, hangs, works), dict(children.stuck)])

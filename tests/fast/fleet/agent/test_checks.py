@@ -250,7 +250,7 @@ def test_the_limit_of_heat_is_that_of_the_generation(
 
 
 def test_a_board_without_margin_and_without_links(node: Node) -> None:
-    """As an L40S: no NVLink, and a driver that gives the temperature at which it slows down."""
+    """The board is like an L40S: no NVLink, and a driver that tells the temperature of its slowdown."""
     del node.expected["nvlinks"]
     node.gpus(
         *["name NVIDIA L40S\nmargin -99\ntemperature 88\nslowdown_at 87\nnvlinks -1\nremap_pending -1"] * 8

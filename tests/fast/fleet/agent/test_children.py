@@ -62,7 +62,7 @@ def test_a_mount_that_does_not_answer(tmp_path: Path) -> None:
     said = rounds("mount", str(tmp_path))
     assert [each["mount_silent_s"][0] for each in said] == [Status.UNKNOWN, Status.UNKNOWN, Status.FAIL]
     assert "/jail: for at least 61 s" in said[-1]["mount_silent_s"][1]
-    assert said[-1]["disk_used"][0] == Status.PASS, "the others were asked all the same"
+    assert said[-1]["disk_used"][0] == Status.PASS, "the others were asked anyway"
 
 
 def test_a_call_of_nvml_that_hangs_is_a_finding(node: Node) -> None:

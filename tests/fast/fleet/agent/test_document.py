@@ -1,4 +1,4 @@
-"""What a host sends may be anything: the reader takes what the agent writes, refuses the rest. HEALTH-13."""
+"""Hostile documents of a host: the reader takes what the agent writes, refuses the rest. HEALTH-13."""
 
 import json
 from collections.abc import Callable

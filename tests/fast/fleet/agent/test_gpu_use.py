@@ -1,4 +1,4 @@
-"""How much GPUs are used: read from a stand-in for NVML, handed over, and refused where it is made up."""
+"""Use of GPUs: read from a stand-in for NVML, handed over, and refused where it is made up."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the kernel log says becomes a check for each fault: of the node, of a job, or over. HEALTH-01."""
+"""Faults in the kernel log become a check each: of the node, of a job, or over. HEALTH-01."""
 
 import pytest
 
@@ -25,7 +25,7 @@ FAULTS = {
     "a fault of a program": (
         f"{GPU}13, Graphics Exception", "xid.13", Status.PASS, Action.RESTART_APP, False,
     ),
-    "a code that nobody knows": (f"{GPU}9999, new", "xid.9999", Status.UNKNOWN, Action.TRIAGE, False),
+    "an unknown code": (f"{GPU}9999, new", "xid.9999", Status.UNKNOWN, Action.TRIAGE, False),
     "a program that took all memory": (
         "Memory cgroup out of memory: Killed process 12 (python)",
         "kernel.oom_kill", Status.PASS, Action.RESTART_APP, False,

@@ -139,7 +139,7 @@ def test_a_restart_before_anything_was_saved_reports_nothing_twice(watched: Watc
     (watched.folder / STATE).unlink()
     watched.restart()
     again = said(watched.step())
-    assert "xid.79" not in again and set(again.values()) <= {"not_run"}, "counters begin anew, faults do not"
+    assert "xid.79" not in again and set(again.values()) <= {"not_run"}, "counters begin again, faults do not"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"boot": 1}', f'{{"boot": "{trees.BOOT}", "n": []}}'])
@@ -150,7 +150,7 @@ def test_a_damaged_state_is_done_without(watched: Watched, content: str) -> None
     assert "nvme_not_live" not in said(watched.step())
 
 
-def test_another_boot_is_reported_anew_and_starts_its_log_at_the_beginning(watched: Watched) -> None:
+def test_another_boot_is_reported_again_and_starts_its_log_at_the_beginning(watched: Watched) -> None:
     watched.step()
     watched.log(1)
     watched.step()

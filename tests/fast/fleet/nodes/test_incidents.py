@@ -1,4 +1,4 @@
-"""A drain by the controller keeps its own times and its own spare, whoever drains the node later."""
+"""A drain by the controller keeps its own times and its own spare when an operator drains the node later."""
 
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.events import Event

@@ -35,7 +35,7 @@ def lemons(failures: Mapping[str, int], limits: Limits | None = None) -> Lemons:
 
 @pytest.mark.parametrize(("shape", "limit"), [(3, 2.0), (4, 3.3), (6, 3.3), (7, 12.0), (30, 31.0)])
 def test_the_probability_is_that_of_the_gamma_distribution(shape: int, limit: float) -> None:
-    """Of a whole shape the tail is a sum over Poisson probabilities."""
+    """The tail of a whole shape is a sum over Poisson probabilities."""
     exact = math.exp(-limit) * math.fsum(limit**k / math.factorial(k) for k in range(shape))
     assert exceeds(shape, 1.0, limit) == pytest.approx(exact, abs=0.005)
     assert exceeds(shape, 2.0, limit / 2) == pytest.approx(exact, abs=0.005), "the rate is a scale"

@@ -1,4 +1,4 @@
-"""What a tenant is not charged for: spares and what the platform took out, never what it uses (BILL-03)."""
+"""Time that a tenant is not charged: spares and what the platform took out, never what it uses (BILL-03)."""
 
 import math
 import random

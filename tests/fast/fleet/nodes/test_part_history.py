@@ -123,7 +123,7 @@ def test_a_liar_neither_takes_nor_adds_to_the_history_of_a_part_of_another(nodes
     nodes.has("a9", gpu("BAD"))
     for _ in range(5):
         nodes.fails("a9")
-    assert nodes.failures() == 4, "it does not speak for the part"
+    assert nodes.failures() == 4, "it is not trusted for the part"
     assert nodes.fleet.lemons.records["a9"].failures == 5, "and its own record has each of them"
     assert nodes.fleet.parts.records[KEY].holder.node == "a0"  # type: ignore[union-attr]
     assert not nodes.fleet.parts.reason(nodes.fleet.nodes["a9"], nodes.now)

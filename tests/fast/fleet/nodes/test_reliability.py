@@ -44,9 +44,9 @@ def test_time_out_of_service_is_that_within_the_month_and_a_spare_is_available()
         Outage("b", Cause.FAULT, "v2", "", 2 * DAY, 4 * DAY, limit=3 * DAY),
         Outage("b", Cause.OPERATOR, "x", "", -3 * DAY, -2 * DAY),
         Outage("retired", Cause.FAULT, "v3", "", DAY),
-        Outage("mended", Cause.FAULT, "v4", "", DAY, 20 * DAY),
+        Outage("repaired", Cause.FAULT, "v4", "", DAY, 20 * DAY),
     ]
-    since = {"a": -DAY, "b": 0.0, "mended": MONTH}
+    since = {"a": -DAY, "b": 0.0, "repaired": MONTH}
     found = reliability([Observed(since, [], outages)], 0.0, MONTH)
     assert found.out_of_service_seconds == {Cause.FAULT: 2 * DAY, Cause.MAINTENANCE: DAY}
     assert found.availability == pytest.approx(57 / 60)

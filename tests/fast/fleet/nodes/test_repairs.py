@@ -1,4 +1,4 @@
-"""What is told of repairs is the same, kept while events come in or computed from all."""
+"""Repairs are the same, kept while events come in or computed from all."""
 
 import random
 from collections.abc import Iterable, Iterator

@@ -52,7 +52,7 @@ def test_all_records_are_read_once(log: Log) -> None:
 
 
 def test_after_a_restart_it_goes_on_after_what_was_kept(log: Log) -> None:
-    """As a reader that opens /dev/kmsg gets all records that are left, the old ones come again."""
+    """A reader that opens /dev/kmsg gets all records that are left, so the old ones come again."""
     log.write(0, 1)
     with log.open() as opened:
         opened.commit(opened.read())
@@ -82,7 +82,7 @@ def test_records_of_programs_are_no_gap(log: Log) -> None:
 
 
 def test_a_record_that_vanishes_during_the_read_is_counted(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel answers EPIPE, and goes on with the oldest record that is left."""
+    """The kernel answers EPIPE, and continues with the oldest record that is left."""
     log.write(4)
     answers = [BrokenPipeError()]
     read = os.read

@@ -189,7 +189,7 @@ def test_entries_of_a_journal(form: str) -> None:
     assert meaning(found) == meaning(faults(OFF_BUS)[0])
     assert (log.others, log.not_understood) == (1, 0)
     forged, log = faults(write(entry(OFF_BUS, **others)))
-    assert not forged and log.not_understood == 1, "a program wrote it: no fault, and a person is told"
+    assert not forged and log.not_understood == 1, "a program wrote it: no fault, and a person sees it"
 
 
 def test_dmesg_in_json_and_messages_as_bytes() -> None:

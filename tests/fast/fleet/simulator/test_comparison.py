@@ -71,7 +71,7 @@ def test_faults_do_not_depend_on_what_is_decided_about_them() -> None:
 
 
 def test_pairs_vary_less_than_runs() -> None:
-    """What common seeds are for: the interval of the difference is narrower than that of separate runs."""
+    """Common seeds make the interval of the difference narrower than that of separate runs."""
     other = replace(SHIPPED, limits={"cool_down": 60.0})
     runs = []
     for seed in SEEDS:

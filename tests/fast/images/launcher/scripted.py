@@ -1,4 +1,4 @@
-"""A unix socket that answers as it is told: QEMU or a guest's agent, without either."""
+"""A unix socket that answers as it is set: QEMU or a guest's agent, without either."""
 
 import json
 import socket

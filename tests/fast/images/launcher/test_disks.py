@@ -15,7 +15,7 @@ MIB = 2**20
 
 @pytest.fixture(autouse=True)
 def as_this_user(monkeypatch):
-    """What QEMU's user may do is tested in a real pod: tests/e2e/security/test_machine_sandbox.py."""
+    """Keep this user: the rights of QEMU's user are tested in tests/e2e/security/test_machine_sandbox.py."""
     monkeypatch.setattr(rights, "unprivileged", lambda command: command)
     monkeypatch.setattr(rights, "give", lambda path, mode=None: None)
     monkeypatch.setattr(rights, "give_open", lambda descriptor, mode: None)

@@ -159,7 +159,7 @@ def test_the_most_that_it_may_cost(path: str, fields: dict[str, Any], most: int)
         (CHAT, {"messages": [{"role": "user", "content": "x" * 36}]}, 11),
     ],
 )
-def test_input_is_reckoned_by_its_bytes(path: str, fields: dict[str, Any], tokens: int) -> None:
+def test_input_is_estimated_by_its_bytes(path: str, fields: dict[str, Any], tokens: int) -> None:
     assert asked(path, **fields).input_tokens == tokens
 
 

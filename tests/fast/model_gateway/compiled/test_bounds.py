@@ -1,4 +1,4 @@
-"""What callers may have compiled: attacks are refused before a model server sees them, usual schemas pass."""
+"""Bounds of compilations: attacks are refused before a model server sees them, usual schemas pass."""
 
 import json
 import time

@@ -1,4 +1,6 @@
-"""What the real compiler showed that bounds by size and repetition let pass (decision 0094)."""
+"""Texts that pass bounds by size and repetition, and that the real compiler showed to be costly (decision
+0094).
+"""
 
 import json
 

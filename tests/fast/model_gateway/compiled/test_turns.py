@@ -1,4 +1,4 @@
-"""Whose turn it is to have something compiled, with time that the test moves."""
+"""Turns for compilations, with time that the test moves."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -66,7 +66,7 @@ def test_prices_come_back_as_they_were_said() -> None:
     assert price("0", "", "0") == FREE
 
 
-def purse_of(limit: str):
+def budget_of(limit: str):
     budgets = BudgetBalances({})
     budgets.set_limits({PROJECT: from_dollars(limit)})
     return budgets, budgets.get(PROJECT)
@@ -135,7 +135,7 @@ async def test_what_is_free_or_paid_by_the_hour_takes_nothing_of_a_budget(desk: 
     assert desk.reader.spent("2026-11") == {}
 
 
-async def test_a_month_begins_anew_in_utc_and_open_requests_go_along(desk: Desk) -> None:
+async def test_a_new_month_begins_in_utc_and_open_requests_go_along(desk: Desk) -> None:
     desk.recorder.update_terms(routes(price=("1", "", "1"), budgets=((PROJECT, "0.001"),)))
     await desk.pay("a", TokenUsage(900, 0, 0), tokens=900, output=0)
     carried = await desk.recorder.open(request_start("b", 100, 0))
@@ -150,7 +150,7 @@ async def test_a_month_begins_anew_in_utc_and_open_requests_go_along(desk: Desk)
 
 
 def test_a_clock_set_back_into_last_month_finds_what_was_spent_there() -> None:
-    budgets, balance = purse_of("0.00000002")
+    budgets, balance = budget_of("0.00000002")
     rate = price("1", "", "1")
     day = 86_400_000
     for at in (NOW, NOW + 30 * day, NOW):
@@ -197,7 +197,7 @@ calls = st.lists(
 def test_spent_and_reserved_never_exceed_the_budget(steps, limit: int) -> None:
     """Whatever opens and closes in whatever order, as long as nothing takes more than was reserved for it."""
     rate = price("0.13", "0.05", "0.40")
-    budgets, balance = purse_of(f"{limit / 10_000_000:.6f}")
+    budgets, balance = budget_of(f"{limit / 10_000_000:.6f}")
     assert balance.limit is not None
     under_way: list[tuple[int, int, int]] = []
     for is_open, tokens, output, share in steps:

@@ -106,7 +106,7 @@ async def test_a_refusal_says_which_limit_and_how_long(desk: Desk) -> None:
     assert re.fullmatch(r"\d+", error.headers["Retry-After"])
 
 
-async def test_input_beyond_a_minute_never_fits_and_the_client_shall_not_try(desk: Desk) -> None:
+async def test_input_beyond_a_minute_never_fits_and_the_client_must_not_try(desk: Desk) -> None:
     desk.recorder.update_terms(routes(tokens=1_000))
     error = await refused(desk, request_start("a", 1_001, 0))
     assert "exceeds your limit" in error.message and error.headers["x-should-retry"] == "false"

@@ -53,7 +53,7 @@ class KnownCallers:
 
 
 class NoKeys:
-    """Of projects without a file bucket."""
+    """The control plane of projects without a file bucket."""
 
     async def issue_file_key(self, request: IssueFileKeyRequest) -> IssueFileKeyResponse:
         raise NoFileBucket

@@ -21,7 +21,7 @@ CALLS = {
 
 
 class Jobs:
-    """Whose token, what was request, and jobs that are in the state that a verb says."""
+    """Jobs in the state that a verb names, with the token of a caller and the last request."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Any] = {}

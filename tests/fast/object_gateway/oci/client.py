@@ -1,4 +1,4 @@
-"""A client of the registry that does no more than it is told, and images to push."""
+"""A client of the registry that sends exactly the given requests, and images to push."""
 
 import hashlib
 import json

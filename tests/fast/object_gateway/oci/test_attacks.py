@@ -1,4 +1,4 @@
-"""What hostile clients of the registry try: others' content, forged tokens, names, manifests, uploads."""
+"""Attacks of hostile clients on the registry: others' content, forged tokens, names, manifests, uploads."""
 
 import base64
 import json

@@ -1,4 +1,6 @@
-"""What no manifest names goes after an hour; what is used stays, also while it is pushed; quota and bill."""
+"""Blobs that no manifest names are removed after an hour; used ones stay, also while they are pushed; quota
+and bill.
+"""
 
 import random
 from dataclasses import replace

@@ -53,7 +53,7 @@ def put(registry: Registry, repository: str, content: bytes) -> str:
 def test_chunks_of_any_algorithm(
     registry: Registry, repository: str, algorithm: str, is_last_in_put: bool
 ) -> None:
-    """Which digest it will be may be said at the beginning, and is known at the end."""
+    """The digest's algorithm may be announced at the beginning, and is known at the end."""
     place = begun(registry, repository, **({"digest-algorithm": algorithm} if algorithm else {}))
     chunks = [b"one ", b"two ", b"three"]
     last = chunks.pop() if is_last_in_put else b""

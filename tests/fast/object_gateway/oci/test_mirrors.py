@@ -32,7 +32,7 @@ PULL = frozenset({"registry.images.pull"})
 
 
 class Elsewhere:
-    """A registry elsewhere, which answers what it is told to."""
+    """A registry elsewhere, which gives the answers that it is set to."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer | Callable[[dict[str, str]], Answer]] = {}

@@ -23,7 +23,7 @@ from tests.fast.object_gateway.oci.client import (
 from tests.fast.object_gateway.s3.served import Served
 from tests.fast.object_store.stores import read
 
-ABSENT = digest_of(b"nobody has this")
+ABSENT = digest_of(b"no registry has this")
 LARGE = os.urandom(300_000)
 
 
@@ -85,7 +85,7 @@ def test_the_last_chunk_may_come_with_the_put(registry: Registry, repository: st
 
 
 def test_a_chunk_of_unknown_length(registry: Registry, repository: str) -> None:
-    """As podman sends them."""
+    """Podman sends chunks in this form."""
     place = registry.begin(repository)
     answer = registry.call("PATCH", repository, place, content=iter([b"one ", b"two ", b"three"]))
     assert (answer.status_code, answer.headers["Range"]) == (202, "0-12")
@@ -312,7 +312,7 @@ def test_what_is_not_there(registry: Registry, repository: str) -> None:
 
 
 def test_an_image_of_no_more_than_an_artifact(registry: Registry, repository: str) -> None:
-    """As helm and oras push them."""
+    """Helm and oras push images in this form."""
     registry.push_blob(repository, b"{}")
     content = manifest(b"{}", config_type=EMPTY, artifactType="application/vnd.test")
     assert registry.push(repository, "artifact", content).status_code == 201

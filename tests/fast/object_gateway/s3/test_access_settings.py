@@ -144,12 +144,12 @@ def test_restricted_buckets_are_open_to_their_tenant_alone(s3: Served, bucket: s
     rule = PolicyRule(paths=["*"], permissions=["storage.objects.get", "storage.objects.list"])
     s3.call(s3.control_plane.set_policy(bucket, [rule]))
     colleague = s3.client(s3.account(permissions=frozenset()))
-    stranger = s3.client(s3.control_plane.add(Account("NCAKSTRANGER0001", "stranger", "project-b")))
+    outsider = s3.client(s3.control_plane.add(Account("NCAKOUTSIDER0001", "outsider", "project-b")))
     url = f"{s3.url}/{bucket}/k"
 
     def who_reads() -> list[bool]:
         found = [httpx.get(url, trust_env=False).status_code == 200]
-        for each in (stranger, colleague, client):
+        for each in (outsider, colleague, client):
             try:
                 found.append(each.get_object(Bucket=bucket, Key="k")["Body"].read() == b"x")
             except each.exceptions.ClientError:

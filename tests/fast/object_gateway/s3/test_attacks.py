@@ -80,7 +80,7 @@ def test_a_half_body_leaves_nothing(s3: Served, bucket: str) -> None:
 
 
 def test_a_refused_body_is_not_the_next_request(s3: Served, bucket: str) -> None:
-    """What is sent as a body must never be served as a request of its own."""
+    """Bytes sent as a body must never be served as a request of its own."""
     smuggled = f"GET {presigned(s3, 'GET', f'/{bucket}')} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     body = smuggled * (3 * 1024**2 // len(smuggled))
     head = signed_head(s3, "PUT", f"/{bucket}-none/k", {"Content-Length": str(len(body))})
@@ -110,8 +110,8 @@ def test_100_continue_comes_after_the_check(s3: Served, bucket: str) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
         connection.sendall(b"hello")
         assert b"HTTP/1.1 200" in read_all(connection)
-    stranger = s3.account(permissions=frozenset())
-    answer = s3.raw(signed_head(s3, "PUT", f"/{bucket}/k", account=stranger, more=more))
+    outsider = s3.account(permissions=frozenset())
+    answer = s3.raw(signed_head(s3, "PUT", f"/{bucket}/k", account=outsider, more=more))
     assert status_of(answer) == 403 and b"connection: close" in answer.lower()
     assert b" 100 " not in answer
 

@@ -1,4 +1,4 @@
-"""What is known of keys and rights while the control plane does not answer."""
+"""Keys and rights while the control plane does not answer."""
 
 import asyncio
 from pathlib import Path
@@ -83,9 +83,9 @@ async def test_where_nothing_listens_known_callers_go_on_for_ten_minutes(asked: 
     asked.control_plane.is_down = True
     await pass_seconds(asked, 590)
     assert not await asked.is_refused()
-    stranger = Scope("NCAK000000000002", "20260101", "eu-north1")
+    outsider = Scope("NCAK000000000002", "20260101", "eu-north1")
     with pytest.raises(S3Error, match="not reachable"):
-        await asked.authorizer.signing_key(stranger, "127.0.0.1")
+        await asked.authorizer.signing_key(outsider, "127.0.0.1")
     await pass_seconds(asked, 10)
     assert await asked.is_refused()
 

@@ -92,12 +92,12 @@ def test_the_owner_that_is_expected(s3: Served, bucket: str) -> None:
 
 
 def test_whose_bucket_it_is_cannot_be_guessed(s3: Served, bucket: str) -> None:
-    """Who may not use a bucket gets the same answer for the right owner as for a wrong one."""
-    stranger = s3.client(s3.account(project_id="strangers"))
+    """A caller without rights on the bucket gets the same answer for the right owner as for a wrong one."""
+    outsider = s3.client(s3.account(project_id="outsiders"))
     answers: list[Any] = []
     for owner in (s3.owner.project_id, "project-of-others"):
-        with pytest.raises(stranger.exceptions.ClientError) as refused:
-            stranger.list_objects_v2(Bucket=bucket, ExpectedBucketOwner=owner)
+        with pytest.raises(outsider.exceptions.ClientError) as refused:
+            outsider.list_objects_v2(Bucket=bucket, ExpectedBucketOwner=owner)
         error: Any = refused.value.response["Error"]
         answers.append((error["Code"], error["Message"]))
     assert answers[0] == answers[1] and answers[0][0] == "AccessDenied"

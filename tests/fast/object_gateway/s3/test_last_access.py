@@ -1,4 +1,4 @@
-"""Which S3 requests count as the last access of an object."""
+"""The S3 requests that count as the last access of an object."""
 
 from typing import Any
 

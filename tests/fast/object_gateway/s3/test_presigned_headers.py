@@ -161,7 +161,7 @@ def test_a_header_that_comes_both_ways_has_to_agree(s3: Served, bucket: str) -> 
 
 
 def test_checksums_in_the_query(s3: Served, bucket: str) -> None:
-    """That of no byte is what SDKs write by default, before there is a body: it says nothing."""
+    """SDKs write the checksum of no byte by default, before there is a body: it says nothing."""
     crc = base64.b64encode(zlib.crc32(b"hello").to_bytes(4, "big")).decode()
     name, algorithm = "x-amz-checksum-crc32", {"x-amz-sdk-checksum-algorithm": "CRC32"}
     client = s3.client()
@@ -199,7 +199,7 @@ def test_the_hash_of_the_body_in_the_query(s3: Served, bucket: str, name: str) -
     "seconds", ["0", "604801", "000000001999999999", "0000000019" + "9" * 30, "-1", "1.5", "٣", "9" * 5000]
 )
 def test_lifetimes_of_links(s3: Served, bucket: str, seconds: str) -> None:
-    """Whoever can send a request gets that far: the signature is looked at later."""
+    """Any client gets that far: the signature is checked later."""
     url = presigned(s3, "GET", f"/{bucket}/k").replace("X-Amz-Expires=60", f"X-Amz-Expires={quote(seconds)}")
     answer = httpx.get(s3.url + url, trust_env=False)
     assert code_of(answer) == (400, "AuthorizationQueryParametersError")

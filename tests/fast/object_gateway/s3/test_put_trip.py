@@ -1,4 +1,4 @@
-"""How many files of the source a request to put an object runs through."""
+"""The number of source files that a request to put an object runs through."""
 
 import sys
 import threading

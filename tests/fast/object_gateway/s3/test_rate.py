@@ -1,4 +1,4 @@
-"""Requests beyond the rate of a tenant: refused as S3 and registries do, and others go on."""
+"""Requests beyond the rate of a tenant: refused as S3 and registries do, and others continue."""
 
 from collections.abc import Iterator
 

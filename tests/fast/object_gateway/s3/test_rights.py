@@ -1,4 +1,4 @@
-"""Who may do what: roles, policies of buckets, other tenants, links, and keys that are no longer valid."""
+"""Rights of callers: roles, policies of buckets, other tenants, links, and keys that are no longer valid."""
 
 from typing import Any
 
@@ -69,10 +69,10 @@ def test_nobody_may_do_anything(s3: Served, bucket: str) -> None:
 
 
 def test_a_copy_needs_the_right_on_its_source(s3: Served, bucket: str) -> None:
-    stranger = s3.account(project_id="copier")
-    own = s3.make_bucket(stranger)
+    outsider = s3.account(project_id="copier")
+    own = s3.make_bucket(outsider)
     s3.client().put_object(Bucket=bucket, Key="secret", Body=b"x")
-    client, source = s3.client(stranger), {"Bucket": bucket, "Key": "secret"}
+    client, source = s3.client(outsider), {"Bucket": bucket, "Key": "secret"}
     assert error_of(client.copy_object, Bucket=own, Key="k", CopySource=source) == (403, "AccessDenied")
     upload = client.create_multipart_upload(Bucket=own, Key="k")["UploadId"]
     where = {"Bucket": own, "Key": "k", "UploadId": upload, "PartNumber": 1}
@@ -166,12 +166,12 @@ def test_a_key_that_is_removed(s3: Served) -> None:
 
 
 def test_what_is_known_is_served_while_the_control_plane_is_away(s3: Served, bucket: str) -> None:
-    client, stranger = s3.client(), s3.client(s3.account())
+    client, outsider = s3.client(), s3.client(s3.account())
     client.put_object(Bucket=bucket, Key="k", Body=b"x")
     s3.control_plane.is_away = True
     try:
         assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"x"
-        assert error_of(stranger.get_object, Bucket=bucket, Key="k") == (503, "ServiceUnavailable")
+        assert error_of(outsider.get_object, Bucket=bucket, Key="k") == (503, "ServiceUnavailable")
         assert error_of(client.delete_bucket, Bucket=bucket)[0] in (409, 503)
     finally:
         s3.control_plane.is_away = False

@@ -1,4 +1,4 @@
-"""What programs on a filesystem can do to its bucket: they put anything anywhere, at any moment."""
+"""Hostile programs on a filesystem of a bucket: they put anything anywhere, at any moment."""
 
 import os
 import socket
@@ -223,7 +223,7 @@ def test_huge_directories_are_bounded(view: View, monkeypatch: pytest.MonkeyPatc
     keys = view.listed()
     assert len(keys) == 200
     monkeypatch.setattr(listing, "EARLY_NAMES", 60)
-    assert view.listed() == keys, "pages that end early go on where they ended"
+    assert view.listed() == keys, "pages that end early continue where they ended"
     assert len(list(view.pages())) > 3
     for number in range(40):
         (view.folder / f"links-{number:02}").mkdir()

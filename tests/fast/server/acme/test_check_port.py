@@ -1,4 +1,4 @@
-"""The port on which an authority checks the names: it answers one path, and strangers do not hold it."""
+"""The port on which an authority checks the names: it answers one path, and outsiders do not hold it."""
 
 import asyncio
 import socket
@@ -64,7 +64,7 @@ async def test_the_port_of_the_check_answers_one_path(
     assert body == (b"token.print" if status == b"200" else b"")
 
 
-async def test_the_port_of_the_check_is_not_held_by_strangers(
+async def test_the_port_of_the_check_is_not_held_by_outsiders(
     check: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_check, "CHECK_SECONDS", 0.3)
@@ -83,7 +83,7 @@ async def test_the_port_of_the_check_is_not_held_by_strangers(
             writer.close()
 
 
-async def test_strangers_who_hold_all_connections_do_not_keep_the_authority_out(
+async def test_outsiders_who_hold_all_connections_do_not_keep_the_authority_out(
     check: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_check, "CHECK_SECONDS", LONG)
@@ -95,14 +95,14 @@ async def test_strangers_who_hold_all_connections_do_not_keep_the_authority_out(
             writer.close()
 
 
-async def test_a_stranger_who_stays_until_the_end_leaves_no_traceback(
+async def test_an_outsider_who_stays_until_the_end_leaves_no_traceback(
     check: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncio.timeout(LONG):
         async with checked_port(check) as port:
             assert b"404" in await said(port, b"GET / HTTP/1.1\r\n\r\n")
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            await said(port, b"GET / HTTP/1.1\r\n\r\n")  # accepted after the stranger
+            await said(port, b"GET / HTTP/1.1\r\n\r\n")  # accepted after the outsider
         with suppress(ConnectionError):
             assert await reader.read() == b""
     writer.close()

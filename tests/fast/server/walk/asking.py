@@ -52,7 +52,7 @@ class Table:
         return [kind for service in self.services for kind in service.kinds]
 
     def kind_of(self, path: str) -> Kind | None:
-        """What the method's service is about."""
+        """Return the kind of the method's service."""
         service = path.partition("/")[0]
         aliases = {alias.path: alias.of for each in self.services for alias in each.aliases}
         wanted = {service, aliases.get(path, path).partition("/")[0]}
@@ -60,7 +60,7 @@ class Table:
         return elsewhere.get(path) or next((kind for kind in self.kinds if kind.rpc in wanted), None)
 
     def permission_of(self, path: str) -> str | None:
-        """As the tables say; None for methods that ask in their own way."""
+        """Return the permission in the tables; None for methods that ask in their own way."""
         methods = {method.path: method.permission for each in self.services for method in each.methods}
         aliases = {alias.path: alias.of for each in self.services for alias in each.aliases}
         path = aliases.get(path, path)

@@ -1,4 +1,4 @@
-"""The whole cloud's API over a fake engine with three tenants' worth of people: victim, stranger, viewer."""
+"""The whole cloud's API over a fake engine with three tenants' worth of people: victim, outsider, viewer."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -59,9 +59,9 @@ class WalkedCloud:
     store: Store
     channel: grpc.aio.Channel
     victim: Holdings
-    stranger: Holdings
+    outsider: Holdings
     tokens: dict[str, str]
-    """By who has it: victim and stranger (admins), viewer, colleague (an editor of another project of the
+    """By who has it: victim and outsider (admins), viewer, colleague (an editor of another project of the
     victim's tenant), expired."""
 
     @property
@@ -117,7 +117,7 @@ async def walked_cloud(
         first = await iam.bootstrap(store, clock, make_key=keys.rsa_key)
         other = await iam.bootstrap(store, clock, tenant_name="other-bank", make_key=keys.other_rsa_key)
         victim = await store.write(lambda tx: _hold(tx, first, "victims-own"))
-        stranger = await store.write(lambda tx: _hold(tx, other, "strangers-own"))
+        outsider = await store.write(lambda tx: _hold(tx, other, "outsiders-own"))
         viewer_id = await store.write(lambda tx: _add_viewer(tx, first))
         colleague_id = await store.write(lambda tx: _add_colleague(tx, first))
         issue = dependencies.provided.get(TokenIssuer)
@@ -127,12 +127,12 @@ async def walked_cloud(
                 ("victim", first.service_account_id),
                 ("viewer", viewer_id),
                 ("colleague", colleague_id),
-                ("stranger", other.service_account_id),
+                ("outsider", other.service_account_id),
             )
         }
         tokens["expired"] = await store.read(lambda tx: _expired_token(tx, first.service_account_id))
         async with grpc.aio.insecure_channel(server.addresses.grpc) as channel:
-            yield WalkedCloud(server, store, channel, victim, stranger, tokens)
+            yield WalkedCloud(server, store, channel, victim, outsider, tokens)
     finally:
         await server.stop(grace_seconds=0)
         await store.close()

@@ -43,7 +43,7 @@ class Case:
 
     @property
     def path(self) -> str:
-        """As an error names it."""
+        """Return the path as an error names it."""
         return ".".join((*self.steps, self.field)) + self.suffix
 
     @property

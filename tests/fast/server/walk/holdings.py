@@ -1,4 +1,4 @@
-"""What a tenant holds: one resource of every kind that is served, as rows, so that new kinds are there."""
+"""Holdings of a tenant: one resource of every kind that is served, as rows, so that new kinds are there."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class Holdings:
         return aws_access_key_id(self.ids["accesskey"])
 
     def everything(self) -> set[str]:
-        """What must never appear before a stranger's eyes."""
+        """Return the texts that an outsider must never see."""
         return {*self.ids.values(), *self.operations.values(), self.name, self.aws_access_key_id}
 
     def normal(self, text: str) -> str:
@@ -55,7 +55,7 @@ class Holdings:
 
 
 def derived_ids(ids: Mapping[str, str]) -> dict[str, str]:
-    """Of what is no row: every project has every quota."""
+    """Return the ids of records without a row: every project has every quota."""
     return {"quotaallowance": allowance_id(ids["project"], "compute.instance.count")}
 
 

@@ -62,15 +62,15 @@ async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ai
         yield ready
 
 
-async def create(cloud: AiCloud, wished: EndpointSpec, name: str = "web") -> str:
+async def create(cloud: AiCloud, desired: EndpointSpec, name: str = "web") -> str:
     operation = await EndpointServiceClient(cloud.sdk).create(
-        CreateEndpointRequest(metadata=ResourceMetadata(parent_id=cloud.project_id, name=name), spec=wished)
+        CreateEndpointRequest(metadata=ResourceMetadata(parent_id=cloud.project_id, name=name), spec=desired)
     )
     return operation.resource_id
 
 
 async def test_an_endpoint_runs_with_all_that_was_asked_for(cloud: AiCloud) -> None:
-    wished = spec(
+    desired = spec(
         container_command="serve --title 'two words'",
         args="--port 8000",
         working_dir="/srv",
@@ -81,7 +81,7 @@ async def test_an_endpoint_runs_with_all_that_was_asked_for(cloud: AiCloud) -> N
         disk=EndpointSpec.DiskSpec(type=DiskSpec.DiskType.NETWORK_SSD, size_bytes=3 << 30),
         public_ip=True,
     )
-    endpoint_id = await create(cloud, wished)
+    endpoint_id = await create(cloud, desired)
     shown = await cloud.until(endpoint_id, "RUNNING")
     address = shown.status.instances[0].private_ip
     public = shown.status.instances[0].public_ip
@@ -114,7 +114,7 @@ async def test_a_disk_without_a_size_is_limited_and_a_pod_of_an_earlier_version_
     async with cloud_in_process(tmp_path, cloud.engine) as upgraded:
         await until(lambda: pod.reference in sum(cloud.engine.applied[before:], []))
         await upgraded.until(endpoint_id, "RUNNING")
-        assert upgraded.pod(endpoint_id) is pod, "it goes on"
+        assert upgraded.pod(endpoint_id) is pod, "it continues"
         client = EndpointServiceClient(upgraded.sdk)
         await (await client.restart(RestartEndpointRequest(id=endpoint_id))).wait()
         await upgraded.until(endpoint_id, "RUNNING")
@@ -122,8 +122,8 @@ async def test_a_disk_without_a_size_is_limited_and_a_pod_of_an_earlier_version_
 
 
 async def test_secrets_are_not_read_back(cloud: AiCloud) -> None:
-    wished = spec(environment_variables=[EndpointSpec.EnvironmentVariable(name="TOKEN", value="s3cret")])
-    endpoint_id = await create(cloud, wished)
+    desired = spec(environment_variables=[EndpointSpec.EnvironmentVariable(name="TOKEN", value="s3cret")])
+    endpoint_id = await create(cloud, desired)
     found = await EndpointServiceClient(cloud.sdk).get(GetEndpointRequest(id=endpoint_id))
     assert [(each.name, each.value) for each in found.spec.environment_variables] == [("TOKEN", "")]
 
@@ -149,7 +149,7 @@ async def test_a_restart_is_another_pod(cloud: AiCloud) -> None:
     assert cloud.pod(endpoint_id) is not before
 
 
-async def test_a_program_that_ends_is_started_anew_and_said_so(cloud: AiCloud) -> None:
+async def test_a_program_that_ends_is_restarted_and_reported(cloud: AiCloud) -> None:
     endpoint_id = await create(cloud, spec())
     await cloud.until(endpoint_id, "RUNNING")
     cloud.engine.kill(cloud.reference(endpoint_id), exit_code=3)

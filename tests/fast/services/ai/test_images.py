@@ -26,7 +26,7 @@ from tests.fast.services.iam import keys
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 JOBS = "nebius.ai.v1.JobService"
 DAEMON = "serve --for ever"
-"""No program that the fake engine knows, so it goes on until somebody ends it."""
+"""No program that the fake engine knows, so it continues until somebody ends it."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -126,7 +126,7 @@ async def test_a_name_that_cannot_be_read_is_refused_with_words(cloud: RegistryC
     assert "cannot be read" in await refusal(cloud.call(f"{JOBS}/Create", metadata=metadata, spec=spec))
 
 
-async def test_a_push_mends_what_was_missing(cloud: RegistryCloud) -> None:
+async def test_a_push_adds_what_was_missing(cloud: RegistryCloud) -> None:
     machine = "compute.instance.non-gpu.vcpu"
     before = await usage(cloud, machine)
     job = await cloud.job(":late")

@@ -30,7 +30,7 @@ DISK = JobSpec.DiskSpec(type=DiskSpec.DiskType.NETWORK_SSD, size_bytes=10 << 30)
 USUAL: dict[str, Any] = {"image": IMAGE, "platform": "cpu-local", "preset": "2vcpu-4gb", "disk": DISK}
 SPOT = PricingModelSpec(follows_spot_price=FollowsSpotPriceSpec())
 DAEMON = "train --for ever"
-"""No program that the fake engine knows, so it goes on until somebody ends it."""
+"""No program that the fake engine knows, so it continues until somebody ends it."""
 
 
 async def create(cloud: AiCloud, name: str = "nightly", **more: Any) -> str:
@@ -95,7 +95,7 @@ async def test_it_is_cancelled_and_may_be_restarted(cloud: AiCloud) -> None:
     assert job_id not in cloud.engine.world.namespaces
 
 
-async def test_one_that_ended_with_the_whole_cloud_begins_anew(tmp_path: Path) -> None:
+async def test_one_that_ended_with_the_whole_cloud_begins_again(tmp_path: Path) -> None:
     async with cloud_in_process(tmp_path) as cloud:
         job_id = await create(cloud, container_command=DAEMON)
         before = await running_pod(cloud, job_id)

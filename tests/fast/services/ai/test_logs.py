@@ -1,5 +1,6 @@
-"""What programs of endpoints and jobs print: read while they run and after they ended, by whom, and no more
-than a page of it."""
+"""Output of endpoints' and jobs' programs: read while they run and after they ended, by whom, and no more
+than a page of it.
+"""
 
 import json
 import os
@@ -68,22 +69,22 @@ async def test_another_project_s_logs_are_answered_like_none(cloud: AiCloud) -> 
     made = await cloud.call(
         "nebius.iam.v2.ProjectService/Create", metadata=metadata, spec={"region": "local"}
     )
-    stranger, viewer = await people.account("stranger"), await people.account("viewer")
+    outsider, viewer = await people.account("outsider"), await people.account("viewer")
     for account, role, target in (
-        (stranger, "ai.editor", made.resource_id),
+        (outsider, "ai.editor", made.resource_id),
         (viewer, "ai.viewer", cloud.project_id),
     ):
         group = await people.group(f"of-{role.replace('.', '-')}-{account[-4:]}")
         await people.join(account, group)
         await people.permit(group, target, role)
-    as_stranger, as_viewer = await acting_as(cloud, stranger), await acting_as(cloud, viewer)
+    as_outsider, as_viewer = await acting_as(cloud, outsider), await acting_as(cloud, viewer)
     for method in ("ReadJobLog", "ReadEndpointLog"):
         for each in (job_id, job_id[:-1] + ("0" if job_id[-1] != "0" else "1")):
-            refused = await as_stranger.refusal(f"{LOGS}/{method}", id=each)
+            refused = await as_outsider.refusal(f"{LOGS}/{method}", id=each)
             assert refused.code in (Code.NOT_FOUND, Code.INVALID_ARGUMENT), refused
             assert "secret" not in refused.message
-    there = await as_stranger.refusal(f"{LOGS}/ReadJobLog", id=job_id)
-    nowhere = await as_stranger.refusal(f"{LOGS}/ReadJobLog", id="aijob-e00none")
+    there = await as_outsider.refusal(f"{LOGS}/ReadJobLog", id=job_id)
+    nowhere = await as_outsider.refusal(f"{LOGS}/ReadJobLog", id="aijob-e00none")
     assert there.code is nowhere.code is Code.NOT_FOUND
     assert there.message.replace(job_id, "X") == nowhere.message.replace("aijob-e00none", "X")
     refused = await as_viewer.refusal(f"{LOGS}/ReadJobLog", id=job_id)
@@ -198,7 +199,7 @@ async def test_a_log_is_kept_to_a_size_and_goes_with_its_job(cloud: AiCloud) -> 
 
 
 async def test_hostile_lines_are_passed_on_as_text(cloud: AiCloud) -> None:
-    """As they are: clients that print on a terminal escape them."""
+    """Lines are passed on unchanged: clients that print on a terminal escape them."""
     lines = ["\x1b]0;title\x07", "a\rb", "\u202ereversed", '{"run": "9-9", "lines": []}', "\x00", ""]
     job_id = await create_job(cloud, container_command=DAEMON)
     await cloud.until(job_id, "RUNNING")

@@ -1,4 +1,4 @@
-"""Whose cost it is, and subtotals: whatever was used, the parts add up to the total exactly. BILL-03."""
+"""Attribution of cost, and subtotals: whatever was used, the parts add up to the total exactly. BILL-03."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -254,7 +254,7 @@ async def test_the_bill_says_who_created_and_who_called(bank: Bank, tmp_path: Pa
 
 @pytest.mark.parametrize("verb", ["Update", "Delete"])
 async def test_who_only_changed_what_the_cloud_made_did_not_create_it(bank: Bank, verb: str) -> None:
-    """The filesystem of a cluster: whoever changes it is not who has ordered it."""
+    """The filesystem of a cluster: a later change does not make its caller the one who ordered it."""
     spec = {"size_gibibytes": 730, "type": "NETWORK_SSD"}
     volume = await bank.create("nebius.compute.v1.Filesystem", "data", spec)
     store = bank.running.store

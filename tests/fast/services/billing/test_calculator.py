@@ -1,4 +1,4 @@
-"""What something would cost, asked as SkyPilot's catalogue asks, by the official SDK. BILL-01, FORM-02."""
+"""Estimates of cost, asked as SkyPilot's catalogue asks, by the official SDK. BILL-01, FORM-02."""
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
@@ -45,7 +45,7 @@ HOUR = FilterAggregationUnit(filter_aggregation_unit_values=[Unit.FILTER_AGGREGA
 
 @pytest_asyncio.fixture(scope="module")
 async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
-    """Of all tests here: estimates change nothing."""
+    """Run one bank for all tests here: estimates change nothing."""
     async with running_bank(tmp_path_factory.mktemp("bank")) as started:
         yield started
 

@@ -188,7 +188,7 @@ def test_tokens_and_the_end_of_a_year() -> None:
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", 'a","b\n=1', "\t=1"])
 def test_a_name_is_no_formula_and_ends_no_row(name: str) -> None:
-    """Names are what tenants choose; whoever reads the bill opens it in a spreadsheet."""
+    """Tenants choose names; the reader of the bill opens it in a spreadsheet."""
     found = row_of(line(resource_name=name, unit="=unit", resource_kind="x"), tenant=name, project=name)
     for column in ("ResourceName", "BillingAccountName", "SubAccountName"):
         assert found[column].lstrip("'") == name and found[column][0] not in "=+-@\t\r"

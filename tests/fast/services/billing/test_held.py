@@ -1,4 +1,4 @@
-"""What a request would hold is what the meters find once the resource is there. BILL-01."""
+"""The estimated units of a request are what the meters find once the resource is there. BILL-01."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -111,7 +111,7 @@ def test_notes_are_said_only_where_they_hold() -> None:
     }
 
 
-def test_another_size_is_reckoned_anew() -> None:
+def test_another_size_is_computed_again() -> None:
     answer = asked(workers=4, worker_platform="gpu-h100-sxm", worker_preset="1gpu-16vcpu-200gb")
     assert answer.rows[0].minimum == "8614"  # 4 x 2.95 x 730
     assert answer.rows[5].minimum_units == 4
@@ -161,7 +161,7 @@ def test_rows_of_ones_own_are_added() -> None:
         ),
     ],
 )
-def test_what_cannot_be_reckoned_is_refused_by_name(request_: dict[str, Any], complaint: str) -> None:
+def test_what_cannot_be_computed_is_refused_by_name(request_: dict[str, Any], complaint: str) -> None:
     with pytest.raises(contract.ApiError) as refused:
         ask(**request_)
     assert complaint in refused.value.message

@@ -1,4 +1,4 @@
-"""What models cost by the token, and what else is known of them.
+"""Token prices of models, and their published properties.
 AIS-05 to AIS-08, AIS-11, AIS-14, AIS-16, FORM-13, FORM-18."""
 
 from collections.abc import AsyncIterator
@@ -124,7 +124,7 @@ tokens:
 
 @pytest_asyncio.fixture(scope="module")
 async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
-    """Of all tests here: estimates change nothing."""
+    """Run one bank for all tests here: estimates change nothing."""
     async with running_bank(tmp_path_factory.mktemp("bank")) as started:
         yield started
 

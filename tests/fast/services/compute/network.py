@@ -1,4 +1,4 @@
-"""As much of a network as an instance needs: rows that are there, and addresses given one by one.
+"""The part of a network that an instance needs: rows that are there, and addresses given one by one.
 
 The vpc service has its own tests; here it would only be in the way.
 """

@@ -80,10 +80,10 @@ class MachineStory:
         await self.store.write(lambda tx: tx.insert(row))
 
     async def stop(self) -> None:
-        await self._wish(is_stopped=True, state="STOPPING")
+        await self._desire(is_stopped=True, state="STOPPING")
 
     async def start(self) -> None:
-        await self._wish(is_stopped=False, state="STARTING")
+        await self._desire(is_stopped=False, state="STARTING")
 
     async def delete(self) -> None:
         await self._change(deleted_at=self.clock.now(), state="DELETING")
@@ -113,7 +113,7 @@ class MachineStory:
     async def _row(self) -> Resource | None:
         return await self.store.read(lambda tx: tx.get(ID))
 
-    async def _wish(self, *, is_stopped: bool, state: str) -> None:
+    async def _desire(self, *, is_stopped: bool, state: str) -> None:
         row = await self._row()
         assert row is not None
         spec = InstanceSpec.FromString(row.spec)
@@ -129,7 +129,7 @@ class MachineStory:
 
 @dataclass
 class DrainedHostStory(MachineStory):
-    """What ran on a host goes on while it is drained, also after its pod was lost; what is new waits."""
+    """Workloads of a host keep running while it is drained, also after their pod was lost; new ones wait."""
 
     is_drained: bool = False
 
@@ -152,10 +152,12 @@ class DrainedHostStory(MachineStory):
         await set_drained(self.store, parent=PROJECT)
 
     async def lose_its_pod_while_drained(self) -> None:
-        """As when the control plane dies between the end of a pod and the next one, or the power fails."""
+        """Lose the pod as when the control plane dies between the end of a pod and the next one, or the power
+        fails.
+        """
         await self.drain()
         assert self.engine.world.take(Reference("Pod", ID, ID)) is not None
-        await self._change(state="RUNNING")  # nobody has looked yet
+        await self._change(state="RUNNING")  # no reconciler has looked yet
 
     async def is_converged(self) -> bool:
         row = await self._row()

@@ -26,7 +26,7 @@ KEY = "ab" * 32
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the pod sees. What another user may do is tested in a real pod."""
+    """Return the folder that the pod sees. What another user may do is tested in a real pod."""
     (tmp_path / "work/nbd").mkdir(parents=True)
     monkeypatch.setattr(disk_export, "WORK", tmp_path / "work")
     monkeypatch.setattr(disk_export, "DISK", tmp_path / "disk.qcow2")
@@ -158,7 +158,7 @@ def test_the_tables_of_any_size_are_right(folder: Path, size: int) -> None:
 
 
 def test_a_full_disk_needs_several_blocks_of_counts(folder: Path) -> None:
-    """Of 6 GiB: the counts of all its clusters do not fit into two blocks."""
+    """The disk has 6 GiB: the counts of all its clusters do not fit into two blocks."""
     size = 6 * 2**30
     clusters = bytearray(b"\xff" * (size // CLUSTER // 8)) + bytearray(disk_export.GROUP_BYTES)
     file = ExportedFile(size, bytes(clusters))

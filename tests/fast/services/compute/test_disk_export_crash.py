@@ -89,7 +89,7 @@ class ExportStory:
         return row is None or (row.deleted_at is None and row.state == "READY")
 
     async def check(self) -> None:
-        """The object is whole before anybody is told so, and no pod, key or copy is left."""
+        """The object is whole before anybody learns it, and no pod, key or copy is left."""
         row = await self._row()
         assert self.bucket.content == FILE
         if row is not None:

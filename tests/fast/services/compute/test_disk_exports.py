@@ -1,5 +1,6 @@
-"""Disks written to buckets: with the rights of whoever made the export, whole or not at all. The pod is a
-fake; its program is tested in test_disk_export.py."""
+"""Disks written to buckets: with the rights of the account that made the export, whole or not at all. The pod
+is a fake; its program is tested in test_disk_export.py.
+"""
 
 import asyncio
 import hashlib

@@ -136,7 +136,7 @@ async def test_a_machine_that_loses_its_gpu_fails_and_is_charged_no_longer(cloud
 
 
 async def test_a_machine_that_is_not_up_gets_another_gpu_for_a_lost_one(cloud: Cloud) -> None:
-    """As after a restart of the host that one GPU did not survive."""
+    """The host was restarted and one GPU did not survive."""
     machine = (await cloud.machine(resources=SHAPE)).metadata.id
     (address,) = cloud.machines.desired(machine)["gpus"]
     cloud.pod(machine).containers[0].state = ContainerState.CREATED

@@ -1,5 +1,6 @@
-"""Images from objects: read with the rights of whoever made the image, and no others. The pod is a fake; its
-program is tested in test_disk_import.py."""
+"""Images from objects: read with the rights of the account that made the image, and no others. The pod is a
+fake; its program is tested in test_disk_import.py.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Instances from wish to fact with a fake engine: CMP-01, CMP-12, CMP-13."""
+"""Instances reach their desired state with a fake engine: CMP-01, CMP-12, CMP-13."""
 
 import base64
 import json
@@ -26,10 +26,10 @@ async def test_a_machine_runs_with_its_disk_and_addresses(cloud: Cloud) -> None:
     assert interface.fqdn == f"{instance.metadata.id}.default-network.internal"
     (disk,) = instance.status.disk_attachments
     assert (disk.name, disk.is_managed) == ("one-boot", True)
-    wish = cloud.machines.desired(instance.metadata.id)
-    assert (wish["name"], wish["parent_id"]) == ("one", instance.metadata.parent_id)
-    assert wish["region"] == "eu-north1"
-    assert wish["disks"][0] | {"id": "", "size_bytes": 0} == {
+    desired = cloud.machines.desired(instance.metadata.id)
+    assert (desired["name"], desired["parent_id"]) == ("one", instance.metadata.parent_id)
+    assert desired["region"] == "eu-north1"
+    assert desired["disks"][0] | {"id": "", "size_bytes": 0} == {
         "id": "",
         "encrypted": True,
         "path": "/disks/0/disk.qcow2",

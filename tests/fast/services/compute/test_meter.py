@@ -1,4 +1,4 @@
-"""What a filesystem is charged for: BILL-03."""
+"""Charges of a filesystem: BILL-03."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What a machine and its disks cost: BILL-03, FORM-01."""
+"""The cost of a machine and its disks: BILL-03, FORM-01."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

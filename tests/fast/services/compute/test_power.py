@@ -1,4 +1,4 @@
-"""What happens to machines by themselves and by others: CMP-01, CMP-11, CMP-15."""
+"""Power changes of machines, by themselves and by others: CMP-01, CMP-11, CMP-15."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -62,7 +62,7 @@ async def test_a_machine_that_fails_is_started_again(cloud: Cloud) -> None:
     await cloud.until(identifier, "RUNNING")
 
 
-async def test_a_machine_that_shall_not_recover_stays_off_when_it_fails(cloud: Cloud) -> None:
+async def test_a_machine_that_must_not_recover_stays_off_when_it_fails(cloud: Cloud) -> None:
     identifier = (await cloud.machine(recovery_policy="FAIL")).metadata.id
     cloud.engine.kill(pod(identifier), exit_code=137)
     await cloud.until(identifier, "STOPPED")
@@ -74,7 +74,7 @@ async def test_a_machine_that_shall_not_recover_stays_off_when_it_fails(cloud: C
     assert (machine.ended, machine.reason) == ("", ""), "that is over"
 
 
-async def test_a_machine_that_shall_always_run_runs_again_when_the_guest_powers_off(cloud: Cloud) -> None:
+async def test_a_machine_that_must_always_run_runs_again_when_the_guest_powers_off(cloud: Cloud) -> None:
     identifier = (await cloud.machine(recovery_policy="ALWAYS")).metadata.id
     cloud.engine.kill(pod(identifier), exit_code=0)
     machine = await until_restarted(cloud, identifier)
@@ -83,7 +83,7 @@ async def test_a_machine_that_shall_always_run_runs_again_when_the_guest_powers_
     assert "STOPPED" not in await cloud.history(identifier)
 
 
-async def test_a_lost_pod_is_made_anew(cloud: Cloud) -> None:
+async def test_a_lost_pod_is_made_again(cloud: Cloud) -> None:
     """A host that was reinstalled, or a hand that slipped."""
     identifier = (await cloud.machine()).metadata.id
     cloud.engine.lose(pod(identifier))

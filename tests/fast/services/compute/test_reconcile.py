@@ -44,7 +44,7 @@ async def test_a_filesystem_grows(bench: Bench) -> None:
 async def test_a_growth_waits_until_the_engine_can_do_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where only an unused file system can grow: it is usable meanwhile, and has its old size."""
+    """Only an unused file system can grow here: it is usable meanwhile, and has its old size."""
     await bench.insert(ID, 10)
     await bench.until_state(ID, "READY")
 
@@ -107,7 +107,7 @@ async def test_an_engine_that_does_not_answer_is_waited_for(bench: Bench) -> Non
 
 
 async def test_what_the_engine_refused_is_tried_again(bench: Bench) -> None:
-    """A full disk, say: nobody has to touch the filesystem once there is room."""
+    """A full disk, say: the filesystem needs no change once there is room."""
     real_apply = bench.engine.apply
 
     async def refuse(objects) -> bool:
@@ -121,7 +121,7 @@ async def test_what_the_engine_refused_is_tried_again(bench: Bench) -> None:
     await bench.until_state(ID, "READY")
 
 
-async def test_a_lost_volume_is_an_error_and_is_never_made_anew(bench: Bench) -> None:
+async def test_a_lost_volume_is_an_error_and_is_never_made_again(bench: Bench) -> None:
     """An empty volume in its place would hide that data was lost."""
     await bench.insert(ID)
     await bench.until_state(ID, "READY")

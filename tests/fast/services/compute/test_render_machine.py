@@ -1,4 +1,4 @@
-"""A machine as Kubernetes objects: what the launcher and the engine are told (CMP-01)."""
+"""A machine as Kubernetes objects: the input of the launcher and the engine (CMP-01)."""
 
 import json
 import os
@@ -67,7 +67,7 @@ VIEW = MachineView(
 )
 
 
-def wish(view: MachineView) -> dict:
+def desired(view: MachineView) -> dict:
     secret = machine_objects(view)[1]
     assert isinstance(secret, Secret)
     return json.loads(secret.contents["machine.json"])
@@ -77,7 +77,7 @@ def test_the_objects_are_those_of_the_snapshot() -> None:
     volume = VolumeView("computedisk-e00boot", 10 << 30, VolumeSource(machine_image="ubuntu24.04-driverless"))
     objects = [*volume_objects(volume), *machine_objects(VIEW), machine_pod(VIEW)]
     rendered = yaml.safe_dump_all([each.to_dict() for each in objects], sort_keys=False, width=110)
-    rendered += f"--- # machine.json\n{yaml.safe_dump(wish(VIEW))}"
+    rendered += f"--- # machine.json\n{yaml.safe_dump(desired(VIEW))}"
     if os.environ.get(WRITE):
         SNAPSHOT.write_text(rendered)
     assert rendered == SNAPSHOT.read_text(), f"meant? {WRITE}=1 pytest {__file__}, then look at the diff"
@@ -98,7 +98,7 @@ def test_no_machine_is_privileged() -> None:
 
 
 def test_what_changes_while_it_runs_makes_no_other_pod() -> None:
-    """Addresses and groups are annotations, and what the guest is told is a Secret."""
+    """Addresses and groups are annotations, and the guest's data is a Secret."""
     card = replace(
         VIEW.interface.card,
         public_address=IPv4Address("203.0.113.9"),

@@ -57,7 +57,7 @@ def cluster(workers: int) -> Resource:
 
 
 def reader(rows: list[Resource] | None = None, **changes: Any) -> Any:
-    """As much of a ResourceReader as capacity needs."""
+    """Return the part of a ResourceReader that capacity needs."""
     return Reader(rows or [], **changes)
 
 

@@ -201,8 +201,8 @@ async def test_a_filesystem_is_shared_by_machines(cloud: Cloud) -> None:
     attached = [{"attach_mode": "READ_WRITE", "mount_tag": "data", "existing_filesystem": {"id": shared}}]
     for name in ("one", "two"):
         instance = await cloud.machine(name, boot_disk=boot_disk(f"{name}-boot"), filesystems=attached)
-    wish = cloud.machines.desired(instance.metadata.id)
-    assert wish["filesystems"] == [{"tag": "data", "path": "/filesystems/0", "read_only": False}]
+    desired = cloud.machines.desired(instance.metadata.id)
+    assert desired["filesystems"] == [{"tag": "data", "path": "/filesystems/0", "read_only": False}]
     assert (await cloud.refusal("FilesystemService/Delete", id=shared)).code == Code.FAILED_PRECONDITION
     found = await cloud.when(shared, lambda seen: len(seen.status.read_write_attachments) == 2)
     assert instance.metadata.id in found.status.read_write_attachments

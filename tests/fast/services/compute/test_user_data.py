@@ -150,7 +150,7 @@ PARTS = st.sampled_from(
 @given(st.lists(PARTS | st.text(max_size=4), max_size=12).map("".join))
 @example("Content-Type: text/plain; charset=x\nMIME-Version: 1.0\nContent-Transfer-Encoding: uuencode\n\nx")
 def test_any_text_is_taken_or_refused(text: str) -> None:
-    """What is taken begins as cloud-init knows it, and completing it again changes nothing."""
+    """Accepted text begins as cloud-init knows it, and completing it again changes nothing."""
     if list(user_data_violations(text)):
         return
     complete = complete_user_data(text)

@@ -137,7 +137,7 @@ async def served_cloud(home: Path) -> AsyncIterator[Cloud]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is due stays the same for a day from here, also where midnight passes."""
+    """Keep what is due the same for a day from here, also where midnight passes."""
     monkeypatch.setattr(reconcile, "SETTLE", datetime.now(UTC) - (SECOND + DAY))
     monkeypatch.setattr(reconcile, "FAILED_SECONDS", 0.2)
     monkeypatch.setattr(reconcile, "ANSWER_SECONDS", 0.2)
@@ -203,7 +203,7 @@ async def test_each_day_of_the_bill_is_a_focus_file(cloud: Cloud) -> None:
 
 
 async def test_what_was_written_and_not_counted_is_written_once(cloud: Cloud) -> None:
-    """As after a kill between the two."""
+    """The server was killed between the two."""
     await cloud.log(1, FIRST)
     rule_id = await cloud.rule()
     await cloud.written(rule_id, SECOND + DAY)
@@ -245,7 +245,7 @@ async def test_a_rule_goes_on_after_a_restart_from_an_object_that_was_not_counte
 
 
 async def test_another_object_in_its_place_is_neither_taken_for_it_nor_replaced(cloud: Cloud) -> None:
-    """Who may write to the bucket could hide a day of the log, or forge it."""
+    """A writer to the bucket could hide a day of the log, or forge it."""
     await cloud.log(1, FIRST)
     key = f"kept/{cloud.tenant_id}/{name_of(FIRST)}"
     await cloud.put(cloud.owner, "logs", key, b"forged\n")
@@ -269,8 +269,8 @@ async def test_who_may_not_read_the_log_or_write_to_the_bucket_has_no_rule(cloud
     await cloud.permit(group, cloud.tenant_id, "auditor")
     code, message = await cloud.refused(auditor)
     assert code == "PERMISSION_DENIED" and "storage.objects.create" in message
-    stranger = await cloud.account("stranger")
-    assert (await cloud.refused(stranger, content="FOCUS_BILL"))[0] in ("PERMISSION_DENIED", "NOT_FOUND")
+    outsider = await cloud.account("outsider")
+    assert (await cloud.refused(outsider, content="FOCUS_BILL"))[0] in ("PERMISSION_DENIED", "NOT_FOUND")
     assert not await cloud.objects()
 
 
@@ -305,7 +305,7 @@ async def test_buckets_and_logs_of_others_are_as_if_there_were_none(cloud: Cloud
     refusals = [await cloud.refused(bucket=name) for name in ("others-logs", "absent-logs")]
     assert [code for code, _ in refusals] == ["NOT_FOUND", "NOT_FOUND"]
     assert refusals[0][1].replace("others-logs", "absent-logs") == refusals[1][1]
-    tenant = replace(await row_of(cloud, cloud.tenant_id), id="tenant-e00stranger", name="stranger")
+    tenant = replace(await row_of(cloud, cloud.tenant_id), id="tenant-e00outsider", name="outsider")
     await cloud.running.store.write(lambda tx: tx.insert(tenant))
     account, _, _ = await cloud.auditor()
     sources = [await cloud.refused(account, source_id=name) for name in (tenant.id, "tenant-e00absent")]

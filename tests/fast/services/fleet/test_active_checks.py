@@ -182,7 +182,7 @@ async def test_whatever_root_of_the_cluster_answers_is_a_run_without_a_result(
 
 
 async def test_answers_to_other_checks_than_were_asked_for_are_dropped(cloud: WatchedCloud) -> None:
-    """It may not speak for the platform's own checks, such as "worker pod"."""
+    """It may not report for the platform's own checks, such as "worker pod"."""
 
     def lie(command: Sequence[str]) -> ExecResult:
         own = reports({"cpu_sdc": 0.0})(command)
@@ -203,9 +203,9 @@ async def test_checks_are_for_operators_alone(cloud: WatchedCloud) -> None:
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     for verb in ("List", "ListNodes", "GetCoverage"):
-        assert (await stranger.refusal(f"{CHECKS}/{verb}")).code is Code.PERMISSION_DENIED
+        assert (await outsider.refusal(f"{CHECKS}/{verb}")).code is Code.PERMISSION_DENIED
 
 
 async def test_the_catalogue_says_what_each_check_needs_and_who_gives_its_limits(cloud: WatchedCloud) -> None:
@@ -298,7 +298,7 @@ def test_an_emulated_worker_claims_nothing() -> None:
 
 
 def test_a_failure_before_a_restart_is_no_answer_after_it() -> None:
-    """Whether the repair has helped is found by the next run, which is due at once."""
+    """The next run, which is due at once, finds whether the repair has helped."""
     known = PoolRuns("log")
     data = reports({"cpu_sdc": 1.0, "memory_bandwidth": 9.0})
     report = decode(data(["--host", "n", "--check=cpu_sdc", "--check=memory_bandwidth"]).stdout)
@@ -440,7 +440,7 @@ def test_pairs_count_for_the_coverage_like_checks_of_one_node() -> None:
 
     boots = dict.fromkeys("abc", "1")
     measure("a", "b", 0.01, 10.0)
-    assert answered(boots) == {}, "of two nodes nobody is named"
+    assert answered(boots) == {}, "of two nodes, neither is named"
     assert runs.answered(boots, leaves, 100.0)["a"]["pair_latency"] == 10.0, "no GPU is a reason that stays"
     measure("a", "c", 20.0, 20.0)
     assert answered(boots) == {"c": 20.0}, "a failed with b, and b with nobody known good"

@@ -119,13 +119,13 @@ async def test_nobody_reaches_the_nodes_of_another_tenant_but_operators(cloud: B
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     before = await cloud.events("worker-0")
     for verb in ("Request", "RequestAsOperator"):
-        refused = await stranger.refusal(f"{SERVICE}/{verb}", cloud.asked("worker-0", "CORDON"))
+        refused = await outsider.refusal(f"{SERVICE}/{verb}", cloud.asked("worker-0", "CORDON"))
         assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)
     for verb in ("ListEvents", "ListEventsAsOperator"):
-        refused = await stranger.refusal(f"{SERVICE}/{verb}", cluster_id=cloud.cluster_id)
+        refused = await outsider.refusal(f"{SERVICE}/{verb}", cluster_id=cloud.cluster_id)
         assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)
     assert await cloud.events("worker-0") == before
     await cloud.ask("worker-0", "CORDON", "RequestAsOperator")

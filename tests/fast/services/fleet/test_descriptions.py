@@ -97,12 +97,12 @@ async def test_only_operators_see_parts_and_change_labels(cloud: Cloud) -> None:
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     for verb, fields in (
         ("ListParts", {}),
         ("Update", {"id": cloud.id_of("worker-0"), "labels": {"a": "b"}}),
     ):
-        refused = await stranger.refusal(f"{NODES}/{verb}", **fields)
+        refused = await outsider.refusal(f"{NODES}/{verb}", **fields)
         assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)
 
 
@@ -160,7 +160,7 @@ def test_a_ticket_names_the_part_of_its_evidence_else_the_machine() -> None:
     assert ids(has, verdict("nvme0"), DRAIN) == ["DISK-1"]
     assert ids(has, verdict(""), DRAIN) == ["MACHINE-1"], "it names none"
     assert ids(has, verdict(f"{GPU.slot},nvme0"), DRAIN) == ["MACHINE-1"], "it names several"
-    assert ids(verdict(GPU.slot), DRAIN) == [""], "nobody has read its parts"
+    assert ids(verdict(GPU.slot), DRAIN) == [""], "its parts were not read"
     pod = e.InventoryChanged(1.0, "n", Reader.POD, (GPU,))
     assert ids(pod, verdict(""), DRAIN) == [""], "a pod does not see its machine"
 

@@ -229,7 +229,7 @@ async def test_an_operator_drains_and_alone_releases(cloud: WatchedCloud) -> Non
     await cloud.call(f"{NODES}/Release", id=node_id)
     await cloud.phase_of("worker-0", "in_service")
     refused = await cloud.refusal(f"{NODES}/Release", id=node_id)
-    assert "Nobody has drained it" in refused.message
+    assert "It is not drained" in refused.message
 
 
 async def test_an_operator_moves_a_node_through_debug_and_rma_and_its_history_says_who_and_why(
@@ -270,7 +270,7 @@ async def test_an_operator_moves_a_node_through_debug_and_rma_and_its_history_sa
     await cloud.phase_of("worker-0", "drained")
     assert await move("retired", "sold") == "retired"
     refused = await cloud.refusal(f"{NODES}/Move", id=node_id, phase="triage", reason="x")
-    assert "out of the fleet for good" in refused.message
+    assert "permanently out of the fleet" in refused.message
     await cloud.call(f"{NODES}/Release", id=node_id)
     assert (await cloud.nodes())["worker-0"].phase == "retired" and "DRAIN" in cloud.states("worker-0")
 
@@ -363,16 +363,16 @@ async def test_an_administrator_of_another_tenant_sees_and_drains_no_node(cloud:
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     before = await cloud.events("worker-0")
     messages: set[str] = set()
     for node in (f"{cloud.cluster_id}/worker-0", "slurmcluster-e00none/worker-0"):
         for verb, more in (("Get", {}), ("ListEvents", {}), ("Drain", {"reason": "x"}), ("Release", {})):
-            refused = await stranger.refusal(f"{NODES}/{verb}", id=node, **more)
+            refused = await outsider.refusal(f"{NODES}/{verb}", id=node, **more)
             assert refused.code is Code.PERMISSION_DENIED
             messages.add(refused.message)
     assert len(messages) == 1, "they do not say what exists"
-    assert (await stranger.refusal(f"{NODES}/List")).code is Code.PERMISSION_DENIED
+    assert (await outsider.refusal(f"{NODES}/List")).code is Code.PERMISSION_DENIED
     assert await cloud.events("worker-0") == before
 
 

@@ -135,7 +135,7 @@ async def test_a_host_is_a_node_that_starts_nothing_new_while_an_operator_has_dr
     refused = await cloud.new_cluster_refusal()
     assert refused.code is Code.RESOURCE_EXHAUSTED
     assert "The host is drained by the operators of this cloud (new firmware)" in refused.message
-    assert "What runs goes on. Try again when" in refused.message and HOST not in refused.message
+    assert "Running workloads continue. Try again when" in refused.message and HOST not in refused.message
     for name, worker in (await cloud.nodes()).items():
         assert [hold.owner for hold in worker.holds] == [f"host:{HOST}"]
         assert "the host is drained: new firmware" in cloud.reason(name) and HOST not in cloud.reason(name)
@@ -282,11 +282,11 @@ async def test_an_administrator_of_another_tenant_neither_sees_nor_drains_a_host
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     methods = (("Get", {}), ("ListEvents", {}), ("Drain", {"reason": "mine"}), ("Release", {}))
     for name in (HOST, "no-such", f"/{HOST}"):
         for verb, fields in methods:
-            refused = await stranger.refusal(f"{NODES}/{verb}", id=name, **fields)
+            refused = await outsider.refusal(f"{NODES}/{verb}", id=name, **fields)
             assert refused.code is Code.PERMISSION_DENIED and HOST not in refused.message
 
 

@@ -1,4 +1,4 @@
-"""While hosts are drained nothing new is placed, what runs goes on, and what was accepted waits."""
+"""While hosts are drained nothing new is placed, running workloads continue, and accepted ones wait."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -196,6 +196,6 @@ async def test_a_new_replica_waits_and_the_others_answer(
         assert cloud.pods(second) == [] and cloud.pods(first) == ["replica-0"]
         cloud.engine.kill(Reference("Pod", first, "replica-0"))
         await cloud.when(first, lambda each: each.status.replicas and each.status.replicas[0].restarts)
-        await cloud.until(first, "READY")  # what runs goes on, also when it is restarted
+        await cloud.until(first, "READY")  # what runs continues, also when it is restarted
         await cloud.call(f"{NODES}/Release", id="gpu-1")
         await cloud.until(second, "READY")

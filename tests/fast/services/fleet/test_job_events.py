@@ -1,4 +1,4 @@
-"""What a tenant reads of the events of a job's nodes."""
+"""Events of a job's nodes, as a tenant reads them."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -137,7 +137,7 @@ async def test_a_check_that_tests_confirm_leaves_the_shadow_and_drains_then(clou
 
 
 async def _incident_of(cloud: WatchedCloud, node: str) -> None:
-    """What the fleet's API tells of the drain, and that the node has no certificate any more."""
+    """Check that the fleet's API reports the drain, and that the node's certificate has ended."""
     found = (await cloud.call(f"{INCIDENTS}/List", cluster_id=cloud.cluster_id)).items
     assert [each.node for each in found] == [node, "worker-0"], "newest first"
     same = await cloud.call(f"{INCIDENTS}/Get", id=found[0].id)
@@ -180,21 +180,21 @@ async def test_a_check_that_tests_refute_drains_nothing_and_operators_have_the_l
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     for refused in (
-        await stranger.refusal(f"{VERDICTS}/Judge", **said_so),
-        await stranger.refusal(f"{VERDICTS}/List"),
-        await stranger.refusal(f"{CHECKS}/ListRecords"),
-        await stranger.refusal(f"{INCIDENTS}/List"),
-        await stranger.refusal(f"{INCIDENTS}/GetReliability"),
-        await stranger.refusal(f"{CERTIFICATES}/List"),
+        await outsider.refusal(f"{VERDICTS}/Judge", **said_so),
+        await outsider.refusal(f"{VERDICTS}/List"),
+        await outsider.refusal(f"{CHECKS}/ListRecords"),
+        await outsider.refusal(f"{INCIDENTS}/List"),
+        await outsider.refusal(f"{INCIDENTS}/GetReliability"),
+        await outsider.refusal(f"{CERTIFICATES}/List"),
     ):
         assert refused.code is Code.PERMISSION_DENIED
     assert (await record(cloud)).confirmed == 0
     for _ in range(2):
         answer = await cloud.call(f"{VERDICTS}/Judge", **said_so)
         assert answer.judgement.is_confirmed and answer.judgement.by.startswith("operator:")
-    assert len(of_type(await cloud.events("worker-0"), "Judged")) == 3, "the same once more changes nothing"
+    assert len(of_type(await cloud.events("worker-0"), "Judged")) == 3, "the same again changes nothing"
     assert ((await record(cloud)).confirmed, (await record(cloud)).judged) == (1, 3), "in place of the test's"
     unknown = await cloud.refusal(f"{VERDICTS}/Judge", **{**said_so, "verdict": "v7"})
     assert unknown.code is Code.NOT_FOUND

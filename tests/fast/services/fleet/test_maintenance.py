@@ -179,15 +179,15 @@ async def test_an_administrator_of_another_tenant_announces_and_sees_nothing(clo
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     window = await announce(cloud, 3600, 7200)
     for parent in (other.tenant_id, cloud.tenant_id, other.project_id):
         given = spec(cloud, 0, 60)
-        refused = await stranger.refusal(f"{WINDOWS}/Create", metadata={"parent_id": parent}, spec=given)
+        refused = await outsider.refusal(f"{WINDOWS}/Create", metadata={"parent_id": parent}, spec=given)
         assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)
     assert not (await cloud.call(f"{WINDOWS}/List", parent_id=cloud.tenant_id)).items[1:]
     for verb in ("Get", "Delete"):
-        refused = await stranger.refusal(f"{WINDOWS}/{verb}", id=window)
+        refused = await outsider.refusal(f"{WINDOWS}/{verb}", id=window)
         assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)
-    refused = await stranger.refusal(f"{WINDOWS}/List", parent_id=cloud.tenant_id)
+    refused = await outsider.refusal(f"{WINDOWS}/List", parent_id=cloud.tenant_id)
     assert refused.code in (Code.PERMISSION_DENIED, Code.NOT_FOUND)

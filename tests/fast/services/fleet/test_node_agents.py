@@ -64,7 +64,7 @@ class Pod:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, as the pod does at each start."""
+        """Begin again, as the pod does at each start."""
         self.base = self.folder / str(len(list(self.folder.iterdir())))
         self.spool = Spool(self.base / "spool")
         (self.base / "last").mkdir()
@@ -204,7 +204,7 @@ async def test_the_use_of_gpus_is_told_for_two_minutes_and_not_of_an_earlier_sta
 
 
 async def test_while_the_store_is_down_for_ten_minutes_nothing_is_lost(pod: Pod) -> None:
-    """What the source gives reaches no log; then the server is another, too."""
+    """Answers of the source reach no log; then the server is another, too."""
     agents = source(pod)
     for minute in range(10):
         pod.now += 60.0
@@ -359,7 +359,7 @@ async def test_a_verdict_from_the_future_is_of_now(pod: Pod) -> None:
     assert {each.boot for each in found} == {WORKER.boot}, "the boot is what the engine says"
 
 
-async def test_a_worker_that_started_again_is_asked_anew(pod: Pod) -> None:
+async def test_a_restarted_worker_is_asked_for_all_records(pod: Pod) -> None:
     agents = source(pod)
     pod.writes(verdict("mount_missing", Status.FAIL))
     await look(agents)

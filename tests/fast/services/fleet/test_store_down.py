@@ -1,5 +1,5 @@
 """PostgreSQL is down for ten minutes: no record of an agent is lost or doubled, nothing is decided meanwhile,
-and the server goes on."""
+and the server continues."""
 
 import json
 import logging

@@ -39,7 +39,9 @@ def postgres() -> Iterator[str]:
 
 @dataclass
 class Context:
-    """What the reconciler asks of its context here; the lease of each pool is held by one server alone."""
+    """The part of the reconciler's context that it uses here; the lease of each pool is held by one server
+    alone.
+    """
 
     store: Store
 

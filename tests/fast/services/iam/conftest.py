@@ -70,7 +70,7 @@ class Cloud:
     tokens: dict[str, str] = field(default_factory=dict)
 
     def subject_token(self, credentials: Mapping[str, Any], **claims: Any) -> str:
-        """What the SDKs sign, with `claims` put in the place of theirs."""
+        """Return the token that the SDKs sign, with `claims` in place of the usual ones."""
         subject = credentials["subject-credentials"]
         now = int(self.clock.now().timestamp())
         content = {

@@ -1,4 +1,4 @@
-"""What tests do as people: make a user, sign in, call with the session's token."""
+"""Actions of tests as people: make a user, sign in, call with the session's token."""
 
 from dataclasses import dataclass
 from typing import Any

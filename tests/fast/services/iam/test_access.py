@@ -1,4 +1,6 @@
-"""Who may do what: rights only through groups, nothing across tenants. IAM-01, IAM-02, IAM-08."""
+"""Rights of callers: only through groups, nothing across tenants. IAM-01, IAM-02, IAM-08. IAM-01, IAM-02,
+IAM-08.
+"""
 
 from datetime import timedelta
 from unittest.mock import Mock

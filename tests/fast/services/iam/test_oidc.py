@@ -55,7 +55,7 @@ async def begin(cloud: Cloud, federation_id: str, redirect_uri: str = REDIRECT) 
 
 
 async def browse(url: str) -> dict[str, str]:
-    """What a browser brings to the loopback address after the provider is done with it."""
+    """Return the query that a browser brings to the loopback address after the provider is done with it."""
     async with direct_http() as http:
         answer = await http.get(url)
     assert answer.status_code == httpx.codes.FOUND, answer.text
@@ -161,14 +161,14 @@ async def test_unknown_key_ids_do_not_make_us_ask_the_provider_each_time(
     assert provider.key_requests == 1
 
 
-async def test_a_code_works_once_and_only_for_whoever_began(cloud: Cloud, provider: Provider) -> None:
+async def test_a_code_works_once_and_only_for_the_client_that_began(cloud: Cloud, provider: Provider) -> None:
     federation_id = await federate(cloud, provider)
     begun = await begin(cloud, federation_id)
     brought = await browse(begun["authorizationUrl"])
-    stranger = await begin(cloud, federation_id)
-    stolen = {"loginToken": stranger["loginToken"], "state": stranger["state"], "code": brought["code"]}
+    outsider = await begin(cloud, federation_id)
+    stolen = {"loginToken": outsider["loginToken"], "state": outsider["state"], "code": brought["code"]}
     assert (await call(cloud, "FinishOidc", stolen)).code == "unauthenticated"
-    mixed = {"loginToken": stranger["loginToken"], **brought}
+    mixed = {"loginToken": outsider["loginToken"], **brought}
     assert (await call(cloud, "FinishOidc", mixed)).code == "unauthenticated"
     right = {"loginToken": begun["loginToken"], **brought}
     assert (await call(cloud, "FinishOidc", right)).status == 200
@@ -194,7 +194,7 @@ async def test_a_sign_in_that_takes_too_long_must_begin_again(cloud: Cloud, prov
     assert forged.code == "unauthenticated"
 
 
-async def test_without_automatic_accounts_strangers_stay_out(cloud: Cloud, provider: Provider) -> None:
+async def test_without_automatic_accounts_outsiders_stay_out(cloud: Cloud, provider: Provider) -> None:
     federation_id = await federate(cloud, provider, userAccountAutoCreation=False)
     answer = await try_oidc(cloud, federation_id)
     assert (answer.code, "no account for you" in answer.message) == ("permission_denied", True)

@@ -1,4 +1,4 @@
-"""How passwords are kept and how wrong ones are counted. IAM-01."""
+"""Storage of passwords, and counting of wrong ones. IAM-01."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

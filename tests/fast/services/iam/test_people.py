@@ -138,7 +138,7 @@ async def test_a_lost_answer_may_be_asked_for_again_at_once(cloud: Cloud) -> Non
     lost = signed(await refresh(cloud, first.refresh))
     again = signed(await refresh(cloud, first.refresh))
     assert (await profile(cloud, again.access)).status == 200
-    # Whoever did get the lost answer is the other side of a theft: its use ends the session.
+    # The receiver of the lost answer is the other side of a theft: its use ends the session.
     cloud.clock.offset += timedelta(minutes=1)
     assert (await refresh(cloud, lost.refresh)).code == "unauthenticated"
     assert (await refresh(cloud, again.refresh)).code == "unauthenticated"
@@ -193,8 +193,8 @@ async def test_sessions_are_listed_and_revoked_one_by_one(cloud: Cloud) -> None:
     assert {item["metadata"]["id"] for item in listed.body["items"]} == {first.session_id, second.session_id}
     assert listed.body["items"][0]["spec"] == {"method": "PASSWORD", "client": "tests"}
     body = {"id": first.session_id}
-    stranger = await cloud.call("SessionService/Revoke", body, token=mallory.access, api=OWN_API)
-    assert stranger.code == "not_found"
+    outsider = await cloud.call("SessionService/Revoke", body, token=mallory.access, api=OWN_API)
+    assert outsider.code == "not_found"
     other = {"parentId": first.account_id}
     peek = await cloud.call("SessionService/List", other, token=mallory.access, api=OWN_API)
     assert peek.code == "not_found"
@@ -313,7 +313,7 @@ async def test_a_second_factor_is_asked_for_and_each_code_works_once(cloud: Clou
 
 async def test_users_of_another_tenant_are_not_there(cloud: Cloud) -> None:
     account_id = await make_user(cloud)
-    stranger = await cloud.sign_in(cloud.other.credentials)
+    outsider = await cloud.sign_in(cloud.other.credentials)
     for path, api in (
         ("TenantUserAccountService/Get", "nebius.iam.v1"),
         ("TenantUserAccountService/Block", "nebius.iam.v1"),
@@ -321,7 +321,7 @@ async def test_users_of_another_tenant_are_not_there(cloud: Cloud) -> None:
         ("UserService/Delete", OWN_API),
         ("UserService/SetPassword", OWN_API),
     ):
-        answer = await cloud.call(path, {"id": account_id}, token=stranger, api=api)
+        answer = await cloud.call(path, {"id": account_id}, token=outsider, api=api)
         assert answer.code == "not_found", path
 
 
@@ -336,9 +336,9 @@ async def test_names_and_clients_cannot_move_a_terminals_cursor(cloud: Cloud) ->
 
 async def test_one_address_may_have_an_account_in_two_tenants(cloud: Cloud) -> None:
     await make_user(cloud)
-    stranger = await cloud.sign_in(cloud.other.credentials)
+    outsider = await cloud.sign_in(cloud.other.credentials)
     body = {"parentId": cloud.other.tenant_id, "email": ALICE, "password": "a different password"}
-    made = await cloud.call("UserService/Create", body, token=stranger, api=OWN_API)
+    made = await cloud.call("UserService/Create", body, token=outsider, api=OWN_API)
     assert made.status == 200
     assert (await try_password(cloud)).code == "unauthenticated"
     session = await sign_in(cloud, tenantId=cloud.bank.tenant_id)
@@ -347,9 +347,9 @@ async def test_one_address_may_have_an_account_in_two_tenants(cloud: Cloud) -> N
 
 async def test_an_address_with_two_accounts_signs_in_with_the_tenants_name(cloud: Cloud) -> None:
     account_id = await make_user(cloud)
-    stranger = await cloud.sign_in(cloud.other.credentials)
+    outsider = await cloud.sign_in(cloud.other.credentials)
     body = {"parentId": cloud.other.tenant_id, "email": ALICE, "password": PASSWORD}
-    assert (await cloud.call("UserService/Create", body, token=stranger, api=OWN_API)).status == 200
+    assert (await cloud.call("UserService/Create", body, token=outsider, api=OWN_API)).status == 200
 
     assert (await sign_in(cloud, tenantId="default")).account_id == account_id
     assert (await sign_in(cloud, tenantId="other-bank")).account_id != account_id

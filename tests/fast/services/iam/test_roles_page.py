@@ -13,7 +13,7 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run make docs"
 
 
-async def test_whoever_is_signed_in_sees_the_roles(cloud: Cloud) -> None:
+async def test_every_signed_in_user_sees_the_roles(cloud: Cloud) -> None:
     _, token = await robot(cloud)
     listed = await cloud.call("RoleService/List", {}, token=token, api="neocloud.iam.v1")
     assert {item["metadata"]["name"] for item in listed.body["items"]} == set(ROLES)

@@ -1,4 +1,4 @@
-"""What people type, against the real server: neo login, logout, whoami, user, session. IAM-01."""
+"""Commands that people type, against the real server: neo login, logout, whoami, user, session. IAM-01."""
 
 import asyncio
 import io
@@ -93,7 +93,7 @@ async def test_from_user_create_to_logout(cloud: Cloud, neo: Neo) -> None:
     assert password not in file.read_text() + config_file().read_text()
     ran = await neo("logout")
     assert (ran.code, file.exists()) == (0, False)
-    assert read_profiles(config_file()).current == "", "nobody is signed in by surprise"
+    assert read_profiles(config_file()).current == "", "no profile becomes current by surprise"
     assert (await cloud.store.read(lambda tx: tx.list("neocloud.iam.v1.Session")))[0] == []
 
 
@@ -115,7 +115,7 @@ async def test_a_revoked_session_says_how_to_go_on(cloud: Cloud, neo: Neo) -> No
 
 
 async def test_two_commands_at_once_share_one_refresh(cloud: Cloud, neo: Neo) -> None:
-    """Each refresh token works once; whoever comes second must not be taken for a thief."""
+    """Each refresh token works once; the second of two commands must not be taken for a thief."""
     await make_user(cloud)
     await log_in(neo)
     file = Path(read_profiles(config_file()).get("alice").session_file)

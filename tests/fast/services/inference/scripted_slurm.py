@@ -67,7 +67,7 @@ class ScriptedJobs:
 
 
 class PlainStore:
-    """As much of a Store as a backend asks: secrets, and rows of deployments. It is its own transaction."""
+    """The part of a Store that a backend uses: secrets, and rows of deployments. Also its transaction."""
 
     def __init__(self) -> None:
         self.secrets: dict[tuple[str, str], bytes] = {}
@@ -90,7 +90,7 @@ class PlainStore:
 
 
 class PlainContext:
-    """As much of a Context as a backend asks."""
+    """The part of a Context that a backend uses."""
 
     def __init__(self, subnet_id: str = "", *, has_cluster: bool = True) -> None:
         spec = ClusterSpec(subnet_id=subnet_id).SerializeToString()

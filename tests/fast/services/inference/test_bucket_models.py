@@ -1,4 +1,4 @@
-"""Models in buckets: copied with the rights of whoever added them, and no others."""
+"""Models in buckets: copied with the rights of the account that added them, and no others."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

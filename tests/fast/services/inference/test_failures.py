@@ -1,4 +1,4 @@
-"""What is made of an engine's end: the line that says why, whether it was memory, and the pause."""
+"""Interpretation of an engine's end: the line that says why, whether it was memory, and the pause."""
 
 from neocloud.services.inference.reconcile.replicas import explain, pause
 

@@ -1,4 +1,4 @@
-"""What the gateway process is reported, and that nobody else is: AIS-05, AIS-08, IAM-02.
+"""Reports to the gateway process, and to no other caller: AIS-05, AIS-08, IAM-02.
 
 A real control plane and store around a fake engine of pods; calls carry the key from the state folder.
 """
@@ -62,7 +62,7 @@ async def call(cloud: FakeCloud, path: str, request: Mapping[str, Any], **header
 
 
 async def ask(cloud: FakeCloud, verb: str, **request: Any) -> Any:
-    """As the gateway."""
+    """Call as the gateway."""
     key = gateway_key_file(cloud.home).read_text().strip()
     return await call(cloud, f"{SERVICE}/{verb}", request, **{KEY_HEADER: key})
 

@@ -1,4 +1,4 @@
-"""Whether a model fits, in numbers to check by hand: Qwen3-8B and Llama-3.1-8B."""
+"""Fit of models, in numbers to check by hand: Qwen3-8B and Llama-3.1-8B."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which folders a project may read models from: open to all, or one project's alone."""
+"""The folders from which a project may read models: open to all, or one project's alone."""
 
 from pathlib import Path
 

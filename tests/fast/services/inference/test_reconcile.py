@@ -152,7 +152,7 @@ async def test_an_adapter_that_an_engine_refuses_is_told_and_the_rest_is_served(
 
 
 def adapters(deployment: Any) -> list[str]:
-    """Of its replicas; none before the first is there."""
+    """Return the adapters of its replicas; none before the first is there."""
     return [name for replica in deployment.status.replicas for name in replica.adapters]
 
 
@@ -175,7 +175,7 @@ async def test_an_engine_that_dies_comes_back_with_its_adapters(cloud: FakeCloud
     assert cloud.engines.loaded[before.status.replicas[0].address] == {"support"}
 
 
-async def test_a_pod_that_is_gone_is_made_anew(cloud: FakeCloud) -> None:
+async def test_a_missing_pod_is_made_again(cloud: FakeCloud) -> None:
     deployment_id = await deploy(cloud, await add_model(cloud))
     await cloud.until(deployment_id, "READY")
     cloud.engine.lose(Reference("Pod", deployment_id, "replica-0"))

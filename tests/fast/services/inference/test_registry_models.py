@@ -1,4 +1,4 @@
-"""Models in registries: pulled with the rights of whoever added them, pinned by digest, and no others."""
+"""Models in registries: pulled with the rights of their owner, pinned by digest, and no others."""
 
 import asyncio
 import json
@@ -181,7 +181,7 @@ async def test_an_artifact_that_is_too_large_is_not_begun(
     assert "at most 0 are copied" in model.status.message and not copies(cloud, model_id)
 
 
-async def test_a_tag_that_is_pushed_later_mends_a_model_and_then_stays(cloud: Cloud, base: Files) -> None:
+async def test_a_tag_that_is_pushed_later_repairs_a_model_and_then_stays(cloud: Cloud, base: Files) -> None:
     model_id = await cloud.add("base", ":v1")
     assert "push it" in (await cloud.until(model_id, "ERROR")).status.message
     first = await cloud.push_files("v1", base)

@@ -1,4 +1,4 @@
-"""What is refused before anything starts, in words that say what to do (AIS-04)."""
+"""Requests refused before anything starts, in words that say what to do (AIS-04)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +36,7 @@ async def refusal(cloud: FakeCloud, noun: str, name: str, spec: dict[str, Any]) 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_a_name_is_one_model_s_in_the_tenant_with_its_fast_twin(
+async def test_a_name_is_one_model_s_in_the_tenant_with_its_fast_alias(
     cloud: FakeCloud, model_id: str
 ) -> None:
     source = {"source": {"folder": str(cloud.models / "bank")}}

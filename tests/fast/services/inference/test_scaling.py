@@ -1,4 +1,4 @@
-"""How many replicas a deployment wants, as golden tables: the engine is there when it is asked."""
+"""The number of replicas of a deployment, as golden tables: the engine is there when it is asked."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -109,7 +109,7 @@ async def test_a_job_that_somebody_cancelled_is_no_failure(
     assert not await backend.observe(scope)
 
 
-async def test_another_wish_ends_the_job_first_since_both_want_its_port(
+async def test_another_desired_state_ends_the_job_first_since_both_want_its_port(
     backend: SlurmBackend, jobs: ScriptedJobs, scope: DeploymentScope
 ) -> None:
     await backend.start(scope, ["replica-0"])

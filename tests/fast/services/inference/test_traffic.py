@@ -1,4 +1,4 @@
-"""What the control plane remembers of traffic, and whom it wakes for it."""
+"""Traffic that the control plane remembers, and the reconcilers it wakes for it."""
 
 from datetime import timedelta
 from typing import Any
@@ -67,7 +67,7 @@ async def test_what_is_left_out_of_a_report_is_idle(board: TrafficBoard, clock: 
     assert (demand.load, demand.peak, demand.last_request_at) == (0, 2, last)
 
 
-async def test_a_gateway_that_falls_silent_is_heard_anew(board: TrafficBoard, clock: FakeClock) -> None:
+async def test_a_gateway_that_falls_silent_is_heard_again(board: TrafficBoard, clock: FakeClock) -> None:
     assert board.demand("one", QUIET).reported_since is None
     board.report([reported(clock, in_flight=2)])
     first = clock.now()

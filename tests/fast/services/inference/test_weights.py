@@ -1,4 +1,4 @@
-"""What is read from folders of weights, and what is refused with which words. Nothing of them is executed."""
+"""Weights read from folders, and those that are refused, with which words. Nothing of them is executed."""
 
 import json
 import os

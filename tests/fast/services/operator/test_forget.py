@@ -121,7 +121,7 @@ def objects(answer: Any) -> set[tuple[str, str, str]]:
     return {(each.kind, each.namespace, each.name) for each in answer.left_behind.objects}
 
 
-async def stranger_of(cloud: Cloud) -> tuple[Cloud, str]:
+async def outsider_of(cloud: Cloud) -> tuple[Cloud, str]:
     """Return the cloud as the administrator of another tenant sees it, and their project."""
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
@@ -248,8 +248,8 @@ async def test_all_sources_of_a_listing_are_asked_at_the_same_time(tmp_path: Pat
 
 
 async def test_the_audit_log_of_the_resources_tenant_has_it(cloud: Cloud) -> None:
-    stranger, project_id = await stranger_of(cloud)
-    identifier = await stuck(stranger, project_id)
+    outsider, project_id = await outsider_of(cloud)
+    identifier = await stuck(outsider, project_id)
     project = await cloud.row(project_id)
     await cloud.call(FORGET, id=identifier)
     event = (await read(cloud, lambda tx: tx.list_audit(resource_id=identifier)))[0][0]
@@ -304,10 +304,10 @@ async def test_what_cannot_be_listed_does_not_keep_it(
 
 
 async def test_the_administrator_of_another_tenant_forces_nothing(cloud: Cloud) -> None:
-    stranger, project_id = await stranger_of(cloud)
-    foreign, own = await stuck(cloud), await stuck(stranger, project_id)
+    outsider, project_id = await outsider_of(cloud)
+    foreign, own = await stuck(cloud), await stuck(outsider, project_id)
     refusals = [
-        await stranger.refusal(FORGET, id=each) for each in (foreign, own, "computefilesystem-e00none")
+        await outsider.refusal(FORGET, id=each) for each in (foreign, own, "computefilesystem-e00none")
     ]
     assert {refusal.code for refusal in refusals} == {Code.PERMISSION_DENIED}
     assert len({refusal.message for refusal in refusals}) == 1, "they do not say what exists"

@@ -186,7 +186,7 @@ async def test_a_machine_can_be_deleted_meanwhile(cloud: Cloud) -> None:
 
 
 async def test_a_server_that_ends_meanwhile_continues(tmp_path: Path) -> None:
-    """As where the operator restarts the host."""
+    """The operator restarts the host."""
     world = FakeWorld()
     async with machine_cloud(tmp_path, world, **CAPACITY) as cloud:
         web = await machine(cloud, "web")
@@ -219,17 +219,17 @@ async def test_only_operators_may_announce_it(cloud: Cloud) -> None:
     other = await iam.bootstrap(
         cloud.running.store, SystemClock(), tenant_name="other-bank", make_key=keys.other_rsa_key
     )
-    stranger = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
+    outsider = replace(cloud, token=await sign_in(cloud.channel, other.credentials))
     for parent_id in (other.tenant_id, other.project_id):
-        refused = await stranger.refusal(f"{SERVICE}/Create", request(cloud, parent_id=parent_id))
+        refused = await outsider.refusal(f"{SERVICE}/Create", request(cloud, parent_id=parent_id))
         assert refused.code is Code.PERMISSION_DENIED
-    refused = await stranger.refusal(f"{SERVICE}/Create", request(cloud))
+    refused = await outsider.refusal(f"{SERVICE}/Create", request(cloud))
     assert refused.code is Code.NOT_FOUND, "it may not know of the operator's tenant"
     refused = await cloud.refusal(f"{SERVICE}/Create", request(cloud, parent_id=cloud.project_id))
     assert "operator" in refused.message
     maintenance = await announced(cloud, datetime.now(UTC) + HOUR)
     for verb in ("Get", "Delete"):
-        assert (await stranger.refusal(f"{SERVICE}/{verb}", id=maintenance)).code is Code.NOT_FOUND
+        assert (await outsider.refusal(f"{SERVICE}/{verb}", id=maintenance)).code is Code.NOT_FOUND
 
 
 async def test_a_request_that_cannot_be_meant_is_refused(cloud: Cloud) -> None:

@@ -89,7 +89,7 @@ class Cloud(control_plane.Cloud):
         await operation.wait(interval=0.02)
 
     async def counter_errors(self) -> Any:
-        """What a recount says is wrong with the counters."""
+        """Return the errors that a recount finds in the counters."""
         return await self.running.store.read(self.ledger.errors)
 
 

@@ -1,4 +1,4 @@
-"""What clients see of quotas and set, with the official SDK: the six methods. QUOTA-01."""
+"""Quotas that clients see and set, with the official SDK: the six methods. QUOTA-01."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the bricks ask for is there to be asked for: demands and the quota file agree. QUOTA-01."""
+"""Demands of the services and the quota file agree. QUOTA-01."""
 
 import pytest
 

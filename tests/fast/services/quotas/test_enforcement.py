@@ -112,7 +112,7 @@ async def test_two_servers_on_one_database_share_the_last_unit(tmp_path: Path, e
             assert await first.counter_errors() == {}
 
 
-async def test_wrong_counters_are_found_and_mended(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+async def test_wrong_counters_are_found_and_repaired(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
     await cloud.made_filesystem("a", 3)
     store: Store = cloud.running.store
 

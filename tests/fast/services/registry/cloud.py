@@ -70,7 +70,7 @@ class RegistryCloud(AccountCloud):
         return content
 
     async def refused_by_gateway(self, url: str, headers: dict[str, str]) -> httpx.Response:
-        """Return the refusal of a post, once the gateway was told that access has changed."""
+        """Return the refusal of a post, once the gateway knows that access has changed."""
         async with asyncio.timeout(control_plane.DEADLINE_SECONDS):
             while (answer := await self.http.post(url, headers=headers)).status_code == 202:
                 await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Who signs in at the registry with real credentials of the cloud, and what their roles allow: IAM-09."""
+"""Sign-in at the registry with real credentials of the cloud, and the rights of roles: IAM-09."""
 
 import asyncio
 from datetime import timedelta

@@ -235,8 +235,8 @@ async def test_a_report_of_vulnerabilities_needs_advisories_and_the_right_to_see
     assert (report.State.Name(report.state), report.artifact_id) == ("NOT_RUN", image.id)
     assert "no advisories" in report.reason
     assert (await cloud.refusal(REPORT, id="artifact-e00none")).code is Code.NOT_FOUND
-    _, stranger = await person(cloud)
-    request, token = contract.method(REPORT).input(id=image.id), f"Bearer {stranger.access_token}"
+    _, outsider = await person(cloud)
+    request, token = contract.method(REPORT).input(id=image.id), f"Bearer {outsider.access_token}"
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await control_plane.call(cloud.channel, REPORT, request, (("authorization", token),))
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND

@@ -91,7 +91,7 @@ async def test_everybody_finds_exactly_what_they_can_get(cloud: WalkedCloud) -> 
         await grant(cloud, role, [(role, places[at % len(places)])])
     await grant(cloud, "several", [("compute.viewer", held["project"]), ("vpc.viewer", held["tenant"])])
     await grant(cloud, "single", [("viewer", held["aijob"]), ("viewer", held["vpcroutetable"])])
-    await grant(cloud, "foreign", [("admin", cloud.stranger.ids["project"])])
+    await grant(cloud, "foreign", [("admin", cloud.outsider.ids["project"])])
     await grant(cloud, "nothing", [])
     counts = set[int]()
     for who, token in cloud.tokens.items():
@@ -101,7 +101,7 @@ async def test_everybody_finds_exactly_what_they_can_get(cloud: WalkedCloud) -> 
         found = await ids(cloud, who, page_size=7)
         assert sorted(found) == sorted(allowed), who
         counts.add(len(found))
-        for parent in (held["project"], held["tenant"], held["group"], cloud.stranger.ids["project"]):
+        for parent in (held["project"], held["tenant"], held["group"], cloud.outsider.ids["project"]):
             inside = await ids(cloud, who, parent_ids=[parent])
             rows = await cloud.store.read(lambda tx, of=parent: tx.children(of))
             assert sorted(inside) == sorted(allowed & {row.id for row in rows}), (who, parent)
@@ -143,7 +143,7 @@ async def test_a_search_without_a_result_leaves_no_line_in_the_log(
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="neocloud"):
         assert not await ids(cloud, "victim", name="lost")
-        assert not await ids(cloud, "stranger", ids=[*cloud.victim.ids.values()])
+        assert not await ids(cloud, "outsider", ids=[*cloud.victim.ids.values()])
     assert not caplog.records
 
 

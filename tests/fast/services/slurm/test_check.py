@@ -1,4 +1,4 @@
-"""What readiness figures mean."""
+"""The meaning of readiness figures."""
 
 import json
 import subprocess
@@ -187,7 +187,7 @@ PROBE = Path(confinement_module.__file__).parent / "probes" / "confinement.py"
 def test_the_probe_reads_the_limit_of_its_own_control_group(
     groups: str, limits: dict[str, str], reported: int, tmp_path: Path
 ):
-    """As a process of version 2, of both versions, of version 1 alone and of none."""
+    """The groups are those of a process of version 2, of both versions, of version 1 alone and of none."""
     (tmp_path / "cgroup").write_text(groups)
     for name, text in limits.items():
         folder = tmp_path / "fs" / name

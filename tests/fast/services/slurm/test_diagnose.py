@@ -27,7 +27,7 @@ def job(**changes: Any) -> SlurmJob:
 
 @pytest.fixture
 async def cluster(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SimpleNamespace]:
-    """A cluster with one job, whose login node keeps what it is told to run."""
+    """A cluster with one job, whose login node records the commands that it runs."""
     state = SimpleNamespace(job=job(), said=ExecResult(0, REPORT, b""), ran=[])
 
     async def find(self: Any, job_id: int) -> SlurmJob | None:

@@ -1,4 +1,4 @@
-"""Which ranks are slow or wait, from reports of the probe."""
+"""Ranks that are slow or wait, from reports of the probe."""
 
 import json
 from collections.abc import Sequence

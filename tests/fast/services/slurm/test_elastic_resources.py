@@ -1,4 +1,5 @@
-"""What elastic node sets take and give back: addresses of a subnet and GPUs. The GPUs are made up: simulated.
+"""Resources that elastic node sets take and release: addresses of a subnet and GPUs. The GPUs are made up:
+simulated.
 
 The ledger of GPUs and the allocator are those of Podman's engine, around a fake one.
 """
@@ -163,7 +164,7 @@ async def test_a_smaller_set_gives_the_address_of_a_powered_down_node_back(cloud
 
 
 async def test_a_restored_cluster_has_its_elastic_sets_as_they_were(cloud: FakeCloud) -> None:
-    """By the calls of `neo slurm cluster restore`: first without workers, then as the backup has it."""
+    """It follows `neo slurm cluster restore`: first without workers, then as the backup has it."""
     elastic = {"min_count": 1, "idle_seconds": 90}
     saved = (await elastic_cluster(cloud, elastic=elastic)).spec
     kept = contract.from_dict(contract.message("neocloud.slurm.v1.ClusterSpec"), contract.to_dict(saved))

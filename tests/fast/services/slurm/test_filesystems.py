@@ -84,7 +84,7 @@ def pod(cloud: FakeCloud, cluster: Any, name: str) -> Any:
 
 
 def mounted_at(manifest: Any) -> dict[str, str]:
-    """Claim to the place in the jail that the image is told; without the folder for models."""
+    """Claim to the place in the jail that the image gets; without the folder for models."""
     (container,) = manifest["spec"]["containers"]
     claims = {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]

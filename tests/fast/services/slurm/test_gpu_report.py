@@ -1,4 +1,4 @@
-"""What a job's report says of its GPUs, from what a store of metrics has, and what it does not say."""
+"""GPU figures of a job's report, from a store of metrics, and the figures that it leaves out."""
 
 import tracemalloc
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the API says of jobs: arrays, expected starts, why they were held, requeued or refused."""
+"""Jobs in the API: arrays, expected starts, why they were held, requeued or refused."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Names and numbers of people in groups: derived from what strangers choose, and never somebody else's."""
+"""Names and numbers of people in groups: derived from what outsiders choose, and never somebody else's."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,4 +1,6 @@
-"""From wish to fact with fake engine and fake Slurm (SLURM-01, SLURM-10, SLURM-11, SLURM-19, SLURM-20)."""
+"""Clusters reach their desired state with fake engine and fake Slurm (SLURM-01, SLURM-10, SLURM-11, SLURM-19,
+SLURM-20).
+"""
 
 import asyncio
 import socket
@@ -192,7 +194,7 @@ async def found(cloud: FakeCloud, cluster):
     return await cloud.call("ClusterService/Get", request)
 
 
-async def test_a_lost_controller_is_made_anew(cloud):
+async def test_a_lost_controller_is_made_again(cloud):
     cluster = await cloud.create_cluster(count=1)
     cloud.engine.lose(Reference("Pod", cluster.metadata.id, "controller-0"))
     cloud.running.worker.enqueue(cluster.metadata.id)

@@ -1,4 +1,4 @@
-"""What a cluster may look like (SLURM-02, SLURM-10)."""
+"""Legal and illegal clusters (SLURM-02, SLURM-10)."""
 
 from datetime import UTC, datetime
 

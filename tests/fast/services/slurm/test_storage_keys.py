@@ -274,10 +274,10 @@ def _id_of(s3: Any) -> str:
 
 async def test_nobody_allows_it_for_others_or_on_clusters_of_others(cloud: Cloud) -> None:
     ann, token = await cloud.person("ann", "editors")
-    _, strangers = await cloud.person("mallory", "admins")
+    _, outsiders = await cloud.person("mallory", "admins")
     cluster, _, _ = await with_people(cloud, ann)
     for path in (ALLOW, WITHDRAW):
-        assert await refused(cloud.call_as(strangers, path, cluster.metadata.id)) == "NOT_FOUND"
+        assert await refused(cloud.call_as(outsiders, path, cluster.metadata.id)) == "NOT_FOUND"
         assert await refused(cloud.call_as(cloud.token, path, cluster.metadata.id)) == "FAILED_PRECONDITION"
         assert await refused(cloud.call_as(token, path, "slurmcluster-e00nothing")) == "NOT_FOUND"
         assert await refused(cloud.call_as(token, path, ann)) == "NOT_FOUND"
@@ -286,7 +286,9 @@ async def test_nobody_allows_it_for_others_or_on_clusters_of_others(cloud: Cloud
 
 
 async def test_root_and_users_of_the_spec_act_as_the_service_account(cloud: Cloud) -> None:
-    """Who may not act as it can neither name it nor change a cluster that does, nor run jobs there."""
+    """A caller who may not act as the account can neither name it nor change a cluster that does, nor run
+    jobs there.
+    """
     account = await cloud.account("trainer", "editors")
     cluster = await cloud.cluster(service_account_id=account, users=[{"name": "kim"}])
     cluster = await until_keys(cloud, cluster, 0, 5000)

@@ -52,7 +52,7 @@ class ServedCloud(AccountCloud):
 
     @cached_property
     def _clients(self) -> dict[tuple[str, str], Any]:
-        """By endpoint and key: a client takes longer to make than an object."""
+        """Return the clients by endpoint and key: a client takes longer to make than an object."""
         return {}
 
     @asynccontextmanager

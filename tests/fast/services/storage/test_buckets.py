@@ -1,4 +1,4 @@
-"""The verbs of buckets, with a gateway that applies what it is told."""
+"""The verbs of buckets, with a gateway that applies the desired state."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

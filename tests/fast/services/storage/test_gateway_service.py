@@ -1,4 +1,4 @@
-"""What the object gateway is told, and nobody else."""
+"""Answers to the object gateway, and to no other caller."""
 
 import asyncio
 import hmac

@@ -1,4 +1,4 @@
-"""What is legal for a bucket, asked through the API."""
+"""Legal and illegal buckets, asked through the API."""
 
 from typing import Any
 

@@ -126,8 +126,8 @@ async def test_states_follow_from_reports(cloud: StorageCloud) -> None:
     await report(cloud, FAILED, failures=3, error=error)
     await cloud.until(transfer_id, "FAILED")
     await cloud.call("TransferService/Resume", id=transfer_id)
-    (wished,) = await listed(cloud)
-    assert (wished.run, wished.mode) == (2, 1)
+    (desired,) = await listed(cloud)
+    assert (desired.run, desired.mode) == (2, 1)
     await report(cloud, FINISHED)
     found = await cloud.until(transfer_id, "STOPPED")
     assert not found.status.HasField("error")
@@ -139,8 +139,8 @@ async def test_stop_is_done_when_the_gateway_has_stopped(cloud: StorageCloud) ->
     operation = await cloud.call("TransferService/Stop", id=transfer_id)
     await report(cloud, RUNNING)
     await cloud.until(transfer_id, "STOPPING")
-    (wished,) = await listed(cloud)
-    assert wished.mode == 2
+    (desired,) = await listed(cloud)
+    assert desired.mode == 2
     await report(cloud, STOPPED)
     assert (await cloud.operation(operation)).code == 0
     await cloud.until(transfer_id, "STOPPED")
@@ -158,8 +158,8 @@ async def test_it_is_gone_when_the_gateway_has_forgotten_it(cloud: StorageCloud)
     await report(cloud)
     operation = await cloud.call("TransferService/Delete", id=transfer_id)
     await cloud.until(transfer_id, "DELETING")
-    (wished,) = await listed(cloud)
-    assert wished.mode == 3
+    (desired,) = await listed(cloud)
+    assert desired.mode == 3
     await report(cloud, REMOVED)
     assert (await cloud.operation(operation)).code == 0
     assert await cloud.row(transfer_id) is None and await listed(cloud) == []

@@ -58,7 +58,7 @@ class FakeCloud(control_plane.Cloud):
         return self.engine.world
 
     def upload(self, text: str) -> str:
-        """As the gateway keeps it."""
+        """Keep an upload as the gateway does."""
         path = self.home / "upload.jsonl"
         path.write_text(text, encoding="utf-8")
         return FileStore(self.home).add(self.project_id, path, "fine-tune", "chats.jsonl")

@@ -1,4 +1,4 @@
-"""Data of jobs in buckets: read with the rights of whoever made the job, and no others."""
+"""Data of jobs in buckets: read with the rights of the account that made the job, and no others."""
 
 import asyncio
 import json
@@ -149,7 +149,7 @@ async def test_a_bucket_of_another_project_is_as_if_there_was_none(cloud: Cloud)
 
 
 async def test_a_right_that_was_taken_away_is_not_used(stopped: Cloud) -> None:
-    """The job is made while its object cannot be read, and goes on when the right is gone."""
+    """The job is made while its object cannot be read, and continues when the right is gone."""
     bucket = await bucket_id(stopped)
     account = await tuner(stopped)
     group = await stopped.group("readers")

@@ -1,4 +1,4 @@
-"""Models and checkpoints that jobs write to a bucket, with the rights of whoever made the job."""
+"""Models and checkpoints that jobs write to a bucket, with the rights of the job's owner."""
 
 import asyncio
 import json
@@ -129,7 +129,7 @@ async def test_a_right_that_was_taken_away_ends_the_job_and_resume_writes_alone(
     job_id = await cloud.training(account)
     await cloud.call("nebius.iam.v1.GroupMembershipService/Delete", id=membership)
     save_checkpoint(cloud, job_id, 10)
-    while not await cloud.said(job_id, "checkpoint-000010 was not written"):  # the training goes on
+    while not await cloud.said(job_id, "checkpoint-000010 was not written"):  # the training continues
         await asyncio.sleep(0.1)
     cloud.recipes(job_id).succeed()
     job = await cloud.until(job_id, "FAILED")

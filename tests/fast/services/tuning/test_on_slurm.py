@@ -96,7 +96,7 @@ class ScriptedJobs:
         self.all[job_id - 1] = replace(self.all[job_id - 1], state=state, has_ended=has_ended, **changes)
 
     def starts(self, cloud: FakeCloud, job_id: str, number: int) -> Recipes:
-        """As its script begins: the folder on the shared root is there, with what is wanted."""
+        """Begin as the job's script does: the folder on the shared root is there, with what is wanted."""
         name, attempt = self.submitted[number - 1].name.rsplit(".", 1)
         assert name == job_id
         (cluster,) = (cloud.home / "models").glob("slurmcluster-*")
@@ -306,7 +306,7 @@ async def test_only_known_plain_files_come_back(tmp_path: Path) -> None:
 async def test_nothing_is_read_from_a_folder_that_another_user_made(
     tmp_path: Path, part: str, how: str
 ) -> None:
-    """As where root of the cluster has opened /home/shared to everybody."""
+    """Root of the cluster has opened /home/shared to everybody."""
     if how == "owner" and os.geteuid():
         pytest.skip("only root can give a folder to another user")
     shared, real = tmp_path / "shared", tmp_path / "real"

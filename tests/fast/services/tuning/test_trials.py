@@ -1,4 +1,4 @@
-"""A job that is tried before its data are uploaded: what speaks against it is told without them."""
+"""A job that is tried before its data are uploaded: problems are reported without them."""
 
 import json
 from collections.abc import AsyncIterator

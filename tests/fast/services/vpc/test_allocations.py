@@ -1,4 +1,4 @@
-"""Addresses: chosen or any, never two for one, none left is told so that clients go on (VPC-02)."""
+"""Addresses: chosen or any, never two for one, exhaustion is reported so that clients continue (VPC-02)."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""What a project starts with, as clients look for it (VPC-01, api-contract sections 4 and 6.5)."""
+"""The initial resources of a project, as clients look for them (VPC-01, api-contract sections 4 and 6.5)."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the engine is given for a network, whole (rfd 0010)."""
+"""Manifests of a network for the engine, whole (rfd 0010)."""
 
 from neocloud.engines.base import Reference
 from neocloud.engines.manifest import VirtualNetwork

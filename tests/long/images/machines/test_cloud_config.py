@@ -1,5 +1,6 @@
-"""What the user data of a machine says takes effect: a test for each module of the image's cloud-init
-that needs no network. One machine for all of them, and under emulation where there is no KVM."""
+"""User data of a machine takes effect: a test for each module of the image's cloud-init that needs no
+network. One machine for all of them, and under emulation where there is no KVM.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What people do with clients of S3 in Python, one function a client; run where those clients are installed.
+"""Typical uses of S3 clients in Python, one function a client; run where those clients are installed.
 
     python drive_clients.py CLIENT ENDPOINT BUCKET FOLDER
 
@@ -93,7 +93,7 @@ def drive_duckdb(endpoint: str, bucket: str, folder: Path) -> None:
 
 
 def drive_obstore(endpoint: str, bucket: str, folder: Path) -> None:
-    """Of object_store, the Rust library that Polars, Delta Lake and Lance use."""
+    """Use object_store, the Rust library that Polars, Delta Lake and Lance use."""
     import obstore
     from obstore.exceptions import AlreadyExistsError, PreconditionError
     from obstore.store import S3Store

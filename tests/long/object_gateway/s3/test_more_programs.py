@@ -136,7 +136,7 @@ def test_dvc(s3: Served, bucket: str, home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["s3fs", "rclone"])
 def test_a_mount(s3: Served, bucket: str, home: Path, name: str) -> None:
-    """As `neo storage mount`, without it: file systems that write as they like."""
+    """The file systems are mounted without `neo storage mount`: they write as they like."""
     if shutil.which(name) is None or not Path("/dev/fuse").exists():
         pytest.skip(f"{name} or FUSE is not here; `make debian-test` installs the programs")
     mounted = home / "mounted"

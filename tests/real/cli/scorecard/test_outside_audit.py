@@ -1,4 +1,4 @@
-"""What an outside judge says of a host: `cmax audit --standalone` of ClusterMAX, unmodified.
+"""Audit a host by an outside judge: `cmax audit --standalone` of ClusterMAX, unmodified.
 
 It reads and changes nothing. What it says of GPUs and of programs that this host may lack is not judged.
 """

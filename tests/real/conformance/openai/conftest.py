@@ -25,7 +25,7 @@ OTHER_TENANT = "key-b"
 
 @dataclass
 class Studio:
-    """What a client's test may touch."""
+    """The objects that a client's test may use."""
 
     gateway: GatewayProcess
     mock: EngineProcess
@@ -38,7 +38,7 @@ class Studio:
 
     @property
     def environment(self) -> dict[str, str]:
-        """As a client's user sets it."""
+        """Return the environment of a client's user."""
         found = {**os.environ, "OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.gateway.token}
         return {**found, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
@@ -47,7 +47,7 @@ class Studio:
         return openai.OpenAI(base_url=self.base_url, api_key=key, max_retries=max_retries, timeout=120)
 
     def run(self, *words: Any, **environment: str) -> str:
-        """What a client's program prints."""
+        """Return the output of a client's program."""
         done = subprocess.run(
             [str(word) for word in words],
             env={**self.environment, **environment},
@@ -59,7 +59,7 @@ class Studio:
         return done.stdout
 
     def routes(self, **replaced: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Those of all models; `replaced` by model."""
+        """Return the routes of all models; `replaced` by model."""
         mock = [self.mock.address]
         known: dict[str, Mapping[str, Any]] = {
             "bank": route("bank", replicas=mock, adapters={"bank-polite": mock}),

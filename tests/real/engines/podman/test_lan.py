@@ -144,7 +144,7 @@ async def test_address_of_another_machine_is_left_to_it(host: Host) -> None:
 async def test_machine_that_takes_an_announced_address_is_named_and_keeps_it_after_an_outage(
     host: Host,
 ) -> None:
-    """It is told that the address is ours; while our link is down, it may have become that of the machine."""
+    """It learns that the address is ours; while our link is down, it may have become that of the machine."""
     laptop, other = host.lan.laptop, host.lan.other
     async with host.engine() as engine:
         assert await engine.apply(a1=PUBLIC) == PUBLIC

@@ -267,12 +267,12 @@ def test_two_nodes_measure_bandwidth_and_round_trips(tmp_path: Path, monkeypatch
 
 def test_without_the_token_nothing_is_served(tmp_path: Path) -> None:
     with Serving("secret") as partner:
-        stranger = replace(partner, token="guess")
-        (verdict,) = runner(tmp_path, partner=stranger).run([named("pair_latency")]).document.verdicts
+        outsider = replace(partner, token="guess")
+        (verdict,) = runner(tmp_path, partner=outsider).run([named("pair_latency")]).document.verdicts
         assert verdict.status is Status.UNKNOWN and "connection" in verdict.sample.lower()
-        stranger.leave()
+        outsider.leave()
         (verdict,) = runner(tmp_path, partner=partner).run([named("pair_latency")]).document.verdicts
-        assert verdict.status is Status.PASS, "a stranger cannot end it, either"
+        assert verdict.status is Status.PASS, "an outsider cannot end it, either"
 
 
 def test_a_partner_that_does_not_answer_is_unknown(tmp_path: Path, monkeypatch) -> None:
@@ -374,8 +374,8 @@ def listening() -> set[str]:
     return {each[1] for each in rows if each[3] == "0A" and f"socket:[{each[9]}]" in own}
 
 
-def test_a_stranger_finds_no_port_of_the_store_in_which_two_nodes_meet(monkeypatch) -> None:
-    """Torch's TCPStore would answer whoever connects, and let it set what the two are told."""
+def test_an_outsider_finds_no_port_of_the_store_in_which_two_nodes_meet(monkeypatch) -> None:
+    """Torch's TCPStore would answer any client, and let it set the values of the two nodes."""
     pytest.importorskip("torch")
     before, told = listening(), dict[int, object]()
 
@@ -410,19 +410,19 @@ def test_a_node_that_sends_too_much_or_ends_is_refused(sent: bytes) -> None:
             all_reduce.store_over(here).get("k")
 
 
-def test_a_stranger_on_a_port_of_gloo_makes_the_result_count_for_nothing() -> None:
-    """Who comes from the address of neither node is seen; who comes from one of them is not."""
+def test_an_outsider_on_a_port_of_gloo_makes_the_result_count_for_nothing() -> None:
+    """A connection from a third address is noticed; one from either node is not."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         allowed = ("127.0.0.1", "10.0.0.9")
         with socket.create_connection(server.getsockname()), server.accept()[0]:
-            all_reduce.refuse_strangers(allowed)
+            all_reduce.refuse_unexpected_peers(allowed)
         with (
             socket.create_connection(server.getsockname(), source_address=("127.0.0.2", 0)),
             server.accept()[0],
-            pytest.raises(all_reduce.Stranger, match=r"127\.0\.0\.2 is connected"),
+            pytest.raises(all_reduce.UnexpectedPeer, match=r"127\.0\.0\.2 is connected"),
         ):
-            all_reduce.refuse_strangers(allowed)
-        all_reduce.refuse_strangers(allowed)
+            all_reduce.refuse_unexpected_peers(allowed)
+        all_reduce.refuse_unexpected_peers(allowed)
 
 
 def test_the_token_of_a_pair_is_in_no_argument_and_no_environment(tmp_path: Path) -> None:
@@ -433,8 +433,8 @@ def test_the_token_of_a_pair_is_in_no_argument_and_no_environment(tmp_path: Path
         port = int(served.stderr.readline())
         about = Path(f"/proc/{served.pid}")
         assert secret.encode() not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
-        stranger, partner = (pair.Partner(f"127.0.0.1:{port}", each) for each in ("", secret))
-        for each, status in ((stranger, Status.UNKNOWN), (partner, Status.PASS)):
+        outsider, partner = (pair.Partner(f"127.0.0.1:{port}", each) for each in ("", secret))
+        for each, status in ((outsider, Status.UNKNOWN), (partner, Status.PASS)):
             ran = runner(tmp_path, partner=each).run([named("pair_latency")])
             assert [said.status for said in ran.document.verdicts] == [status]
         partner.leave()

@@ -54,9 +54,7 @@ def test_an_agent_is_asked_before_it_has_checked_and_killed_and_asked_again(bund
     with bundle.watching():
         failing = bundle.last / delivery.FAILING
         bundle.ask(said.n, said.spool, trusted="mount_missing")
-        wait_until(
-            lambda: "storage problem: mount_missing" in failing.read_text(), "it is told to the prolog"
-        )
+        wait_until(lambda: "storage problem: mount_missing" in failing.read_text(), "the prolog gets it")
     more = bundle.ask(said.n, said.spool)
     assert more.n > said.n
     told = [(each.check, each.status.value) for document in more.changes for each in document.verdicts]
@@ -64,7 +62,9 @@ def test_an_agent_is_asked_before_it_has_checked_and_killed_and_asked_again(bund
 
 
 def test_the_parts_of_a_pod_are_its_gpus_and_told_when_they_change(bundle: Bundle) -> None:
-    """By the stand-in for NVML; the disks, adapters and serial number of the tree are the host's."""
+    """The GPUs are those of the stand-in for NVML; the disks, adapters and serial number of the tree are the
+    host's.
+    """
     bundle.node.gpus("serial A", "serial B")
     with bundle.watching():
         wait_until(lambda: bundle.ask().inventory, "it has read the parts")
@@ -79,7 +79,7 @@ def test_the_parts_of_a_pod_are_its_gpus_and_told_when_they_change(bundle: Bundl
 
 
 def test_a_tenant_who_writes_over_a_file_by_a_link_changes_nothing(bundle: Bundle) -> None:
-    """The folders are the agent's alone; a link that is there all the same is replaced and not followed."""
+    """The folders are the agent's alone; a link that is there nevertheless is replaced and not followed."""
     target = bundle.program.parent / "target"
     target.write_text("mine")
     with bundle.watching():

@@ -104,7 +104,7 @@ def main() -> None:
         kind, text, seconds = json.loads(line)
 
         def make(kind: str = kind, text: str = text) -> Any:
-            """As vLLM does, with one thread."""
+            """Compile as vLLM does, with one thread."""
             compiler = api.GrammarCompiler(tokens, 1, True, 512 * 2**20)
             return {
                 "regex": lambda: compiler.compile_regex(text),

@@ -1,6 +1,6 @@
 """A process that keeps accounts until it is killed: `python killed_gateway.py LEDGER BUDGET`.
 
-Tells each step only when it is on the disk, so whoever reads knows what must be there afterwards.
+Prints each step only when it is on the disk, so the reader knows what must be there afterwards.
 """
 
 import asyncio

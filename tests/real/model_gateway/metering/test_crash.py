@@ -33,7 +33,7 @@ def told(lines: Iterator[str], word: str) -> int:
 
 
 def kill_at_work(path: Path, budget: str = "") -> int:
-    """How many requests it had surely written after those of the beginning."""
+    """Return the number of requests that it had surely written after those of the beginning."""
     command = [sys.executable, "-m", "tests.real.model_gateway.metering.killed_gateway", str(path), budget]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

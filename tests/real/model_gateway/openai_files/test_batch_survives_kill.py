@@ -1,4 +1,4 @@
-"""A batch in a gateway that is killed (-9) in the middle goes on when another starts (AIS-01)."""
+"""A batch in a gateway that is killed (-9) in the middle continues when another starts (AIS-01)."""
 
 import json
 from pathlib import Path

@@ -36,7 +36,7 @@ class Site:
     engine: EngineProcess
 
     def link(self, **fields: str) -> str:
-        """As `neo chat` makes it."""
+        """Return a link to the page, as `neo chat` makes it."""
         answer = httpx.post(f"{self.gateway.url}/v1/chat/links", headers=self.gateway.headers, timeout=60)
         assert answer.status_code == 201, answer.text
         params = httpx.QueryParams({"code": answer.json()["code"], **fields})
@@ -55,7 +55,7 @@ class Site:
         self.gateway.set_routes(base, unpriced, asleep)
 
     def asked(self) -> dict[str, Any]:
-        """What the engine was asked last."""
+        """Return the last request to the engine."""
         return self.engine.counts()["last"]["body"]
 
 

@@ -152,7 +152,7 @@ def test_a_model_that_sleeps_is_woken_and_answers_by_itself(site: Site, open_pag
 
 
 @pytest.mark.parametrize("fault", ["die", "stream-error"])
-def test_what_came_of_a_lost_answer_stays_and_it_can_be_asked_anew(
+def test_what_came_of_a_lost_answer_stays_and_it_can_be_asked_again(
     site: Site, open_page: Open, fault: str
 ) -> None:
     site.engine.tell(fault=fault, after=3)

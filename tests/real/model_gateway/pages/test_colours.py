@@ -1,4 +1,4 @@
-"""What is written can be read, by the contrast that WCAG asks for (4.5 to 1), light and dark."""
+"""The contrast of texts, by the ratio that WCAG asks for (4.5 to 1), light and dark."""
 
 import re
 

@@ -247,8 +247,8 @@ def test_a_gateway_serves_without_the_control_plane_also_after_a_restart(
         response = httpx.post(url, json=body(), headers=headers, timeout=60)
         assert response.status_code == 200
         assert ledger_row(tmp_path, response.headers["x-request-id"])["outcome"] == "ok"
-        stranger = httpx.post(url, json=body(), headers={"Authorization": "Bearer other"}, timeout=60)
-        assert (stranger.status_code, stranger.headers["retry-after"]) == (503, "2")
+        outsider = httpx.post(url, json=body(), headers={"Authorization": "Bearer other"}, timeout=60)
+        assert (outsider.status_code, outsider.headers["retry-after"]) == (503, "2")
         kept = (tmp_path / "gateway" / "callers.json").read_text()
         assert gateway.token not in kept.replace(f"subject-{gateway.token}", "")
         assert httpx.get(gateway.url + "/health", timeout=60).json()["control_plane"] == "away"

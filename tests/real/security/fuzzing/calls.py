@@ -29,11 +29,11 @@ class Answer:
     """All that the caller gets to see."""
 
     def complaint(self) -> str:
-        """What is wrong with it; "" when nothing is."""
+        """Return the defect of the answer; "" for none."""
         if self.code in BROKEN or (self.code.isdigit() and int(self.code) in BROKEN_HTTP):
             return f"{self.code}: {self.text[:500]!r}"
         if MARKER.encode() in self.text:
-            return f"the answer tells of the other tenant: {self.text[:500]!r}"
+            return f"the answer reveals the other tenant: {self.text[:500]!r}"
         return ""
 
 

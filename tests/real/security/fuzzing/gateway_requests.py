@@ -27,7 +27,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/chat/session": {"key": "key-a"},
     "/chat/v1/chat/completions": {"model": "bank", "messages": TURNS},
 }
-"""A valid one by path, but for the ids of files."""
+"""A valid one by path, except for the ids of files."""
 PARTS = (
     {"type": "text", "text": "a"},
     {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}},
@@ -61,7 +61,7 @@ LIMITS = ("1", "0", "-1", "9" * 5000, "²", "١", "1e3", "", " 1")
 
 @dataclass(frozen=True)
 class Reachable:
-    """What a caller can name."""
+    """The names that a caller can use."""
 
     keys: Sequence[str]
     ids: Sequence[str]

@@ -86,7 +86,7 @@ CHUNKS = (
 
 @dataclass(frozen=True)
 class Answers:
-    """What came back on one connection."""
+    """The answers on one connection."""
 
     data: bytes
     is_ended: bool
@@ -158,7 +158,7 @@ def raw_requests(draw: st.DrawFn, paths: tuple[str, ...], token: str) -> Raw:
 def talk(address: str, data: bytes, quiet_seconds: float = QUIET_SECONDS) -> Answers:
     """Send it all, and read until the server ends the connection.
 
-    A server that waits for the rest of a request is told that none comes.
+    A server that waits for the rest of a request learns that none comes.
     """
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as connection:

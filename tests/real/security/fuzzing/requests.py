@@ -21,7 +21,7 @@ IDEMPOTENCY, RESET_MASK = "x-idempotency-key", "x-resetmask"
 
 @dataclass(frozen=True)
 class Known:
-    """What a caller can put into requests."""
+    """The values that a caller can put into requests."""
 
     ids: Mapping[str, Sequence[str]]
     """By prefix: the caller's own, and those of the other tenant."""

@@ -1,4 +1,4 @@
-"""How long the standing attacker works, and in which order: the same settings for all that it attacks."""
+"""The duration and order of the standing attacker's work: the same settings for all that it attacks."""
 
 import os
 import time
@@ -16,7 +16,7 @@ WHOLE = int(os.environ.get("FUZZ_EXAMPLES", "4"))
 EXAMPLES = iterations(WHOLE, least=2)
 """Requests per method and front of the API, of which the first is empty; the other fronts multiply it."""
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
-"""Go on with new seeds for so long; 0 means one round."""
+"""Continue with new seeds for so many seconds; 0 means one round."""
 SEED = int(os.environ.get("FUZZ_SEED", "8"))
 
 HEALTH_CHECKS: Any = list(HealthCheck)

@@ -35,7 +35,7 @@ DISK = {
 class Tenant:
     client: Client
     mark: str
-    """Is in every text of theirs."""
+    """Is in every text of the tenant."""
     tenant_id: str
     project_id: str
     held: dict[str, list[str]] = field(default_factory=dict)
@@ -110,7 +110,9 @@ class Target:
         return self.attacker.client.call(EXCHANGE, request).access_token
 
     def known(self) -> Known:
-        """What the attacker can name: what it has, and by guess or gossip what the victim has."""
+        """Return the names that the attacker can use: what it has, and by guess or gossip what the victim
+        has.
+        """
         both = (self.attacker, self.victim)
         prefixes = sorted({prefix for tenant in both for prefix in tenant.held})
         ids = {prefix: [one for each in both for one in each.held.get(prefix, ())] for prefix in prefixes}

@@ -235,7 +235,7 @@ async def test_the_platform_must_be_known_and_stays(bank: Bank) -> None:
     ],
 )
 def test_the_operator_s_own_prices_decide(platform: str, allowed: str) -> None:
-    """Where a GPU has no price, or a machine no GPU, nothing is held against the policy."""
+    """A GPU without a price, or a machine without a GPU, is not held against the policy."""
     prices = """
 currency: EUR
 skus:

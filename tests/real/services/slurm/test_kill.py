@@ -94,7 +94,7 @@ def workers(count: int) -> set[str]:
 
 
 def assert_nothing_left_over(folder: Path, client: Client, project: str, count: int) -> None:
-    """What the engine runs is what the one cluster asks for: no orphan, no duplicate."""
+    """Check that the engine runs what the one cluster asks for: no orphan, no duplicate."""
     world = FakeWorld.open(folder / "world")
     filesystems = client.call("nebius.compute.v1.FilesystemService/List", {"parent_id": project}).items
     if count == 0:

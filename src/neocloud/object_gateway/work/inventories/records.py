@@ -1,7 +1,7 @@
 # pyright: strict
-"""What is stored of inventories, in the metadata of the object store: the last run, and the one in progress.
+"""Stored state of inventories, in the metadata of the object store: the last run, and the one in progress.
 
-A process that is killed goes on from here.
+A process that is killed continues from here.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class Records:
     async def advance(
         self, row: InventoryRow, position: Position, file: FileRow | None, *, is_listed: bool
     ) -> InventoryRow:
-        """Remember a file of the run, None where it would be empty, and up to where the files list."""
+        """Store a finished file of the run (None for an empty one) and the last key that the files list."""
         after = row._replace(is_listed=int(is_listed), position_key=position.key, position_seq=position.seq)
 
         def work(tx: Transaction) -> None:
@@ -165,7 +165,7 @@ class Records:
         await self._database.write(work)
 
     def report(self, inventory_id: str) -> InventoryReport | None:
-        """Return what the control plane is told of an inventory."""
+        """Return the report of an inventory for the control plane."""
         row = self.find(inventory_id)
         if row is None:
             return None

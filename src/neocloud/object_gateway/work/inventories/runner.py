@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Slots:
-    """How many runs are at work: one for each tenant, some in all."""
+    """Slots for runs: one for each tenant, and a limit for all."""
 
     MOST = 4
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is installed in images, as rows of the store: read once, since what is in an image never changes."""
+"""Packages installed in images, as rows of the store: read once, since images never change."""
 
 import zlib
 from dataclasses import dataclass

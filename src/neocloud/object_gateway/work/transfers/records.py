@@ -1,7 +1,7 @@
 # pyright: strict
-"""What is stored of transfers, in the metadata of the object store: phases, iterations, unfinished uploads.
+"""Stored state of transfers, in the metadata of the object store: phases, iterations, unfinished uploads.
 
-A process that is killed goes on from here. Secrets are not stored.
+A process that is killed continues from here. Secrets are not stored.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class IterationRow(NamedTuple):
 
 @dataclass(frozen=True)
 class AfterIteration:
-    """What follows from the end of an iteration."""
+    """The consequences of the end of an iteration."""
 
     outcome: Outcome
     phase: Phase
@@ -247,7 +247,7 @@ class Records:
         await self._database.write(work)
 
     def report(self, transfer_id: str, now: datetime) -> TransferReport | None:
-        """Return what the control plane is told of a transfer."""
+        """Return the report of a transfer for the control plane."""
         row = self.find(transfer_id)
         if row is None:
             return None

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What operations on blobs share: finding versions, reading them, and reserving room for new ones."""
+"""Shared parts of operations on blobs: finding versions, reading them, and reserving room for new ones."""
 
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.bodies.engine import Engine

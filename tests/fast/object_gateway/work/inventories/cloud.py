@@ -25,7 +25,7 @@ _NUMBERS = count(1)
 
 @dataclass
 class Inventories:
-    """Those of a source bucket, written into a destination bucket."""
+    """The inventories of a source bucket, written into a destination bucket."""
 
     served: Served
     source: str
@@ -43,25 +43,25 @@ class Inventories:
             "schedule": "DAILY",
             **spec,
         }
-        wished = GatewayInventory(
+        desired = GatewayInventory(
             id=inventory_id,
             source_bucket_id=named(self.source).id,
             subject_id=subject_id or self.served.owner.subject_id,
             tenant_id="tenant-a",
             spec=contract.from_dict(InventorySpec, whole),
         )
-        self._put(wished)
+        self._put(desired)
         return inventory_id
 
     def change(self, inventory_id: str, change: Callable[[GatewayInventory], None]) -> None:
-        wished = GatewayInventory()
-        wished.CopyFrom(self.served.control_plane.inventory(inventory_id))
-        change(wished)
-        self._put(wished)
+        desired = GatewayInventory()
+        desired.CopyFrom(self.served.control_plane.inventory(inventory_id))
+        change(desired)
+        self._put(desired)
 
-    def _put(self, wished: GatewayInventory) -> None:
+    def _put(self, desired: GatewayInventory) -> None:
         async def put() -> None:
-            self.served.control_plane.put_inventory(wished)
+            self.served.control_plane.put_inventory(desired)
 
         self.served.call(put())
 

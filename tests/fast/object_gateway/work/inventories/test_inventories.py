@@ -1,4 +1,4 @@
-"""What inventories list, and how, read back by boto3."""
+"""Content and form of inventories, read back by boto3."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is read of the layers of an image, and what hostile ones get: an error, within limits."""
+"""Packages in the layers of an image, and the result for hostile ones: an error, within limits."""
 
 import gzip
 import io

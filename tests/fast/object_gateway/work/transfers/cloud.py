@@ -18,7 +18,7 @@ ONCE: dict[str, Any] = {"after_one_iteration": {}}
 
 @dataclass
 class Transfers:
-    """Those of a destination store, by default from one other store."""
+    """The transfers of a destination store, by default from one other store."""
 
     destination: Served
     source_url: str
@@ -57,7 +57,7 @@ class Transfers:
             "source": source or side,
             "destination": own,
         }
-        wished = GatewayTransfer(
+        desired = GatewayTransfer(
             id=transfer_id,
             mode="RUN",  # type: ignore[arg-type]
             run=1,
@@ -66,7 +66,7 @@ class Transfers:
             source_secret=owner.secret,
             destination_secret=self.destination.owner.secret,
         )
-        self._put(wished)
+        self._put(desired)
         return transfer_id
 
     def change(
@@ -75,14 +75,14 @@ class Transfers:
         change: Callable[[GatewayTransfer], None],
         before: GatewayTransfer | None = None,
     ) -> None:
-        wished = GatewayTransfer()
-        wished.CopyFrom(before or self.destination.control_plane.transfer(transfer_id))
-        change(wished)
-        self._put(wished)
+        desired = GatewayTransfer()
+        desired.CopyFrom(before or self.destination.control_plane.transfer(transfer_id))
+        change(desired)
+        self._put(desired)
 
-    def _put(self, wished: GatewayTransfer) -> None:
+    def _put(self, desired: GatewayTransfer) -> None:
         async def put() -> None:
-            self.destination.control_plane.put_transfer(wished)
+            self.destination.control_plane.put_transfer(desired)
 
         self.destination.call(put())
 

@@ -1,4 +1,4 @@
-"""An S3 endpoint with faults: it has objects in memory, and answers as it is told to."""
+"""An S3 endpoint with faults: it has objects in memory, and answers as it is set."""
 
 import hashlib
 import threading
@@ -27,7 +27,7 @@ class FakeEndpoint:
     """It lists keys in the wrong order."""
     seen: list[str] = field(default_factory=list[str])
     released: threading.Event = field(default_factory=threading.Event)
-    """Lets what is "slow" go on."""
+    """Lets "slow" requests continue."""
 
     def listing(self) -> bytes:
         keys = sorted(self.objects, reverse=self.is_reversed)

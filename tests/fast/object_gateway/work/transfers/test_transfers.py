@@ -106,30 +106,30 @@ def test_stop_resume_and_removal(transfers: Transfers) -> None:
     transfer_id = transfers.start(infinite={}, inter_iteration_interval="3600s")
     transfers.when(transfer_id, lambda found: outcome(found.last_iteration) == "COMPLETED")
 
-    def stop(wished: Any) -> None:
-        wished.mode = 2
+    def stop(desired: Any) -> None:
+        desired.mode = 2
 
     transfers.change(transfer_id, stop)
     report = transfers.when(transfer_id, lambda found: found.applied_generation == 2)
     assert phase(report) == "STOPPED"
     transfers.put("later")
 
-    def resume(wished: Any) -> None:
-        wished.mode, wished.run = 1, 2
+    def resume(desired: Any) -> None:
+        desired.mode, desired.run = 1, 2
 
     transfers.change(transfer_id, resume)
     transfers.when(transfer_id, lambda found: found.run == 2 and found.last_iteration.sequence_number == 2)
     transfers.when(transfer_id, lambda found: outcome(found.last_iteration) == "COMPLETED")
     assert transfers.stored() == ["later"]
 
-    def remove(wished: Any) -> None:
-        wished.mode = 3
+    def remove(desired: Any) -> None:
+        desired.mode = 3
 
     transfers.change(transfer_id, remove)
     transfers.when(transfer_id, lambda found: phase(found) == "REMOVED")
 
 
-def test_wrong_keys_and_buckets_are_the_tenant_s_to_mend(transfers: Transfers) -> None:
+def test_wrong_keys_and_buckets_are_the_tenant_s_to_fix(transfers: Transfers) -> None:
     transfers.put("key")
     bucket, transfers.source_bucket = transfers.source_bucket, "bucket-of-nobody"
     report = transfers.failed()

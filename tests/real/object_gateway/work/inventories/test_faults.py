@@ -38,8 +38,8 @@ def test_an_account_without_the_rights_gets_no_report(
 
 def test_an_account_of_another_project_gets_no_report(inventories: Inventories) -> None:
     inventories.put("a")
-    stranger = inventories.served.account(project_id="project-b")
-    inventories.failed(inventories.start(subject_id=stranger.subject_id), "PERMISSION_DENIED")
+    outsider = inventories.served.account(project_id="project-b")
+    inventories.failed(inventories.start(subject_id=outsider.subject_id), "PERMISSION_DENIED")
     inventories.failed(inventories.start(subject_id="nobody"), "PERMISSION_DENIED")
 
 
@@ -70,8 +70,8 @@ def test_a_run_that_failed_is_tried_again_once_the_inventory_is_changed(inventor
     inventory_id = inventories.start(subject_id=account.subject_id)
     inventories.failed(inventory_id, "PERMISSION_DENIED")
 
-    def change(wished: Any) -> None:
-        wished.subject_id = inventories.served.owner.subject_id
+    def change(desired: Any) -> None:
+        desired.subject_id = inventories.served.owner.subject_id
 
     inventories.change(inventory_id, change)
     inventories.when(inventory_id, lambda found: found.status.HasField("last_success"))
@@ -90,12 +90,12 @@ def test_a_full_destination(inventories: Inventories, served: Served) -> None:
 
 def test_buckets_that_are_gone(inventories: Inventories, served: Served) -> None:
     source, owner = inventories.source, served.owner.aws_access_key_id
-    wished = served.control_plane.named(inventories.destination)
+    desired = served.control_plane.named(inventories.destination)
     inventory_id = inventories.start(enabled=False)
-    served.call(served.control_plane.delete_bucket(owner, wished.id))
+    served.call(served.control_plane.delete_bucket(owner, desired.id))
 
-    def enable(wished: Any) -> None:
-        wished.spec.enabled = True
+    def enable(desired: Any) -> None:
+        desired.spec.enabled = True
 
     inventories.change(inventory_id, enable)
     inventories.when(inventory_id, lambda found: error(found) == "DESTINATION_BUCKET_NOT_FOUND")
@@ -156,8 +156,8 @@ def test_a_removed_inventory_leaves_its_reports_and_no_more(inventories: Invento
     inventory_id = written.key.split("/")[-3]
     before = inventories.keys(inventories.destination)
 
-    def remove(wished: Any) -> None:
-        wished.is_removed = True
+    def remove(desired: Any) -> None:
+        desired.is_removed = True
 
     inventories.change(inventory_id, remove)
     inventories.when(inventory_id, lambda found: found.is_removed)
@@ -168,7 +168,7 @@ def test_a_removed_inventory_leaves_its_reports_and_no_more(inventories: Invento
 def test_a_killed_gateway_goes_on_and_lists_each_object_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, stored: str
 ) -> None:
-    """It runs in a process of its own, which is killed within the run; this one goes on."""
+    """It runs in a process of its own, which is killed within the run; this one continues."""
     command = [
         sys.executable,
         "-m",

@@ -16,7 +16,7 @@ PART_BYTES = 5 * 1024**2
 
 
 def main(home: Path, url: str, is_first: bool) -> None:
-    """Run until two parts are stored; or go on, until the transfer has ended."""
+    """Run until two parts are stored; or continue, until the transfer has ended."""
     copying.PART_BYTES = PART_BYTES
     bucket_file, transfer_file = home / "bucket", home / "transfer"
     control_plane = FakeControlPlane()
@@ -27,9 +27,9 @@ def main(home: Path, url: str, is_first: bool) -> None:
         transfers = Transfers(served, url, served, "source")
         if is_first:
             _start(served, transfers, bucket_file, transfer_file)
-        wished = GatewayTransfer.FromString(transfer_file.read_bytes())
-        transfers.bucket = wished.spec.destination.nebius.bucket_name
-        report = transfers.ended(wished.id)
+        desired = GatewayTransfer.FromString(transfer_file.read_bytes())
+        transfers.bucket = desired.spec.destination.nebius.bucket_name
+        report = transfers.ended(desired.id)
         found = (phase(report), report.last_iteration.sequence_number, outcome(report.last_iteration))
         sizes = [len(transfers.body(key)) for key in transfers.stored()]
         _say(*found, *numbers(report.last_iteration), *transfers.stored(), *sizes)

@@ -171,8 +171,8 @@ def test_a_stop_interrupts_and_leaves_no_upload(
     own = transfers.destination.client()
     transfers.when(transfer_id, lambda _: own.list_multipart_uploads(Bucket=transfers.bucket).get("Uploads"))
 
-    def stop(wished: Any) -> None:
-        wished.mode = 2
+    def stop(desired: Any) -> None:
+        desired.mode = 2
 
     transfers.change(transfer_id, stop)
     report = transfers.ended(transfer_id)
