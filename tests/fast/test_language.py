@@ -114,6 +114,7 @@ SHAPE = re.compile(r"(?:As|By|How|Is|Of|That|Those|What|Where|Whether|Which|Whom
 """How no docstring begins: with a relative clause as its subject, or with a fragment."""
 
 _NAME = re.compile("|".join(NAMES))
+_NAME_WITHIN = re.compile(_NAME.pattern, re.IGNORECASE)
 _BREAK = r"\s+(?:(?:#|//|/?\*+|>)\s*)?"
 _PHRASE = re.compile(
     rf"(?<![\w-])(?:{'|'.join(each.replace(' ', _BREAK) for each in PHRASES)})(?![\w-])", re.IGNORECASE
@@ -152,6 +153,8 @@ def words(text: str) -> Iterator[str]:
 def wrong_words(text: str) -> Iterator[tuple[int, str]]:
     """The number of the line, and the word or phrase, in lower case and with single spaces."""
     for number, line in enumerate(text.splitlines(), 1):
+        if not _NAME_WITHIN.search(line):
+            continue
         yield from ((number, word) for word in dict.fromkeys(words(line)) if _NAME.fullmatch(word))
     for match in _PHRASE.finditer(text):
         number = text.count("\n", 0, match.start()) + 1

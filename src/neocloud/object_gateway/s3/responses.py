@@ -94,7 +94,9 @@ async def send_response(
     send: Send, body: Body, response: Response, head: Callable[[bool], Headers], sent: Callable[[int], None]
 ) -> None:
     """`head` returns the headers: where bytes of the request are still to come, the connection has to be
-    closed after the response, as they would be taken for the next request. `sent` is told of the bytes."""
+    closed after the response, as they would be taken for the next request. `sent` is called with the number
+    of bytes.
+    """
     reader = response.reader
     try:
         is_last = not await body.drain()
