@@ -113,6 +113,8 @@ SUFFIXES = (
 SHAPE = re.compile(r"(?:As|By|How|Is|Of|That|Those|What|Where|Whether|Which|Whom?|Whose)\b")
 """How no docstring begins: with a relative clause as its subject, or with a fragment."""
 
+_QUOTED_SHAPE = re.compile(rf'"\s*{SHAPE.pattern}')
+"""Parsing only the files that have this takes a tenth of the time."""
 _NAME = re.compile("|".join(NAMES))
 _NAME_WITHIN = re.compile(_NAME.pattern, re.IGNORECASE)
 _BREAK = r"\s+(?:(?:#|//|/?\*+|>)\s*)?"
@@ -189,8 +191,8 @@ def test_docstrings_begin_with_a_noun_or_an_imperative(place: str) -> None:
     found = [
         f"{name}:{number}: {text.splitlines()[0]}"
         for name, path in files(place)
-        if path.suffix == ".py"
-        for number, text in docstrings(path.read_text())
+        if path.suffix == ".py" and _QUOTED_SHAPE.search(source := path.read_text())
+        for number, text in docstrings(source)
         if SHAPE.match(text)
     ]
     assert not found, "\n".join(found)
