@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the control plane and the object gateway agree on about the access keys of callers."""
+"""Conventions of the control plane and the object gateway about access keys of callers."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ TEMPORARY_KEY_PREFIX = "NCTK"
 
 @dataclass(frozen=True)
 class KeyLimit:
-    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
-    pulling the repository that the prefix stands for."""
+    """The limits of a key: reading and listing the objects of one bucket below a prefix; of a registry,
+    pulling the repository that the prefix stands for.
+    """
 
     bucket_id: str
     prefix: str

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the object gateway asks the control plane, and tells it."""
+"""The calls that the object gateway makes to the control plane."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class SigningKey:
-    """What signatures of one day and region by one access key are checked with, and whose they are."""
+    """The key that checks signatures of one day and region by one access key, and its owner."""
 
     key: bytes = field(repr=False)
     """HMAC-SHA256 of "aws4_request" with the derived keys of "AWS4" and the secret, day, region and "s3"."""
@@ -67,7 +67,7 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class TokenOwner:
-    """Whose token it is."""
+    """The owner of a token."""
 
     subject_id: str
     subject_name: str
@@ -129,7 +129,7 @@ class ControlPlane(Protocol):
         ...
 
     async def delete_bucket(self, aws_access_key_id: str, bucket_id: str) -> None:
-        """Remove an empty bucket for good; return when it is gone. Raises as create_bucket."""
+        """Remove an empty bucket permanently; return when it is gone. Raises as create_bucket."""
         ...
 
     async def close(self) -> None: ...

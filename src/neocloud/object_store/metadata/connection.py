@@ -12,7 +12,7 @@ from neocloud.object_store.errors import ObjectStoreError
 
 
 class Cursor(Protocol):
-    """What a statement returned. Rows are tuples."""
+    """The result of a statement. Rows are tuples."""
 
     @property
     def rowcount(self) -> int: ...
@@ -39,12 +39,14 @@ class Metadata(Protocol):
 
     @property
     def errors(self) -> type[Exception]:
-        """What its connections raise."""
+        """Return the exception class of its connections."""
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it, now or later, so that nothing that was read is kept."""
+        """Return whether other processes may write to it, now or later, so that nothing that was read is
+        kept.
+        """
         ...
 
     @property

@@ -1,4 +1,6 @@
-"""What a machine has, what nodes take of it, what is left, and how many more nodes that is. Pure."""
+"""Capacity of a machine: its total, the demand of nodes, the rest, and the number of nodes that still fit.
+Pure.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,7 @@ _CORES, _MEMORY, _GPUS = "cores", "memory", "gpus/"
 
 @dataclass(frozen=True)
 class Inventory:
-    """What the engine's capabilities say of the machine."""
+    """The machine's capacity, from the engine's capabilities."""
 
     cpus: int
     memory_mib: int

@@ -66,7 +66,7 @@ class IamState(StrEnum):
     BLOCKED = "BLOCKED"
     """A user account that may not sign in."""
     PENDING = "PENDING"
-    """An invitation that nobody has accepted."""
+    """An invitation that was not accepted."""
     ACCEPTED = "ACCEPTED"
 
 
@@ -149,7 +149,7 @@ class TemporaryKey:
 
 @dataclass(frozen=True)
 class Signer:
-    """Whose access key signed requests of one day name."""
+    """The owner of the access key that signed requests of one day."""
 
     subject: Subject
     access_key_id: str
@@ -163,7 +163,7 @@ class Signer:
 
 
 class SignedRequests(Protocol):
-    """What a service asks about callers of a data plane, who sign with access keys or show tokens."""
+    """The interface for services whose callers sign with access keys or show tokens."""
 
     async def signer(self, aws_id: str, day: str, region: str) -> Signer | None:
         """Return the signer, by the access key id of a client, also of a temporary one; None unless the key
@@ -248,7 +248,7 @@ class ProjectRights:
 
 @dataclass(frozen=True)
 class ReadablePlaces:
-    """Where a subject holds a permission to read."""
+    """The places where a subject holds a permission to read."""
 
     roots: frozenset[str] = frozenset()
     """These resources and everything in them."""

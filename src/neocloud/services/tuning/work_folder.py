@@ -166,7 +166,7 @@ class WorkFolder:
 
     @cached_property
     def metrics(self) -> list[Metrics]:
-        """What was measured, oldest first. Read once for each WorkFolder."""
+        """Return the measurements, oldest first. Read once for each WorkFolder."""
         found = (_metrics(time, row) for _, time, row in self._lines("finetune/metrics.jsonl"))
         return [each for each in found if each is not None]
 

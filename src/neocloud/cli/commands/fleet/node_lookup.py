@@ -1,4 +1,4 @@
-"""How commands name hosts and the nodes of clusters."""
+"""Find the hosts and cluster nodes that commands name."""
 
 from typing import TYPE_CHECKING, Annotated
 

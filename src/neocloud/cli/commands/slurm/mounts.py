@@ -1,4 +1,4 @@
-"""What `neo slurm cluster create` mounts beside the shared root: filesystems, and folders of each worker."""
+"""Mounts of `neo slurm cluster create` beside the shared root: filesystems, and folders of each worker."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Where an export goes: standard output, or an object of a bucket that the signed-in account writes."""
+"""Targets of an export: standard output, or an object of a bucket that the signed-in account writes."""
 
 import tempfile
 from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from neocloud.object_gateway.access import ControlPlane
 from neocloud.object_gateway.work.inventories.records import InventoryRow, Records, last_start
 from neocloud.object_gateway.work.inventories.run import InventoryFailed, InventoryRun
 from neocloud.object_store.errors import ObjectStoreError, QuotaExceeded, StoreFull, StoreUnavailable
-from neocloud.object_store.metadata import rows
+from neocloud.object_store.metadata.transaction import to_time
 from neocloud.object_store.store import ObjectStore
 
 _WEEKLY = InventorySpec.Schedule.Value("WEEKLY")
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Slots:
-    """How many runs are at work: one for each tenant, some in all."""
+    """Slots for runs: one for each tenant, and a limit for all."""
 
     MOST = 4
 
@@ -92,7 +92,7 @@ class InventoryRunner:
     def _pause_seconds(self, row: InventoryRow) -> float:
         if row.run:
             return 0.0
-        at = rows.to_time(row.retry_ms)
+        at = to_time(row.retry_ms)
         due = next_run(last_start(row), self._desired.spec.schedule)
         return ((max(at, due) if due is not None else at) - self._clock.now()).total_seconds()
 

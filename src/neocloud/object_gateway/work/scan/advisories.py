@@ -113,7 +113,7 @@ def _rows(content: bytes) -> Iterator[tuple[str, str, str, str, str, str]]:
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise NotAdvisories("it is laid out in another way than the tracker's file")
+        raise NotAdvisories("it has another structure than the tracker's file")
     yield from cast("dict[str, Any]", value).items()
 
 

@@ -62,8 +62,9 @@ def judged(log: PoolLog, rules: Judging, verdicts: Iterable[Verdict], now: float
 
 
 def is_reliable(breakers: Breakers, test: IndependentTest) -> bool:
-    """Whether a test may judge: a measurement that may drain nodes itself; an active check, which has limits
-    with a source, unless it was found to be wrong too often."""
+    """Return whether a test may judge: a measurement that may drain nodes itself; an active check, which has
+    limits with a source, unless it was found to be wrong too often.
+    """
     if test.kind is MeansOfTest.MEASUREMENT:
         return not breakers.in_shadow(test.check)
     return breakers.precision(test.check).judged < breakers.limits.judged_minimum or not breakers.in_shadow(
@@ -95,7 +96,7 @@ class NodePoolScope(PoolScope[NodePool]):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all workers are well and nothing waits."""
+        """Return whether all workers are well and nothing waits."""
         verdicts = (each for found in (*self.answers, self.background) for each in found)
         return (
             not self.held

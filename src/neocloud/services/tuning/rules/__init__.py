@@ -1,4 +1,4 @@
-"""What is legal for a fine-tuning job: its model, files and hyperparameters, and where it runs. Pure."""
+"""Validation rules of a fine-tuning job: its model, files and hyperparameters, and where it runs. Pure."""
 
 from collections.abc import Iterable, Mapping
 
