@@ -30,7 +30,6 @@ ID, LAST, FAILING, TRUSTED, INVENTORY = "id", "document.json", "failing", "trust
 MOST_BYTES = 2 << 20
 """Of an answer."""
 MOST_RECORDS_BYTES = 1 << 20
-MOST_TRUSTED = 64
 LONGEST_PROBLEM = 160
 CHANGES = "changes"
 _HASH = re.compile("[0-9a-f]{64}")

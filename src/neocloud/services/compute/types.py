@@ -158,7 +158,6 @@ INSTANCE = "nebius.compute.v1.Instance"
 INSTANCE_ID_PREFIX = "computeinstance"
 InstanceStateEnum = InstanceStatus.InstanceState
 AttachMode = AttachedDiskSpec.AttachMode
-FilesystemAttachMode = AttachedFilesystemSpec.AttachMode
 
 GPU_CLUSTER = "nebius.compute.v1.GpuCluster"
 GPU_CLUSTER_ID_PREFIX = "computegpucluster"

@@ -83,7 +83,7 @@ def report(bandwidth: float, *, right: bool = True) -> AllReduceReport:
         AllReduceRow(size_mib=size, bus_mib_per_second=bandwidth, milliseconds=1.0, right=right)
         for size in (1, 16, 128)
     ]
-    return AllReduceReport("gloo", 2, rows)
+    return AllReduceReport("gloo", 2, tuple(rows))
 
 
 def test_only_the_largest_all_reduce_is_judged_for_speed():

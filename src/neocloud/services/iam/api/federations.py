@@ -50,8 +50,6 @@ from neocloud.services.iam.defaults import add_membership
 from neocloud.services.iam.rules.federations import FederationState
 from neocloud.services.iam.types import GROUP, OIDC_FEDERATION, IamState
 
-FEDERATIONS = "neocloud.iam.v1.OidcFederationService"
-
 
 async def set_client_secret(call: Call, request: SetClientSecretRequest) -> Write[SetClientSecretResponse]:
     def change(tx: Transaction) -> SetClientSecretResponse:
