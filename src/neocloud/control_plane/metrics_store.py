@@ -36,7 +36,7 @@ RETENTION = "90d"
 CACHE_BYTES = 128 * 1024 * 1024
 SCRAPE_SECONDS = 15
 MOST_SAMPLES = 200_000
-"""Of one target at a time; one that has more is not collected."""
+"""Samples of one target at a time; one that has more is not collected."""
 SERVER_NAME = "localhost"
 """In the certificate of the control plane for collectors."""
 OPERATORS = "operator"

@@ -169,7 +169,7 @@ class PlatformService:
 
     name: str
     host_name: str
-    """What pods that may reach it call it."""
+    """The name by which pods that may reach it call it."""
     address: IPv4Address
     """Pods find it there; it belongs to nothing else."""
     port: int

@@ -49,7 +49,7 @@ DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 PUBLISHED_DOMAIN = "api.nebius.cloud"
-"""What clients without a domain setting call; served through the redirector only."""
+"""The domain that clients without a domain setting call; served through the redirector only."""
 
 
 @dataclass(frozen=True)

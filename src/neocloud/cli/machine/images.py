@@ -36,8 +36,9 @@ PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
 MACHINE, LAUNCHER, METRICS = "machine", "launcher", "metrics"
 ON_DEMAND = (LAUNCHER, MACHINE, METRICS)
-"""What only virtual machines and the store of metrics need, in the order in which it is built; `neo up` does
-not wait for it."""
+"""Images for virtual machines and the store of metrics alone, in the order in which they are built; `neo up`
+does not wait for them.
+"""
 ARCHITECTURE = "amd64"
 """The architecture of machines."""
 FORMATS = ("qcow2", "raw")

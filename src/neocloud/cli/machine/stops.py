@@ -19,7 +19,7 @@ from neocloud.core.child_process import boot_id
 from neocloud.core.osfiles import write_file
 
 LONGEST_TEXT = 200
-"""Of a note that is read back."""
+"""Longest note that is read back."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ OF_MOUNTS = frozenset({"mount_missing", "mount_read_only"})
 TICKETS = "BreakFixService/ListEventsAsOperator"
 MOST_VERDICTS = 1000
 MOST_CLUSTERS = 20
-"""Whose repair tickets are read."""
+"""Clusters whose repair tickets are read."""
 
 
 def read_records(client: Client, profile: Profile) -> CloudFacts:

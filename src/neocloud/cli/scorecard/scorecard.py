@@ -52,7 +52,7 @@ class Evidence:
     check: str = ""
     """The auditor's key."""
     harness: str = ""
-    """What the auditor looked at, by its option, e.g. "vm"; "" where its report does not say."""
+    """The system that the auditor looked at, by its option, e.g. "vm"; "" where its report does not say."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Rating:
     """The highest tier of which, and of those below, every criterion passes; None for none."""
     next: Tier | None
     missing: tuple[Row, ...]
-    """What keeps it from the next tier."""
+    """Rows that keep it from the next tier."""
     is_underperforming: bool
     """Something fails that is asked of every cloud: no other result makes up for it."""
 

@@ -49,7 +49,7 @@ from neocloud.core.untrusted.files import remove_tree
 
 _MAX_ROW_BYTES = 1024**2
 _MAX_STEPS = 1_000_000
-"""Of SQLite for the one row that holds the schema, which takes a dozen."""
+"""Steps of SQLite for the one row that holds the schema, which takes a dozen."""
 _VERSIONS = Path(neocloud.__file__).parent / "core" / "store" / "migrations" / "versions"
 
 

@@ -265,4 +265,5 @@ event_snapshots = Table(
     _text("version"),
     Column("body", LargeBinary, nullable=False),
 )
-"""What a reader has made of a log up to an event. It can be made again from the events at any time."""
+"""The state that a reader has made of a log up to an event. It can be made again from the events at any time.
+"""

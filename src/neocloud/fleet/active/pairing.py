@@ -34,7 +34,7 @@ class Edge:
     pair: Pair
     is_bad: bool
     failures: int = 0
-    """Of the last runs in a row."""
+    """Failures of the last runs in a row."""
     why: str = ""
 
 

@@ -52,7 +52,7 @@ SMALL = Setup("small", 64, 2, 4, 256, 64, 16, 60, 1e-2, is_bf16=False)
 @dataclass(frozen=True)
 class Curve:
     losses: Sequence[float]
-    """Of each step, in nats for each token."""
+    """Loss of each step, in nats for each token."""
     tokens_per_second: float
     """Without the first tenth of the steps."""
 

@@ -28,7 +28,7 @@ from neocloud.fleet.nodes.gpu_use import GpuUse
 FORMAT = 1
 ID, LAST, FAILING, TRUSTED, INVENTORY = "id", "document.json", "failing", "trusted", "inventory.json"
 MOST_BYTES = 2 << 20
-"""Of an answer."""
+"""Limit of an answer."""
 MOST_RECORDS_BYTES = 1 << 20
 MOST_TRUSTED = 64
 LONGEST_PROBLEM = 160
@@ -44,9 +44,9 @@ class AgentAnswer:
     version: str
     """Hash of the program that answered."""
     last: Document | None
-    """What its checks said when they last ran; None before they have."""
+    """Answers of its checks when they last ran; None before they have."""
     age_s: float
-    """Of `last`."""
+    """Age of `last`."""
     changes: Sequence[Document]
     """The records that were not forwarded yet, in order."""
     n: int
@@ -59,7 +59,7 @@ class AgentAnswer:
     """How much they were used when that was read last."""
     gpus_age_s: float = 0.0
     simulated: str = ""
-    """What is not real of `gpus`."""
+    """The simulated part of `gpus`."""
 
 
 def answer(

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 MOST_PARTS = 256
-"""Of one node, in one event."""
+"""Parts of one node, in one event."""
 LONGEST = 128
 """Longest text of a part."""
 MOST_BLAMED = 2

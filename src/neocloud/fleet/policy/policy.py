@@ -144,7 +144,7 @@ class Conflict(StrEnum):
     SERVICE = "service"
     """Whether the node stays in service."""
     REPAIR = "repair"
-    """Which step is taken."""
+    """The repair step."""
     SEVERITY = "severity"
     """Whether jobs fail."""
     LIMIT = "limit"

@@ -36,7 +36,7 @@ class Simulation:
         self.job = Job()
         self.start_token = 0
         self.blocks: Counter[str] = Counter()
-        """What the job waits for beside its nodes: faults that nothing has named yet, and planned work."""
+        """Reasons why the job waits beside its nodes: faults that nothing has named yet, and planned work."""
         self.members: list[str] = []
         self.member_places: dict[str, int] = {}
         self.unfit: set[str] = set()

@@ -31,7 +31,7 @@ class Token:
     """The proof of the token of the cloud, as the control plane gave it."""
     expires_at: datetime
     scopes: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """What was asked for: actions by name."""
+    """The requested actions by name."""
 
     def allows(self, name: str, action: str) -> bool:
         asked = self.scopes.get(name, frozenset())

@@ -45,7 +45,7 @@ from neocloud.object_store.types import Bucket
 
 logger = logging.getLogger(__name__)
 _OF_PROJECT = (GET, CREATE, UPDATE, DELETE, LIST, BUCKET_GET)
-"""What a key that is limited to the objects of a project may do."""
+"""Permissions of a key that is limited to the objects of a project."""
 UNKNOWN_SECONDS = 5.0
 KEY_TIMES = AnswerTimes(300.0, UNKNOWN_SECONDS)
 RIGHT_TIMES = AnswerTimes(60.0, UNKNOWN_SECONDS)

@@ -24,7 +24,7 @@ MAX_REMOVED_AT_ONCE = 5000
 _MAX_SHOWN = 20
 _MAX_SHOWN_TAGS = 3
 _FALLBACK = len("sha256-") + 64
-"""Of such a tag, the part that names a digest."""
+"""Length of such a tag's part that names a digest."""
 _OWN_TAG = (
     "NOT (substr(tag.name, 1, 7) IN ('sha256-', 'sha512-') AND length(tag.name) >= 71"
     " AND ltrim(substr(tag.name, 8, 64), '0123456789abcdef') = '')"

@@ -47,7 +47,7 @@ SETTLE = timedelta(minutes=15)
 MOST_AT_A_TIME = 2
 """Rules whose objects are written at the same time; each takes a thread of the control plane."""
 LARGEST_BYTES = 1024**3
-"""Of an object."""
+"""Limit of an object."""
 ANSWER_SECONDS = 30.0
 """Until a gateway that did not answer is asked again."""
 FAILED_SECONDS = 300.0

@@ -15,7 +15,7 @@ from neocloud.services.registry.public import CannotPull, PullProblem
 MOST_LAYERS = 127
 MOST_VARIABLES = 1000
 MOST_SETTINGS_BYTES = 128 * 1024
-"""Of entry point, command and variables together."""
+"""Bytes of entry point, command and variables together."""
 MOST_TEXT = 4096
 _OCI, _DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
 IMAGES = (f"{_OCI}.manifest.v1+json", f"{_DOCKER}.v2+json")

@@ -119,7 +119,7 @@ class AccessProblem(StrEnum):
     UNANSWERED = "unanswered"
     """The gateway does not run or does not answer; another try may succeed."""
     DAMAGED = "damaged"
-    """What arrived was cut off or has another checksum, at each of several tries."""
+    """The data were cut off or have another checksum, at each of several tries."""
     FULL = "full"
     """The bucket holds all that it may."""
     OCCUPIED = "occupied"

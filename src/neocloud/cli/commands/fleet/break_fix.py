@@ -39,7 +39,7 @@ OF_CORDONS = {
     Action.CORDON: " It takes no new jobs until you uncordon it; a running job continues.",
     Action.UNCORDON: " It takes jobs again once it has passed its checks, unless others have drained it.",
 }
-"""What follows: no ticket is opened for these."""
+"""Hints after the action: no ticket is opened for these."""
 
 
 @app.command()

@@ -25,7 +25,7 @@ MOST_EVENTS = 10_000
 LATE = timedelta(hours=1)
 """How much later than others of its time an event may be written."""
 AFTERWARDS_SECONDS = 60.0
-"""What ended a job is an event a little after its end."""
+"""How long after a job's end an event may still tell what ended it."""
 
 
 class LoggedNodeHistory:

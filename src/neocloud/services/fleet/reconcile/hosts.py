@@ -65,7 +65,7 @@ class HostPoolScope(PoolScope[HostPool]):
     windows: Sequence[Window] = ()
     """Maintenance windows of the hosts that are not over."""
     followers: frozenset[str] = frozenset()
-    """What acts on which hosts are drained, where that has changed."""
+    """Components that act on which hosts are drained, where that has changed."""
 
     def is_quiet(self) -> bool:
         """Return whether all hosts are well and nothing waits."""

@@ -14,7 +14,7 @@ from neocloud.services.slurm.api.findings import BadReport
 
 MOST_NODES = 256
 MOST_LINE_BYTES = 256 * 1024
-"""Of one node. The probe keeps to it."""
+"""Limit of one node. The probe keeps to it."""
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 MOST_RANKS_OF_NODE = 64
 MOST_RANK = 10**7
@@ -60,9 +60,9 @@ class RankReport:
     node: str
     times: Sequence[StepTime] = ()
     stacks: Sequence[Stack] = ()
-    """Of its main thread, oldest first."""
+    """Stacks of its main thread, oldest first."""
     why: Sequence[str] = ()
-    """What could not be read."""
+    """Data that could not be read."""
     moved: bool | None = None
     """Whether it ended a step while it was looked at; None where it writes no step times."""
 

@@ -37,7 +37,7 @@ class Deaths:
     """The nodes of each run, as Slurm writes them, oldest first."""
     last_start: datetime = _NEVER
     runs: int = 0
-    """Of the job, whatever they ended with, as far as the accounting database knows them yet."""
+    """Runs of the job, whatever they ended with, as far as the accounting database knows them yet."""
 
     @property
     def order(self) -> tuple[int, datetime]:

@@ -56,7 +56,7 @@ class BadFiles(ValueError):
 @dataclass(frozen=True)
 class _Content:
     name: str
-    """Of a checkpoint; "": the result of the job."""
+    """Name of a checkpoint; "": the result of the job."""
     step: int
 
 

@@ -22,7 +22,7 @@ MOST_NAME = 120
 MOST_DUMP_BYTES = 2 * 1024 * 1024
 MOST_ENVIRONMENT_BYTES = 256 * 1024
 MOST_LINE_BYTES = 256 * 1024
-"""Of the report, for the control plane."""
+"""Limit of the report, for the control plane."""
 SAMPLES, PAUSE_SECONDS = 3, 1.0
 DUMP_SECONDS = 10
 ALL_SECONDS = 60
