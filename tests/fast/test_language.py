@@ -115,6 +115,7 @@ SHAPE = re.compile(r"(?:As|By|Is|Of|That|Those|What|Which|Whom?|Whose)\b")
 SHAPE_OF_CODE = re.compile(rf"{SHAPE.pattern}|(?:How|Where|Whether)\b")
 """The same for modules, classes and functions; a field may be "Whether the node is drained"."""
 
+_FIRST_COMMENT = re.compile(r"^(?! *//).*\n *// (.*)", re.MULTILINE)
 _WORD = r"[a-z']+"
 _NAME = re.compile("|".join(NAMES))
 _BREAK = r"\s+(?:(?:#|//|/?\*+|>)\s*)?"
@@ -204,6 +205,17 @@ def test_docstrings_begin_with_a_noun_or_an_imperative(place: str) -> None:
         if path.suffix == ".py"
         for number, text, shape in docstrings(path.read_text())
         if shape.match(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_comments_of_the_contract_begin_with_a_noun_or_a_verb() -> None:
+    found = [
+        f"{name}: {match[1]}"
+        for name, path in files("proto")
+        for text in [path.read_text()]
+        for match in _FIRST_COMMENT.finditer(text)
+        if SHAPE.match(match[1])
     ]
     assert not found, "\n".join(found)
 
