@@ -14,31 +14,21 @@ from xdist.workermanage import WorkerController
 
 from tests.tiers import tier_of_file
 
+
+def files(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
+
 GROUPS = {
     "own clouds": (
-        *(
-            f"tests/e2e/test_{name}.py"
-            for name in (
-                "ai_workloads",
-                "bad_machine",
-                "cluster_on_subnet",
-                "lifecycle",
-                "machines",
-                "outside_audit",
-            )
-        ),
-        *(
-            f"tests/long/test_{name}.py"
-            for name in ("cluster_backup", "maintenance", "preemption", "two_clouds")
-        ),
-        "tests/e2e/security/test_slurm_escape.py",
+        *files("e2e", "ai_workloads", "bad_machine", "cluster_on_subnet", "lifecycle", "machines"),
+        *files("e2e/security", "slurm_escape"),
+        *files("long", "bucket_mounts", "cluster_backup", "maintenance", "outside_audit", "preemption"),
+        *files("long", "two_clouds"),
     ),
     "served models": (
-        *(
-            f"tests/e2e/inference/test_{name}.py"
-            for name in ("documentation", "openai_clients", "serving", "tuning")
-        ),
-        *("tests/e2e/test_bucket_mounts.py", "tests/e2e/test_fleet.py", "tests/long/inference"),
+        *files("e2e/inference", "documentation", "openai_clients", "serving", "tuning"),
+        *("tests/e2e/test_fleet.py", "tests/long/inference"),
     ),
     "machines": (
         *("tests/e2e/images", "tests/long/images", "tests/long/conformance"),
@@ -46,7 +36,7 @@ GROUPS = {
     ),
     "shared cluster": (
         "tests/e2e",
-        *(f"tests/long/test_{name}.py" for name in ("active_checks", "elastic", "training")),
+        *files("long", "active_checks", "elastic", "training"),
     ),
     "podman": (
         "tests/fast/engines/podman",

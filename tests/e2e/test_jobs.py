@@ -151,6 +151,7 @@ def test_a_heterogeneous_job_has_both_its_parts_at_once(bank: Cluster) -> None:
     assert sorted(output) == ["first 1", "parts 2", "second 1"]
 
 
+@pytest.mark.long
 def test_the_shipped_heterogeneous_job_runs_each_part_on_its_own_nodes(bank: Cluster) -> None:
     """ERR-18: parts are separated by `hetjob`, and each command runs on the nodes of its part."""
     bank.wait_until_idle()

@@ -301,6 +301,7 @@ def test_what_is_held_is_found_wherever_it_is(tmp_path: Path) -> None:
     assert held(tmp_path / "gone", [b"secret"]) == set()
 
 
+@pytest.mark.long
 def test_what_a_guest_writes_cannot_be_read_on_the_host(machine: Machine, cloud: Cloud) -> None:
     """The attacker has the host's disk: all files below the state folder, and later those of a snapshot.
 
@@ -340,6 +341,7 @@ def test_what_a_guest_writes_cannot_be_read_on_the_host(machine: Machine, cloud:
     cloud.call(f"{COMPUTE}.DiskSnapshotService/Delete", {"id": snapshot})
 
 
+@pytest.mark.long
 def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine, cloud: Cloud) -> None:
     checksum = machine.run(
         "dd if=/dev/urandom of=/copied bs=64k count=16 2>/dev/null; sync; sha256sum /copied"

@@ -33,7 +33,7 @@ def module(name: str) -> str:
 
 
 def test_the_page_has_its_walks() -> None:
-    assert len(WALKS) == 6 and all(len(walk) > 3 for walk in WALKS)
+    assert len(WALKS) == 8 and all(len(walk) > 3 for walk in WALKS)
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk[0])

@@ -57,8 +57,8 @@ class GatewayKind:
     """The folders of its code: its own, and those that it imports."""
     health: str
     """The path that answers while it works."""
-    port_option: str
-    tls_port_option: str
+    port_setting: str
+    tls_port_setting: str
 
 
 MODEL_GATEWAY = GatewayKind(
@@ -68,8 +68,8 @@ MODEL_GATEWAY = GatewayKind(
     log="gateway.log",
     packages=("model_gateway", "data_plane", "messages", "core"),
     health="/health",
-    port_option="--gateway-port",
-    tls_port_option="--gateway-tls-port",
+    port_setting="gateway-port",
+    tls_port_setting="gateway-tls-port",
 )
 OBJECT_GATEWAY = GatewayKind(
     name="object gateway",
@@ -78,8 +78,8 @@ OBJECT_GATEWAY = GatewayKind(
     log="objects.log",
     packages=("object_gateway", "object_store", "s3_client", "data_plane", "messages", "core"),
     health="/-/health",  # no bucket can have this name
-    port_option="--s3-port",
-    tls_port_option="--s3-tls-port",
+    port_setting="s3-port",
+    tls_port_setting="s3-tls-port",
 )
 
 
@@ -166,9 +166,9 @@ class GatewayProcess:
         """Adopt the running gateway or start one. Returns its address once it answers or had time to."""
         self._port = self._port or self._port_of_before()
         if not await self._adopt():
-            _require_free(LOOPBACK, self._port, self._kind.port_option, self._kind)
+            _require_free(LOOPBACK, self._port, self._kind.port_setting, self._kind)
             for address in self._public.addresses if self._public else ():
-                _require_free(address, self.public_port, self._kind.tls_port_option, self._kind)
+                _require_free(address, self.public_port, self._kind.tls_port_setting, self._kind)
             self._spawn()
         if not await self._answers_within(START_SECONDS):
             logger.error(
@@ -314,7 +314,7 @@ def workload_port(home: Path, address: str) -> int:
     return before if before and child.find() else _free_port(before, address, is_added_later=True)
 
 
-def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> None:
+def _require_free(address: str, port: int, setting: str, kind: GatewayKind) -> None:
     with _probe(address) as probe:
         try:
             probe.bind((address, port))
@@ -322,7 +322,7 @@ def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> No
             raise OSError(
                 f"Port {port} on {address} is taken, and the {kind.name} is to listen there."
                 " Stop what does, or choose another (0 takes any that is free):"
-                f" `neo config set {option.removeprefix('--')} PORT`."
+                f" `neo config set {setting} PORT`."
             ) from None
 
 

@@ -164,6 +164,7 @@ def test_javascript(served: Served) -> None:
     assert whole == streamed != ""
 
 
+@pytest.mark.long
 def test_the_load_of_vllms_own_bench_is_answered(served: Served, images: Path, tmp_path: Path) -> None:
     """`vllm bench serve` from the shared root, as it is; it counts what it was answered."""
     container = ["run", "--rm", "--network=host", f"--env=OPENAI_API_KEY={served.token()}"]

@@ -96,6 +96,7 @@ async def test_qemu_has_no_rights_and_its_machine_works(machine: MachineBench) -
     await machine.control("power-button")
 
 
+@pytest.mark.long
 async def test_disks_of_before_belong_to_root_and_work(machine: MachineBench) -> None:
     """Also where the control plane made them under a strict umask."""
     built("machine", "--only", "tiny")
@@ -140,8 +141,9 @@ async def test_virtiofsd_sees_its_folder_alone_and_keeps_owners(machine: Machine
         await machine.engine.remove([Reference("Namespace", SHARED, SHARED)])
 
 
-@pytest.mark.skipif(find_acceleration()[0] != "kvm", reason="needs KVM")
 async def test_kvm_is_used_through_a_descriptor(machine: MachineBench) -> None:
+    if find_acceleration()[0] != "kvm":
+        pytest.skip("needs KVM")
     await start(machine, acceleration="kvm")
     await asyncio.to_thread(machine.ssh, "true")
     qemu = (await processes(machine))["qemu-system-x86"]

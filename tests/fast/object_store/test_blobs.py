@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from neocloud.object_store.blobs.driver import new_name
 from neocloud.object_store.blobs.files import FileBlobs
 from neocloud.object_store.blobs.sealing import (
     FRAME_BYTES,
@@ -18,6 +17,7 @@ from neocloud.object_store.blobs.sealing import (
     NotAuthentic,
     new_data_key,
 )
+from neocloud.object_store.bodies.writer import new_blob_name
 from neocloud.testing.blob_conformance import BlobConformance, put
 
 
@@ -34,7 +34,7 @@ class TestFileBlobs(BlobConformance):
 async def test_files_are_private_and_leave_no_descriptor(blobs: FileBlobs, tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
     name = await put(blobs, b"x")
-    blob = await blobs.create(new_name())
+    blob = await blobs.create(new_blob_name())
     await blob.abort()
     await blobs.read(name, 0, 1)
     path = tmp_path / "blobs" / name[:2] / name

@@ -13,8 +13,8 @@ from neocloud.object_store.errors import StoreFull
 from neocloud.object_store.last_access import AccessCondition, AccessMethod, counts
 from neocloud.object_store.lifecycle import LifecycleAction, apply_lifecycle
 from neocloud.object_store.lifecycle_rules import LifecycleRule, Transition
-from neocloud.object_store.metadata import accesses, database
-from neocloud.object_store.metadata.accesses import Accesses
+from neocloud.object_store.metadata import database
+from neocloud.object_store.metadata.database import Accesses
 from neocloud.object_store.metadata.schema import LAST_ACCESS, MIGRATIONS
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import Bucket, RequestClass, StorageClass
@@ -168,7 +168,7 @@ async def test_a_full_disk_keeps_reads_and_lets_objects_be_deleted(tmp_path: Pat
             if taken:
                 raise full
 
-        with mock.patch.object(database.accesses, "write", side_effect=write):
+        with mock.patch.object(database, "write_accesses", side_effect=write):
             with pytest.raises(StoreFull):
                 await store.flush()
             await store.delete(bucket.id, "b")
@@ -178,8 +178,8 @@ async def test_a_full_disk_keeps_reads_and_lets_objects_be_deleted(tmp_path: Pat
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accesses, "MOST_WAITING", 5)
-    monkeypatch.setattr(accesses, "MOST_IN_A_COMMIT", 2)
+    monkeypatch.setattr(database, "MOST_WAITING", 5)
+    monkeypatch.setattr(database, "MOST_IN_A_COMMIT", 2)
     waiting = Accesses()
     assert [waiting.note(seq, None, seq) for seq in range(7)] == [True] * 5 + [False] * 2
     assert waiting.note(3, None, 30), "one that waits already takes no more room"

@@ -290,11 +290,11 @@ async def test_metadata_are_not_looked_for_in_the_wrong_place(
 ) -> None:
     async with opened(tmp_path / "there"):
         pass
-    with pytest.raises(StoreUnavailable, match=f"--object-metadata {postgresql_metadata}"):
+    with pytest.raises(StoreUnavailable, match=f"`neo config set object-metadata {postgresql_metadata}`"):
         await open_store(tmp_path / "there", KEY, FakeClock())
     store = await open_store(tmp_path / "here", KEY, FakeClock())
     await store.close()
-    with pytest.raises(StoreUnavailable, match="--object-metadata none"):
+    with pytest.raises(StoreUnavailable, match="`neo config unset object-metadata`"):
         async with opened(tmp_path / "here"):
             pass
     with pytest.raises(StoreUnavailable, match="The key does not belong"):

@@ -1,6 +1,8 @@
 """`neo config list|get|set|unset`, and the options that `neo up` has no more."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import neocloud
 from neocloud.cli.commands import up
 from neocloud.cli.machine.home import Home
 from neocloud.control_plane import state_dir
@@ -18,12 +21,13 @@ from neocloud.control_plane.settings_file import (
     unknown_keys,
     write_settings,
 )
-from neocloud.settings.catalogue import Setting, catalogue, text_of
-from neocloud.settings.settings import Settings
+from neocloud.settings.catalogue import AT_FIRST_START, Setting, catalogue, text_of
+from neocloud.settings.settings import Settings, flag, options
 from tests.fast.cli.conftest import Neo
 from tests.real.cli.test_machine import FREE_PORTS, machine
 
 __all__ = ["machine"]
+SOURCE = Path(neocloud.__file__).parent
 SECRET = "postgresql://neo:hush@db.example.com/neo?sslmode=require"
 
 
@@ -42,6 +46,26 @@ def test_neo_up_shows_at_most_25_options() -> None:
     shown = [each.opts[0] for each in command.params if not getattr(each, "hidden", False)]
     assert len(shown) <= 25
     assert {"--home", "--listen", "--service", "--tls", "--acme-domain", "--database-url-file"} <= {*shown}
+
+
+def test_no_message_names_an_option_that_neo_up_does_not_show() -> None:
+    """Such a setting is changed by `neo config set`; options of programs are not messages."""
+    shown = {
+        *AT_FIRST_START,
+        "host",
+        "tls_port",
+        "database_url",
+    }  # options of other commands, or not in a file
+    flags = {flag(item) for name, (item, _) in options().items() if name not in shown}
+    hidden = re.compile(rf"({'|'.join(flags)})(?![\w-])")
+    found = {
+        (path.relative_to(SOURCE).as_posix(), match[0])
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if (match := hidden.search(node.value)) and node.value.rstrip("=") != match[0]
+    }
+    assert found == {("object_gateway/backups/restore.py", "--object-metadata")}  # of `neo storage restore`
 
 
 def test_every_setting_is_listed_with_its_type_default_and_meaning(neo: Neo, tmp_path: Path) -> None:

@@ -51,8 +51,15 @@ def test_bodies_in_another_engine(tmp_path: Path) -> None:
             proxy.is_down = False
             until(lambda: not storage_report(cloud)["blob_place"]["problem"])
             assert s3.get_object(Bucket="data", Key="k")["Body"].read() == BODY
-        with pytest.raises(RuntimeError, match="are in s3://"), emulator_process(home, options=[]):
-            pass
+        for given, step in (
+            ([], f"object-blobs s3://{bucket}/cloud"),
+            (options[:3], "object-blobs-credentials FILE"),
+        ):
+            with (
+                pytest.raises(RuntimeError, match=f"`neo config set {step}`"),
+                emulator_process(home, options=given),
+            ):
+                pass
         key_file.chmod(0o644)
         with (
             pytest.raises(RuntimeError, match="open to other users"),

@@ -32,7 +32,7 @@ PAUSED = (
     "::test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes"
 )
 RECIPES = "real Slurm: tests/long/test_training.py::test_the_report_is_read_as_written"
-AUDITOR = "tests/e2e/test_outside_audit.py::test_the_scorecard_reads_the_report_check_by_check"
+AUDITOR = "tests/long/test_outside_audit.py::test_the_scorecard_reads_the_report_check_by_check"
 LARGER = "needs four nodes with GPUs, and a model from a hub"
 WATCHED = "needs a terminal: tests/fast/cli/test_fleet_top.py::test_on_a_terminal_ctrl_c_ends_it_cleanly"
 COLLECTED = (
@@ -70,7 +70,7 @@ MOUNT = (
     "needs FUSE: tests/real/emulator/test_storage_commands.py::test_a_bucket_is_mounted_until_it_is_unmounted"
 )
 MACHINE_MOUNT = (
-    "real QEMU: tests/e2e/test_bucket_mounts.py"
+    "real QEMU: tests/long/test_bucket_mounts.py"
     "::test_a_machine_mounts_a_bucket_with_the_key_of_a_service_account"
 )
 EXAMPLE = "tests/real/emulator/test_guide.py::test_the_example_of_the_guide_passes"

@@ -26,7 +26,7 @@ from neocloud.object_gateway.s3.app import EGRESS_BYTES, new_request_id
 from neocloud.object_gateway.s3.body import Body, ClientLeft
 from neocloud.object_gateway.s3.context import Response
 from neocloud.object_gateway.s3.errors import S3Error
-from neocloud.object_gateway.s3.sending import Headers, encoded, send_response
+from neocloud.object_gateway.s3.responses import Headers, encoded, send_response
 from neocloud.object_store.errors import ObjectStoreError
 from neocloud.object_store.types import Bucket, RequestClass
 

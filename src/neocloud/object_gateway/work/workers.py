@@ -16,8 +16,8 @@ from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.errors import NoSuchBucket, StoreFull, StoreUnavailable
 from neocloud.object_store.images.images import UNUSED_KEPT
 from neocloud.object_store.lifecycle import apply_lifecycle
-from neocloud.object_store.metadata import rows, usage_counters
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata import transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_ms
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import BucketState
 
@@ -77,8 +77,8 @@ async def run_round(store: ObjectStore, clock: Clock) -> None:
     now = clock.now()
 
     def tidy(tx: Transaction) -> None:
-        usage_counters.settle_all(tx.connection, tx.now_ms)
-        oldest = rows.to_ms(now - COMPLETED_KEPT)
+        transaction.settle_all(tx.connection, tx.now_ms)
+        oldest = to_ms(now - COMPLETED_KEPT)
         tx.connection.execute("DELETE FROM completed WHERE completed_ms < ?", (oldest,))
 
     try:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from neocloud.object_store.bodies.protocols import BodyReader, BodyWriter
 from neocloud.object_store.errors import ObjectStoreError
-from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     ALWAYS,

@@ -7,7 +7,6 @@ A blob is written once, under a new random name, and never changed. Its bytes ar
 
 import errno
 import re
-import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,10 +15,6 @@ from typing import Protocol
 NAME = re.compile(r"[0-9a-f]{32}")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk without room."""
-
-
-def new_name() -> str:
-    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ def small_filesystem(folder: Path, mebibytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.long
 async def test_a_full_disk_of_the_host_pauses_the_machine_until_there_is_room(machine: MachineBench) -> None:
     built("machine", "--only", "tiny")
     pod = await machine.prepare("tiny", GIB, 256, 1, machine.public_key())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocloud.object_gateway.s3 import headers as fields
-from neocloud.object_gateway.s3 import operations, query_headers, signature
+from neocloud.object_gateway.s3 import operations, request, signature
 from neocloud.object_gateway.s3.errors import S3Error
 from neocloud.object_gateway.s3.request import S3Request, read_request
 from neocloud.object_store.types import ChecksumAlgorithm
@@ -147,7 +147,7 @@ def test_every_header_of_the_query_is_one_or_is_of_the_signature() -> None:
     pairs = [
         (f"X-Amz-{each}".encode(), b"v") for each in ("Anything", "Meta-A", "Date", "Signature", "Expires")
     ]
-    found = query_headers.with_query({"range": "bytes=0-1"}, pairs)
+    found = request.with_query({"range": "bytes=0-1"}, pairs)
     assert found == {"range": "bytes=0-1", "x-amz-anything": "v", "x-amz-meta-a": "v"}
 
 

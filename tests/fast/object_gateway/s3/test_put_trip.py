@@ -7,10 +7,11 @@ from types import FrameType
 
 import neocloud
 from tests.fast.object_gateway.s3.served import serving
+from tests.fast.test_request_page import WALKS
 
 SOURCE = str(Path(neocloud.__file__).parent)
-MOST_FILES = 44
-"""A limit that only falls: 22 of the object store, 17 of the gateway, the rest of `core`."""
+MOST_FILES = 34
+"""A limit that only falls: 14 of the object store, 12 of the gateway, the rest of `core` and `data_plane`."""
 
 
 def test_a_put_runs_through_few_files(tmp_path: Path) -> None:
@@ -37,4 +38,9 @@ def test_a_put_runs_through_few_files(tmp_path: Path) -> None:
     seen = sorted(file.removeprefix(f"{SOURCE}/") for file in files if file.startswith(SOURCE))
     assert "object_store/bodies/writer.py" in seen and "object_gateway/s3/app.py" in seen
     assert len(seen) <= MOST_FILES, "\n".join(seen)
+    walk = [file for part in WALKS[-2:] for file in part]
+    assert walk[0] == "object_gateway/gateway.py" and walk[-1] == "object_store/metadata/contents.py"
+    assert {*walk} - {*seen} == {"object_gateway/s3/handlers.py", "object_store/blob_location.py"}, (
+        "they say which function and which driver, once"
+    )
     assert sys.getprofile() is None

@@ -230,7 +230,9 @@ async def test_a_port_that_is_taken_is_named(
     cloud.public = PublicCertificate(taken, clock)
     await cloud.order()
     cloud.check_not_ordered(f"Port {taken.acme_http_port} on 127.0.0.1 is taken")
-    assert "--acme-http-port" in cloud.problem and "Stop what listens there" in cloud.problem
+    assert (
+        "`neo config set acme-http-port PORT`" in cloud.problem and "Stop what listens there" in cloud.problem
+    )
 
 
 async def test_a_name_that_leads_elsewhere_is_said_with_the_authoritys_reason(

@@ -13,9 +13,8 @@ from neocloud.core import contract
 from neocloud.messages.nebius.storage.v1 import InventoryStatus
 from neocloud.messages.neocloud.storage.v1 import InventoryReport
 from neocloud.object_gateway.work.inventories.listing import Position
-from neocloud.object_store.metadata import rows
 from neocloud.object_store.metadata.database import Database
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 NO_ERROR = "NO_ERROR"
 
@@ -171,12 +170,12 @@ class Records:
             return None
         status = InventoryStatus(error_code=InventoryStatus.Error.Value(row.error))
         if row.last_success_ms is not None:
-            status.last_success.CopyFrom(contract.timestamp(rows.to_time(row.last_success_ms)))
+            status.last_success.CopyFrom(contract.timestamp(to_time(row.last_success_ms)))
         return InventoryReport(id=row.id, applied_generation=row.generation, status=status)
 
 
 def last_start(row: InventoryRow) -> datetime | None:
-    return None if row.last_start_ms is None else rows.to_time(row.last_start_ms)
+    return None if row.last_start_ms is None else to_time(row.last_start_ms)
 
 
 def _find(tx: Transaction, inventory_id: str) -> InventoryRow | None:

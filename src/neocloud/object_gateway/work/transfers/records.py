@@ -14,9 +14,8 @@ from neocloud.core import contract
 from neocloud.messages.nebius.storage.v1 import TransferError, TransferIteration
 from neocloud.messages.neocloud.storage.v1 import TransferReport
 from neocloud.object_gateway.work.transfers.types import Upload
-from neocloud.object_store.metadata import rows
 from neocloud.object_store.metadata.database import Database
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 REPORTED_TOGETHER = 20
 """Iterations of a transfer in one report."""
@@ -278,8 +277,8 @@ def _put(tx: Transaction, row: TransferRow) -> None:
 
 
 def _message(row: IterationRow, now: datetime) -> TransferIteration:
-    start = rows.to_time(row.start_ms)
-    end = rows.to_time(row.end_ms) if row.end_ms is not None else now
+    start = to_time(row.start_ms)
+    end = to_time(row.end_ms) if row.end_ms is not None else now
     seconds = max((end - start).total_seconds(), 0.001)
     found = TransferIteration(
         sequence_number=row.number,

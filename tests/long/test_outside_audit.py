@@ -177,7 +177,6 @@ def test_the_scorecard_reads_the_report_check_by_check(audit: Audit) -> None:
     assert_read_alike(audit, "slurm")
 
 
-@pytest.mark.long
 def test_the_audit_of_a_machine_completes_and_the_scorecard_agrees(machine_audit: Audit) -> None:
     assert_complete(machine_audit)
     assert_explained(machine_audit, MACHINE_MUST_PASS, OF_MACHINE)

@@ -145,7 +145,6 @@ def test_a_running_cloud_is_upgraded_or_goes_on_as_it_was(releases: Releases) ->
     assert releases.runs(second)
 
 
-@pytest.mark.long
 def test_a_release_comes_back_without_its_supervisor_and_is_replaced_when_it_cannot_start(
     releases: Releases,
 ) -> None:
@@ -167,7 +166,6 @@ def test_a_release_comes_back_without_its_supervisor_and_is_replaced_when_it_can
     assert releases.runs(newer)
 
 
-@pytest.mark.long
 def test_a_release_that_was_installed_over_another_cannot_bring_it_back(releases: Releases) -> None:
     place = releases.install("0.0.9", name="installed")
     releases.start(place)
@@ -182,7 +180,6 @@ def test_a_release_that_was_installed_over_another_cannot_bring_it_back(releases
     assert releases.runs(place)
 
 
-@pytest.mark.long
 def test_an_upgrade_that_a_power_cut_ended_is_undone_by_the_release_before(releases: Releases) -> None:
     """The copy is there, the database is the newer release's already, and no process runs."""
     first, newer = releases.install("0.0.9"), releases.install("9.9.9", migrates=True)
