@@ -149,7 +149,7 @@ class Settings(ObjectSettings):
     )
     acme_email: str = option(
         "",
-        'Where the certificate authority may reach you; "none" for nowhere. Default: none.',
+        'E-mail address for the certificate authority, or "none". Default: none.',
         parse=email_address,
         metavar="ADDRESS",
         example="Write an address as in you@example.com",
