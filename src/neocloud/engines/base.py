@@ -211,7 +211,7 @@ class Accelerator:
         if self.obstacle:
             return self.obstacle
         if not self.pci_address:
-            return "its PCI address is not known; install a driver that tells it, and restart Neocloud"
+            return "its PCI address is unknown; install a driver that reports it, and restart Neocloud"
         return "" if self.iommu_group else NO_IOMMU
 
 

@@ -78,7 +78,7 @@ def _of_nodes(facts: CloudFacts, now: datetime) -> Iterator[Found]:
         yield (
             "MON-1",
             Score.PARTIAL,
-            f"{len(nodes)} nodes are watched; what their agents say is not known",
+            f"{len(nodes)} nodes are watched; the answers of their agents are unknown",
             now,
         )
     else:

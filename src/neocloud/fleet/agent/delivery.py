@@ -180,7 +180,7 @@ def decode(data: bytes, *, host: str, at: float) -> AgentAnswer:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, DocumentError):
             raise
-        raise DocumentError(f"it is no answer of an agent: {error!r}"[:200]) from None
+        raise DocumentError(f"it is not an answer of an agent: {error!r}"[:200]) from None
     is_sound = (
         type(now) in (int, float)
         and type(n) is int
@@ -211,7 +211,7 @@ def _inventory_of(given: object, host: str) -> tuple[str, Hardware | None]:
     fields = document.Fields(given, "the answer's inventory")
     name = fields.text("id", document.LONGEST_NAME)
     if not _HASH.fullmatch(name):
-        raise DocumentError("the id of its inventory is no hash")
+        raise DocumentError("the id of its inventory is not a hash")
     found = hardware.from_json(fields.value("found"), host=host)
     fields.finish()
     return name, found

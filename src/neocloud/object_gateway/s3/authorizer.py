@@ -128,7 +128,7 @@ class Authorizer:
 
     def _limit(self, is_known: bool, client: str) -> None:
         if not is_known and self._unknown.take(source_network(client)):
-            raise S3Error("SlowDown", "Too many credentials that are not known. Try again later.")
+            raise S3Error("SlowDown", "Too many unknown credentials. Try again later.")
 
     async def _sign(self, scope: signature.Scope) -> SigningKey | None:
         try:

@@ -206,7 +206,9 @@ def _require_written(task: asyncio.Task[None]) -> None:
     try:
         task.result()
     except ApiError as error:
-        raise Failed("SourceMissing", f"What is due cannot be read: {error.message}") from error
+        raise Failed(
+            "SourceMissing", f"The source of the due period cannot be read: {error.message}"
+        ) from error
     except Unwritable as error:
         if error.problem not in _REASONS:
             raise RetryLater(str(error), delay_seconds=ANSWER_SECONDS) from error

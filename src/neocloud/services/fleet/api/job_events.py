@@ -46,7 +46,7 @@ class LoggedNodeHistory:
             lambda tx: [row.id for row in tx.owned(cluster_id) if row.kind == NODE_POOL]
         )
         if not pools:
-            raise NodeHistoryUnknown("nobody watches the nodes of this cluster (--auto-repair does)")
+            raise NodeHistoryUnknown("the nodes of this cluster are not watched (use --auto-repair)")
         names, found = frozenset(workers), list[Event]()
         try:
             for pool in pools:

@@ -94,6 +94,6 @@ def _act_as(tx: Transaction, subject: Subject, inventory: Inventory, requests: S
         if word == "source" and wire.message(bucket, Bucket).spec.HasField("filesystem_bucket"):
             raise contract.bad_state(
                 bucket_id,
-                f"{bucket.name} is a filesystem bucket, of which there are no inventories. List it.",
+                f"{bucket.name} is a filesystem bucket, which has no inventories. List it instead.",
             )
     write_actor(tx, inventory.metadata.id, subject.id)
