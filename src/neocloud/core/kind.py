@@ -71,10 +71,11 @@ class Rules(Generic[M]):
         return ()
 
     def complete(self, new: M, old: M | None, reader: ResourceReader) -> None:
-        """Last, once it is legal: set what follows from the reader, in place, e.g. a reserved address. What
-        it sets is stored, save that the status of a reconciled kind changes only on create. Also run for
-        children that reconcilers make; of those only the status is kept. May raise ApiError, e.g.
-        not_enough_resources."""
+        """Last, once it is legal: set what follows from the reader, in place, e.g. a reserved address. The
+        values that it sets are stored, except that the status of a reconciled kind changes only on create.
+        Also run for children that reconcilers make; of those only the status is kept. May raise ApiError,
+        e.g. not_enough_resources.
+        """
 
     def companions(self, resource: M, reader: ResourceReader) -> Iterable[Resource]:
         """Rows that a Create makes together with the new resource, e.g. a network's route table. They are

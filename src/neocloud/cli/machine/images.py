@@ -89,7 +89,7 @@ def build_image(
 ) -> None:
     """Build one image unless it is there; `show` gets each line of progress. Raises ClientError.
 
-    `only` names one disk of the image `machine`. What package tools keep for later goes with the build: it
+    `only` names one disk of the image `machine`. The caches of package tools are removed with the build: it
     does not belong in the home folder of the person who builds.
     """
     options = [*(["--force"] if force else []), *(["--only", only] if only else [])]

@@ -93,7 +93,7 @@ class Rating:
 
 
 def rating(rows: Sequence[Row]) -> Rating:
-    """Return how far these rows go by our reading of the tiers. What is met in part is not met."""
+    """Return how far these rows go by our reading of the tiers. A criterion met in part is not met."""
     reached: Tier | None = None
     is_underperforming = any(row.criterion.tier is Tier.ALL and row.score is Score.FAIL for row in rows)
     for tier in Tier:

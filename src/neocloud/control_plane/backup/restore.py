@@ -250,7 +250,7 @@ def _move_to(state: Path, home: Path) -> None:
 
 
 def _move_into(state: Path, home: Path) -> None:
-    """Move the files into a folder that is a disk of its own. What was moved is removed if one fails."""
+    """Move the files into a folder that is a disk of its own. Moved files are removed if one fails."""
     _refuse_used(home)
     marks = {LOCK_FILE: -1, CONFIG_FILE: 1, EARLIER_FILE: 1}
     paths = sorted(state.iterdir(), key=lambda path: marks.get(path.name, 0))

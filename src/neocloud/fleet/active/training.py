@@ -1,8 +1,8 @@
 # pyright: strict
 """A short training whose loss is known: a small transformer learns a made language.
 
-Weights and data come from rules on the CPU, so only the arithmetic of the device can change the curve. What
-a model learns wrong because of a broken device shows here even if each single product looks right.
+Weights and data come from rules on the CPU, so only the arithmetic of the device can change the curve. A
+model that learns wrong because of a broken device shows here even if each single product looks right.
 """
 
 import json

@@ -164,7 +164,7 @@ class Agent:
                 )
 
     def _append(self, kind: str, content: dict[str, Any]) -> bool:
-        """Return whether the record is written. What is not is still a change at the next step."""
+        """Return whether the record is written. An unsaved record is still a change at the next step."""
         try:
             is_written = self._spool.append(kind, content)
             why = "is full"

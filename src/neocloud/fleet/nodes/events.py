@@ -248,7 +248,7 @@ class Labelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
-    """An operator said where the node is. What is not known is ""."""
+    """An operator said where the node is. Unknown values are ""."""
 
     rack: str
     leaf: str

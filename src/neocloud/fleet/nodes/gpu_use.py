@@ -1,8 +1,8 @@
 # pyright: strict
 """The use of a GPU, as a node's agent reads it, and the peak that a model's data sheet gives.
 
-Series have the names and units of NVIDIA's dcgm-exporter, so public dashboards show both. What a GPU or its
-driver does not tell has no value: it is never 0.
+Series have the names and units of NVIDIA's dcgm-exporter, so public dashboards show both. A measure that a
+GPU or its driver does not report has no value: it is never 0.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ class Reader(StrEnum):
 
 
 class HostPart(NamedTuple):
-    """A part of a host that can be replaced. What it does not tell is ""."""
+    """A part of a host that can be replaced. Values that it does not report are ""."""
 
     kind: str
     slot: str

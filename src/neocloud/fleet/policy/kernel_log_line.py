@@ -1,7 +1,7 @@
 # pyright: strict
 """Forms of one line of the kernel log: of /dev/kmsg, dmesg, journalctl, syslog, and of what carries them.
 
-What stands before a message is taken off piece by piece: marks of programs that carry lines (kubectl, docker,
+Prefixes of a message are removed piece by piece: marks of programs that carry lines (kubectl, docker,
 grep), times, levels, and the name "kernel". A piece that no form has stays, and as a fault counts only at the
 beginning of a message, such a line reports none.
 """

@@ -1,8 +1,8 @@
 # pyright: strict
 """Tokens that the registry gives its clients for some minutes: whose they are, and what they were asked for.
 
-They are signed, not encrypted, and say nothing that the client did not say. What a token allows is decided at
-each request: it was asked for, and the caller's roles allow it then.
+They are signed, not encrypted, and say nothing that the client did not say. The rights of a token are decided
+at each request: an action must have been requested, and the caller's roles must still allow it.
 """
 
 import base64

@@ -73,7 +73,7 @@ async def _apply_image_rules(store: ObjectStore, registry_id: str) -> None:
 
 
 async def run_round(store: ObjectStore, clock: Clock) -> None:
-    """Do all that is due. What fails is logged and done in the next round."""
+    """Do all that is due. Failed steps are logged and tried again in the next round."""
     now = clock.now()
 
     def tidy(tx: Transaction) -> None:

@@ -20,7 +20,7 @@ from neocloud.object_store.metadata.manifests import ManifestRow
 from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 MAX_REMOVED_AT_ONCE = 5000
-"""Manifests that go in one transaction. What belongs to an image beyond that stays, and is untagged."""
+"""Manifests that go in one transaction. Further parts of an image stay, and are untagged."""
 _MAX_SHOWN = 20
 _MAX_SHOWN_TAGS = 3
 _FALLBACK = len("sha256-") + 64

@@ -281,8 +281,8 @@ INSERT INTO fact
     SELECT 'last-access-since', CAST(CAST(strftime('%s', 'now') AS INTEGER) * 1000 AS TEXT)
     WHERE EXISTS (SELECT 1 FROM version)
 """
-"""`accessed_ms` is the last read of a version that was written, to the day. Of versions that are older than
-this, rules count from this migration: how they were read before is not known."""
+"""`accessed_ms` is the last read of a version that was written, to the day. For versions that are older than
+this, rules count from this migration: earlier reads are unknown."""
 OBJECT_EVENTS = """
 CREATE TABLE object_event (
     number INTEGER PRIMARY KEY AUTOINCREMENT,

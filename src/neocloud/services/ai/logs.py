@@ -1,6 +1,6 @@
 """Output of the program of an endpoint or a job: read from the engine, and kept when its pod is removed.
 
-What is kept are the last lines of one run, in a file of the state folder, which no container sees. A program
+The last lines of one run are kept in a file of the state folder, which no container sees. A program
 may print keys, so reading it needs a permission beyond `get`.
 """
 

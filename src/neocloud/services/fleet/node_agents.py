@@ -138,7 +138,7 @@ class NodeAgents:
     """Called when an agent of this cluster says something else than that all is well, or says so again."""
     is_of_hosts: bool = False
     """All that an agent says of its host is taken, with the boot that it names: its records outlive a boot.
-    Of a worker's agent only what is of its pod is, since the last start of that."""
+    From a worker's agent, only verdicts about its pod count, since the pod's last start."""
     _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE))
     _trusted: tuple[str, ...] = ()

@@ -145,7 +145,7 @@ class Unwritable(ObjectAccessError):
 class ObjectReads(Protocol):
     """Reads objects for the resources of other services, as the account that made the resource.
 
-    What reads is the control plane, so the right is checked twice: of the caller when the resource is made,
+    The control plane reads, so the right is checked twice: of the caller when the resource is made,
     and of the account, by the object gateway, at each read. A resource reads the buckets of its own project.
     """
 

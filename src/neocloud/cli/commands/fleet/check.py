@@ -1,7 +1,7 @@
 """`neo fleet check` and `neo fleet agent`: the checks of this host. They need no cloud.
 
 The agent is a program of its own, since its probes are started by fork, which a process with gRPC must not
-do. What it prints is read like what any host sends.
+do. Its output is read like a report of any host.
 """
 
 import os

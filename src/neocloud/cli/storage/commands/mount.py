@@ -147,7 +147,7 @@ def _options(
 
 
 class _Keys:
-    """Keys of the account, as long as it is signed in. What refuses them is said once."""
+    """Keys of the account, as long as it is signed in. The reason for refusing them is printed once."""
 
     def __init__(self, client: Client, project_id: str) -> None:
         self._client, self._project_id, self._said = client, project_id, ""

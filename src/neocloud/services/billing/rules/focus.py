@@ -140,7 +140,7 @@ def _row(line: Line, account: Account) -> dict[str, str]:
 
 
 def _money(line: Line) -> dict[str, str]:
-    """Return costs, prices and quantities. What has no price costs nothing, as in the total of a report."""
+    """Return costs, prices and quantities. A line without a price costs nothing, as in a report."""
     measure = _MEASURES.get(line.unit, _OTHER_MEASURE)
     cost = f"{line.cost or _NOTHING:f}"
     price = "" if line.unit_price is None else f"{line.unit_price:f}"

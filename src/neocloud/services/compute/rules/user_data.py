@@ -1,8 +1,8 @@
 """User data of machines: every form that cloud-init reads, as the guest gets it, or why it would have no
 effect. Pure, and not for the write transaction.
 
-cloud-init looks at the beginning of the text, or of each part of a MIME archive, regardless of case. What it
-does not know, it skips with a line in its log; nobody could sign in then. So that is refused here.
+cloud-init looks at the beginning of the text, or of each part of a MIME archive, regardless of case. It skips
+unknown parts with a line in its log; then no user could sign in. So that is refused here.
 """
 
 import email

@@ -51,7 +51,7 @@ from neocloud.services.slurm.types import CLUSTER
 UNSETTLED_SECONDS = 1.0
 """While a host is verified."""
 ROUND_SECONDS = 100.0
-"""In which the agent has run each of its probes. What it said before is no proof that a fault is gone."""
+"""In which the agent has run each of its probes. Its earlier answers do not prove that a fault is gone."""
 LEFT = "it is not among the hosts of this cloud any more"
 MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.VERIFYING, Phase.BURN_IN, Phase.READY_SPARE})
 

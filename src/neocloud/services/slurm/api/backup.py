@@ -1,7 +1,7 @@
 """The accounting of a cluster for `neo slurm cluster backup` and `restore`: a dump in parts, and back.
 
-The image's `accounting-archive` does it beside the database, in the accounting pod. Who writes a dump may
-have made it up: that program executes nothing of it and bounds it, and the pod holds nothing of other
+The image's `accounting-archive` does it beside the database, in the accounting pod. The writer of a dump may
+have forged it: that program executes nothing of it and bounds it, and the pod holds nothing of other
 clusters.
 """
 

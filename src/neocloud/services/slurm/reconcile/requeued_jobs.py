@@ -95,7 +95,7 @@ async def _deaths(slurm: SlurmApi, jobs: Sequence[SlurmJob]) -> Mapping[int, Dea
 
 def _in_turns(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     """Return them with one of each user first, then the second ones, and so on: a user may requeue any number
-    of jobs by hand, and those of others have to be looked at anyway. Of a user, those that start first
+    of jobs by hand, and those of others have to be looked at anyway. For one user, those that start first
     come first."""
     given: Counter[str] = Counter()
     ranked: list[tuple[int, SlurmJob]] = []

@@ -68,8 +68,8 @@ def processes(job, own_step):
 def ranks_of(found):
     """Return {rank: (pid, is Python, environment)}.
 
-    A launcher such as torchrun gives its children RANK; without one a task's rank is SLURM_PROCID. Of the
-    processes of one rank its main one counts: Python before a shell around it, and the outermost before
+    A launcher such as torchrun gives its children RANK; without one a task's rank is SLURM_PROCID. The main
+    process of a rank counts: Python before a shell around it, and the outermost before
     loaders that it started.
     """
     by_rank = (
