@@ -45,7 +45,7 @@ PAUSE_SECONDS = 0.05
 LEAST = 10
 """Chats of the victim in each part, however long they take."""
 ATTACK_PAUSE_SECONDS = 0.5
-"""Of each attacking caller, so that the attack does not take the machine's processors by itself."""
+"""Pause of each attacking caller, so that the attack does not take the machine's processors by itself."""
 AIM = 2.0
 CHAT = "/v1/chat/completions"
 NUMBERS = itertools.count()

@@ -37,7 +37,7 @@ class Shape:
     heads: int
     kv_heads: int
     rows: int
-    """Of the context's length, in a step."""
+    """Rows of the context's length, in a step."""
     is_checkpointed: bool
     vocabulary: int = 151_936
     head_size: int = 128

@@ -108,7 +108,7 @@ def report(cloud: Cloud, seconds: float) -> None:
 @dataclass
 class Usage:
     seconds: float = 0.0
-    """Of the processor, with those of ended children."""
+    """Time of the processor, with those of ended children."""
     wakeups: int = 0
 
 

@@ -55,7 +55,7 @@ from tests.e2e.tiny_model import tiny_model  # noqa: E402
 
 IMAGES = ROOT / ".cache" / "images"
 NAME = "bench"
-"""Of the cluster, and of the model and its deployment."""
+"""Name of the cluster, and of the model and its deployment."""
 STREAMS = 1
 STREAM_TOKENS = 400
 """The model computes on the cores of the server that starts meanwhile: one stream at a time."""
@@ -72,7 +72,7 @@ mount --move /run/groups /sys/fs/cgroup
 ip link set lo up
 exec catatonit -- "$@"
 """
-"""What a host has before its first service: /run, its own /sys, loopback, and a process 1 that reaps."""
+"""The state of a host before its first service: /run, its own /sys, loopback, and a process 1 that reaps."""
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ class Host:
 
     root: Path
     folder: Path
-    """What programs find in /tmp."""
+    """The folder that programs find at /tmp."""
 
     def run(self, command: str) -> str:
         script = HOST.format(root=self.root, folder=self.folder, command=shlex.quote(f"cd /tmp; {command}"))

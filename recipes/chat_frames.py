@@ -24,7 +24,7 @@ class Shape:
     role: str
     before: str = ""
     between: str = ""
-    """What stands before the reasoning of an answer, and between it and the answer; "" for no reasoning."""
+    """Text before the reasoning of an answer, and between it and the answer; "" for no reasoning."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ Message = dict[str, Any]
 """`role` and `content`; with `weight` 0 where an assistant's words are not learnt."""
 Conversation = list[Message]
 Remarks = Counter[str]
-"""What was left out on purpose or does not matter, with the number of times."""
+"""Remarks on content that was left out on purpose or does not matter, with the number of times."""
 
 
 class BadRecordError(RecipeError):

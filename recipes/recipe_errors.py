@@ -24,7 +24,7 @@ EXIT_STOPPED = 75  # stopped on request; a checkpoint is on disk, run the same c
 
 PACKAGES = "torch transformers peft accelerate pyarrow sacrebleu rouge-score"
 IMPORTED = frozenset({*PACKAGES.split(), "jinja2", "numpy", "safetensors", "tokenizers"})
-"""What the scripts import; the packages above bring the others."""
+"""Packages that the scripts import; the packages above bring the others."""
 _missing: list[str] = []
 
 

@@ -25,7 +25,7 @@ END_TEST_SECONDS, END_SECONDS = 60.0, 300.0
 """How long the end of a test may take, and that of a process of tests."""
 SLOW_SECONDS = 10.0
 STDERR = pytest.StashKey[int]()
-"""That of the run: while a test runs, 2 is the file that its output is kept in."""
+"""The run's stderr: while a test runs, 2 is the file that its output is kept in."""
 
 hypothesis.settings.register_profile(
     "same everywhere",

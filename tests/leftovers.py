@@ -34,13 +34,13 @@ async def remove():
 asyncio.run(remove())
 """
 NAMESPACES = "neotest-"
-"""What names of network namespaces begin with; then comes the id of the process that made them."""
+"""Prefix of the names of network namespaces; then comes the id of the process that made them."""
 FOLDER = ".folder"
 """Suffix of the records of folders that are not homes of clouds or engines."""
 RUN = "NEOCLOUD_TEST_RUN"
 """The variable that names the run: id and start of the process of pytest."""
 _held: dict[Path, tuple[Path, int]] = {}
-"""By home: the file, and the descriptor that holds its lock until this process ends."""
+"""The file by home, and the descriptor that holds its lock until this process ends."""
 
 
 def record(home: Path, *, suffix: str = "") -> None:

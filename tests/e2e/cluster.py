@@ -32,7 +32,7 @@ class Cluster:
         return cluster
 
     creation: Any = None
-    """What `neo slurm cluster create` said."""
+    """Output of `neo slurm cluster create`."""
 
     @property
     def record(self) -> dict[str, Any]:

@@ -24,7 +24,9 @@ location = "docker.io"
 location = "{address}"
 insecure = true
 """
-"""Of a user: the registry has no TLS, and names without a registry lead to it before Docker Hub."""
+"""Configuration of a user: the registry has no TLS, and names without a registry lead to it before Docker
+Hub.
+"""
 
 REGISTRY = """
 import base64, http.server, json, pathlib, socketserver, sys, time

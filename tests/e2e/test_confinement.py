@@ -10,7 +10,7 @@ from tests.e2e.cluster import ENDED, SHARED, Cluster
 
 HERE = "--nodelist=worker-0"
 SHARE = "--mem=500M"
-"""Of the 4 GB of a node, so that several jobs run beside each other."""
+"""Share of the 4 GB of a node, so that several jobs run beside each other."""
 
 
 @pytest.fixture(autouse=True, scope="module")

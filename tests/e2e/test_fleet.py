@@ -196,7 +196,7 @@ for pid in $(pgrep -f 'agent[.]pyz watch'); do
 done
 mkdir -p {AGENT}/last && printf '%s\\n%s\\n' $(date +%s) "node problem: forged" >{AGENT}/last/failing
 """
-"""What root of a tenant can try in a job. It may end processes of its own node."""
+"""Attempts of a tenant's root in a job. It may end processes of its own node."""
 
 
 def verdicts(fleet: Cluster, name: str) -> dict[str, str]:

@@ -270,4 +270,4 @@ def test_a_report_has_what_a_job_used_and_the_run_that_was_cut_short(bank: Clust
     assert 3.5 < used["cpu_seconds"] < 6
     assert 60 << 20 < int(used["peak_task_memory_bytes"]) < 120 << 20
     shown = neo("slurm", "job", "report", "bank", str(job)).stdout
-    assert "REQUEUED on worker-" in shown and "nobody watches the nodes" in shown
+    assert "REQUEUED on worker-" in shown and "are not watched" in shown

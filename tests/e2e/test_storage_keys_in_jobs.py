@@ -36,7 +36,7 @@ print("mount", said(libc.mount(b"fuse", b"/tmp", b"fuse", 0, b"fd=3,rootmode=400
 print("user namespace", said(libc.unshare(0x10000000)))
 print("mount namespace", said(libc.unshare(0x20000)))
 """
-"""What a file system of a user needs, each asked for by a job."""
+"""Requirements of a user's file system, each asked for by a job."""
 
 
 @pytest.fixture(scope="module")

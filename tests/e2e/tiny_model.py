@@ -24,7 +24,7 @@ MAKERS = (
     "bank_topics.json",
 )
 STEPS = ("--max-steps", "60", "--max-seconds", "600")
-"""By steps, not seconds: a busy machine trains the same model."""
+"""Limits by steps, not seconds: a busy machine trains the same model."""
 
 
 def tiny_model(cache: Path = ROOT / ".cache") -> Path:

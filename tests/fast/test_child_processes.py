@@ -23,7 +23,7 @@ ALONE = {
 
 
 MAY_FORK = re.compile(r"fork|pty|preexec_fn|\b(user|group|extra_groups)\s*=")
-"""What a source that asks for it has; parsing the others took six seconds."""
+"""Patterns in a source that may fork; parsing the others took six seconds."""
 
 
 def forking(source: str) -> Iterator[str]:

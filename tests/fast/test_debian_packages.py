@@ -44,7 +44,7 @@ RELEASES = {
     " rsync=3.5.0+ds1-0+deb13u2 runc=1.1.15+ds1-2+b4 s3cmd=2.4.0-3 s3fs=1.95-1 skopeo=1.18.0+ds1-1+b5"
     " wrk=4.1.0-4+b1",
 }
-"""What the package lists of Debian's releases offered on 23 November 2026. An engineer who adds a package to
+"""Versions in the package lists of Debian's releases on 23 November 2026. An engineer who adds a package to
 the script looks it up in both.
 """
 

@@ -92,6 +92,8 @@ PLACES = (
     "src",
     "tests",
 )
+IMAGES = "images"
+"""Read for words alone: an image's version is the hash of its source, so each new comment builds it again."""
 NOT_READ = ("docs/howto/style.md", "tests/fast/test_language.py")
 """The page that shows wrong words, and this file."""
 SUFFIXES = (
@@ -110,17 +112,21 @@ SUFFIXES = (
     ".yml",
 )
 
-SHAPE = re.compile(r"(?:As|By|How|Is|Of|That|Those|What|Where|Whether|Which|Whom?|Whose)\b")
+SHAPE = re.compile(r"(?:As|By|Is|Of|That|Those|What|Which|Whom?|Whose)\b")
 """How no docstring begins: with a relative clause as its subject, or with a fragment."""
+SHAPE_OF_CODE = re.compile(rf"{SHAPE.pattern}|(?:How|Where|Whether)\b")
+"""The same for modules, classes and functions; a field may be "Whether the node is drained"."""
 
-_QUOTED_SHAPE = re.compile(rf'"\s*{SHAPE.pattern}')
-"""Parsing only the files that have this takes a tenth of the time."""
+_FIRST_COMMENT = re.compile(r"^(?! *//).*\n *// (.*)", re.MULTILINE)
+_WORD = r"[a-z']+"
 _NAME = re.compile("|".join(NAMES))
-_NAME_WITHIN = re.compile(_NAME.pattern, re.IGNORECASE)
 _BREAK = r"\s+(?:(?:#|//|/?\*+|>)\s*)?"
 _PHRASE = re.compile(
     rf"(?<![\w-])(?:{'|'.join(each.replace(' ', _BREAK) for each in PHRASES)})(?![\w-])", re.IGNORECASE
 )
+_MAY_HAVE_PHRASE = re.compile(rf" (?:{'|'.join(PHRASES)})(?= )")
+_MAY_HAVE_SHAPE = re.compile(rf'"""\s*(?:{SHAPE_OF_CODE.pattern})')
+"""The same in one pass: most files have none, and need no slow look."""
 _WRONG = {
     "# The Wishes of a tenant": "wishes",
     "class MethodTwin:": "twin",
@@ -155,24 +161,31 @@ def words(text: str) -> Iterator[str]:
 def wrong_words(text: str) -> Iterator[tuple[int, str]]:
     """The number of the line, and the word or phrase, in lower case and with single spaces."""
     for number, line in enumerate(text.splitlines(), 1):
-        if not _NAME_WITHIN.search(line):
-            continue
-        yield from ((number, word) for word in dict.fromkeys(words(line)) if _NAME.fullmatch(word))
+        if _NAME.search(line.lower()):
+            yield from ((number, word) for word in dict.fromkeys(words(line)) if _NAME.fullmatch(word))
+    if not _MAY_HAVE_PHRASE.search(f" {' '.join(re.findall(_WORD, text.lower()))} "):
+        return
     for match in _PHRASE.finditer(text):
         number = text.count("\n", 0, match.start()) + 1
-        yield number, " ".join(re.findall(r"[a-z']+", match[0].lower()))
+        yield number, " ".join(re.findall(_WORD, match[0].lower()))
 
 
 def advice(word: str) -> str:
     return next(better for each, better in (NAMES | PHRASES).items() if re.fullmatch(each, word))
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """The line and text of each docstring of a module, class or function."""
-    for node in ast.walk(ast.parse(source)):
-        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if has_docstring and (text := ast.get_docstring(node)):
-            yield node.body[0].lineno, text
+def docstrings(source: str) -> Iterator[tuple[int, str, re.Pattern[str]]]:
+    """The line and text of each docstring, with the pattern that it must not match.
+
+    A text below an assignment is the docstring of a constant or a field.
+    """
+    for node in ast.walk(ast.parse(source)) if _MAY_HAVE_SHAPE.search(source) else ():
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for number, statement in enumerate(node.body):
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text.strip(), SHAPE if number else SHAPE_OF_CODE
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -186,16 +199,43 @@ def test_no_banned_word(place: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_banned_word_in_images() -> None:
+    found = [
+        f"{name}:{number}: {word!r}: write {advice(word)!r}"
+        for name, path in files(IMAGES)
+        for number, word in wrong_words(path.read_text(errors="replace"))
+        if _NAME.fullmatch(word)
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("place", [place for place in PLACES if (ROOT / place).is_dir()])
 def test_docstrings_begin_with_a_noun_or_an_imperative(place: str) -> None:
     found = [
-        f"{name}:{number}: {text.splitlines()[0]}"
+        f"{name}:{number}: {text[:80]}"
         for name, path in files(place)
-        if path.suffix == ".py" and _QUOTED_SHAPE.search(source := path.read_text())
-        for number, text in docstrings(source)
-        if SHAPE.match(text)
+        if path.suffix == ".py"
+        for number, text, shape in docstrings(path.read_text())
+        if shape.match(text)
     ]
     assert not found, "\n".join(found)
+
+
+def test_comments_of_the_contract_begin_with_a_noun_or_a_verb() -> None:
+    found = [
+        f"{name}: {match[1]}"
+        for name, path in files("proto")
+        for text in [path.read_text()]
+        for match in _FIRST_COMMENT.finditer(text)
+        if SHAPE.match(match[1])
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["What it holds.", "Whether it runs.", "Of one list.", "By name."])
+def test_a_wrong_shape_is_found(text: str) -> None:
+    source = f'def held():\n    """{text}"""\n'
+    assert [shape.match(text) is None for _, text, shape in docstrings(source)] == [False]
 
 
 @pytest.mark.parametrize("text", _WRONG)

@@ -9,7 +9,7 @@ SOURCE = ROOT / "src" / "neocloud"
 MOST_OF_ONE_NAME = 3
 DEFINITION = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 SAYS_NOTHING = re.compile(r"_?(Place|Room|Door|Held|Found|Remembered|Wish\w*)")
-"""As whole names: `UsageRoom` would say what it is of."""
+"""Names without a meaning, as whole names: `UsageRoom` would say what it is of."""
 
 
 def _classes() -> dict[str, list[str]]:

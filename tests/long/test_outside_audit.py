@@ -54,7 +54,7 @@ MUST_PASS = {
     "slurm.accounting.sacctAvailable",
     "software.cudaVisibleDevicesStatus",
 }
-"""What a cluster without a fabric and a driver of GPUs can answer, whatever its host."""
+"""Checks that a cluster without a fabric and a driver of GPUs can pass, whatever its host."""
 MACHINE_MUST_PASS = {
     "access.sudoAvailable",
     "access.userManagement",
@@ -66,9 +66,9 @@ MACHINE_MUST_PASS = {
     "software.perf.kptrRestrict",
     "software.perf.perfEventParanoid",
 }
-"""What a machine without GPU and fabric can answer."""
+"""Checks that a machine without GPU and fabric can pass."""
 WITH_TORCH_FOR_GPUS = {"software.nccl.installed"}
-"""What passes besides where the shared root has PyTorch's build for GPUs, which brings the libraries."""
+"""Checks that also pass where the shared root has PyTorch's build for GPUs, which brings the libraries."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ LONGEST_INTERVAL = 3600
 PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"})
 """Codes of errors that may be over at the next refresh."""
 _LINES_AROUND = 2
-"""Of a table: the empty line before it, and its header. Of the screen's end: as many."""
+"""Lines around a table: the empty line before it, and its header. The end of the screen takes as many."""
 _SHARE_OF_NOTES = 4
 """Notes take at most this part of the screen's height."""
 

@@ -63,7 +63,7 @@ class Layout:
     """A table arranged for the width of a terminal, or for a pipe."""
 
     view: View
-    """What is shown."""
+    """The view that is shown."""
     width: int
     columns: tuple[int, ...] = ()
     """Widths of the columns; () where each row is a list of names and values."""

@@ -19,7 +19,7 @@ from neocloud.core.cleanup import undo_on_error
 MIB = 1024**2
 PART_BYTES = 16 * MIB
 MOST_PARTS = 10_000
-"""Of an upload, in S3."""
+"""Parts of an upload, in S3."""
 PARTS_OF_A_SIZE = 3_334
 """After so many parts they get four times as large, so that a stream may have a tebibyte."""
 MOST_BYTES_UNDERWAY = 64 * MIB
@@ -113,7 +113,7 @@ class _Upload:
         self._done: list[Any] = []
         self._running = dict[Future[Any], int]()
         self.number = 0
-        """Of the parts that were begun."""
+        """Number of the parts that were begun."""
         self._creation: Future[Any] = pool.submit(
             s3.create_multipart_upload, **where, ChecksumType="FULL_OBJECT", **fields
         )

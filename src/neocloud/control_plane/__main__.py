@@ -13,7 +13,7 @@ import sys
 
 
 def main() -> int:
-    # What is imported stays until the end. To look for garbage in it takes an eighth of the start.
+    # Imported modules stay until the end. Looking for garbage in them takes an eighth of the start.
     gc.disable()
     from neocloud.control_plane.program import run  # noqa: PLC0415
 

@@ -46,7 +46,7 @@ class Ranges:
 
 
 FIRST = Ranges(_PRIVATE[0], _PUBLIC[0])
-"""What a cloud has that is alone on its host, or older than the choice."""
+"""The ranges of a cloud that is alone on its host, or older than the choice."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class GatewayKind:
     name: str
     """The name in messages: "the <name> does not answer"."""
     module: str
-    """What `python -m` runs."""
+    """The module that `python -m` runs."""
     folder: Callable[[Path], Path]
     """Returns the folder of a home that has the record of its process."""
     log: str
@@ -88,7 +88,7 @@ class PublicGateway:
     """The addresses at which other machines reach the gateway, over TLS."""
 
     addresses: tuple[str, ...]
-    """Of this host; 0.0.0.0 and :: stand for each."""
+    """Addresses of this host; 0.0.0.0 and :: stand for each."""
     port: int
     certificate: Path
     key: Path
@@ -100,7 +100,7 @@ class PublicGateway:
 
 
 Command = Callable[[int], Sequence[str]]
-"""What to run, by the port it has to listen on."""
+"""The command to run, by the port it has to listen on."""
 
 
 class GatewayProcess:

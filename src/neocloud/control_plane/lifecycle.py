@@ -110,7 +110,9 @@ class Composition:
     metrics_store: Callable[[], "Companion"] | None = None
     """Makes the process of the store of metrics."""
     collectors: CertificateFiles | None = None
-    """By which collectors on this machine know the control plane; None: they reach it without TLS alone."""
+    """Certificates by which collectors on this machine know the control plane; None: they reach it without
+    TLS alone.
+    """
     collect: Callable[[Mapping[str, str]], None] = lambda addresses: None
     """Has the store collect from these addresses, by the name of the job."""
     after_run: Callable[[str], None] = lambda kind: None

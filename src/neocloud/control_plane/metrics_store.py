@@ -1,8 +1,8 @@
 # pyright: strict
 """The store of metrics: VictoriaMetrics as a process of this host, and the list of what it collects.
 
-It listens on loopback, asks for a password, and has no capabilities. What it collects is trusted with the
-label `project` only where the control plane itself is read: of any other source the label is set here, so
+It listens on loopback, asks for a password, and has no capabilities. Collected samples are trusted with the
+label `project` only where the control plane itself is read: for any other source the label is set here, so
 that no exporter can write into the series of a project that it does not belong to.
 """
 
@@ -36,7 +36,7 @@ RETENTION = "90d"
 CACHE_BYTES = 128 * 1024 * 1024
 SCRAPE_SECONDS = 15
 MOST_SAMPLES = 200_000
-"""Of one target at a time; one that has more is not collected."""
+"""Samples of one target at a time; one that has more is not collected."""
 SERVER_NAME = "localhost"
 """In the certificate of the control plane for collectors."""
 OPERATORS = "operator"

@@ -92,7 +92,7 @@ class Supervisor:
         self._child = server_child(home)
         self._successor = successor_child(home)
         self._due: dict[Callable[[], None], float] = {}
-        """What to start beside a server that runs, and when, by the monotonic clock."""
+        """Functions that start programs beside a running server, with their times by the monotonic clock."""
         self._is_stopping = False
         self._folder = home.stat()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "config.json"
 EARLIER_FILE = "neo.json"
-"""What `neo up` of earlier versions wrote."""
+"""The file that `neo up` of earlier versions wrote."""
 URL_FILE = "database-url"
 LOCK_FILE = "neo.lock"
 """Held by the command that changes the state folder; the server has a lock of its own."""
 WORLD_FILE = "emulated-world"
-"""What an emulator leaves in its state folder."""
+"""The file that an emulator leaves in its state folder."""
 _UNSET_BEFORE: tuple[object, ...] = ("", 0, [], None)
 """In `neo.json`: the default, except for ports and rates."""
 _ZERO_COUNTS = (

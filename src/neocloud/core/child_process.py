@@ -51,7 +51,7 @@ class Deaths:
     short_lives: int = 0
     """Deaths in a row after less than a good life."""
     at: float = 0.0
-    """Of the last one, in seconds since 1970; 0: it has not died."""
+    """Time of the last death, in seconds since 1970; 0: it has not died."""
     why: str = ""
     said: str = ""
     """The last line that it wrote, where it ended by itself with an error."""
@@ -62,7 +62,7 @@ class Child:
     """A program of which at most one process runs. Use it under a lock that others take, too."""
 
     name: str
-    """As in messages: "gateway"."""
+    """The name in messages: "gateway"."""
     log_file: Path
     record_file: Path | None = None
     """None: the caller has another way to find the process again."""

@@ -74,7 +74,7 @@ PRIVATE_NETWORKS: tuple[Network, ...] = tuple(
         "fc00::/7",
     )
 )
-"""What an operator opens who allows private addresses and this machine."""
+"""The networks that an operator opens who allows private addresses and this machine."""
 
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE = IPv6Network("::/96")

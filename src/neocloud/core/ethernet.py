@@ -27,7 +27,7 @@ def why_no_arp(name: str, links: Path = LINKS) -> str:
     if flags is None or kind is None:
         return f"there is no network interface {name} on this host"
     if kind != _TYPE or flags & _NO_ARP:
-        return f"{name} is no Ethernet interface, so other machines cannot find addresses on it by ARP"
+        return f"{name} is not an Ethernet interface, so other machines cannot find addresses on it by ARP"
     if (link / "master").exists():
         master = (link / "master").resolve().name
         return f"{name} is a port of {master}, which receives its ARP requests; name {master} instead"

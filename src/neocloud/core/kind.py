@@ -71,10 +71,11 @@ class Rules(Generic[M]):
         return ()
 
     def complete(self, new: M, old: M | None, reader: ResourceReader) -> None:
-        """Last, once it is legal: set what follows from the reader, in place, e.g. a reserved address. What
-        it sets is stored, save that the status of a reconciled kind changes only on create. Also run for
-        children that reconcilers make; of those only the status is kept. May raise ApiError, e.g.
-        not_enough_resources."""
+        """Last, once it is legal: set what follows from the reader, in place, e.g. a reserved address. The
+        values that it sets are stored, except that the status of a reconciled kind changes only on create.
+        Also run for children that reconcilers make; of those only the status is kept. May raise ApiError,
+        e.g. not_enough_resources.
+        """
 
     def companions(self, resource: M, reader: ResourceReader) -> Iterable[Resource]:
         """Rows that a Create makes together with the new resource, e.g. a network's route table. They are
@@ -140,14 +141,14 @@ class Kind:
     is_named_anyway: bool = False
     """The contract calls the kind unnamed, and clients give it names anyway."""
     is_named_by_rules: bool = False
-    """What a name may be is the rules' word, instead of the letters, digits and dashes of our own nouns."""
+    """Whether the rules decide about names, instead of the letters, digits and dashes of our own nouns."""
     method_overrides: Mapping[str, str] = field(default_factory=dict[str, str])
     """Standard verbs that another service of the contract has for this kind: verb to method path."""
     view: View | None = None
     """Computes parts of the status each time a resource of the kind is read."""
     outside_view: OutsideView | None = None
     larger_request_bytes: int = 0
-    """What a Create or Update may hold beyond what every request may; 0 where no field needs more."""
+    """Bytes that a Create or Update may hold beyond what every request may; 0 where no field needs more."""
 
     @property
     def finalizers(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ FIELDS = (
 )
 """Attributes of records that are written beside the message."""
 _IN_FRONT = ("resource", "attempt", "request_id")
-"""Those that a line of text shows before the message."""
+"""Fields that a line of text shows before the message."""
 
 _ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -18,7 +18,7 @@ KILL_SECONDS = 10.0
 """How long a process may take to end after SIGKILL; it may be inside a call to a slow disk."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _STARTED_AT = 22 - 3
-"""Of the fields of /proc/PID/stat that follow the program's name."""
+"""Index among the fields of /proc/PID/stat that follow the program's name."""
 _dropped: set[int] = set()
 """Children that nobody refers to any more; they are reaped when the next one starts."""
 
@@ -31,7 +31,9 @@ class Process:
         self.began = began
         """When it started, in the kernel's own count; tells it from others that had the id."""
         self.exit_code: int | None = None
-        """Of a child that has ended; negative: the signal that killed it. None: running, or not known."""
+        """Exit code of a child that has ended; negative: the signal that killed it. None: running, or not
+        known.
+        """
         self._descriptor = descriptor
         self._is_unreaped = is_child
 

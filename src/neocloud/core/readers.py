@@ -80,7 +80,7 @@ class Subject:
     scopes: tuple[str, ...] | None = None
     """Patterns of permissions that this sign-in is limited to, whatever the account may; None: no limit."""
     impersonator_id: str = ""
-    """Who really calls, when they act as the subject."""
+    """The real caller, when they act as the subject."""
 
 
 class ResourceReader(Protocol):
@@ -88,11 +88,12 @@ class ResourceReader(Protocol):
 
     now: datetime
     inventory: "Capabilities | None"
-    """What the engine's machine has, as last read."""
+    """The capacity of the engine's machine, as last read."""
     subject: Subject | None
     """The caller; rules that grant rights check that the caller has them."""
     provided: ServiceRegistry
-    """What services offer to one another, as in Dependencies; empty where no request is behind it."""
+    """Interfaces that services offer to one another, as in Dependencies; empty where no request is behind it.
+    """
 
     def get(self, resource_id: str) -> Resource | None: ...
 

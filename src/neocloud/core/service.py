@@ -54,7 +54,7 @@ class NewOperation:
     """The answer of a change that is an Operation, which the server writes for this row."""
 
     row: Resource
-    """As the work of the change has stored it, or found it."""
+    """The row that the work of the change has stored, or found."""
     title: str
     """Names the row to people: "instance web"."""
     is_done: bool = True
@@ -97,7 +97,7 @@ class Method(Generic[RequestT]):
     is_change: bool = False
     """Written to the audit log also when it succeeds."""
     larger_request_bytes: int = 0
-    """What a request may hold beyond what every request may; 0 where no field needs more."""
+    """Bytes that a request may hold beyond what every request may; 0 where no field needs more."""
     is_internal: bool = False
     """Called by another process of this cloud, which proves in the handler what it is: many people's requests
     come as one caller's, so they are not counted against a rate."""
@@ -150,7 +150,7 @@ class Dependencies:
     engine: "Engine"
     settings: "Settings"
     provided: ServiceRegistry = field(default_factory=ServiceRegistry)
-    """What services offer to one another: `dependencies.provided.get(BatchJobs)`."""
+    """Interfaces that services offer to one another: `dependencies.provided.get(BatchJobs)`."""
 
 
 CreateDefaults = Callable[[Transaction, Resource, datetime, "Settings"], None]
@@ -179,23 +179,26 @@ class Service:
     reconcilers: Callable[[Dependencies], Sequence[Reconciler[Any]]] = lambda dependencies: ()
     meters: tuple[Meter, ...] = ()
     defaults: Mapping[str, CreateDefaults] = field(default_factory=dict[str, CreateDefaults])
-    """By kind, often another service's, whose new resources start with default resources of this service."""
+    """Kinds, often another service's, whose new resources start with default resources of this service."""
     made_with: Mapping[str, FindDefaults] = field(default_factory=dict[str, FindDefaults])
-    """By kind: which of these default resources are deleted with the resource that they came with."""
+    """Functions by kind that find the default resources to delete with the resource that they came with."""
     capacity: tuple[CapacityUse, ...] = ()
-    """What resources of the service hold of the machine."""
+    """Capacity of the machine that resources of the service hold."""
     wakes: Mapping[str, "FindWoken"] = field(default_factory=dict[str, "FindWoken"])
-    """By kind, mostly another service's: which resources are reconciled when one of it is made or removed, or
-    gets another spec or state. For those that no rule of that kind can name (`Rules.dependents`)."""
+    """Functions by kind, mostly another service's, that find the resources to reconcile when one of it is
+    made or removed, or gets another spec or state. For those that no rule of that kind can name
+    (`Rules.dependents`).
+    """
     report: Callable[[Dependencies], Awaitable[Mapping[str, object]]] | None = None
     """The service's part of `neo status` for the operator, in the form of JSON."""
     metrics: Callable[[Dependencies], Awaitable[Iterable[Metric]]] | None = None
-    """What the service adds to `/metrics`, as of now; asked at each reading, so it must be cheap."""
+    """The service's part of `/metrics`, as of now; asked at each reading, so it must be cheap."""
     provides: Mapping[type[object], Callable[[Dependencies], object]] = field(
         default_factory=dict[type[object], Callable[[Dependencies], object]]
     )
-    """What the service offers to others and to itself: a factory by interface, run once a control plane. A
-    value that the composition holds for the interface goes before it."""
+    """Interfaces that the service offers to others and to itself: a factory by interface, run once a control
+    plane. A value that the composition holds for the interface goes before it.
+    """
 
 
 class KindTable(dict[str, Kind]):
@@ -263,7 +266,7 @@ class Authorizer(Protocol):
 
 
 Defaults = Mapping[str, tuple[tuple[str, CreateDefaults], ...]]
-"""By kind: the name of each service and what creates its defaults."""
+"""The name of each service and the function that creates its defaults, by kind."""
 
 
 def defaults_of(services: Iterable[Service]) -> Defaults:

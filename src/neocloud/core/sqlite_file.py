@@ -28,7 +28,7 @@ def lock_file(path: Path) -> HeldLock:
 
 
 def open_file(path: Path, migrations: Sequence[str], *, timeout_seconds: float) -> sqlite3.Connection:
-    """Open or create a file of the newest version. What is committed survives a power failure.
+    """Open or create a file of the newest version. Committed data survive a power failure.
 
     Each migration is a script of statements that leads from the version of its index to the next. Threads may
     share the connection if they take turns. Raises SqliteFileError where a newer release wrote the file, and

@@ -21,9 +21,9 @@ _PACKAGE = Path(neocloud.__file__).parent
 MEMORY_BYTES = 2 << 30
 CPU_SECONDS = 1800
 MOST_SECONDS = 3600.0
-"""By the clock: on a busy machine the processor time takes longer, and a read that hangs takes none."""
+"""Limit by the clock: on a busy machine the processor time takes longer, and a read that hangs takes none."""
 MOST_OUTPUT_BYTES = 1 << 20
-"""Of a report. What the data say stands in it, and is the caller's."""
+"""Limit of a report. It contains text of the data, which the caller wrote."""
 LONGEST_TEXT = 1_000
 LIMITS = {
     resource.RLIMIT_AS: MEMORY_BYTES,
@@ -42,7 +42,7 @@ class DataReport:
     """The first few, each with its line and column."""
     error_count: int = 0
     notes: tuple[str, ...] = ()
-    """What is used and what is not, of data without errors."""
+    """Notes on data without errors: the parts that are used, and those that are not."""
 
     @property
     def reason(self) -> str:

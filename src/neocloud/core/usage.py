@@ -97,10 +97,10 @@ class CountedUsage:
     start: datetime
     end: datetime
     unit: str
-    """What a price of the SKU is for, e.g. "million-tokens", and how many pieces that is."""
+    """The unit of a price of the SKU, e.g. "million-tokens", and how many pieces that is."""
     unit_size: int
     unit_price: Decimal | None = None
-    """What it was sold for; None: what the price list says of the day."""
+    """The price that it was sold for; None: the one on the price list of the day."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class CreditCause:
     """The part, e.g. a worker of a cluster."""
     cause: str
     evidence: str
-    """What shows it, by its id; "" where nothing has to."""
+    """Id of the evidence; "" where none is needed."""
     reason: str
 
 

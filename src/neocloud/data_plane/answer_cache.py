@@ -121,7 +121,7 @@ class AnswerCache(Generic[_Key, _Value]):
         return found.value if found is not None and self._is_fresh(found) else None
 
     def expire(self) -> None:
-        """Ask again. What is known stays for the case that the control plane does not answer."""
+        """Ask again. Known answers are kept for the case that the control plane does not answer."""
         self._epoch += 1
         self._questions.clear()
 

@@ -38,7 +38,7 @@ class CertificateFiles:
         self.chain, self.key = chain, key
         self._lock = threading.Lock()
         self._seen: object = None
-        """What the files looked like when their content was last judged."""
+        """Identity of the files when their content was last judged."""
         self._fault = ""
         """Why that content cannot be used; empty when it can."""
         self._loaded: LoadedCertificate | None = None

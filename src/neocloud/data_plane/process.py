@@ -36,7 +36,7 @@ COLLECT_AFTER = 20_000
 
 
 _IP_FREEBIND = 15
-"""Of Linux; Python has no name for it."""
+"""Constant of Linux; Python has no name for it."""
 
 
 def allow_later_address(listener: socket.socket) -> None:

@@ -55,7 +55,7 @@ class FakeSlurm:
         if self._path and self._path.exists():
             self.records = pickle.loads(self._path.read_bytes())  # its own file  # nosec B301
         self.reservations: dict[str, dict[str, Reservation]] = {}
-        """By namespace and name; kept in no file."""
+        """Reservations by namespace and name; kept in no file."""
         self.is_reachable = True
         self.silent: set[str] = set()
         """Addresses of controllers that do not answer."""
@@ -63,12 +63,14 @@ class FakeSlurm:
         """Calls that changed something, in order: ("DOWN", "worker-0"), ("delete", "worker-1"), ..."""
 
         self.figures: dict[str, dict[str, object]] = {}
-        """What the probe of a worker finds instead, by its name; kept in no file."""
+        """Figures that the probe of a worker finds instead, by its name; kept in no file."""
         self.checks: dict[str, Callable[[Sequence[str]], ExecResult]] = {}
-        """What answers for the active checks of a worker, by its name: gets the arguments of the program."""
+        """Functions that answer for the active checks of a worker, by its name: each gets the arguments of
+        the program.
+        """
 
         self.said: dict[str, Sequence[Verdict]] = {}
-        """What the agent of a worker says, by the worker's name."""
+        """Verdicts of the agent of a worker, by the worker's name."""
         self.agents: dict[Reference, str] = {}
         """Versions of the agents that were put into workers."""
 

@@ -18,10 +18,10 @@ What an engine promises:
   were created while it was not set stay as they are.
 - Where `Capabilities.enforces_container_disk` is set, a container whose image is a root file system holds no
   more than its limit `ephemeral-storage`, beside its volumes: programs that write more get ENOSPC, and only
-  they. What was written stays when the container is started again, and is removed with it.
+  they. Written data stay when the container is started again, and are removed with it.
 - A pulled image takes no more of the disk than its pull allows, has the name that its pull gives it, and
-  replaces no other. Pods run it as its settings say, and under their own limits. What a pull that failed or
-  was cancelled has left is removed.
+  replaces no other. Pods run it as its settings say, and under their own limits. Remains of a failed or
+  cancelled pull are removed.
 - Pods reach a platform service by its name and port where a NetworkPolicy of their namespace, or their
   VirtualNetwork, names it; on a virtual network their security groups must allow it, too. Nothing else
   answers at its address, and other pods do not reach it.
@@ -169,7 +169,7 @@ class PlatformService:
 
     name: str
     host_name: str
-    """What pods that may reach it call it."""
+    """The name by which pods that may reach it call it."""
     address: IPv4Address
     """Pods find it there; it belongs to nothing else."""
     port: int
@@ -211,7 +211,7 @@ class Accelerator:
         if self.obstacle:
             return self.obstacle
         if not self.pci_address:
-            return "its PCI address is not known; install a driver that tells it, and restart Neocloud"
+            return "its PCI address is unknown; install a driver that reports it, and restart Neocloud"
         return "" if self.iommu_group else NO_IOMMU
 
 

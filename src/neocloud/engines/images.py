@@ -41,7 +41,7 @@ class ImagePull:
     """A credential that pulls this repository. It is used for nothing else, and not kept."""
     settings: ImageSettings
     size_bytes: int
-    """What the image may take of the disk: its layers as they are sent, and unpacked."""
+    """Disk space of the image: its layers as they are sent, and unpacked."""
     timeout_seconds: float
 
 

@@ -12,7 +12,7 @@ from neocloud.engines.base import EngineError, Reference
 from neocloud.engines.manifest.network_spec import Member, SecurityRule, Subnet, VirtualNetwork
 
 Holders = Mapping[str, Reference]
-"""Which pod has each of `Member.holdings`."""
+"""The pod that has each of `Member.holdings`."""
 
 
 def check_member(

@@ -117,7 +117,7 @@ class GrpcCallerApi:
         try:
             return ((CLIENT_HEADER, client), (KEY_HEADER, self._client.key()))
         except ControlPlaneUnavailable as error:
-            logger.warning("A call goes without the address of its client: %s", error)
+            logger.warning("A call is sent without the address of its client: %s", error)
             return ()
 
     async def close(self) -> None:

@@ -46,7 +46,7 @@ class AuditLog:
         self._in_memory: Counter[str] = Counter()
         """How many of those that wait each tenant has."""
         self._lost: Counter[tuple[str, str, str]] = Counter()
-        """Of each bucket: its id, its name, its tenant."""
+        """Lost events of each bucket: its id, its name, its tenant."""
         self._held = self._count_on_disk()
         """How many events each tenant has, on the disk and in memory."""
         self._is_repeated = True

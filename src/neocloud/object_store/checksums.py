@@ -19,7 +19,7 @@ DEFAULT = ChecksumAlgorithm.CRC64NVME
 """The checksum of objects for which the client asks for none."""
 Data = bytes | memoryview
 _Crc = Callable[[Any, int], int]
-"""Those of awscrt take any buffer, whatever their types say."""
+"""Functions of awscrt take any buffer, whatever their types say."""
 _Combine = Callable[[int, int, int], int]
 _CRCS: dict[ChecksumAlgorithm, tuple[_Crc, _Combine, int]] = {
     ChecksumAlgorithm.CRC32: (zlib.crc32, crt.combine_crc32, 4),

@@ -24,5 +24,5 @@ class FrontSettings:
     prefix_rules: tuple[str, ...] = ()
     """The ids of lifecycle rules that came with a Prefix in place of a Filter, and go back so."""
     ownership: str = ""
-    """What PutBucketOwnershipControls said; "": nothing did."""
+    """The value of PutBucketOwnershipControls; "": it was not set."""
     public_access: PublicAccessBlock | None = None

@@ -31,7 +31,7 @@ async def collect_when(wake: asyncio.Event, engine: Engine, clock: Clock) -> Non
             wait = _WAIT_SECONDS
         except Exception as error:
             is_known = isinstance(error, BlobError | StoreFull | StoreUnavailable)
-            what = "Blobs that nobody uses could not be deleted: %s"
+            what = "Unused blobs could not be deleted: %s"
             logger.warning(what, error, exc_info=not is_known)
             is_some_left, wait = True, min(2 * wait, _LONGEST_WAIT_SECONDS)
         if is_some_left:

@@ -89,7 +89,7 @@ class RemovedImages:
     """The images that the rules of a registry have removed."""
 
     total: int
-    """Since the registry was made. What belonged to an image is not counted."""
+    """Since the registry was made. Parts of an image are not counted."""
     last_at: datetime
     last: tuple[RemovedImage, ...]
     """The first of those that went together at that time."""

@@ -97,8 +97,8 @@ def _page(engine: Engine, bucket: BucketRow, key: bytes, seq: int) -> Sequence[V
 def _due(
     rules: Sequence[LifecycleRule], bucket: BucketRow, row: VersionRow, rank: int, round: _Round
 ) -> Iterator[_Due]:
-    """Return what has to be done with a version: one thing at most, deletion first. Of several transitions
-    the one that was due last counts, so that rules do not move an object back and forth."""
+    """Return what has to be done with a version: one thing at most, deletion first. If several transitions
+    are due, the last one counts, so that rules do not move an object back and forth."""
     matching = [rule for rule in rules if _matches(rule.filter, bucket, row)]
     if any(_expires(rule, row, rank, round.now) for rule in matching):
         is_expired = row.is_latest and not row.is_marker

@@ -1,8 +1,8 @@
 # pyright: strict
 """Usage of buckets and registries, for bills: byte-hours by class, requests by class, bytes to clients.
 
-Hours count as a whole, in the window in which they begin, once they are over. What a bucket stores is billed
-until it is purged, also while it is scheduled for deletion.
+Hours count as a whole, in the window in which they begin, once they are over. The contents of a bucket are
+billed until it is purged, also while it is scheduled for deletion.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ def bucket_usage(home: Path, clock: Clock) -> UsageSource:
 
 
 def _counted(usage: BucketUsage) -> CountedUsage:
-    """Return the usage of one hour. What was stored is in whole byte-hours, rounded down."""
+    """Return the usage of one hour. Storage is in whole byte-hours, rounded down."""
     if usage.what.startswith(_STORED):
         name = usage.what.removeprefix(_STORED).lower().replace("_", "-")
         name = "storage" if usage.is_registry else name

@@ -13,4 +13,4 @@ class StorageClass(StrEnum):
 
 
 SELECTABLE = tuple(each for each in StorageClass if each is not StorageClass.FILESYSTEM)
-"""What clients may ask for."""
+"""Classes that clients may ask for."""

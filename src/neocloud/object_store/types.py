@@ -96,13 +96,13 @@ class DesiredBucket:
     """Objects get the default class whatever the client asks for."""
     lifecycle: tuple[LifecycleRule, ...] = ()
     access_filter: tuple[AccessCondition, ...] = ()
-    """Which reads count as the last access of an object."""
+    """Reads that count as the last access of an object."""
     image_rules: ImageRules = ImageRules()
     """The rules that remove images from a registry."""
     state: BucketState = BucketState.ACTIVE
     kind: BucketKind = BucketKind.S3
     title: str = ""
-    """What people call it, where the name is not that."""
+    """The name for people, where it differs."""
     filesystem: FilesystemView | None = None
     """Where its objects are files; None: they lie in the object store."""
     document: bytes = b""
@@ -297,7 +297,7 @@ class Expected:
     """The value of x-amz-content-sha256, 32 bytes. `open_write` then needs SHA256 among its algorithms."""
     checksum: Checksum | None = None
     stored: ChecksumAlgorithm | None = None
-    """Which checksum the object gets where `checksum` is not given; None: CRC64NVME."""
+    """The checksum that the object gets where `checksum` is not given; None: CRC64NVME."""
     size: int | None = None
 
 

@@ -1,7 +1,7 @@
 # pyright: strict
 """Reads what buckets used, by hour, from the metadata that the object store writes; another process may.
 
-Only hours that are over are read, so reading twice reads the same. What buckets still hold counts up to the
+Only hours that are over are read, so reading twice reads the same. The contents of buckets count up to the
 end of the last such hour, also while the object store does not run.
 """
 

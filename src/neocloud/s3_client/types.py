@@ -29,7 +29,7 @@ class Endpoint:
     """A bucket at an S3 endpoint, and the credentials for it."""
 
     origin: str
-    """Which of several endpoints it is, for its errors."""
+    """The endpoint among several, for its errors."""
     url: str
     """Without a slash at its end."""
     region: str

@@ -84,7 +84,7 @@ class Public:
     """The addresses at which other machines reach gRPC and JSON, over TLS."""
 
     addresses: tuple[str, ...]
-    """Of this host; "all" stands for each."""
+    """Addresses of this host; "all" stands for each."""
     https_port: int
 
 
@@ -133,9 +133,11 @@ class ApiServer:
         self._grpc: grpc.aio.Server | None = None
         self._http: list[HttpServer] = []
         self.authority = tls.certificate.authority if tls else b""
-        """What clients have to trust, in PEM form; empty for a certificate that somebody else issued."""
+        """The certificate that clients have to trust, in PEM form; empty for a certificate that somebody else
+        issued.
+        """
         self.gateway_port = 0
-        """Of the OpenAI-compatible API over TLS, for other machines; 0: none."""
+        """Port of the OpenAI-compatible API over TLS, for other machines; 0: none."""
         self._background: asyncio.Future[Any] | None = None
         self._addresses: Addresses | None = None
 

@@ -21,7 +21,7 @@ class CertificateState:
     is_own: bool
     """Signed by the cloud's own authority, and so renewed by the server."""
     problem: str = ""
-    """What the operator has to do; empty when nothing."""
+    """The action that the operator has to take; empty for none."""
     ends_with_authority: bool = False
     """No renewal before then: the cloud's authority ends too, and clients have to trust its successor."""
 

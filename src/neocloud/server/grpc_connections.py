@@ -30,7 +30,7 @@ _OPEN_FILES = "/proc/self/fd"
 class _Connection:
     descriptor: int
     socket_id: str
-    """Of the kernel: a descriptor is used again once it is closed."""
+    """Id of the kernel: a descriptor is used again once it is closed."""
     address: str
 
 

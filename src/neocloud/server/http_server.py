@@ -51,7 +51,7 @@ HTTP_STATUS: Mapping[contract.Code, int] = {
 }
 
 StatusReport = Callable[[Subject], Awaitable[Mapping[str, object]]]
-"""What this caller may know of the cloud's state."""
+"""The part of the cloud's state that this caller may know."""
 
 
 DISCOVERY_PATH = "/.well-known/neocloud"

@@ -47,9 +47,9 @@ class Request:
     request_id: str
     subject: Subject | None = None
     original_message: Any = None
-    """What the caller sent, where another method serves it with another message."""
+    """The caller's message, where another method serves it with another message."""
     notes: set[str] = field(default_factory=set[str], compare=False)
-    """What has been recorded of it already."""
+    """Facts that are recorded already."""
 
     @property
     def original(self) -> Any:
@@ -95,9 +95,9 @@ class Runtime:
     notify: Callable[[], None]
     inventory: Callable[[], Capabilities | None]
     defaults: Defaults = field(default_factory=dict[str, tuple[tuple[str, CreateDefaults], ...]])
-    """What creates default resources in new ones."""
+    """Functions that create default resources in new ones."""
     made_with: Mapping[str, FindDefaults] = field(default_factory=dict[str, FindDefaults])
-    """By kind: what finds the default resources that are deleted with one."""
+    """Functions by kind that find the default resources that are deleted with one."""
 
     @property
     def store(self) -> Store:
@@ -129,7 +129,7 @@ class KindDescriptor:
     resource: Any
     """The resource's message class."""
     word: str
-    """What people call it: "node group"."""
+    """The noun for people: "node group"."""
     rpcs: dict[str, contract.Rpc]
     """All methods of the kind's service by name, served here or not."""
     behaviors: frozenset[str]

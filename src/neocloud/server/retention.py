@@ -28,14 +28,14 @@ KEEP_EVENTS_FOR = timedelta(days=365)
 EVENTS_AT_ONCE = 1000
 """A transaction that removes more would keep the writer from everybody else."""
 KEEP_VERSIONS_FOR = timedelta(days=30)
-"""Of kinds that no meter reads."""
+"""How long versions are kept of kinds that no meter reads."""
 VERSIONS_AT_ONCE = 200
-"""Of up to 256 KiB each, looked at in one transaction."""
+"""Versions of up to 256 KiB each, looked at in one transaction."""
 ARCHIVE_AFTER = timedelta(days=35)
 """People ask for the evidence of the bills and incidents of this month and the last: it is read fast."""
 ARCHIVED_AT_ONCE = 500
 ARCHIVED_BYTES = 1 << 20
-"""Of events that are compressed together."""
+"""Bytes of events that are compressed together."""
 
 
 async def forget_old_keys(store: Store, clock: Clock) -> None:

@@ -84,7 +84,7 @@ def _kind_endpoints(runtime: Runtime, kind: Kind, replaced: frozenset[str]) -> I
     unknown = kind.verbs - _VERBS.keys()
     if unknown:
         raise DescriptorError(
-            f"{kind.message}: {', '.join(sorted(unknown))} is no standard verb; give it a Method."
+            f"{kind.message}: {', '.join(sorted(unknown))} is not a standard verb; give it a Method."
         )
     for verb in sorted(kind.verbs & descriptor.rpcs.keys()):
         rpc = descriptor.rpcs[verb]

@@ -21,7 +21,7 @@ AT_FIRST_START = frozenset(
 )
 """The settings that `neo up` shows as options, beside the state folder, the service and TLS."""
 BY_NEO_UP = frozenset({"emulator", "emulator_gpus"})
-"""What a cloud is, from its first start on; `neo config set` refuses it."""
+"""Settings that are fixed from a cloud's first start on; `neo config set` refuses them."""
 UNITS = {
     "audit_days": "days",
     "history_days": "days",

@@ -29,7 +29,7 @@ class Option:
     parse: Callable[[str], Any] = str
     """Read the text of an option or of `config.json`. Raises ValueError."""
     kind: type = str
-    """What the command line shows as the type of the value."""
+    """The type of the value that the command line shows."""
     metavar: str | None = None
     minimum: float | None = None
     maximum: float | None = None
@@ -38,7 +38,7 @@ class Option:
     clears: bool = False
     """Whether "none" clears a list."""
     example: str = ""
-    """What to write instead of a value that is refused."""
+    """A value to write instead of a refused one."""
 
 
 def option(default: Any, help: str, **more: Any) -> Any:

@@ -49,7 +49,7 @@ DEFAULT_DOMAIN = "api.localhost"
 """gRPC's own resolver leads every name under `localhost` to this machine."""
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 PUBLISHED_DOMAIN = "api.nebius.cloud"
-"""What clients without a domain setting call; served through the redirector only."""
+"""The domain that clients without a domain setting call; served through the redirector only."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Settings(ObjectSettings):
     )
     acme_email: str = option(
         "",
-        'Where the certificate authority may reach you; "none" for nowhere. Default: none.',
+        'E-mail address for the certificate authority, or "none". Default: none.',
         parse=email_address,
         metavar="ADDRESS",
         example="Write an address as in you@example.com",

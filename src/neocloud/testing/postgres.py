@@ -34,7 +34,7 @@ class Postgres:
     """A server that can be stopped and started again; its data stays."""
 
     address: str
-    """Of its empty database, as `open_store` takes it."""
+    """Address of its empty database, as `open_store` takes it."""
     run: Callable[[], AbstractContextManager[str]]
     running: ExitStack
 

@@ -51,7 +51,7 @@ LONG_TEXTS = ("message", "reason", "description", "why", "details", "problem", "
 
 
 HOSTILE = "\nFORGED   READY\r\x1b[2J\u2028FORGED"
-"""What somebody writes into a text to add a row of their own."""
+"""A text that is written to add a row of its own."""
 
 
 def sample(descriptor: Descriptor, number: int = 1, depth: int = 0, hostile: str = "") -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_files_that_cannot_be_used_are_refused(
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("limits:\n  cooldown: 2h\n")
     assert run([*QUICK, "--compare", str(wrong)]) == 2
-    assert "wrong.yaml, line 2: 'cooldown' is no limit" in capsys.readouterr().err
+    assert "wrong.yaml, line 2: 'cooldown' is not a limit" in capsys.readouterr().err
     assert run([*QUICK, "--compare", str(tmp_path / "none.yaml")]) == 2
     assert run([*QUICK, "--compare", bad, "--compare", bad]) == 2
     wrong.write_bytes(b"\xff")

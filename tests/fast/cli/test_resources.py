@@ -204,7 +204,7 @@ def test_force_says_that_the_engine_did_not_answer(signed_in: Neo, stuck: FakeSe
     answer = contract.from_dict(FORGOTTEN, {"left_behind": {"engine_error": "Podman did not start."}})
     stuck.serve(deletion.FORGET, answer)
     ran = signed_in(*FORCE, "--yes")
-    assert ran.code == 0 and "not known in full: Podman did not start." in ran.err
+    assert ran.code == 0 and "is incomplete: Podman did not start." in ran.err
 
 
 def test_force_is_not_used_where_a_deletion_ends(signed_in: Neo, served: FakeServer) -> None:

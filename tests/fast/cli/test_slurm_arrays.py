@@ -28,7 +28,7 @@ def task(number: int, tasks: str, state: str = "COMPLETED", **fields: Any) -> An
 
 
 ARRAY = [task(2, "2"), task(3, "0"), task(6, "1", "FAILED", exit_code="4")]
-"""As Slurm numbers them: the last task has the array's number, the others numbers of their own."""
+"""Tasks as Slurm numbers them: the last task has the array's number, the others numbers of their own."""
 ALL = [*ARRAY, job(5, name="alone")]
 
 

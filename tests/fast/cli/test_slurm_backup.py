@@ -337,7 +337,7 @@ class TestRestore:
         ran = signed_in(
             "slurm", "cluster", "restore", str(write(tmp_path / "file", {**MANIFEST_OF, "spec": spec}))
         )
-        assert ran.code == 1 and "is no backup of a cluster" in ran.err
+        assert ran.code == 1 and "not a backup of a cluster" in ran.err
 
     def test_check_restores_nothing(self, signed_in: Neo, empty: FakeServer, tmp_path: Path) -> None:
         ran = signed_in("slurm", "cluster", "restore", str(backup_of(tmp_path / "file")), "--check")

@@ -54,7 +54,7 @@ NOT_SHOWN: Mapping[str, str] = {
 }
 
 EXIT_CODES = {"status": 5}
-"""Of commands that show something else than success: no cloud runs on this machine."""
+"""Exit codes of commands that show something else than success: no cloud runs on this machine."""
 
 LISTS = {
     " ".join(path[1:]): command

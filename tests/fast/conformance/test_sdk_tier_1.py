@@ -128,7 +128,7 @@ class World:
     network_id: str
     subnet_id: str
     group_id: str
-    """Of the default security group."""
+    """Id of the default security group."""
 
 
 def disk_spec(world: World) -> DiskSpec:

@@ -38,8 +38,8 @@ def links(tmp_path: Path) -> Path:
     ("name", "why"),
     [
         ("eth9", "there is no network interface eth9"),
-        ("lo", "no Ethernet interface"),
-        ("wg0", "no Ethernet interface"),
+        ("lo", "not an Ethernet interface"),
+        ("wg0", "not an Ethernet interface"),
         ("eth1", "a port of br0, which receives its ARP requests; name br0"),
     ],
 )

@@ -15,7 +15,7 @@ _DESCRIPTOR = re.compile(r"(?<=\s)\d(?=>)")
 _SEPARATORS = re.compile(r"[();|&]+")
 _REDIRECTIONS = ("<", ">", ">>", ">&", "<<<")
 _PLACEHOLDER = re.compile(r"[A-Z0-9_/:.@-]*[A-Z][A-Z0-9_/:.@-]*|.*(\.\.\.|…|\$).*")
-"""What stands for a value in a text: NAME, ID, HOST:PORT, `...` or a variable of the shell."""
+"""A placeholder in a text: NAME, ID, HOST:PORT, `...` or a variable of the shell."""
 
 
 def neo_lines(script: str) -> Iterator[list[str]]:

@@ -25,7 +25,7 @@ DIGEST = "sha256:" + "a1" * 32
 
 
 Load = Callable[[str], ModuleType]
-"""What imports a module of the program by its name."""
+"""A function that imports a module of the program by its name."""
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 INSIDE = ROOT / "images/slurm/inside"
 KIB = 1024
 ANSWER_KIB = 256
-"""Of container.h: the longest answer that is taken."""
+"""Limit in container.h: the longest answer that is taken."""
 
 Watch = Callable[..., list[str]]
 

@@ -229,7 +229,7 @@ class Taker:
     def __init__(self, certificate: CertificateFiles | None) -> None:
         self._context = certificate.load().context if certificate else None
         self.heard: list[bytes] = []
-        """What each connection said, after the handshake if there is one; empty where there was none."""
+        """Bytes of each connection, after the handshake if there is one; empty where there was none."""
         self.tried = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

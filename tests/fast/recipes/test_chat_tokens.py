@@ -80,7 +80,7 @@ QWEN = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
-"""What Qwen3's template does with reasoning: kept after the last question, cut before it."""
+"""Treatment of reasoning by Qwen3's template: kept after the last question, cut before it."""
 REASONED = [
     {"role": "user", "content": "1+1?"},
     {"role": "assistant", "content": "<think>one plus one</think>2"},

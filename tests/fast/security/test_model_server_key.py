@@ -105,7 +105,7 @@ manager = StructuredOutputManager()
 print(*ThreadPoolExecutor(1).submit(manager._create_grammar, "a").result())
 print(*manager._create_grammar("b"))
 """
-"""As vLLM does: in a thread of a pool, or itself where it does not compile beside."""
+"""Compilation as in vLLM: in a thread of a pool, or itself where it does not compile beside."""
 
 
 def fake_vllm(folder: Path, source: str) -> Path:

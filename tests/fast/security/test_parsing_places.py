@@ -43,7 +43,8 @@ GUARDED = {
     "services/iam/rules/federations.py": {"json.loads"},
     "services/iam/rules/keys.py": {"load_pem_public_key"},
 }
-"""What tenants wrote, checked with their requests: each function asserts that no transaction is open."""
+"""Parsers of tenants' texts, checked with their requests: each function asserts that no transaction is open.
+"""
 OUTSIDE = {
     "core/contract/json_codec.py": {"json.loads"},
     "services/billing/api/usage.py": {"json.loads"},
@@ -53,7 +54,7 @@ OUTSIDE = {
     "services/iam/api/token_exchange.py": {"jwt.decode"},
     "services/slurm/api/rest.py": {"json.loads"},
 }
-"""What callers sent, parsed in handlers before they write; bounded by the size of a request or a text."""
+"""Parsers of callers' data in handlers before they write; bounded by the size of a request or a text."""
 
 
 FILES_AND_OUTPUT = {
@@ -70,7 +71,7 @@ FILES_AND_OUTPUT = {
     "services/slurm/api/rank_reports.py": {"msgspec.json.decode"},
     "services/tuning/work_folder.py": {"json.loads"},
 }
-"""What tenants' files and containers hold, read between transactions; each read is bounded by bytes."""
+"""Parsers of tenants' files and containers, read between transactions; each read is bounded by bytes."""
 OWN = {
     "core/announcements.py": {"json.loads"},  # in clients: a file of root's, bounded
     "core/child_process.py": {"json.loads"},
@@ -104,7 +105,7 @@ OWN = {
     "services/inference/reconcile/slurm_submissions.py": {"json.loads"},
     "services/tuning/types.py": {"json.loads"},
 }
-"""What the cloud or its operator wrote."""
+"""Parsers of the cloud's or its operator's own data."""
 
 
 def calls(source: str) -> Iterator[str]:

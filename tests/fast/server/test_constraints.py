@@ -44,8 +44,9 @@ CHECKED_BY_THEIR_HANDLER = {
     "neocloud.storage.v1.ObjectGatewayService/ReportInventories",
     "neocloud.storage.v1.ObjectGatewayService/ReportObjectEvents",
 }
-"""What a price is asked for need not be complete, an update of a quota says only what changes, and who lacks
-the gateway's key learns nothing of what it may ask."""
+"""Requests that need not be complete: a price can be asked for a part, an update of a quota says only what
+changes, and a caller without the gateway's key learns nothing of what it may ask.
+"""
 
 
 def applies(path: str, case: Case) -> bool:

@@ -30,7 +30,7 @@ OPEN_TO_ALL = {
     "neocloud.iam.v1.SignInService/StartOidc",
     "neocloud.iam.v1.SignInService/WithPassword",
 }
-"""What is sent is the proof: no token can be asked for."""
+"""Methods whose request is the proof: no token can be asked for."""
 
 FOR_THE_GATEWAY = {
     "neocloud.inference.v1.GatewayService/Admit",

@@ -247,5 +247,5 @@ def test_only_own_buckets_are_taken_for_such(tmp_path: Path, monkeypatch: pytest
         ("/hidden", "s3://b", True),
     ]
     for name in ("theirs", "named", "tmpfs", "fake", "hidden"):
-        with pytest.raises(ClientError, match="no bucket that you have mounted"):
+        with pytest.raises(ClientError, match="not a bucket that you have mounted"):
             mount_table.unmount(Path("/") / name, force=True)

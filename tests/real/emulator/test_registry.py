@@ -39,7 +39,7 @@ class Clients:
 
     folder: Path
     images: Path
-    """Of podman, whose paths have to be short."""
+    """Images of podman, whose paths have to be short."""
     address: str
     """How the names of images begin: "127.0.0.1:8902/e00abc"."""
 

@@ -15,7 +15,7 @@ OWN_CERTIFICATE = f"{SECOND_MACHINE}::test_a_certificate_of_another_authority_is
 BY_ACME = f"{SECOND_MACHINE}::test_a_certificate_is_ordered_by_acme_and_the_laptop_trusts_it"
 ON_SLURM = "tests/long/test_two_clouds.py::test_ssh_and_scp_work_from_a_laptop"
 PORTS = "--grpc-port 7370 --http-port 7371 --tls-port 7372 --https-port 7374"
-"""Those of a real cloud. An emulator takes free ones by default; in a network of its own all are free."""
+"""Ports of a real cloud. An emulator takes free ones by default; in a network of its own all are free."""
 NOT_RUN = {
     "neo up --listen all --acme-domain": BY_ACME,
     "neo up --listen all --tls": OWN_CERTIFICATE,

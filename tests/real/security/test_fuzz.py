@@ -22,11 +22,11 @@ from tests.real.security.fuzzing.rounds import EXAMPLES, SEED, rounds, search
 from tests.real.security.fuzzing.target import MARKER, Target, target
 
 MOST_MEMORY_BYTES = 1 << 30
-"""Of the server after all of it; it starts with 150 MB."""
+"""Memory of the server after all of it; it starts with 150 MB."""
 SHARE = 0.6
-"""Of the time of a long run; the other fronts have the rest."""
+"""Share of the time of a long run; the other fronts have the rest."""
 RANKS = ("admin", "editor", "editor", "viewer", "nobody")
-"""Who may more comes further into the code."""
+"""Ranks of callers: a higher one comes further into the code."""
 ADMINS_MAY_BREAK = frozenset(method.path for method in FAULTS.methods) | frozenset(
     path for path in contract.methods() if path.startswith("neocloud.emulator.")
 )

@@ -23,12 +23,12 @@ from tests.real.security.fuzzing.raw_http import Raw, raw_requests, talk
 from tests.real.security.fuzzing.rounds import SEED, WHOLE, rounds, search
 
 SHARE, RAW_SHARE = 0.3, 0.05
-"""Of the time of a long run."""
+"""Shares of the time of a long run."""
 PER_ROUTE, RAW = 8 * WHOLE, 15 * WHOLE
 MOST_MEMORY_BYTES = 1 << 29
-"""Of the gateway after all of it; it starts with 120 MB."""
+"""Memory of the gateway after all of it; it starts with 120 MB."""
 NOT_READY = frozenset({"model_not_ready", "model_stopped"})
-"""Whom a 503 tells the truth: the model has no engine."""
+"""Codes of a 503 that are true: the model has no engine."""
 AS_FOUND = (Phase.generate,)
 """Large bodies take minutes to make smaller."""
 RAW_PATHS = tuple(sorted({*BODIES, "/v1/files", "/v1/models", "/health", "/"}))

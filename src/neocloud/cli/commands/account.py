@@ -184,7 +184,7 @@ def _free_name(wanted: str, endpoint: str) -> str:
     """Return the name of the new profile, and say so where it is not the one wanted."""
     name = sign_in.profile_name(read_profiles(config_file()), wanted, endpoint)
     if name != wanted:
-        say(f"Profile {wanted} is of another cloud and stays as it is; the new profile is named {name}.")
+        say(f"Profile {wanted} is of another cloud and is unchanged; the new profile is named {name}.")
     return name
 
 

@@ -57,7 +57,7 @@ def endpoint_logs(
 ) -> None:
     """Print what an endpoint's program has written to stdout and stderr.
 
-    Of an endpoint that is stopped, the last lines that it printed.
+    For a stopped endpoint, the last lines that it printed.
 
     Examples:
 
@@ -79,7 +79,7 @@ def job_logs(
 ) -> None:
     """Print what a job's program has written to stdout and stderr.
 
-    Of a job that has ended, the last lines that it printed. With --follow they are printed until it ends.
+    For an ended job, the last lines that it printed. With --follow they are printed until it ends.
 
     Examples:
 

@@ -66,7 +66,7 @@ def backup(
 
     Holds the database, the usage of tokens, settings, certificates and keys. Does not hold the data of
     workloads: volumes, images, models, uploaded files. The file is in the age format; without its key or
-    passphrase nobody can open it, so keep them elsewhere.
+    passphrase it cannot be opened, so keep them elsewhere.
 
     Examples:
 

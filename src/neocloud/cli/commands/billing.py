@@ -188,7 +188,8 @@ def credits(
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what is not charged: spares of Slurm clusters, and workers that the cloud took out of service.
+    """Show capacity that is not charged: spares of Slurm clusters, and workers that the cloud took out of
+    service.
 
     The evidence is the id in the drain reason of the node. Credits are in the report as lines with negative
     costs.

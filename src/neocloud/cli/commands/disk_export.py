@@ -54,8 +54,8 @@ def export_image(
 ) -> None:
     """Write the disk of an image to a bucket as a qcow2 file, and wait until it is whole.
 
-    The file is not encrypted, save as all objects of the bucket are. It needs the right to create objects
-    there. Images that come with the cloud can be exported, too.
+    The file itself is not encrypted; the bucket encrypts it like all its objects. It needs the right to
+    create objects there. Images that come with the cloud can be exported, too.
 
     Example:
 
@@ -77,7 +77,7 @@ def export_disk(
     """Write a disk to a bucket as a qcow2 file, and wait until it is whole.
 
     The file has the disk as it is now. A machine that uses it keeps running, and is frozen while the disk is
-    copied. The file is not encrypted, save as all objects of the bucket are.
+    copied. The file itself is not encrypted; the bucket encrypts it like all its objects.
 
     Example:
 
@@ -98,7 +98,7 @@ def export_snapshot(
 ) -> None:
     """Write a snapshot of a disk to a bucket as a qcow2 file, and wait until it is whole.
 
-    The file is not encrypted, save as all objects of the bucket are.
+    The file itself is not encrypted; the bucket encrypts it like all its objects.
 
     Example:
 

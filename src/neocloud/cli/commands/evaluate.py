@@ -58,7 +58,7 @@ GatewayOption = Annotated[
     typer.Option(help="URL of another OpenAI-compatible API, with its key in OPENAI_API_KEY.", metavar="URL"),
 ]
 CandidateGatewayOption = Annotated[
-    str, typer.Option(help="URL of another API for the candidate alone.", metavar="URL")
+    str, typer.Option(help="URL of another API for the candidate only.", metavar="URL")
 ]
 
 

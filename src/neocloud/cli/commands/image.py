@@ -49,7 +49,7 @@ def build(
         typer.Option(
             "--push",
             metavar="REGISTRY[/REPO:TAG]",
-            help="Push what was named to a registry of the cloud afterwards. Default: REGISTRY/NAME:VERSION.",
+            help="Push the image to a registry of the cloud afterwards. Default: REGISTRY/NAME:VERSION.",
             show_default=False,
         ),
     ] = "",

@@ -192,7 +192,7 @@ def _print_server_log(
         raise typer.Exit(INTERRUPTED) from None
     if is_unknown and not printed:
         step = "`neo ls` lists what is in the project, and --project names another"
-        raise ClientError("NOT_FOUND", f"There is no resource {resource!r}, and no line about one", step)
+        raise ClientError("NOT_FOUND", f"There is no resource {resource!r}, and no log line about one", step)
     if is_unknown:
         say(f"There is no resource {resource!r} any more.")
     elif not printed:

@@ -47,7 +47,7 @@ RUNNING: Sequence[tuple[str, str]] = (
     ("endpoint", ENDPOINTS),
     ("job", AI_JOBS),
 )
-"""What runs, and is charged while it does."""
+"""Kinds that run, and are charged while they do."""
 OTHERS: Sequence[tuple[str, str]] = (
     ("model", "neocloud.inference.v1.ModelService"),
     ("disk", "nebius.compute.v1.DiskService"),

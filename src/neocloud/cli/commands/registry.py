@@ -23,14 +23,16 @@ def login(
     context: typer.Context,
     client: Annotated[
         str,
-        typer.Option(help=f"Program that signs in: {', '.join(CLIENTS)}. Default: the first that is there."),
+        typer.Option(
+            help=f"Program that signs in: {', '.join(CLIENTS)}. Default: the first that is installed."
+        ),
     ] = "",
     project: ProjectOption = "",
 ) -> None:
     """Sign podman, docker or skopeo in to the registries of this cloud, as the account of your profile.
 
     The program gets an access token on its standard input, which is valid for an hour at most; then sign in
-    again. What you may pull and push is what your roles say. Programs that stay signed in use an access key
+    again. Your roles decide what you may pull and push. Programs that stay signed in use an access key
     of a service account.
 
     Examples:

@@ -48,7 +48,7 @@ LOGS: Mapping[str, WorkloadLog] = {
     ENDPOINTS: WorkloadLog("endpoint", "neo ai endpoint logs", "ai_workloads:endpoint_logs"),
     AI_JOBS: WorkloadLog("job", "neo ai job logs", "ai_workloads:job_logs"),
 }
-"""By service, the workloads that have a log of their own."""
+"""Workloads that have a log of their own, by service."""
 
 
 def is_workload(resource_id: str) -> bool:

@@ -13,7 +13,7 @@ from neocloud.cli.storage.places import SCHEME, bucket_place_of
 from neocloud.client.errors import ClientError
 
 LARGEST_BYTES = 5 * 10**9
-"""As data of fine-tuning jobs."""
+"""The same limit as for data of fine-tuning jobs."""
 
 
 @contextmanager

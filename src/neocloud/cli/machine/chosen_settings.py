@@ -35,7 +35,7 @@ def choose(kept: Settings, given: Mapping[str, Any], tls: bool | None = None) ->
     elif "database_url" in chosen:
         chosen["database_url_file"] = None
     if chosen.get("acme_directory", kept.acme_directory) != kept.acme_directory:
-        # What was agreed to are the terms of the authority before.
+        # The agreement was to the terms of the earlier authority.
         chosen = {"acme_agree_tos": False} | chosen
     chosen["tls_port"] = port = _tls_port(replace(kept, **chosen), kept, tls, chosen.get("tls_port"))
     # Where the port is any that is free, the others must be, too.

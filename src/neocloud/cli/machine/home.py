@@ -30,7 +30,7 @@ from neocloud.settings.settings import Settings
 
 SERVER_MODULE = "neocloud.control_plane"
 EARLIER_SERVER_MODULE = "neocloud.app"
-"""What `neo up` of earlier versions started; such a server may still run."""
+"""The module that `neo up` of earlier versions started; such a server may still run."""
 
 
 _DESTROY_WORKS = "; `neo destroy` works without it"
@@ -54,18 +54,18 @@ class RunningServer:
     listen: tuple[str, ...] = ()
     """Addresses on which other machines reach it, over TLS; "all" stands for each."""
     https_port: int = 0
-    """Of the JSON API there."""
+    """Port of the JSON API there."""
     gateway_tls_port: int = 0
     s3: str = ""
     """Host and port of object storage."""
     s3_tls_port: int = 0
-    """Of the OpenAI-compatible API there; 0: none."""
+    """Port of the OpenAI-compatible API there; 0: none."""
     login_addresses: tuple[str, ...] = ()
     """Addresses with ssh ports of Slurm login nodes; "0.0.0.0" stands for each of IPv4."""
     login_ports: tuple[int, int] = (0, 0)
     """The first and the last of these ports."""
     settings: Mapping[str, object] | None = None
-    """What it was started with that is no default, as in `config.json`; None where it does not say so."""
+    """Settings of the start that are no defaults, as in `config.json`; None where it does not say so."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,9 @@ PACKAGE_ROOT = Path(neocloud.__file__).resolve().parent
 CLEAN_UP_SECONDS = 30.0
 MACHINE, LAUNCHER, METRICS = "machine", "launcher", "metrics"
 ON_DEMAND = (LAUNCHER, MACHINE, METRICS)
-"""What only virtual machines and the store of metrics need, in the order in which it is built; `neo up` does
-not wait for it."""
+"""Images for virtual machines and the store of metrics alone, in the order in which they are built; `neo up`
+does not wait for them.
+"""
 ARCHITECTURE = "amd64"
 """The architecture of machines."""
 FORMATS = ("qcow2", "raw")
@@ -88,7 +89,7 @@ def build_image(
 ) -> None:
     """Build one image unless it is there; `show` gets each line of progress. Raises ClientError.
 
-    `only` names one disk of the image `machine`. What package tools keep for later goes with the build: it
+    `only` names one disk of the image `machine`. The caches of package tools are removed with the build: it
     does not belong in the home folder of the person who builds.
     """
     options = [*(["--force"] if force else []), *(["--only", only] if only else [])]

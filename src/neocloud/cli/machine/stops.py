@@ -1,7 +1,7 @@
 """Since when a cloud is stopped, and on whose request; or that it died.
 
-What stops the server notes so. A server that was ended by a signal has noted that itself; where nothing is
-noted, it died together with its supervisor, or with its machine.
+Each command that stops the server leaves a note. A server that was ended by a signal has noted that itself;
+where nothing is noted, it died together with its supervisor, or with its machine.
 """
 
 import json
@@ -19,7 +19,7 @@ from neocloud.core.child_process import boot_id
 from neocloud.core.osfiles import write_file
 
 LONGEST_TEXT = 200
-"""Of a note that is read back."""
+"""Longest note that is read back."""
 
 
 @dataclass(frozen=True)

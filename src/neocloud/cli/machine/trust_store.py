@@ -78,7 +78,7 @@ def _store() -> TrustStore:
     known = ", ".join(str(store.folder) for store in STORES)
     raise ClientError(
         "FAILED_PRECONDITION",
-        f"This machine keeps its trusted authorities in no place that is known here ({known})",
+        f"No known certificate store was found on this machine ({known})",
         f"Add the certificate by hand; Python reads {ssl.get_default_verify_paths().openssl_cafile}",
     )
 

@@ -37,7 +37,7 @@ class _Release:
 
     version: str
     command: tuple[str, ...]
-    """Of the supervisor; empty where there is none."""
+    """Command of the supervisor; empty where there is none."""
     environment: dict[str, str]
 
     def is_installed(self) -> bool:

@@ -23,7 +23,7 @@ OCI = "application/vnd.oci.image"
 CONFIG_TYPE, LAYER_TYPE = f"{OCI}.config.v1+json", f"{OCI}.layer.v1.tar+gzip"
 CHUNK_BYTES = 1024**2
 LEVEL = 3
-"""Of gzip: a third of the time of the usual 6, for some percent more bytes."""
+"""Level of gzip: a third of the time of the usual 6, for some percent more bytes."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TAR = (
     *("tar", "--create", "--sort=name", "--numeric-owner", "--one-file-system", "--format=posix"),

@@ -23,7 +23,7 @@ ARTIFACT_TYPE, CONFIG_TYPE = f"{MODEL}.manifest.v1+json", f"{MODEL}.config.v1+js
 WEIGHTS, SETTINGS, DOCUMENT = (f"{MODEL}.{each}.v1.raw" for each in ("weight", "weight.config", "doc"))
 NAMES = ("org.opencontainers.image.title", "org.cncf.model.filepath")
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-"""As models are read from registries: no folder, and no dot in front."""
+"""File names that can be read from registries: no folder, and no dot in front."""
 MOST_FILES = 1000
 CHUNK_BYTES = 1024**2
 _DOCUMENTS = re.compile(r"(README|LICENSE|NOTICE|USE_POLICY)(\..*)?|.*\.(md|txt|pdf)")

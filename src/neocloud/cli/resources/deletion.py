@@ -89,7 +89,7 @@ def delete_by_force(client: Client, path: str, resource_id: str, what: str, *, y
 
 def _print_left_behind(left: "LeftBehind") -> None:
     if left.engine_error:
-        say(f"What is left behind is not known in full: {left.engine_error}")
+        say(f"The list of what is left behind is incomplete: {left.engine_error}")
     elif not left.objects and not left.folders:
         say("Nothing is known to be left behind. A step that was running may still have made something.")
     if left.objects or left.folders:

@@ -143,7 +143,7 @@ def service_of(field: str) -> str:
 
 
 MOST_NAMES = 12
-"""Of one page, where each name is a call: people, and all names of a server that has no search."""
+"""Names on one page, where each name is a call: people, and all names of a server that has no search."""
 
 
 def names_by_id(client: Client, answer: Message) -> Callable[[str], str]:

@@ -46,7 +46,7 @@ class NounHooks:
 
 
 Hooks = Mapping[str, NounHooks]
-"""What is written for the nouns of a product, by noun."""
+"""Hand-written parts of a product's nouns, by noun."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ SINGLE_ADDRESS = "/32"
 
 
 def list_table(descriptor: Descriptor, items: Iterable[Any], columns: Sequence[tuple[str, str]] = ()) -> View:
-    """Return a row per resource: name, state, the given columns, id. Of items that are no resources: the
-    given columns alone, or else their first values.
+    """Return a row per resource: name, state, the given columns, id. For items that are not resources: only
+    the given columns, or else their first values.
 
     A column is a header and the path of a field. By default they are the first plain spec fields in use.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FIND = "neocloud.search.v1.SearchService/Find"
 MOST_IDS = 100
-"""Of one search."""
+"""Ids in one search."""
 PAGE_SIZE = 1000
 
 

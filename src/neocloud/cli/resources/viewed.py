@@ -31,7 +31,7 @@ class ListView:
 
     columns: Mapping[str, Callable[[Any], object]]
     empty: str = ""
-    """What is said in place of a list without items."""
+    """Text in place of a list without items."""
     right: Sequence[str] = ()
     """Columns of numbers."""
     document: Callable[[Any], object] = contract.to_document

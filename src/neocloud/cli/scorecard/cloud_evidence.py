@@ -36,7 +36,7 @@ TRUE_OF_EMULATORS = frozenset({"SEC-8"})
 SIDE_LINES = frozenset({Records.SIGN_IN})
 """Without these the rest of the evidence is shown, with a note that they are not known."""
 LONGEST = 400
-"""Of the text of a piece of evidence: parts of it come from nodes and other services."""
+"""Longest text of a piece of evidence: parts of it come from nodes and other services."""
 
 
 def of_cloud(facts: CloudFacts, now: datetime) -> dict[str, list[Evidence]]:
@@ -78,7 +78,7 @@ def _of_nodes(facts: CloudFacts, now: datetime) -> Iterator[Found]:
         yield (
             "MON-1",
             Score.PARTIAL,
-            f"{len(nodes)} nodes are watched; what their agents say is not known",
+            f"{len(nodes)} nodes are watched; the answers of their agents are unknown",
             now,
         )
     else:

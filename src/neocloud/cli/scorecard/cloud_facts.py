@@ -65,7 +65,7 @@ class CheckResult:
 
     status: str
     sample: str
-    """What was measured, or why it was not run, as the node's worker said it."""
+    """The measured value, or why it was not run, as the node's worker reported it."""
     at: datetime | None
 
 
@@ -129,9 +129,9 @@ class AuditFacts:
     looked_at: int
     """So many of the newest records were looked at."""
     by_cloud: int = 0
-    """Of these, what the cloud did by itself: there was no call."""
+    """Number of these actions that the cloud did by itself: there was no call."""
     lacking: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of the others, how many lack "who", "from where", "on what" or "which result"."""
+    """Number of the others that lack "who", "from where", "on what" or "which result"."""
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,12 @@ class CloudFacts:
     tickets: Sequence[datetime] = ()
     """When repair tickets of the break-fix API were opened, updated or closed."""
     series: Sequence[str] | None = None
-    """Of `OF_DASHBOARDS`, those that the store of metrics has now; None where it was not read."""
+    """The series of `OF_DASHBOARDS` that the store of metrics has now; None where it was not read."""
     mount_failures: Sequence[datetime] = ()
     """Failing verdicts on mounts that nobody refuted."""
     reliability: ReliabilityFacts | None = None
     projects: int = 0
-    """Of the operators' tenant."""
+    """Projects of the operators' tenant."""
     audit: AuditFacts | None = None
     """None while there is no record."""
     clusters: Sequence[ClusterFacts] = ()
@@ -193,6 +193,6 @@ class CloudFacts:
     is_emulated: bool = False
     """Nothing real is behind the API."""
     unread: Mapping[Records, str] = field(default_factory=dict[Records, str])
-    """What could not be read, and why."""
+    """Unreadable records, with the reason."""
     cut: AbstractSet[Records] = frozenset()
-    """Of these the first were read, and not all."""
+    """Records of which only the first were read."""

@@ -33,7 +33,7 @@ OF_MOUNTS = frozenset({"mount_missing", "mount_read_only"})
 TICKETS = "BreakFixService/ListEventsAsOperator"
 MOST_VERDICTS = 1000
 MOST_CLUSTERS = 20
-"""Whose repair tickets are read."""
+"""Clusters whose repair tickets are read."""
 
 
 def read_records(client: Client, profile: Profile) -> CloudFacts:
@@ -145,7 +145,7 @@ def _names(reader: RecordsReader, query: str) -> Iterable[str]:
     try:
         return [each["metric"].get("__name__", "") for each in json.loads(answer.body)["data"]["result"]]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ClientError("UNAVAILABLE", "its answer is none of Prometheus's API") from None
+        raise ClientError("UNAVAILABLE", "its answer is not from Prometheus's API") from None
 
 
 def _type(event: Any) -> str:

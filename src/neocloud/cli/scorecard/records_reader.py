@@ -13,7 +13,7 @@ CALL_SECONDS = 15.0
 WHOLE_SECONDS = 120.0
 """After so long nothing more is asked."""
 MOST_ITEMS = 5000
-"""Of one list."""
+"""Items of one list."""
 LONGEST_REASON = 150
 _T = TypeVar("_T")
 

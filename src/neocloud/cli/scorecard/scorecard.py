@@ -52,7 +52,7 @@ class Evidence:
     check: str = ""
     """The auditor's key."""
     harness: str = ""
-    """What the auditor looked at, by its option, e.g. "vm"; "" where its report does not say."""
+    """The system that the auditor looked at, by its option, e.g. "vm"; "" where its report does not say."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class Rating:
     """The highest tier of which, and of those below, every criterion passes; None for none."""
     next: Tier | None
     missing: tuple[Row, ...]
-    """What keeps it from the next tier."""
+    """Rows that keep it from the next tier."""
     is_underperforming: bool
     """Something fails that is asked of every cloud: no other result makes up for it."""
 
 
 def rating(rows: Sequence[Row]) -> Rating:
-    """Return how far these rows go by our reading of the tiers. What is met in part is not met."""
+    """Return how far these rows go by our reading of the tiers. A criterion met in part is not met."""
     reached: Tier | None = None
     is_underperforming = any(row.criterion.tier is Tier.ALL and row.score is Score.FAIL for row in rows)
     for tier in Tier:

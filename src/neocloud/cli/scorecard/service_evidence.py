@@ -14,7 +14,7 @@ AUDITED = timedelta(days=90)
 """ClusterMAX on audit logs."""
 DAY = timedelta(days=1)
 KUBERNETES = {
-    None: "whether Kubernetes is served is not known",
+    None: "it is unknown whether Kubernetes is served",
     False: "Kubernetes is not served",
     True: "Kubernetes is listed, and was not tried",
 }

@@ -19,10 +19,10 @@ NEWEST_AUDITED = 100
 MOST_PROJECTS = 20
 MOST_IN_PROJECT = 200
 MOST_CLUSTERS = 10
-"""Whose first jobs are read."""
+"""Clusters whose first jobs are read."""
 FIRST_JOBS = (1, 2, 3)
 MOST_JOBS = 5
-"""Whose use of GPUs is read."""
+"""Jobs whose use of GPUs is read."""
 NO_JOB = frozenset({"NOT_FOUND"})
 
 

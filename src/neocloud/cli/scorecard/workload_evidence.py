@@ -83,7 +83,7 @@ def _of_mounts(facts: CloudFacts, workers: Sequence[NodeFacts], now: datetime) -
         return
     seen = [node for node in workers if node.agent == "pass"]
     if facts.mount_failures:
-        text = f"{len(facts.mount_failures)} times a mount was missing or read-only, and nobody refuted it"
+        text = f"{len(facts.mount_failures)} times a mount was missing or read-only, and it was not refuted"
         yield "STO-2", Score.PARTIAL, f"{text}; none is now", max(facts.mount_failures)
     elif seen:
         often = max(node.agent_seconds for node in seen)

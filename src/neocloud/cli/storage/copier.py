@@ -31,7 +31,7 @@ from neocloud.core.untrusted.files import Folder
 MIB = 1024**2
 PART_BYTES = 16 * MIB
 LARGEST_COPY_BYTES = 5 * 1024**3
-"""What S3 copies in one request."""
+"""Largest object that S3 copies in one request."""
 LONGEST_NAME = 200
 
 
@@ -43,7 +43,7 @@ class Pair:
     target: str
     size: int
     found: Item | None = None
-    """What is at the target."""
+    """The item at the target."""
 
 
 @dataclass(frozen=True)

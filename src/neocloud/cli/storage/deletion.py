@@ -11,7 +11,7 @@ from neocloud.cli.storage.service import s3_errors
 from neocloud.client.errors import ClientError
 
 AT_ONCE = 1000
-"""What S3 deletes in one request."""
+"""Objects that S3 deletes in one request."""
 
 
 def delete_all(s3: Any, root: Root, names: Iterable[str], outcome: Outcome) -> None:

@@ -2,7 +2,7 @@
 """The cache of a mount: what was read stays on this machine's disk, for its owner alone.
 
 rclone compares size, time and hash of an object with those of the copy before it uses the copy, and lists the
-folder again after some seconds: who has lost the right then reads nothing from the cache. What is written is
+folder again after some seconds: who has lost the right then reads nothing from the cache. Written data are
 not cached.
 """
 

@@ -1,7 +1,8 @@
 # pyright: strict
 """Runs `neo storage mount --foreground` in the background: it holds a mount and hands out its keys.
 
-It inherits the environment and nothing else of the terminal. What it and rclone say is in a file of the user.
+It inherits the environment and nothing else of the terminal. Its output and rclone's are in a file of the
+user.
 """
 
 import hashlib

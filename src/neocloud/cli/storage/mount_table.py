@@ -82,7 +82,7 @@ def unmount(folder: Path, *, force: bool) -> MountedFolder:
     if not found.is_bucket:
         raise ClientError(
             "FAILED_PRECONDITION",
-            f"{folder} is no bucket that you have mounted, but {found.kind} {found.source}",
+            f"{folder} is not a bucket that you have mounted, but {found.kind} {found.source}",
             "`umount` unmounts it, if you may",
         )
     # Nobody can lose what a stale one holds.

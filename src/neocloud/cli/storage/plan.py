@@ -39,7 +39,7 @@ class Plan:
     left_out: Sequence[str] = ()
     """Links and what is no file, which are not copied."""
     problems: Sequence[str] = ()
-    """What could not be listed at the source."""
+    """Items of the source that could not be listed."""
     unwanted: list[str] = field(default_factory=list[str])
     """Names that are at the target and not at the source."""
 

@@ -114,7 +114,7 @@ def _each(
     show: Callable[[Pair], str],
     outcome: Outcome,
 ) -> None:
-    """Work on all, a few at a time. What is interrupted leaves the threads to end with their transfers."""
+    """Work on all, a few at a time. An interruption lets the threads end with their transfers."""
     pool = ThreadPoolExecutor(WORKERS, "copy")
     rest, running = iter(pairs), dict[Future[bool], Pair]()
     try:

@@ -11,8 +11,9 @@ from neocloud.control_plane.backup.archive import BackupError
 from neocloud.control_plane.settings_file import CONFIG_FILE, EARLIER_FILE
 
 FORMAT = 2
-"""Of the files in the archive and of the manifest. A release reads its own format and earlier ones. From 2 on
-the key of the objects is in it."""
+"""Format of the files in the archive and of the manifest. A release reads its own format and earlier ones.
+From 2 on the key of the objects is in it.
+"""
 MANIFEST = "manifest.json"
 STATE, LEDGER = "state.db", "gateway/ledger.db"
 DATABASES = (STATE, LEDGER)

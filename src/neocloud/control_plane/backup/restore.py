@@ -50,7 +50,7 @@ from neocloud.core.untrusted.files import remove_tree
 
 _MAX_ROW_BYTES = 1024**2
 _MAX_STEPS = 1_000_000
-"""Of SQLite for the one row that holds the schema, which takes a dozen."""
+"""Steps of SQLite for the one row that holds the schema, which takes a dozen."""
 _VERSIONS = Path(neocloud.__file__).parent / "core" / "store" / "migrations" / "versions"
 
 
@@ -251,7 +251,7 @@ def _move_to(state: Path, home: Path) -> None:
 
 
 def _move_into(state: Path, home: Path) -> None:
-    """Move the files into a folder that is a disk of its own. What was moved is removed if one fails."""
+    """Move the files into a folder that is a disk of its own. Moved files are removed if one fails."""
     _refuse_used(home)
     marks = {LOCK_FILE: -1, CONFIG_FILE: 1, EARLIER_FILE: 1}
     paths = sorted(state.iterdir(), key=lambda path: marks.get(path.name, 0))

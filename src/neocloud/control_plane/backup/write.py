@@ -47,7 +47,7 @@ from neocloud.core.sqlite_file import copy_file
 from neocloud.settings.settings import Settings
 
 SPARE_BYTES = 64 * 1024**2
-"""What a backup leaves free on the disk of a running cloud."""
+"""Space that a backup leaves free on the disk of a running cloud."""
 
 
 def write_backup(

@@ -40,7 +40,7 @@ class OrderFailed(Exception):
 @dataclass(frozen=True)
 class Issued:
     directory: str
-    """Of the authority."""
+    """Directory URL of the authority."""
     key: str
     chain: str
     """Both in PEM form."""

@@ -38,7 +38,7 @@ class Network(client.ClientNetwork):
         self._directory = directory
         self._limit = self._left = MAX_REQUESTS + MAX_REQUESTS_PER_NAME * names
         self.retry_after = 0.0
-        """What the last answer said of it, in seconds."""
+        """The delay in seconds that the last answer asked for."""
         # What this machine trusts, which may include a company's own authority; httpx has a list of its own.
         trust = ssl.create_default_context()
         self._http = httpx.Client(verify=trust, timeout=REQUEST_SECONDS, follow_redirects=False)

@@ -52,7 +52,7 @@ class Failures:
     """Orders that have failed since the last one that succeeded."""
 
     wanted: str = ""
-    """What was ordered, and from whom."""
+    """The names that were ordered, and the authority."""
     count: int = 0
     error: str = ""
     at: float = 0.0
@@ -80,7 +80,7 @@ class PublicCertificate:
             if self._seconds_until_renewal() > 0:
                 self._failures = Failures()  # the server died before it removed the file
         self.step = "waiting" if self.seconds_until_due() <= 0 else ""
-        """What an order is doing, until its certificate is served; "" when there is none."""
+        """The step of an order, until its certificate is served; "" when there is none."""
 
     @property
     def authority(self) -> str:

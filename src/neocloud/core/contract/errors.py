@@ -66,7 +66,7 @@ class ApiError(Exception):
         self.message = message
         self.details = tuple(details)
         self.recorded_as = self
-        """What the audit log says of it: of a resource that the caller may not know of, the true reason."""
+        """The error in the audit log: of a resource that the caller may not know of, the true reason."""
 
     def status(self, service: str = "") -> Any:
         """Return the error as a google.rpc.Status; `service` fills the details that do not name one."""

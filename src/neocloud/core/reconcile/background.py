@@ -17,7 +17,7 @@ LabelT = TypeVar("LabelT")
 @dataclass(frozen=True)
 class Work(Generic[LabelT]):
     label: LabelT
-    """What the caller has to know of it once it has ended."""
+    """Data for the caller once the work has ended."""
     task: asyncio.Task[None]
 
 

@@ -166,8 +166,9 @@ class Context(Protocol):
     async def append_events(
         self, log: str, events: Sequence[LogEvent], claim: Callable[[Transaction], None] | None = None
     ) -> None:
-        """Append to a log, all or none. What follows from an event is done after this returns. `claim` takes
-        in the same transaction what the events use up, and what it raises appends nothing."""
+        """Append to a log, all or none. The consequences of an event are carried out after this returns.
+        `claim` takes in the same transaction what the events use up, and what it raises appends nothing.
+        """
         ...
 
 

@@ -24,7 +24,7 @@ class AuditEvent:
     request: bytes = b""
     """The request with sensitive fields removed."""
     tenant_id: str = ""
-    """Whose event it is: nobody else may see it."""
+    """The owner of the event: nobody else may see it."""
     hierarchy: str = ""
     """From the tenant down to the resource: a JSON list of [id, name, kind]."""
     resource_kind: str = ""

@@ -29,7 +29,7 @@ class LogEvent:
     """One event of a log; the store does not read its body."""
 
     subject: str
-    """What it is about, e.g. a node."""
+    """The subject of the event, e.g. a node."""
     at: datetime
     body: bytes
     position: int = 0
@@ -41,7 +41,7 @@ class Snapshot:
     position: int
     """Number of the last event in it."""
     version: str
-    """Of the code that made it: another one cannot use it."""
+    """Version of the code that made it: another one cannot use it."""
     body: bytes
 
 

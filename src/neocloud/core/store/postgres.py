@@ -33,7 +33,7 @@ _UPGRADE_LOCK = 0x6E656F636C6F7564
 _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""What was written is on the server's disk, whatever the server does for other databases."""
+"""Settings that put written data on the server's disk, whatever the server does for other databases."""
 
 
 class PostgresDatabase:

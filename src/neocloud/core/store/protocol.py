@@ -292,9 +292,10 @@ class Transaction(EventLogs, ResourceSearch, Protocol):
         self, before: datetime, page: Page, *, keep: Sequence[str] = ()
     ) -> tuple[HistorySizes, str]:
         """Look at one page of the history and remove the entries that were replaced before this time, by a
-        newer one or the end of their resource, except those of the kinds in `keep`. What every resource was
-        at that time stays known, and of each parent its last entry while there are others of its children.
-        Return what was removed and the `after` of the next page ("": none)."""
+        newer one or the end of their resource, except those of the kinds in `keep`. The state of every
+        resource at that time stays known, and the last entry of each parent while there are others of its
+        children. Return what was removed and the `after` of the next page ("": none).
+        """
         ...
 
     # Reservations: a value in a namespace, e.g. an address in a pool, belongs to one resource until its end.
@@ -359,7 +360,8 @@ class Transaction(EventLogs, ResourceSearch, Protocol):
 
 Watcher = Callable[[Transaction, Resource | None, Resource | None], None]
 """Called for each resource that is inserted (None, new), gets another spec, labels, state or parent (old,
-new) or is removed (old, None), inside the transaction that does it. What it raises undoes that transaction.
+new) or is removed (old, None), inside the transaction that does it. An exception of it undoes that
+transaction.
 """
 
 

@@ -202,8 +202,8 @@ def history_values(
 
 
 def entry_bytes(resource: Resource) -> int:
-    """The bytes of spec and labels in the entry that the history gets for the resource as it is. What sealing
-    adds to a spec is not counted."""
+    """The bytes of spec and labels in the entry that the history gets for the resource as it is. Bytes that
+    sealing adds to a spec are not counted."""
     return len(resource.spec) + len(dump_map(resource.labels))
 
 

@@ -2,8 +2,8 @@
 """The tables, as SQLAlchemy Core sees them, the same on SQLite and PostgreSQL.
 
 Times are whole microseconds since 1970 (UTC): they compare, sort and survive both databases unchanged.
-`seq` orders rows by insertion and is what pages are cut by. What is scheduled changes far more often than
-what is described, so `queue` is apart from `resources`.
+`seq` orders rows by insertion and is what pages are cut by. Schedules change far more often than
+descriptions, so `queue` is apart from `resources`.
 
 Change nothing here without a migration: a test compares these tables with what the migrations build.
 """
@@ -265,4 +265,5 @@ event_snapshots = Table(
     _text("version"),
     Column("body", LargeBinary, nullable=False),
 )
-"""What a reader has made of a log up to an event. It can be made again from the events at any time."""
+"""The state that a reader has made of a log up to an event. It can be made again from the events at any time.
+"""

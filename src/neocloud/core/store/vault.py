@@ -5,8 +5,8 @@ Sealed are the secrets that services keep by name, and the spec and status of ev
 field which the contract marks as sensitive. A sealed column begins with the byte 1, which begins no protobuf
 message (it would be the tag of field 0), so rows that were written in plain are told apart and still read.
 
-Each value is bound to its resource and name, so a value cannot be moved to another row. What this protects
-against is a copied database file or backup; who can read the key file as well can read the secrets.
+Each value is bound to its resource and name, so a value cannot be moved to another row. This protects against
+a copied database file or backup; who can read the key file as well can read the secrets.
 """
 
 import os

@@ -8,7 +8,7 @@ the kernel (openat2, Linux 5.6) or one component at a time, and what was opened 
 read. Only regular files and folders are opened; links are refused unless a caller allows those that stay
 below the folder.
 
-All calls block for as long as a disk does. What breaks a rule raises UnsafePath, an OSError.
+All calls block for as long as a disk does. A violation of a rule raises UnsafePath, an OSError.
 """
 
 import contextlib

@@ -30,7 +30,7 @@ class Faults:
     pull_gate: asyncio.Event | None = None
     """Pulls of images take until this is set."""
     pull_error: EngineError | None = None
-    """What every pull of an image raises."""
+    """The error that every pull of an image raises."""
 
     def check_available(self) -> None:
         if self.unavailable:

@@ -15,7 +15,7 @@ class FakeLogs:
     world: FakeWorld
     faults: Faults
     log_readers: list[asyncio.Event]
-    """Of those who follow a log: set when something was written, or a container has ended."""
+    """Events of those who follow a log: set when something was written, or a container has ended."""
 
     async def logs(
         self, pod: Reference, *, container: str | None = None, follow: bool = False, tail: int = 0

@@ -97,7 +97,7 @@ class FakeContainer:
     logs: list[str] = field(default_factory=list[str])
     files: Files = field(default_factory=dict[str, bytes])
     ports: set[int] = field(default_factory=set[int])
-    """What it listens on."""
+    """Ports on which it listens."""
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class FakeWorld:
     volumes: ByNamespace[Files] = field(default_factory=ByNamespace[Files])
     addresses: ByNamespace[str] = field(default_factory=ByNamespace[str])
     holders: dict[str, Reference] = field(default_factory=dict[str, Reference])
-    """Which pod has which address, card and public address of a virtual network."""
+    """The pod that has each address, card and public address of a virtual network."""
     images: dict[str, ImageSettings] = field(default_factory=dict[str, ImageSettings])
     """The images that were pulled, by their local names."""
     platform_services: tuple[PlatformService, ...] = ()

@@ -12,7 +12,7 @@ from neocloud.engines.manifest.base import ManifestError, check_name, check_port
 
 GPU = "nvidia.com/gpu"
 EPHEMERAL_STORAGE = "ephemeral-storage"
-"""What a container writes on its root file system, in bytes."""
+"""Bytes that a container writes on its root file system."""
 _LIMITS = ("cpu", "memory", GPU, EPHEMERAL_STORAGE)
 _PROPAGATION = (None, "None", "HostToContainer", "Bidirectional")
 Number = int | float
@@ -228,7 +228,7 @@ class Container:
     liveness_probe: Probe | None = None
     startup_probe: Probe | None = None
     env: tuple[Variable, ...] | None = None
-    """As `ports`."""
+    """None has the meaning that it has for `ports`."""
     env_from: tuple[VariablesSource, ...] = ()
     resources: Resources | None = None
     security_context: SecurityContext | None = None

@@ -146,7 +146,7 @@ class VirtualNetwork(Namespaced):
     groups: tuple[SecurityGroup, ...] = ()
     domain: str = ""
     platform_services: tuple[str, ...] = ()
-    """Those that members may reach, subject to their security groups."""
+    """Services that members may reach, subject to their security groups."""
 
     def _check(self) -> None:
         check_platform_services(self.platform_services)

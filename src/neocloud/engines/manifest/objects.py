@@ -57,7 +57,7 @@ class NetworkPolicy(Namespaced):
 
     denies_egress: bool = False
     platform_services: tuple[str, ...] = ()
-    """Those that pods on the namespace's own network may reach."""
+    """Services that pods on the namespace's own network may reach."""
 
     def _check(self) -> None:
         check_platform_services(self.platform_services)

@@ -86,7 +86,7 @@ class Pod(Namespaced):
     interface: Interface | None = None
     """On a virtual network; None: on the bridge of its namespace."""
     gpu_type: str = ""
-    """As in `neocloud.engines.gpu_types`, e.g. "h100"; "" takes any."""
+    """A type in `neocloud.engines.gpu_types`, e.g. "h100"; "" takes any."""
     own_cpus: bool = False
     """Each container has CPUs for itself, as many as its limit says, where the engine can give it some."""
     attached: tuple[ClaimSource, ...] = ()

@@ -166,7 +166,7 @@ class DataSource:
     kind: str
     name: str
     namespace: str = ""
-    """Of a claim; empty for the others."""
+    """Namespace of a claim; empty for the others."""
 
     def __post_init__(self) -> None:
         check_choice(self.kind, _SOURCE_KINDS, "kind")

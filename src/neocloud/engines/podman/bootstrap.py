@@ -4,9 +4,9 @@
 Before the first pod: folders, the sandbox, the resolver file, the tmpfs for Secrets. Runs once per engine
 object, so also after a reboot that removed the mounts. Blocking and repeatable.
 
-Removal may be repeated and works on an incomplete set-up, with or without a running service. What netavark
-shares between all Podmans of the machine stays: its address list under /run/containers, and IP forwarding,
-which it switched on.
+Removal may be repeated and works on an incomplete set-up, with or without a running service. The state that
+netavark shares between all Podmans of the machine stays: its address list under /run/containers, and IP
+forwarding, which it switched on.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ ENCRYPTION = "disks of machines (LUKS); not filesystems, nor what containers wri
 CONTAINER_DISKS = (
     "enforced (endpoints and jobs: each is a file system in a file; other containers have no limit)"
 )
-"""What containers without a limit write beside their filesystems is on the host's disk."""
+"""Text for `neo status`. Containers without a limit write to the host's disk, beside their filesystems."""
 _PODS_AT_ONCE = 8
 
 

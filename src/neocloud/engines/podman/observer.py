@@ -62,7 +62,7 @@ class Observer:
         self._libpod = libpod
         self._prober = prober
         self._runs: dict[str, dict[str, _Run]] = {}
-        """By namespace and container id: inspected once for each run of a container."""
+        """Runs by namespace and container id: inspected once for each run of a container."""
         self._exits: LRUCache[Reference, int] = LRUCache(_REMEMBERED)
         """The code that a container of each pod ended with last."""
 

@@ -20,7 +20,7 @@ class PodEvents:
             each.put_nowait(event)
 
     async def joined(self, others: AsyncIterator[EngineEvent]) -> AsyncIterator[EngineEvent]:
-        """Yield these, and changes of readiness from now on. What the others raise is raised."""
+        """Yield these, and changes of readiness from now on. Exceptions of the others are raised."""
         found: asyncio.Queue[EngineEvent] = asyncio.Queue()
 
         async def read() -> None:

@@ -54,7 +54,7 @@ _GRACE_SECONDS = 30
 _CREATE_ATTEMPTS = 40
 _CREATE_PAUSE_SECONDS = 0.1
 _MONITOR_LOST = ("timed out waiting for file", "conmon exited prematurely")
-"""What Podman 4 and 5 answer when they stop a container whose monitor was killed."""
+"""Errors of Podman 4 and 5 when they stop a container whose monitor was killed."""
 
 
 class Pods:

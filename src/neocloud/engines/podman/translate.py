@@ -85,7 +85,7 @@ class Resolved:
     disks: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Root by container name, of containers whose disk has a size; see container_disks.py."""
     image_settings: Mapping[str, ImageSettings] = field(default_factory=dict[str, ImageSettings])
-    """By image name, of images that were pulled."""
+    """Settings by image name, of images that were pulled."""
     first_id: int = 0
     """The id of this machine that root of the pod has in its user namespace; 0 for a pod without one."""
 

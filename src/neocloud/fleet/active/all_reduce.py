@@ -23,12 +23,12 @@ SECONDS = 3.0
 START_S = 90.0
 """For `import torch` on the other node, which reads a gigabyte of files."""
 NUMBERS = 1 << 24
-"""Of 32 bits each: 64 MiB."""
+"""Numbers of 32 bits each: 64 MiB."""
 WARM_UP, LEAST = 2, 3
 READY = "ready"
-"""What the node that serves answers; anything else says why it does not take part."""
+"""Answer of the node that serves; anything else says why it does not take part."""
 MOST_BYTES, MOST_KEYS = 1 << 20, 1000
-"""Of what the other node tells: one value, and all of them."""
+"""Limits of the other node's data: one value, and all of them."""
 _SIOCGIFADDR = 0x8915
 
 

@@ -22,7 +22,9 @@ NOT_PACKED = frozenset({"bundle.py", "cohort.py", "pairing.py", "schedule.py"})
 """For the control plane alone."""
 GOLDEN_LOSSES = "golden.json"
 TOKEN = "token"
-"""What both nodes of a pair know. It comes with the archive: arguments of a process are seen by all users."""
+"""The shared secret of both nodes of a pair. It comes with the archive: arguments of a process are seen by
+all users.
+"""
 _DATE = (1980, 1, 1, 0, 0, 0)
 LOADER = (
     "import os, sys; f = os.memfd_create('checks'); d = sys.stdin.buffer.read(); "

@@ -38,7 +38,7 @@ class ActiveCheck:
     name: str
     title: str
     program: str
-    """Which part measures it: "cpu", "folder", "gpu", "dcgm", "pair"; "" where this release has none."""
+    """The part that measures it: "cpu", "folder", "gpu", "dcgm", "pair"; "" where this release has none."""
     needs: tuple[str, ...]
     suites: tuple[Suite, ...]
     seconds: float

@@ -22,12 +22,14 @@ FLOOR = 0.005
 """Least deviation, as a share of the median."""
 FAR = 4.0
 INCIDENT_SHARE = 0.1
-"""Of members that are outliers; with more, and more than one, the cohort or the check is at fault, and no
-node is blamed. Other tenants' nodes do not count: they could shield a node by failing themselves."""
+"""Largest share of members that are outliers; with more, and more than one, the cohort or the check is at
+fault, and no node is blamed. Other tenants' nodes do not count: they could shield a node by failing
+themselves.
+"""
 OTHERS_SHARE = 0.25
-"""Of a cohort's weight that one tenant has at most, where another's nodes are judged."""
+"""Largest share of a cohort's weight that one tenant has, where another's nodes are judged."""
 LAST, AGREEING = 3, 2
-"""Of so many runs of a node, so many have to be outliers."""
+"""Number of a node's last runs, and how many of them have to be outliers."""
 
 
 @dataclass(frozen=True)

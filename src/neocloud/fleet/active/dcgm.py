@@ -1,7 +1,7 @@
 # pyright: strict
 """DCGM's own diagnostics: `dcgmi diag -r 3 -j`, of which the failed tests count.
 
-What DCGM 3 and 4 print was taken from real output: see the test.
+The formats of DCGM 3 and 4 were taken from real output: see the test.
 """
 
 import json

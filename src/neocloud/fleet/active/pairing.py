@@ -1,10 +1,10 @@
 # pyright: strict
 """Choose idle nodes to measure in pairs, and deduce faulty nodes and links from failing pairs. Pure.
 
-A pair that fails makes both of its nodes suspects. Each is measured again with a node that is known good. Of
-what is left, a node that fails with two nodes known good, and with none passes, is at fault; where both ends
-are good with others, it is the link. A node that passed with any other is never named, whatever the number of
-bad nodes: a good pair proves both of its ends.
+A pair that fails makes both of its nodes suspects. Each is measured again with a node that is known good.
+Among the rest, a node that fails with two nodes known good, and with none passes, is at fault; where both
+ends are good with others, it is the link. A node that passed with any other is never named, whatever the
+number of bad nodes: a good pair proves both of its ends.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class Edge:
     pair: Pair
     is_bad: bool
     failures: int = 0
-    """Of the last runs in a row."""
+    """Failures of the last runs in a row."""
     why: str = ""
 
 

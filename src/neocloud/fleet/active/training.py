@@ -1,8 +1,8 @@
 # pyright: strict
 """A short training whose loss is known: a small transformer learns a made language.
 
-Weights and data come from rules on the CPU, so only the arithmetic of the device can change the curve. What
-a model learns wrong because of a broken device shows here even if each single product looks right.
+Weights and data come from rules on the CPU, so only the arithmetic of the device can change the curve. A
+model that learns wrong because of a broken device shows here even if each single product looks right.
 """
 
 import json
@@ -52,7 +52,7 @@ SMALL = Setup("small", 64, 2, 4, 256, 64, 16, 60, 1e-2, is_bf16=False)
 @dataclass(frozen=True)
 class Curve:
     losses: Sequence[float]
-    """Of each step, in nats for each token."""
+    """Loss of each step, in nats for each token."""
     tokens_per_second: float
     """Without the first tenth of the steps."""
 

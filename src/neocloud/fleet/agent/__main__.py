@@ -92,7 +92,7 @@ def _carry(given: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--expect", default="", metavar="FILE", help="what the host should have, as JSON")
+    shared.add_argument("--expect", default="", metavar="FILE", help="expected parts of the host, as JSON")
     shared.add_argument("--root", default="/", metavar="DIR", help="a tree in the shape of a host's files")
     shared.add_argument("--host", default="", metavar="NAME", help="name of the host; its own without it")
     shared.add_argument("--pod", action="store_true", help="only what belongs to this container")
@@ -109,12 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     stay.add_argument("--spool", required=True, metavar="DIR", help="folder for the records")
     stay.add_argument("--spool-bytes", type=int, default=DEFAULT_BYTES, help="most that the records may take")
     stay.add_argument("--interval", type=_interval, default=DEFAULT_INTERVAL_S, help="seconds between checks")
-    stay.add_argument("--last", default="", metavar="DIR", help="folder for what the checks say now")
+    stay.add_argument("--last", default="", metavar="DIR", help="folder for the last answers of the checks")
     stay.add_argument("--metrics-file", default="", metavar="FILE", help="also write metrics, for Prometheus")
     stay.set_defaults(run=_watch)
     ask = commands.add_parser("carry", help="print records that were not forwarded yet, and drop the others")
     ask.add_argument("--spool", required=True, metavar="DIR", help="folder of the records")
-    ask.add_argument("--last", required=True, metavar="DIR", help="folder of what the checks say now")
+    ask.add_argument("--last", required=True, metavar="DIR", help="folder of the last answers of the checks")
     ask.add_argument(
         "--after", type=int, default=0, metavar="N", help="the last record that is stored permanently"
     )

@@ -24,7 +24,7 @@ MODULES = (
 NOT_PACKED = frozenset({"bundle.py"})
 START = "import sys\nfrom neocloud.fleet.agent.__main__ import main\nsys.exit(main())\n"
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""Of each entry, so that the same release makes the same file."""
+"""Date of each entry, so that the same release makes the same file."""
 
 
 def write_bundle(path: Path) -> None:

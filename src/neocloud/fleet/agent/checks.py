@@ -12,7 +12,7 @@ class How(StrEnum):
     VALUE = "value"
     """The number itself."""
     INCREASE = "increase"
-    """By how much a counter grew, within the limit's time or the last hour."""
+    """The growth of a counter, within the limit's time or the last hour."""
     LASTING = "lasting"
     """For how many seconds a condition has held; a number other than 0 says that it does."""
     SHARE = "share"
@@ -22,7 +22,7 @@ class How(StrEnum):
 @dataclass(frozen=True)
 class Check:
     name: str
-    """Of a counter in the fault policy."""
+    """Name of a counter in the fault policy."""
     probe: str
     how: How = How.VALUE
     unit: str = ""

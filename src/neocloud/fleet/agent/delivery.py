@@ -28,7 +28,7 @@ from neocloud.fleet.nodes.gpu_use import GpuUse
 FORMAT = 1
 ID, LAST, FAILING, TRUSTED, INVENTORY = "id", "document.json", "failing", "trusted", "inventory.json"
 MOST_BYTES = 2 << 20
-"""Of an answer."""
+"""Limit of an answer."""
 MOST_RECORDS_BYTES = 1 << 20
 LONGEST_PROBLEM = 160
 CHANGES = "changes"
@@ -43,9 +43,9 @@ class AgentAnswer:
     version: str
     """Hash of the program that answered."""
     last: Document | None
-    """What its checks said when they last ran; None before they have."""
+    """Answers of its checks when they last ran; None before they have."""
     age_s: float
-    """Of `last`."""
+    """Age of `last`."""
     changes: Sequence[Document]
     """The records that were not forwarded yet, in order."""
     n: int
@@ -58,7 +58,7 @@ class AgentAnswer:
     """How much they were used when that was read last."""
     gpus_age_s: float = 0.0
     simulated: str = ""
-    """What is not real of `gpus`."""
+    """The simulated part of `gpus`."""
 
 
 def answer(
@@ -179,7 +179,7 @@ def decode(data: bytes, *, host: str, at: float) -> AgentAnswer:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, DocumentError):
             raise
-        raise DocumentError(f"it is no answer of an agent: {error!r}"[:200]) from None
+        raise DocumentError(f"it is not an answer of an agent: {error!r}"[:200]) from None
     is_sound = (
         type(now) in (int, float)
         and type(n) is int
@@ -210,7 +210,7 @@ def _inventory_of(given: object, host: str) -> tuple[str, Hardware | None]:
     fields = document.Fields(given, "the answer's inventory")
     name = fields.text("id", document.LONGEST_NAME)
     if not _HASH.fullmatch(name):
-        raise DocumentError("the id of its inventory is no hash")
+        raise DocumentError("the id of its inventory is not a hash")
     found = hardware.from_json(fields.value("found"), host=host)
     fields.finish()
     return name, found

@@ -43,12 +43,12 @@ class Document:
     host: str
     boot: str
     at: float
-    """By the host's clock, which may be wrong."""
+    """Time by the host's clock, which may be wrong."""
     since_boot_s: float
     verdicts: Sequence[Verdict] = ()
     not_run: Sequence[NotRun] = ()
     simulated: str = ""
-    """What was not real; "" where everything was."""
+    """The simulated part; "" where everything was real."""
 
 
 def to_json(document: Document) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Expected:
 
     gpus: int | None = None
     nvlinks: int | None = None
-    """Of each GPU."""
+    """Number for each GPU."""
     cpus: int | None = None
     memory_mib: int | None = None
     ib_ports: int | None = None

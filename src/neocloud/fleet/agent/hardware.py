@@ -32,7 +32,7 @@ NET = "sys/class/net"
 INFINIBAND = "sys/class/infiniband"
 NVME = "sys/class/nvme"
 PLACEHOLDERS = frozenset({"none", "not specified", "to be filled by o.e.m.", "default string", "0", "n/a"})
-"""What makers write who do not number their parts; two hosts with such a number are not the same."""
+"""Texts of makers who do not number their parts; two hosts with such a number are not the same."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 MOST_KEYS = 4096
 MOST_SAMPLES = 64
-"""Of one counter."""
+"""Samples of one counter."""
 HOUR = 3600.0
 
 

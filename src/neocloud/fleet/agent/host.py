@@ -94,7 +94,7 @@ class HostChecks:
         self.said = dict[str, Said]()
         self._readings = dict[str, Sequence[Reading]]()
         self.gpus: Sequence[GpuUse] = ()
-        """As the probe of their use read them last; of one without an answer, nothing."""
+        """Last readings of the probe of GPU use; none for a probe without an answer."""
         self.gpus_at = 0.0
         self._simulated = dict[str, str]() if tree.is_host else {"": f"files below {tree.root}"}
 

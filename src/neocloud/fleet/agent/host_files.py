@@ -1,7 +1,8 @@
 # pyright: strict
 """The files that probes read: those of this host, or of a tree in their shape that was captured or made up.
 
-Each read is bounded. What the kernel answers by a call and not by a file is in `@calls` of such a tree.
+Each read is bounded. Answers that the kernel gives by a call and not by a file are in `@calls` of such a
+tree.
 """
 
 import ctypes

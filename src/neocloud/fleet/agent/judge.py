@@ -19,7 +19,7 @@ from neocloud.fleet.policy.policy import FaultScope as FaultScope
 MOST_NAMED = 6
 """Devices in a sample."""
 LOCAL_STORAGE = frozenset({"mount_missing", "mount_read_only", "mount_silent_s", "nfs_not_responding"})
-"""What may be the storage's fault, and not the node's, where many nodes say it."""
+"""Checks that may show a fault of the storage, and not of the node, where many nodes fail them."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CheckAnswer:
     scope: CheckScope = CheckScope.NODE
     is_fatal: bool = False
     about: str = ""
-    """What the answer is about beyond its status: other devices make it another answer."""
+    """The subject of the answer beyond its status: other devices make it another answer."""
     devices: str = ""
     """The devices that are not as they should be, with commas."""
 

@@ -66,9 +66,10 @@ class Agent:
         is_pod: bool = False,
         metrics_file: Path | None = None,
     ) -> None:
-        """`last`: the folder for what the checks say now. `is_pod`: it runs in a container, and its host has
-        an agent of its own. `metrics_file` is written after each interval, for the textfile collector of a
-        node exporter."""
+        """`last`: the folder for the last answers of the checks. `is_pod`: it runs in a container, and its
+        host has an agent of its own. `metrics_file` is written after each interval, for the textfile
+        collector of a node exporter.
+        """
         self._last, self._metrics_file = last, metrics_file
         self._tree, self._children, self._is_pod = tree, children or Children(), is_pod
         self._spool, self._now, self._host = spool, now, host or socket.gethostname()
@@ -100,7 +101,7 @@ class Agent:
             delivery.write_last(self._last, self.checks.document(self._host))
             gpu_use_json.write(self._last, self.checks)
         except OSError as error:
-            logger.warning("What the checks say now cannot be written: %s", error)
+            logger.warning("The agent cannot write the last answers of its checks: %s", error)
 
     def _write_inventory(self) -> None:
         if self._last is None:
@@ -163,7 +164,7 @@ class Agent:
                 )
 
     def _append(self, kind: str, content: dict[str, Any]) -> bool:
-        """Return whether the record is written. What is not is still a change at the next step."""
+        """Return whether the record is written. An unsaved record is still a change at the next step."""
         try:
             is_written = self._spool.append(kind, content)
             why = "is full"
@@ -216,7 +217,7 @@ def _saved(path: Path, boot: str) -> Reported:
     except FileNotFoundError:
         return empty
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        logger.warning("%s cannot be used, so what is known is reported again: %s", path, error)
+        logger.warning("%s cannot be used, so known faults are reported again: %s", path, error)
         return empty
 
 

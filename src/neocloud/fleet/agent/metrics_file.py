@@ -15,7 +15,7 @@ from neocloud.fleet.agent.document import Document
 from neocloud.fleet.agent.probe_result import Reading
 
 MOST_SERIES = 4096
-"""Of readings; those of further devices are left out."""
+"""Series of readings; those of further devices are left out."""
 LONGEST_LABEL = 128
 READABLE = 0o644
 """A node exporter runs as a user of its own."""

@@ -46,7 +46,7 @@ POD_PROBES: Sequence[Probe] = (
     Probe(GPU_USE, gpu_use.gpu_use, 3, 10.0),
     Probe("mounts", storage.mounts, 3),
 )
-"""In a container: its own GPUs, with how much they are used, and mounts. Of the rest, `/proc` and `/sys` have
-the host's, with what other tenants do there; and its size is measured from outside."""
+"""In a container: its own GPUs, with how much they are used, and mounts. Among the rest, `/proc` and `/sys`
+have the host's data, with those of other tenants; and its size is measured from outside."""
 RETRY_INTERVALS = 6
 """After a probe without an answer: what hangs is not asked every few seconds."""

@@ -18,11 +18,11 @@ class Reading:
     device: str
     value: float
     note: str = ""
-    """What it was made from, for people."""
+    """The origin of the value, for people."""
     gpu: str = ""
     """Model of the GPU, where limits depend on it."""
     unit: str = ""
-    """Of the value, where the check does not fix it."""
+    """Unit of the value, where the check does not fix it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ProbeResult:
     mounts: list[str] = field(default_factory=list[str])
     """Mount points whose room is asked for next, each in a process of its own."""
     simulated: str = ""
-    """What was not real, or ""."""
+    """The simulated part, or ""."""
     parts: list[HostPart] = field(default_factory=list[HostPart])
     gpus: list[GpuUse] = field(default_factory=list[GpuUse])
 

@@ -3,8 +3,8 @@
 anything else.
 
 Each line is one JSON object with a number `n`. The process that forwarded records writes the number of the
-last into the file `acknowledged` beside it; those up to it are dropped then. What an end of this process, or
-of the power, left of a line is removed when the file is opened.
+last into the file `acknowledged` beside it; those up to it are dropped then. A partial line, left by an end
+of this process or of the power, is removed when the file is opened.
 """
 
 import contextlib

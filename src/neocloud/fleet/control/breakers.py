@@ -16,7 +16,7 @@ from neocloud.fleet.nodes.node_state import NodeState
 from neocloud.fleet.policy.limits import HOUR, Limits
 
 Key = tuple[str, str]
-"""What a breaker guards: a check, rack, leaf or action with its name, or the cluster with ""."""
+"""The subject of a breaker: a check, rack, leaf or action with its name, or the cluster with ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Breakers:
         self.records: dict[str, Judgements] = {}
         """Judgements of each check on nodes of this fleet."""
         self.elsewhere: dict[str, Precision] = {}
-        """What was found on nodes of others."""
+        """Precision on nodes of others."""
 
     def copy(self) -> "Breakers":
         other = copy(self)

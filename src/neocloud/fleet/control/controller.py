@@ -348,7 +348,7 @@ class _Planning:
         if gaps <= 0 or fleet.phases[Phase.READY_SPARE] <= fleet.reserved:
             return
         spares = self._free_spares()
-        # Of the draining nodes, those that left first have been replaced already.
+        # Among the draining nodes, those that left first have been replaced already.
         leaving = [fleet.nodes[node] for node in list(fleet.draining)[-gaps:]]
         for number in range(min(gaps, len(spares))):
             left = leaving[number] if number < len(leaving) else NodeState("")

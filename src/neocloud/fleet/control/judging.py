@@ -2,7 +2,7 @@
 """Judge verdicts by independent tests. The table of tests is in judging.json.
 
 A failing verdict is judged by what another check measured on the same start of the node, never by its own
-check. What a test cannot tell is no judgement.
+check. A test without a clear result gives no judgement.
 """
 
 import json

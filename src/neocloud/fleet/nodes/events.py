@@ -222,7 +222,7 @@ class Moved(Event):
     to: Phase
     by: str
     why: str = ""
-    """What the operator wrote."""
+    """The operator's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class InventoryChanged(Event):
     is_complete: bool = True
     """Whether every part answered: of one that did not, nothing is known."""
     simulated: str = ""
-    """What was not real; "" where everything was."""
+    """The simulated part; "" where everything was real."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class Labelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class Placed(Event):
-    """An operator said where the node is. What is not known is ""."""
+    """An operator said where the node is. Unknown values are ""."""
 
     rack: str
     leaf: str

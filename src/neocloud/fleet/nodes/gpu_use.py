@@ -1,8 +1,8 @@
 # pyright: strict
 """The use of a GPU, as a node's agent reads it, and the peak that a model's data sheet gives.
 
-Series have the names and units of NVIDIA's dcgm-exporter, so public dashboards show both. What a GPU or its
-driver does not tell has no value: it is never 0.
+Series have the names and units of NVIDIA's dcgm-exporter, so public dashboards show both. A measure that a
+GPU or its driver does not report has no value: it is never 0.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import NamedTuple
 class Measure(NamedTuple):
     series: str
     most: float
-    """What is more than this, or less than 0, is no reading."""
+    """Upper limit: a number above it, or below 0, is no reading."""
     description: str
 
 
@@ -34,10 +34,10 @@ MEASURES: Mapping[str, Measure] = {
 @dataclass(frozen=True)
 class GpuUse:
     index: int
-    """By NVML, in the container of the agent."""
+    """Index by NVML, in the container of the agent."""
     model: str
     values: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By the names of MEASURES, of those that the GPU tells."""
+    """Values by the names of MEASURES, of those that the GPU tells."""
 
 
 class Peak(NamedTuple):

@@ -12,7 +12,7 @@ from neocloud.fleet.nodes.node_state import NodeState
 
 BOOT_EVIDENCE = "boot:"
 TICKET_EVIDENCE = "ticket:"
-"""Of replacements that somebody asked for."""
+"""Evidence of requested replacements."""
 MOST_PAST = 500
 """Incidents that are kept of those that are not the last of their node."""
 MOST_STEPS = 50
@@ -62,7 +62,7 @@ class Incidents:
         self._found: dict[str, Incident] = {}
         self._past: list[Incident] = []
         self.count = 0
-        """Of all drains by the controller, since the first event."""
+        """Number of all drains by the controller, since the first event."""
 
     @property
     def by_node(self) -> Mapping[str, Incident]:

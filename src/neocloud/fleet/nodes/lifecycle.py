@@ -2,7 +2,7 @@
 """The state of a node as a pure fold over its events.
 
 `advance` never raises for an event that comes late, twice or out of turn: it returns the state unchanged.
-What is unknown is never healthy, and only a passed verification of the running boot makes a node usable.
+An unknown state is never healthy, and only a passed verification of the running boot makes a node usable.
 """
 
 import math

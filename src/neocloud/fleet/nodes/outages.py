@@ -23,7 +23,7 @@ from the reason of a drain in Slurm, which the tenant can write."""
 HOST_PREFIX = "host:"
 """Owners of drains of workers whose host is drained, which the platform records."""
 HOST_EVIDENCE = "host"
-"""Of an outage because of the host. Its name is no matter of tenants."""
+"""Evidence of an outage because of the host. Tenants do not see its name."""
 TENANT_PREFIX = "tenant:"
 """Owners of drains that somebody of a tenant asked the platform for."""
 GRACE_SECONDS = 600.0
@@ -69,7 +69,7 @@ class Outages:
         """`kept_seconds`: infinite to keep all. Those of incidents are kept as long as the incidents."""
         self._kept_seconds = kept_seconds
         self.complete_since = -math.inf
-        """Of what was before, some may be missing."""
+        """Time since when no outage is missing."""
         self._look_at = LEAST
         """How many ended ones there are when old ones are looked for again."""
         self._newest = -math.inf

@@ -20,7 +20,7 @@ from neocloud.fleet.nodes.parts import HostPart, Key, Reader, named
 from neocloud.fleet.policy.limits import Limits
 
 MOST_PLACES = 16
-"""Of one part; the newest are kept."""
+"""Locations of one part; the newest are kept."""
 MOST_GONE = 512
 """Parts in no node that never failed; those that failed are kept."""
 MOST_FAILED = 4096

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 MOST_PARTS = 256
-"""Of one node, in one event."""
+"""Parts of one node, in one event."""
 LONGEST = 128
 """Longest text of a part."""
 MOST_BLAMED = 2
@@ -27,7 +27,7 @@ class Reader(StrEnum):
 
 
 class HostPart(NamedTuple):
-    """A part of a host that can be replaced. What it does not tell is ""."""
+    """A part of a host that can be replaced. Values that it does not report are ""."""
 
     kind: str
     slot: str

@@ -14,7 +14,9 @@ from neocloud.fleet.policy.limits import DAY
 REPLACED_WITHIN_SECONDS = 90.0
 """ClusterMAX on hot spares: one or two failed nodes within 90 s."""
 RESTARTED, ORDERED = "restart", "controller"
-"""What faults without a check are counted as: a node started again by itself; the controller ordered it."""
+"""Names under which faults without a check are counted: a node started again by itself; the controller
+ordered it.
+"""
 NOT_AVAILABLE = (Cause.FAULT, Cause.VERIFICATION, Cause.OPERATOR, Cause.MAINTENANCE)
 """A spare is available: it waits by choice."""
 _NORMAL_97_5 = NormalDist().inv_cdf(0.975)
@@ -25,7 +27,7 @@ class Observed:
     """The observations of some nodes: their incidents and outages, and since when each is watched."""
 
     since: Mapping[str, float]
-    """By name. Outages of other nodes, and of before, do not count; incidents do."""
+    """Start of watching by node name. Outages of other nodes, and of before, do not count; incidents do."""
     incidents: Sequence[Incident]
     outages: Sequence[Outage]
 

@@ -21,7 +21,7 @@ from neocloud.fleet.nodes.parts import named, serial_of_host
 from neocloud.fleet.policy.actions import Action
 
 MOST = 500
-"""Of a fleet that are kept: as many as can be asked for at once."""
+"""Repairs of a fleet that are kept: as many as can be asked for at once."""
 MOST_OF_A_NODE = 100
 MOST_DEVICES = 50
 """Failing verdicts of a node whose devices are kept, beside the current ones."""
@@ -41,7 +41,7 @@ class Repair:
     node: str
     kind: RepairKind
     ticket: str
-    """What it is about: a ticket, or a window of maintenance."""
+    """The subject: a ticket, or a window of maintenance."""
     text: str
     hardware_id: str = ""
 
@@ -63,10 +63,11 @@ class Repairs:
         self._tickets: dict[str, str] = {}
         """The ticket that is open for each node."""
         self._serials: dict[tuple[str, str], str] = {}
-        """Of what each node and ticket is about, while it lasts: a ticket keeps the number that it began
-        with, also when the part is replaced meanwhile."""
+        """The serial number that each node and ticket is about, while it lasts: a ticket keeps the number
+        that it began with, also when the part is replaced meanwhile.
+        """
         self._devices: dict[str, dict[str, str]] = {}
-        """What the newest failing verdicts of each node name."""
+        """Devices that the newest failing verdicts of each node name."""
 
     def newest(self, limit: int, node: str = "") -> Sequence[Repair] | None:
         """Return the newest, oldest first, at most `limit`; None where so many are not kept."""

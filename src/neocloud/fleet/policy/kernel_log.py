@@ -15,7 +15,7 @@ from neocloud.fleet.policy.policy import CodeKind
 
 LONGEST_LINE = 4096
 LONGEST_TEXT = 512
-"""Of a line that is kept as evidence."""
+"""Longest line that is kept as evidence."""
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _ADDRESS = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
 _LED_BY_PROCESS = re.compile(
@@ -32,7 +32,7 @@ class KernelMessage:
     time_s: float | None = None
     """Seconds since the boot or of a clock, whichever the line has; only differences say something."""
     sequence: int | None = None
-    """Of /dev/kmsg."""
+    """Sequence of /dev/kmsg."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class KernelFinding:
     device: str = ""
     """PCI address, disk, memory controller, processor or server."""
     detail: str = ""
-    """What the line says beside the code: "fatal", or the step that XID 154 names."""
+    """The detail beside the code in the line: "fatal", or the step that XID 154 names."""
     part: str = ""
-    """Of XID 13, which part of the GPU."""
+    """The part of the GPU for XID 13."""
     time_s: float | None = None
     text: str = ""
     """The message, with control characters escaped and a bounded length."""
     sequence: int | None = None
-    """Of the record in /dev/kmsg: with the boot, it names the evidence."""
+    """Sequence of the record in /dev/kmsg: with the boot, it names the evidence."""
     is_end: bool = False
     """Whether the line says that the fault is over."""
 

@@ -1,7 +1,7 @@
 # pyright: strict
 """Forms of one line of the kernel log: of /dev/kmsg, dmesg, journalctl, syslog, and of what carries them.
 
-What stands before a message is taken off piece by piece: marks of programs that carry lines (kubectl, docker,
+Prefixes of a message are removed piece by piece: marks of programs that carry lines (kubectl, docker,
 grep), times, levels, and the name "kernel". A piece that no form has stays, and as a fault counts only at the
 beginning of a message, such a line reports none.
 """
@@ -15,7 +15,7 @@ from neocloud.fleet.policy.kernel_log import LONGEST_LINE, KernelMessage, findin
 MOST_PIECES = 16
 _KMSG = re.compile(r"(\d{1,6}),(\d{1,20}),(\d{1,20}),[^;]{0,64};(.*)")
 _COLOUR = re.compile(r"(?:\x1b|\^\[)\[[0-9;]{0,32}[mK]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
-"""Of a terminal; the last form is what is left after a program has removed the escape."""
+"""Colour codes of a terminal; the last form is what is left after a program has removed the escape."""
 _WEEKDAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? {1,2}"
 _DATE = r"\d{4}-\d\d-\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d"
@@ -55,7 +55,7 @@ _BEGIN = (
     rf"|\d{{1,3}},\d{{1,20}},\d|{_SHORT}|{_WEEKDAY}|[a-z]{{4,8}} *:[a-z]{{3,6}} *: "
     r"|(?:\S{1,255} )?kernel: |NVRM: |nvidia-nvswitch\d)"
 )
-"""What a line of the kernel log may begin with."""
+"""Prefixes of a line of the kernel log."""
 _CARRIED = tuple(
     re.compile(each)
     for each in (

@@ -24,7 +24,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 READ_BYTES = 1 << 16
 """The kernel refuses to read a record into less than it needs, which is 8 KiB at most."""
 MOST_RECORDS = 20_000
-"""Of one batch; what is left comes with the next."""
+"""Records of one batch; what is left comes with the next."""
 LONGEST_CURSOR = 1000
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Batch:
     """The records of one read."""
 
     records: Sequence[KernelMessage]
-    """Those that are the kernel's own."""
+    """Records of the kernel itself."""
     lost: int
     """How many records the kernel overwrote before they were read: what they said is not known."""
     cursor: Cursor

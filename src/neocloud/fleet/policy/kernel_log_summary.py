@@ -46,9 +46,9 @@ class Fault:
     """When it came; lines of a burst are one. Lines without a time are in `lines` alone."""
     last_line_s: float | None = None
     open_since_s: float | None = None
-    """Of a fault that ends, such as a server that does not answer: since when it lasts."""
+    """Time since when a fault lasts that ends, such as a server that does not answer."""
     registers: list[str] = field(default_factory=list[str])
-    """What the registers in its lines say, of NVLink errors."""
+    """Meaning of the registers in its lines, of NVLink errors."""
     because: list[str] = field(default_factory=list[str])
     """Why severity or action are graver than those of the row."""
 

@@ -83,7 +83,7 @@ class Limits:
     judged_kept: int = 100
     """The newest judgements of a check that count, so that one that becomes worse is noticed."""
     judged_per_node: int = 5
-    """Of them of one node: many verdicts on one bad node say little of the check."""
+    """Limit of judgements on one node: many verdicts on one bad node say little of the check."""
     judged_per_tenant: int = 5
     """Judgements by tests on the nodes of one tenant that count for the nodes of others."""
     facts: frozenset[str] = frozenset()

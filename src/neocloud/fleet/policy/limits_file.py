@@ -63,7 +63,9 @@ def _pairs(node: yaml.Node | None, file: str) -> list[tuple[str, yaml.Node]]:
 def _value(name: str, node: yaml.Node, file: str) -> int | float:
     if name not in CHANGEABLE:
         raise _error(
-            file, node, f"{name[:60]!r} is no limit that a file changes; see neocloud/fleet/policy/limits.py"
+            file,
+            node,
+            f"{name[:60]!r} is not a limit that a file can change; see neocloud/fleet/policy/limits.py",
         )
     text = str(node.value) if isinstance(node, yaml.ScalarNode) else ""
     if (seconds := seconds_of(text)) is not None:

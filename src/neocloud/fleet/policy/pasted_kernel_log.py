@@ -15,7 +15,7 @@ from neocloud.fleet.policy.kernel_log import LONGEST_TEXT, KernelMessage, names_
 from neocloud.fleet.policy.kernel_log_line import Line, pasted, sequence_of
 
 MOST_FIELDS = 200
-"""Of one entry of a journal."""
+"""Fields of one entry of a journal."""
 MOST_SHOWN = 3
 """Lines that were not understood, which are kept."""
 _INDENT = re.compile(r"[ \t]{0,64}(?:[>|][> |]{0,16})?")

@@ -144,7 +144,7 @@ class Conflict(StrEnum):
     SERVICE = "service"
     """Whether the node stays in service."""
     REPAIR = "repair"
-    """Which step is taken."""
+    """The repair step."""
     SEVERITY = "severity"
     """Whether jobs fail."""
     LIMIT = "limit"
@@ -187,7 +187,7 @@ class Rule:
         return Conflict.SEVERITY if len({each is Severity.FATAL for each in severities}) > 1 else None
 
     def applies(self, generation: str | None, driver: Version | None, detail: str) -> bool:
-        """Return whether the row is for such a line. What is not known ("" or None) fits every row."""
+        """Return whether the row is for such a line. An unknown value ("" or None) fits every row."""
         return (
             (generation == "" or not self.generations or generation in self.generations)
             and (driver is None or driver in self.drivers)
@@ -268,7 +268,7 @@ class Policy:
     def response_to(
         self, kind: CodeKind, code: str, *, gpu: str = "", driver: Version | None = None, detail: str = ""
     ) -> Response:
-        """Return what is done about a code. Of several rows that apply, the gravest one counts."""
+        """Return what is done about a code. If several rows apply, the gravest one counts."""
         generation, rows = self.generation_of(gpu), self.rows(kind, code)
         found = [rule for rule in rows if rule.applies(generation, driver, detail)]
         if detail:

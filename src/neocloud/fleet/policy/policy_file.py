@@ -32,7 +32,7 @@ from neocloud.fleet.policy.policy import (
 FORMAT = 1
 MOST_CHARACTERS = 1 << 20
 MOST_CODES = 2000
-"""Of one row."""
+"""Codes of one row."""
 _CODE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?|[a-z][a-z0-9_]{0,63}")
 _LIMIT = re.compile(r"(over|below) (-?\d{1,12}(?:\.\d{1,6})?)(?: per (\w+))?")
 _DURATION = re.compile(r"(\d{1,6})([smhd])")

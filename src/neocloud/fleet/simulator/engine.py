@@ -1,8 +1,8 @@
 # pyright: strict
 """The simulation: a queue of events in time, true faults of nodes, and an executor of decisions.
 
-It is driven by events, not stepped: the clock jumps from one to the next. What the nodes and the job go
-through is simulated; the states, decisions and breakers are those of `neocloud.fleet.control.controller`.
+It is driven by events, not stepped: the clock jumps from one to the next. The life of the nodes and of the
+job is simulated; the states, decisions and breakers are those of `neocloud.fleet.control.controller`.
 """
 
 import heapq
@@ -36,7 +36,7 @@ class Simulation:
         self.job = Job()
         self.start_token = 0
         self.blocks: Counter[str] = Counter()
-        """What the job waits for beside its nodes: faults that nothing has named yet, and planned work."""
+        """Reasons why the job waits beside its nodes: faults that nothing has named yet, and planned work."""
         self.members: list[str] = []
         self.member_places: dict[str, int] = {}
         self.unfit: set[str] = set()

@@ -27,7 +27,7 @@ class Result:
     lemons: int
     lemons_sent_to_triage: int
     lemons_among_them: int
-    """Those that were lemons; the others had bad luck."""
+    """Number of lemons among them; the others had bad luck."""
     mtti_hours: float | None
     """Mean time to interruption, planned ones not counted; None without any."""
     recovery_seconds: float | None
@@ -45,12 +45,12 @@ class Result:
     spares: int
     spares_by_rule: int
     spares_needed_p99: int
-    """As many nodes as were out at the same time in 99% of the time."""
+    """Number of nodes that were out at the same time in 99% of the time."""
     spares_needed_most: int
     young_interval: float | None
     daly_interval: float | None
     best_interval: float
-    """Of a grid of intervals, the one that kept most work of the simulated runs."""
+    """The interval of a grid that kept most work of the simulated runs."""
     best_ettr: float
     breaker_trips: int
     open_breakers: tuple[str, ...]

@@ -47,7 +47,7 @@ class Scenario:
     recall: float = 0.9
     verify_recall: float = 0.98
     false_positives: float = 0.0001
-    """Of the trusted checks together, for each node and day."""
+    """Rate of the trusted checks together, for each node and day."""
     outlier_false_positives: float = OUTLIER_PER_NODE_DAY
     trust_outlier: bool = False
 
@@ -90,7 +90,7 @@ class Scenario:
     """Time that a node is out for a new part, before its burn-in."""
     limits: Limits = field(default_factory=lambda: Limits(trusted=TRUSTED))
     policy: Policy | None = None
-    """What is done about a named fault; without one, GPUs are reset and everything else is rebooted."""
+    """The response to a named fault; without one, GPUs are reset and everything else is rebooted."""
     gpu_type: str = "h100"
     """For rows of the policy that are of one generation."""
 

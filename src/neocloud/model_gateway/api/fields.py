@@ -6,8 +6,9 @@ ten million empty lists are 30 MB of text and a gigabyte of memory.
 
 OpenAI's fields pass, and vLLM's harmless sampling parameters. All other fields are rejected by name, as the
 OpenAI API does: some would let a caller choose the chat template (a program), transfers of the KV cache to
-other hosts, the priority over other tenants, or the setup of the image processor. Of media, only `data:` URLs
-pass and https URLs of allowed hosts, since a model server fetches URLs from inside the operator's network.
+other hosts, the priority over other tenants, or the setup of the image processor. Among media, only `data:`
+URLs and https URLs of allowed hosts pass, since a model server fetches URLs from inside the operator's
+network.
 """
 
 import re

@@ -72,7 +72,7 @@ class ModelRequest:
     prefix: str
     """Start of the input: requests with the same prefix profit from one replica's cache."""
     compiled: Compiled | None = None
-    """What the model server compiles for it."""
+    """The data that the model server compiles for it."""
 
     @property
     def input_tokens(self) -> int:

@@ -13,13 +13,13 @@ from neocloud.model_gateway.api.errors import OpenAiError, bad_request
 
 MAX_EXPRESSION_BYTES = 4096
 MAX_WEIGHT = 10_000
-"""Of all expressions of a request together."""
+"""Weight of all expressions of a request together."""
 MAX_LITERAL = 8_192
 """Characters of a text that is compiled as it is."""
 LITERAL_OF_WEIGHT = 50_000
 """The square of its length, divided by this, weighs one: two of 4,000 that begin alike take 3 s."""
 MAX_ALTERNATIVES = 500
-"""Of all expressions of a request together."""
+"""Alternatives of all expressions of a request together."""
 MAX_WIDE, LONGEST_WIDE, WEIGHT_OF_WIDE = 2_000, 100, 5
 """Characters of a request that a class of letters or a wider one stands for, each of which takes some 50 ms
 with 150,000 tokens; how many of one repetition count: tokens are not longer; and the weight of each, which

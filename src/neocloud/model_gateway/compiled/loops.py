@@ -65,7 +65,7 @@ class _Group:
     alone: set[str] = field(default_factory=set[str])
     """Names that this group may stand for."""
     items: list[set[str]] = field(default_factory=list[set[str]])
-    """Of its last alternative: what each of them may stand for. Empty texts are none."""
+    """Items of its last alternative: what each of them may stand for. Empty texts are none."""
     is_empty: bool = True
 
     def end_alternative(self) -> None:

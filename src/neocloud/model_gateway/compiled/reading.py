@@ -15,11 +15,11 @@ from neocloud.model_gateway.compiled.grammars import add_grammar
 from neocloud.model_gateway.compiled.schemas import add_schema, require_end
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Of each field that is compiled, and of all schemas of tools where they are compiled."""
+"""Limit of each field that is compiled, and of all schemas of tools where they are compiled."""
 LONGEST_TOOL_NAME = 128
 """Twice what OpenAI takes."""
 MAX_TOOLS_BYTES = 256 * 1024
-"""Of the tools of a request whose schemas are only shown to the model."""
+"""Limit of the tools of a request whose schemas are only shown to the model."""
 MAX_CHOICES = 2_000
 BYTES_OF_WEIGHT = 500
 """So much text of values and names weighs one: 50 kB of values to choose from take a second."""
@@ -27,7 +27,7 @@ INNER_FIELDS = (
     *("json", "regex", "choice", "grammar", "json_object", "structural_tag"),
     *("disable_any_whitespace", "disable_additional_properties"),
 )
-"""What callers may set in `structured_outputs`."""
+"""Fields that callers may set in `structured_outputs`."""
 
 
 @dataclass(frozen=True, slots=True)

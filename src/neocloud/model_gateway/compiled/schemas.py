@@ -15,16 +15,18 @@ from neocloud.model_gateway.compiled.expressions import WIDE, Cost, too_costly
 from neocloud.model_gateway.compiled.grammars import add_grammar
 
 MAX_PROPERTIES = 1_000
-"""Of one object: the work grows with their square where they are optional."""
+"""Properties of one object: the work grows with their square where they are optional."""
 PROPERTIES_OF_WEIGHT = 1_000
 """Their square, divided by this, weighs one: 400 optional ones of any type take some 1.6 s."""
 LONGEST_COUNTED = 100
 """A length limit of a string costs no more than this one: tokens are not longer."""
 WEIGHT_OF_LENGTHS = 300
-"""Of the first length limit: each token of a vocabulary is compared with it."""
+"""Weight of the first length limit: each token of a vocabulary is compared with it."""
 WEIGHT_OF_FORMAT = 20
 MAX_COUNTED_PROPERTIES = 100
-"""Of an object that says how many it must or may have: the states grow with their square, the time faster."""
+"""Properties of an object that says how many it must or may have: the states grow with their square, the time
+faster.
+"""
 COUNTED_OF_WEIGHT = 1_000
 """The cube of their number, divided by this, weighs one."""
 _DATA = frozenset(("enum", "const", "default", "examples", "example"))

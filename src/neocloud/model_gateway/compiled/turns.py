@@ -21,7 +21,9 @@ from neocloud.model_gateway.compiled.reading import Compiled
 MOST_AT_ONCE = 2
 """Compilations under way for a deployment."""
 LIGHT_WEIGHT = 1_000
-"""What weighs more has one of the turns at most: the other one is for those who need it for seconds."""
+"""Limit of a light compilation. A heavier one has one of the turns at most: the other one is for those who
+need it for seconds.
+"""
 MAX_WAITING = 256
 MAX_WAITING_OF_CALLER = 16
 WAIT_SECONDS = 60.0
@@ -65,7 +67,7 @@ class _Deployment:
     running: set[str] = field(default_factory=set[str])
     """Callers with a turn."""
     heavy: set[str] = field(default_factory=set[str])
-    """Those of them whose turn may be a long one."""
+    """Callers whose turn may be a long one."""
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     callers: dict[str, _Caller] = field(default_factory=dict[str, _Caller])
     known: OrderedDict[bytes, int] = field(default_factory=OrderedDict[bytes, int])

@@ -158,7 +158,7 @@ def insert_starts(connection: sqlite3.Connection, rows: Sequence[Reservation]) -
 
 
 def close_requests(connection: sqlite3.Connection, rows: Sequence[RequestEnd]) -> None:
-    """Complete open rows. Of two ends of a request the first one counts."""
+    """Complete open rows. If a request has two ends, the first one counts."""
     first = {row.request_id: row for row in reversed(rows)}
     content = json.dumps(list(first.values()))
     _, values = _columns(RequestEnd._fields, alias=True)

@@ -2,7 +2,7 @@
 """Run unfinished batches beside live traffic. State is in rows and folders, so a restart resumes them.
 
 The folder `<home>/gateway/batches/<id>/` of a batch holds its input, as it was uploaded, and the results. It
-is removed at the end of the batch. Of a project with a file bucket the results go to the bucket.
+is removed at the end of the batch. For a project with a file bucket the results go to the bucket.
 """
 
 import asyncio

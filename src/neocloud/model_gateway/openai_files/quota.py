@@ -41,7 +41,7 @@ class StorageLimits:
 class StorageQuota:
     """Limits on what projects store, and on the free space of the disk.
 
-    What is being written counts as well, so concurrent uploads cannot exceed a limit together.
+    Uploads in progress count as well, so concurrent uploads cannot exceed a limit together.
     """
 
     def __init__(self, database: Database, folder: Path, limits: StorageLimits) -> None:

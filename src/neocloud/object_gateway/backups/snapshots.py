@@ -38,7 +38,7 @@ class Facts:
     """The place in another engine that has the bodies; "": they are in files."""
     blobs: int
     versions: int
-    """Of objects, without delete markers."""
+    """Versions of objects, without delete markers."""
 
 
 class Snapshot(Protocol):

@@ -45,7 +45,7 @@ from neocloud.object_store.blobs.driver import NAME
 from neocloud.object_store.metadata.location import is_in_postgresql, is_there, noted_address, open_beside
 
 _MOST_ROUNDS = 20
-"""Of copying what is new, when objects are deleted before their blobs were copied."""
+"""Rounds of copying what is new, when objects are deleted before their blobs were copied."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 # pyright: strict
 """Mirrors of registries elsewhere: repositories whose names begin with a name that the operator has chosen.
 
-What a client asks for and is not there is brought in, compared with its digest, and stored like what was
-pushed: it counts for quota and bill of the registry. So only a caller who may push fills a mirror; others get
-what is there. A tag is asked for again after a minute, and stays what it was while the registry is away.
+A missing blob or manifest that a client requests is fetched, compared with its digest, and stored like a
+pushed one: it counts for quota and bill of the registry. So only a caller who may push fills a mirror; others
+get what is there. A tag is asked for again after a minute, and stays what it was while the registry is away.
 
 A manifest is stored once all its blobs are there, since the store has no manifest without them; until then it
 is passed on from memory. An index names images of platforms that nobody asks for, so it is stored without

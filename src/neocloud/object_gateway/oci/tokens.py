@@ -1,8 +1,8 @@
 # pyright: strict
 """Tokens that the registry gives its clients for some minutes: whose they are, and what they were asked for.
 
-They are signed, not encrypted, and say nothing that the client did not say. What a token allows is decided at
-each request: it was asked for, and the caller's roles allow it then.
+They are signed, not encrypted, and say nothing that the client did not say. The rights of a token are decided
+at each request: an action must have been requested, and the caller's roles must still allow it.
 """
 
 import base64
@@ -31,7 +31,7 @@ class Token:
     """The proof of the token of the cloud, as the control plane gave it."""
     expires_at: datetime
     scopes: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """What was asked for: actions by name."""
+    """The requested actions by name."""
 
     def allows(self, name: str, action: str) -> bool:
         asked = self.scopes.get(name, frozenset())

@@ -153,7 +153,9 @@ class UpstreamRegistry:
             httpcore.URL(found)
             urlsplit(found).port  # noqa: B018  raises ValueError
         except (ValueError, UnicodeError) as error:
-            raise UpstreamError(f"{self.upstream.name} leads to what is no address.") from error
+            raise UpstreamError(
+                f"{self.upstream.name} resolves to something that is not an address."
+            ) from error
         return found
 
     def _is_own(self, url: str) -> bool:

@@ -45,7 +45,7 @@ from neocloud.object_store.types import Bucket
 
 logger = logging.getLogger(__name__)
 _OF_PROJECT = (GET, CREATE, UPDATE, DELETE, LIST, BUCKET_GET)
-"""What a key that is limited to the objects of a project may do."""
+"""Permissions of a key that is limited to the objects of a project."""
 UNKNOWN_SECONDS = 5.0
 KEY_TIMES = AnswerTimes(300.0, UNKNOWN_SECONDS)
 RIGHT_TIMES = AnswerTimes(60.0, UNKNOWN_SECONDS)
@@ -128,7 +128,7 @@ class Authorizer:
 
     def _limit(self, is_known: bool, client: str) -> None:
         if not is_known and self._unknown.take(source_network(client)):
-            raise S3Error("SlowDown", "Too many credentials that are not known. Try again later.")
+            raise S3Error("SlowDown", "Too many unknown credentials. Try again later.")
 
     async def _sign(self, scope: signature.Scope) -> SigningKey | None:
         try:

@@ -175,7 +175,7 @@ def _canned(request: S3Request) -> str:
     """Raises S3Error."""
     given = request.header("x-amz-acl")
     if given not in ("", *_CANNED, *_PUBLIC):
-        raise invalid("x-amz-acl is no canned ACL.", name="x-amz-acl", value=given)
+        raise invalid("x-amz-acl is not a canned ACL.", name="x-amz-acl", value=given)
     return given
 
 

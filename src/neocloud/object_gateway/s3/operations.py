@@ -166,7 +166,7 @@ _PLAIN = {
     place: next((each for each in candidates if not each.marks), None)
     for place, candidates in _CANDIDATES.items()
 }
-"""What a request is that has neither a query nor the header of a copy."""
+"""Operations of requests that have neither a query nor the header of a copy."""
 _COPY_SOURCE = "x-amz-copy-source"
 _PART_READS = {"GetObject": ("partNumber",), "HeadObject": ("partNumber",)}
 

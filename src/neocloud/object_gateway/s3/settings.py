@@ -9,7 +9,7 @@ DEFAULT_REGION = "eu-north1"
 @dataclass(frozen=True)
 class S3Settings:
     region: str = DEFAULT_REGION
-    """What GetBucketLocation answers. Signatures of any region are accepted."""
+    """The answer of GetBucketLocation. Signatures of any region are accepted."""
     domains: tuple[str, ...] = ("localhost",)
     """Names below which a bucket is named by the host: "bucket.s3.example.com"."""
     stale_seconds: float = 60.0

@@ -57,8 +57,9 @@ class Signed:
     """The lower-case names of headers that are signed."""
     signature: str
     payload: str
-    """What is signed of the body: its SHA-256 in hexadecimal, UNSIGNED, or a name that begins with
-    STREAMING."""
+    """The signed form of the body: its SHA-256 in hexadecimal, UNSIGNED, or a name that begins with
+    STREAMING.
+    """
     expires_seconds: int | None = None
     """The lifetime of a presigned URL."""
 

@@ -172,7 +172,7 @@ class BucketFollower:
             task.add_done_callback(lambda _: self._purging.pop(bucket_id, None))
 
     async def _purge_whole(self, bucket_id: str) -> None:
-        """Remove a bucket with all that it holds. What fails is tried again."""
+        """Remove a bucket with all that it holds. Failed changes are tried again."""
         while True:
             try:
                 while not await self._store.purge_bucket(bucket_id):

@@ -149,7 +149,7 @@ def purged(bucket: GatewayBucket) -> BucketReport:
 
 
 def in_parts(whole: ReportBucketsRequest) -> Iterator[ReportBucketsRequest]:
-    """Yield a report as requests that are no larger than one may be. Of several, none is complete."""
+    """Yield a report as requests that are no larger than one may be. Of several requests none is complete."""
     if len(whole.buckets) <= REPORTED_TOGETHER:
         yield whole
         return

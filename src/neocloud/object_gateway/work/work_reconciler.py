@@ -127,7 +127,7 @@ class WorkReconciler(ABC, Generic[_Work]):
             logger.error(text, self._noun.lower(), exc_info=error)
 
     async def _report(self) -> None:
-        """Report all work. What cannot be reported now is with the next report."""
+        """Report all work. Results that cannot be reported now are part of the next report."""
         async with self._reporting:
             try:
                 ids = sorted({*self._recorded(), *self._known})

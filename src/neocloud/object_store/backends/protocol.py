@@ -119,8 +119,8 @@ class BucketBackend(Protocol):
         bypass_governance: bool = False,
         request: RequestClass | None = RequestClass.DELETE,
     ) -> Sequence[Deleted | ObjectStoreError]:
-        """Delete each as `ObjectStore.delete` does: blobs in one transaction, files one after the other. What
-        fails is returned in its place."""
+        """Delete each as `ObjectStore.delete` does: blobs in one transaction, files one after the other. The
+        error of a failed one is returned in its place."""
         ...
 
     async def change_version(

@@ -28,7 +28,7 @@ class RecordedLocation:
 
     name: str
     owner: str
-    """What the mark in the location says."""
+    """The owner named by the mark in the location."""
     is_claimed: bool
     endpoint: str
     region: str

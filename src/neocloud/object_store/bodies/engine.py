@@ -22,8 +22,8 @@ STEP_BYTES = 64 * 1024**2
 class QuotaReservations:
     """Room in buckets with a quota, reserved for bodies that are being received.
 
-    What is reserved and what is committed together never exceed the quota, so bodies that come side by side
-    are refused when they begin. The transaction checks again. Used in the thread of the event loop alone.
+    Reserved and committed bytes together never exceed the quota, so bodies that come at the same time are
+    refused when they begin. The transaction checks again. Used in the thread of the event loop alone.
     """
 
     def __init__(self, used: Callable[[int], int]) -> None:

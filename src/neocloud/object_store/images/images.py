@@ -138,7 +138,7 @@ class ContainerImages:
 
     async def delete_artifacts(self, bucket_id: str, artifacts: Sequence[tuple[str, datetime]]) -> int:
         """Remove manifests by their ids in the API, each unless it was pushed after a time or an index names
-        it. What is gone already is no error."""
+        it. An image that is already removed is not an error."""
 
         def work(tx: Transaction) -> None:
             bucket = tx.any_bucket(bucket_id)

@@ -1,8 +1,8 @@
 # pyright: strict
 """A connection to the metadata, as the statements of this package see it. `sqlite3.Connection` is one.
 
-Statements are those that SQLite and PostgreSQL both understand, with `?` for values. What one of them says in
-other words is translated in `postgres.py`.
+Statements are those that SQLite and PostgreSQL both understand, with `?` for values. Statements that differ
+in PostgreSQL are translated in `postgres.py`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

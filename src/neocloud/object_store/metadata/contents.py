@@ -2,8 +2,8 @@
 """Contents: the bytes of versions and parts, which copies share.
 
 A content is a blob, or lies in the database when it is small, or is composed of pieces of such contents.
-`refs` counts the versions, parts and pieces that use it. What nobody uses is removed in the same transaction;
-its blob goes to `garbage`, from where it is deleted after the commit.
+`refs` counts the versions, parts and pieces that use it. An unused content is removed in the same
+transaction; its blob goes to `garbage`, from where it is deleted after the commit.
 """
 
 from collections.abc import Iterable, Sequence

@@ -108,9 +108,9 @@ Taken = Sequence[tuple[int, int, int]]
 class Accesses:
     """When versions were last read: gathered in memory, and written along with a later commit.
 
-    One read of a version is written per day (UTC), which is what the rules count in. What is not written when
-    the process dies is lost; a lost read can change a storage class too early and never deletes anything.
-    Noted in the thread of the event loop, taken in the writer thread.
+    One read of a version is written per day (UTC), which is what the rules count in. Reads that are not
+    written when the process dies are lost; a lost read can change a storage class too early and never deletes
+    anything. Noted in the thread of the event loop, taken in the writer thread.
     """
 
     def __init__(self) -> None:

@@ -20,11 +20,11 @@ from neocloud.object_store.metadata.manifests import ManifestRow
 from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 MAX_REMOVED_AT_ONCE = 5000
-"""Manifests that go in one transaction. What belongs to an image beyond that stays, and is untagged."""
+"""Manifests that go in one transaction. Further parts of an image stay, and are untagged."""
 _MAX_SHOWN = 20
 _MAX_SHOWN_TAGS = 3
 _FALLBACK = len("sha256-") + 64
-"""Of such a tag, the part that names a digest."""
+"""Length of such a tag's part that names a digest."""
 _OWN_TAG = (
     "NOT (substr(tag.name, 1, 7) IN ('sha256-', 'sha512-') AND length(tag.name) >= 71"
     " AND ltrim(substr(tag.name, 8, 64), '0123456789abcdef') = '')"

@@ -35,7 +35,7 @@ _WRITERS, _GATEWAY, _UPGRADE = 0x6F626A31, 0x6F626A32, 0x6F626A33
 _DURABLE = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""What is acknowledged is on the disk, whatever the database does for others."""
+"""Settings that put acknowledged data on the disk, whatever the database does for others."""
 _NOTICED = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
 """The server notices within 25 seconds that the machine of a gateway is gone, and lets another one begin."""
 _WORDS = (
@@ -50,7 +50,7 @@ _WORDS = (
     ("BLOB", "BYTEA"),
     (" TEXT", ' TEXT COLLATE "C"'),
 )
-"""What the migrations say in SQLite's words, longer ones first. Texts are ordered by bytes."""
+"""Words of SQLite in migrations with those of PostgreSQL, longer ones first. Texts are ordered by bytes."""
 
 
 class PostgresMetadata:

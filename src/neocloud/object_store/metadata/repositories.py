@@ -2,7 +2,7 @@
 """Repositories of a registry and their blobs, within a transaction.
 
 A blob is an object of the registry's bucket, whose key is its digest. Repositories that have it share it.
-What no manifest names goes after a while; `used_ms` is when it was uploaded or asked for last.
+Blobs that no manifest names are removed after a while; `used_ms` is when it was uploaded or asked for last.
 """
 
 from collections.abc import Iterable

@@ -209,7 +209,7 @@ CREATE TABLE image_packages (
     PRIMARY KEY (bucket, digest)
 ) WITHOUT ROWID
 """
-"""What is installed in images, as far as they were read."""
+"""Packages installed in images, as far as they were read."""
 TRANSFERS = """
 CREATE TABLE transfer (
     id TEXT PRIMARY KEY,
@@ -281,8 +281,8 @@ INSERT INTO fact
     SELECT 'last-access-since', CAST(CAST(strftime('%s', 'now') AS INTEGER) * 1000 AS TEXT)
     WHERE EXISTS (SELECT 1 FROM version)
 """
-"""`accessed_ms` is the last read of a version that was written, to the day. Of versions that are older than
-this, rules count from this migration: how they were read before is not known."""
+"""`accessed_ms` is the last read of a version that was written, to the day. For versions that are older than
+this, rules count from this migration: earlier reads are unknown."""
 OBJECT_EVENTS = """
 CREATE TABLE object_event (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -291,7 +291,9 @@ CREATE TABLE object_event (
 """
 """Audit events of requests that the control plane does not have yet."""
 REFERENCES = "CREATE INDEX manifest_reference_digest ON manifest_reference (digest)"
-"""Who names a digest: what a registry gets after a manifest that names it counts as used."""
+"""Index of the manifests that name a digest: a digest that a registry gets after such a manifest counts as
+used.
+"""
 MIGRATIONS = (
     *(FIRST, IMAGES, IMAGE_RULES, IMAGE_PACKAGES, TRANSFERS, INVENTORIES, LAST_ACCESS, OBJECT_EVENTS),
     REFERENCES,

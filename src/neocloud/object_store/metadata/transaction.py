@@ -1,10 +1,10 @@
 # pyright: strict
 """One piece of work within a write transaction: its time, its buckets, and its changes of what buckets hold.
 
-What buckets hold is counted for quotas and the bill: counters, byte-milliseconds by hour, requests. Every
-change adds `bytes * (now - since)` to the hours that passed since the last change, then sets the new numbers;
-so neither the counters nor the bill can differ from the objects. A clock that was set back adds nothing until
-it has caught up; no time is counted twice.
+The contents of buckets are counted for quotas and the bill: counters, byte-milliseconds by hour, requests.
+Every change adds `bytes * (now - since)` to the hours that passed since the last change, then sets the new
+numbers; so neither the counters nor the bill can differ from the objects. A clock that was set back adds
+nothing until it has caught up; no time is counted twice.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,8 @@
 # pyright: strict
 """Serve the operations of every service: OperationService in both its versions, and the lists by parent.
 
-Who made an operation may always follow it. Anyone else needs the right to get its resource, or, once that is
-gone, to get such resources in its parent.
+The caller who started an operation may always follow it. Anyone else needs the right to get its resource, or,
+once that is gone, to get such resources in its parent.
 """
 
 from typing import Any

@@ -216,8 +216,8 @@ class Update:
 
 
 def _merged(old: Any, message: Any, mask: Any, is_blind: bool) -> Any:
-    """The resource as the request would have it. Of who is blind, blank secrets mean those that are there; of
-    everybody those that are never shown."""
+    """The resource as the request would have it. From a caller who cannot read secrets, blank ones stand for
+    the stored ones; from others only those that are never returned."""
     if message.DESCRIPTOR.fields_by_name.get("spec") is not None and message.HasField("spec"):
         whole = type(message)()
         whole.CopyFrom(message)

@@ -1,6 +1,6 @@
 """Output of the program of an endpoint or a job: read from the engine, and kept when its pod is removed.
 
-What is kept are the last lines of one run, in a file of the state folder, which no container sees. A program
+The last lines of one run are kept in a file of the state folder, which no container sees. A program
 may print keys, so reading it needs a permission beyond `get`.
 """
 
@@ -24,7 +24,7 @@ from neocloud.services.ai.types import CONTAINER, ENDPOINT, JOB, POD, Workload, 
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 256 * 1024
-"""Of the end of a log, once its pod is gone."""
+"""Bytes at the end of a log that are kept once its pod is gone."""
 _LARGEST_FILE = 8 * KEPT_BYTES
 """In JSON a byte takes six characters at most."""
 _SERVICE = "neocloud.ai.v1.LogService"

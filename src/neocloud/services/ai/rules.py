@@ -48,9 +48,9 @@ DEFAULT_NETWORK = "default-network"
 DEFAULT_DISK_BYTES = 10 * GIB
 """Size of the disk of a workload that names none; not charged."""
 MOST_FILE_BYTES = 1024 * 1024
-"""Of all injected files together."""
+"""Bytes of all injected files together."""
 FILE_REQUEST_BYTES = MOST_FILE_BYTES * 3 // 2
-"""What a request with files may hold beyond others: in JSON they are Base64, a third longer."""
+"""Bytes that a request with files may hold beyond others: in JSON they are Base64, a third longer."""
 _SYSTEM = (PurePosixPath("/proc"), PurePosixPath("/sys"), PurePosixPath("/dev"))
 _NO_CREDENTIALS = "images of this cloud's registries are pulled with your own rights; leave it out"
 _NO_VAULT = "there is no MysteryBox here; give the value itself"

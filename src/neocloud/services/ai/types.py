@@ -120,7 +120,7 @@ class RuntimeState:
     """Seconds since 1970; 0 until it first runs in this round."""
     finished_at: float = 0.0
     image_digest: str = ""
-    """What the tag of a registry's image was for when this round began; "" for other images."""
+    """The digest that the tag of a registry's image had when this round began; "" for other images."""
     outcome: str = ""
     """The state that a job ended in; "" until then."""
     code: str = ""

@@ -36,7 +36,7 @@ class TokenTerms:
     """For each tenant; 0: no limit."""
     requests_per_minute: int = 0
     context_length: int = 0
-    """As its makers state; 0 for a model that is not in the catalogue."""
+    """Length that its makers state; 0 for a model that is not in the catalogue."""
     license: str = ""
     name: str = ""
     """The name in the catalogue; "" when it is not there."""

@@ -43,11 +43,11 @@ INCOMPATIBLE_AT, HEAD_BYTES, LUKS = 72, 512, 2
 HARMLESS_FEATURES = 0b11001
 CLUSTER = 64 * 1024
 ENTRIES = CLUSTER // 8
-"""Of a table of the file."""
+"""Entries of a table of the file."""
 GROUP_BYTES = ENTRIES // 8
-"""Of the bits of the clusters that one table of the second level has."""
+"""Bytes with the bits of the clusters that one table of the second level has."""
 COUNTS = CLUSTER // 2
-"""Of a block of reference counts."""
+"""Entries of a block of reference counts."""
 COPIED = 1 << 63
 VERSION, CLUSTER_BITS, COUNT_ORDER, HEADER_BYTES = 3, 16, 4, 104
 LARGEST_DISK_BYTES = 2 * 1024**4

@@ -52,7 +52,7 @@ ENCRYPTION = {
     **{"format": "luks", "key-secret": "key", "iter-time": "10"},
     **{"cipher-alg": "aes-256", "cipher-mode": "xts", "ivgen-alg": "plain64", "hash-alg": "sha256"},
 }
-"""As of the disks of machines; a slow derivation would protect no random key."""
+"""Options as for the disks of machines; a slow derivation would protect no random key."""
 LOOK_SECONDS = 0.2
 BLOCK_BYTES = 1024**2
 

@@ -39,7 +39,7 @@ from neocloud.services.compute.types import (
 from neocloud.services.iam.types import lineage
 
 REASON = "Preempted: its capacity is needed for a machine that is not preemptible."
-"""What the owner of a preempted machine reads. It says nothing of who needs the capacity."""
+"""The text for the owner of a preempted machine. It says nothing of who needs the capacity."""
 MOST_SETS = 5_000
 """How many sets of one size are compared before one is taken that may not be the smallest."""
 LARGEST_SET = 3

@@ -1,7 +1,7 @@
 # pyright: strict
 """Reconcile export rules: write an object for each period that has ended, one after another.
 
-What is written is counted by the end of the last period in the status, so a rule continues where it was after
+Written periods are counted by the end of the last one in the status, so a rule continues where it was after
 a kill. An object that was written and not counted is written again, which changes nothing: the content of a
 period that has ended is always the same, and it is put only where no object is, or one of these bytes.
 """
@@ -47,7 +47,7 @@ SETTLE = timedelta(minutes=15)
 MOST_AT_A_TIME = 2
 """Rules whose objects are written at the same time; each takes a thread of the control plane."""
 LARGEST_BYTES = 1024**3
-"""Of an object."""
+"""Limit of an object."""
 ANSWER_SECONDS = 30.0
 """Until a gateway that did not answer is asked again."""
 FAILED_SECONDS = 300.0
@@ -206,7 +206,9 @@ def _require_written(task: asyncio.Task[None]) -> None:
     try:
         task.result()
     except ApiError as error:
-        raise Failed("SourceMissing", f"What is due cannot be read: {error.message}") from error
+        raise Failed(
+            "SourceMissing", f"The source of the due period cannot be read: {error.message}"
+        ) from error
     except Unwritable as error:
         if error.problem not in _REASONS:
             raise RetryLater(str(error), delay_seconds=ANSWER_SECONDS) from error

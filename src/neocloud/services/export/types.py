@@ -17,7 +17,7 @@ Content = ExportRuleSpec.Content
 AUDIT_LOG, FOCUS_BILL = Content.Value("AUDIT_LOG"), Content.Value("FOCUS_BILL")
 StateEnum = ExportRuleStatus.State
 PERMISSIONS: Mapping[int, str] = {AUDIT_LOG: LIST_PERMISSION, FOCUS_BILL: REPORT_PERMISSION}
-"""What the account of a rule needs on the source, by content."""
+"""Permissions that the account of a rule needs on the source, by content."""
 _ACTOR = "export-rule"
 _HOURLY = ExportRuleSpec.Schedule.Value("HOURLY")
 _NAMES: Mapping[int, tuple[str, str]] = {AUDIT_LOG: ("audit", "jsonl"), FOCUS_BILL: ("focus", "csv")}

@@ -64,7 +64,7 @@ class FleetCredits:
         try:
             return await self._logs.outages(pool_id, since)
         except BrokenLog as error:
-            text = f"The events of the nodes cannot be read, so the bill is not known: {error}."
+            text = f"The events of the nodes cannot be read, so the bill cannot be computed: {error}."
             raise CreditsUnknown(f"{text} Upgrade Neocloud, or restore its database.") from error
 
 

@@ -38,16 +38,18 @@ AGENT = "node agent"
 VERSION = "1"
 ASK_EVERY = 15.0
 ASK_QUIET = 30.0
-"""Of an agent whose checks all pass and had nothing new to say: a question starts a program in the pod."""
+"""Interval for an agent whose checks all pass and had nothing new to say: a question starts a program in the
+pod.
+"""
 ASK_AGAIN = 3.0
 """After one that gave no answer, or was not to be believed; and at most, when a verification waits for it."""
 ASK_SECONDS = 10.0
 OLDEST_SECONDS = 60.0
-"""What an agent says is older when it hangs, or somebody stopped it."""
+"""Age of the oldest answer that counts: an older one comes from an agent that hangs, or was stopped."""
 START_SECONDS = 30.0
 """How long an agent may take to be put there and to check for the first time before that is a finding."""
 OLDEST_USE_SECONDS = 120.0
-"""Of the use of GPUs: twice the time between two readings, and between two questions."""
+"""Age of the oldest use of GPUs: twice the time between two readings, and between two questions."""
 ASKED_AT_ONCE = 8
 INTERVAL_SECONDS = DEFAULT_INTERVAL_S * max(each.every for each in POD_PROBES)
 """How often an agent looks at what it checks in a pod."""
@@ -99,9 +101,9 @@ class _Agent:
     n: int = 0
     """The last record that was read."""
     changes: Sequence[Verdict] = ()
-    """Of the records after `kept`, in order."""
+    """Verdicts of the records after `kept`, in order."""
     now: Sequence[Verdict] = ()
-    """Of what the checks say now."""
+    """Current verdicts of the checks."""
     inventory: InventoryChanged | None = None
     inventory_id: str = ""
     gpus: Sequence[GpuUse] = ()
@@ -136,7 +138,7 @@ class NodeAgents:
     """Called when an agent of this cluster says something else than that all is well, or says so again."""
     is_of_hosts: bool = False
     """All that an agent says of its host is taken, with the boot that it names: its records outlive a boot.
-    Of a worker's agent only what is of its pod is, since the last start of that."""
+    From a worker's agent, only verdicts about its pod count, since the pod's last start."""
     _agents: dict[tuple[str, str], _Agent] = field(default_factory=dict)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKED_AT_ONCE))
     _trusted: tuple[str, ...] = ()

@@ -92,7 +92,7 @@ class Host:
     boot: str
     """Names the start of its operating system."""
     started_at: float
-    """Of its operating system, in seconds since 1970."""
+    """Start of its operating system, in seconds since 1970."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where it is, e.g. by `RACK_LABEL`."""
 

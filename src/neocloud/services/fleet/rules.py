@@ -142,7 +142,7 @@ def _cluster_violations(spec: MaintenanceWindowSpec, row: Resource | None) -> It
         return
     cluster = ClusterSpec.FromString(row.spec)
     if not cluster.auto_repair:
-        yield Violation("spec.cluster_id", "names a cluster without auto_repair, whose nodes nobody watches")
+        yield Violation("spec.cluster_id", "names a cluster without auto_repair, whose nodes are not watched")
         return
     known = {
         f"{each.name}-{index}"

@@ -85,7 +85,7 @@ FOREIGN_IN_SLURM = frozenset({*SLURM_OWNERS.values(), ADMINISTRATOR})
 MAX_REASON_CHARS = 180
 """Length of a reason in Slurm."""
 PLATFORM_REASON = "[neocloud] lost: "
-"""Of workers that their cluster has set DOWN: no drain of anybody."""
+"""Reason of workers that their cluster has set DOWN: no drain of anybody."""
 
 
 def drain_owner(reason: str) -> str:

@@ -233,7 +233,7 @@ class WorkloadKeys(Protocol):
 
     async def issue(self, resource_id: str, account_id: str, lifetime: timedelta) -> TemporaryKey | None:
         """Return a new key for the objects in the buckets of the resource's project; None without a grant.
-        What it may do is what the account may do at the time of use."""
+        It has the rights that the account has at the time of use."""
         ...
 
 

@@ -15,7 +15,7 @@ from neocloud.services.registry.public import CannotPull, PullProblem
 MOST_LAYERS = 127
 MOST_VARIABLES = 1000
 MOST_SETTINGS_BYTES = 128 * 1024
-"""Of entry point, command and variables together."""
+"""Bytes of entry point, command and variables together."""
 MOST_TEXT = 4096
 _OCI, _DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
 IMAGES = (f"{_OCI}.manifest.v1+json", f"{_DOCKER}.v2+json")
@@ -114,9 +114,9 @@ def settings_of(configuration: Document) -> ImageSettings:
     if any(each.partition("=")[0] in ("", each) for each in found.variables):
         raise unusable("one of its variables has no name or no value")
     if found.user and not _USER.fullmatch(found.user):
-        raise unusable("its user is no name or number")
+        raise unusable("its user is not a name or number")
     if found.working_dir and not found.working_dir.startswith("/"):
-        raise unusable("its working directory is no absolute path")
+        raise unusable("its working directory is not an absolute path")
     return found
 
 
@@ -134,7 +134,7 @@ def descriptors(document: Document, field: str) -> Sequence[Document]:
         described = mapping(each) or {}
         digest, size = described.get("digest"), described.get("size")
         if not digests.is_digest(digest):
-            raise unusable("its manifest names something by what is no digest of SHA-256 or SHA-512")
+            raise unusable("its manifest names a digest that is neither SHA-256 nor SHA-512")
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise unusable("its manifest gives something no size")
     return cast("list[Document]", found)
@@ -158,12 +158,12 @@ def _words(config: Document, field: str) -> Sequence[str]:
     if given is None:
         return ()
     if found is None or not all(map(_is_text, found)):
-        raise unusable(f"{field} of its configuration is no list of texts")
+        raise unusable(f"{field} of its configuration is not a list of texts")
     return tuple(found)
 
 
 def _text(config: Document, field: str) -> str:
     given = config.get(field) or ""
     if not _is_text(given) or len(given) > MOST_TEXT:
-        raise unusable(f"{field} of its configuration is no text")
+        raise unusable(f"{field} of its configuration is not a text")
     return given

@@ -48,7 +48,7 @@ from neocloud.services.registry.types import REGISTRY, REGISTRY_ID_PREFIX
 from neocloud.services.storage.public import GatewayReports
 
 KEY_LIFETIME = timedelta(minutes=35)
-"""Longer than a pull may take. What it may do is decided at each request, by the rights of the account."""
+"""Longer than a pull may take. Its rights are decided at each request, by the rights of the account."""
 DAMAGED_WAITS_SECONDS = (1.0, 4.0, 15.0)
 """Before each further try of a file that arrived damaged: longer than the gateway needs to start again."""
 MOST_DOWNLOADS = 8

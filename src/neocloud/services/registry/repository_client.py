@@ -1,7 +1,7 @@
 # pyright: strict
 """A client of one repository of a registry of this cloud, with the key of a resource.
 
-What it reads is hostile: documents are bounded, digests are compared, and no redirect is followed.
+Its input is hostile: documents are bounded, digests are compared, and no redirect is followed.
 """
 
 import asyncio

@@ -81,7 +81,7 @@ class OutputRefused(Exception):
 @dataclass(frozen=True)
 class Piece:
     size: int
-    """Of the whole file."""
+    """Size of the whole file."""
     offset: int
     data: bytes
 

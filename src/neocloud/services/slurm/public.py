@@ -17,9 +17,11 @@ FLEET_PREFIX = "neocloud: "
 RESERVATION_PREFIX = "neocloud-"
 """Names of reservations for maintenance windows start with it."""
 SPARE_REASON = FLEET_PREFIX + "spare"
-"""Of verified workers that wait for one to fail."""
+"""Reason of verified workers that wait for one to fail."""
 LOST_PREFIX = FLEET_PREFIX + "lost: "
-"""Of workers whose pod was lost: kept from jobs by their cluster until the fleet controller has decided."""
+"""Reason of workers whose pod was lost: kept from jobs by their cluster until the fleet controller has
+decided.
+"""
 
 
 _SILENT = frozenset({"NOT_RESPONDING", "UNKNOWN", "INVALID_REG"})
@@ -40,7 +42,7 @@ class Worker:
     states: frozenset[str] = frozenset()
     """Slurm's names; none while Slurm does not know the worker."""
     reason: str = ""
-    """Of its drain."""
+    """Reason of its drain."""
     is_registered: bool = False
     """Whether the slurmd that registered last is that of the pod that runs now."""
     is_busy: bool = False

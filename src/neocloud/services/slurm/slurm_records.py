@@ -19,7 +19,7 @@ HELD_PREFIX = "neocloud: held: "
 _ACTIVE_STATES = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
 )
-"""Of jobs that have not ended."""
+"""States of jobs that have not ended."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ STATISTICS = (
     *("jobs_pending", "jobs_running", "jobs_submitted", "jobs_started", "jobs_completed", "jobs_canceled"),
     *("jobs_failed", "schedule_queue_length", "schedule_cycle_last", "server_thread_count"),
 )
-"""What is read of slurmctld's own counters (sdiag)."""
+"""Names of slurmctld's own counters (sdiag) that are read."""
 
 
 class SlurmError(Exception):

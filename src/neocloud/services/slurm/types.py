@@ -69,7 +69,7 @@ class Reason(StrEnum):
     SUBNET_GONE = "SubnetGone"
     FILESYSTEM_FAILED = "FilesystemFailed"
     NO_HOST = "NoHost"
-    """Of the condition ElasticWorkers: all hosts are drained."""
+    """Reason of the condition ElasticWorkers: all hosts are drained."""
 
 
 class Secret(StrEnum):
@@ -256,7 +256,7 @@ class PrintedText:
 
     text: str = ""
     next_offset: int = 0
-    """Of the byte after it."""
+    """Offset of the byte after it."""
 
 
 class BatchJobs(Protocol):

@@ -28,7 +28,7 @@ from neocloud.services.storage.types import BUCKET, BucketState
 _FORBIDDEN = frozenset({"AccessDenied", "InvalidAccessKeyId", "403", "SignatureDoesNotMatch"})
 _MISSING = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
 MOST_THREADS = 16
-"""Of each use. They are not those that everything else of the control plane shares."""
+"""Threads of each use. They are not those that everything else of the control plane shares."""
 Result = TypeVar("Result")
 
 
@@ -43,7 +43,7 @@ class Use:
     is_renewed: bool
     """Whether a client gets another key while it is used for longer."""
     attempts: int
-    """Of each request."""
+    """Attempts of each request."""
     error: type[ObjectAccessError]
     deletes: bool = False
     """It deletes objects instead; `writes` is False then."""

@@ -119,7 +119,7 @@ class AccessProblem(StrEnum):
     UNANSWERED = "unanswered"
     """The gateway does not run or does not answer; another try may succeed."""
     DAMAGED = "damaged"
-    """What arrived was cut off or has another checksum, at each of several tries."""
+    """The data were cut off or have another checksum, at each of several tries."""
     FULL = "full"
     """The bucket holds all that it may."""
     OCCUPIED = "occupied"
@@ -145,7 +145,7 @@ class Unwritable(ObjectAccessError):
 class ObjectReads(Protocol):
     """Reads objects for the resources of other services, as the account that made the resource.
 
-    What reads is the control plane, so the right is checked twice: of the caller when the resource is made,
+    The control plane reads, so the right is checked twice: of the caller when the resource is made,
     and of the account, by the object gateway, at each read. A resource reads the buckets of its own project.
     """
 

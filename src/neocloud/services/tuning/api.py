@@ -214,7 +214,7 @@ def _work_folder(call: Call, job_id: str) -> WorkFolder:
 
 def _offset(position: str) -> int:
     if not _POSITION.fullmatch(position):
-        raise contract.bad_field("after", "is no next_position of an answer")
+        raise contract.bad_field("after", "is not a next_position of an answer")
     return int(position)
 
 

@@ -76,7 +76,7 @@ class Checkpoint:
     train_loss: float
     valid_loss: float | None
     name: str
-    """Of its folder, below `finetune`."""
+    """Name of its folder, below `finetune`."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ Outcome = Stopped | Failure | Success
 class LogPart:
     text: str
     next_offset: int = 0
-    """Of the byte after it."""
+    """Offset of the byte after it."""
     is_end: bool = True
     """Whether nothing more was written when it was read."""
 

@@ -37,7 +37,7 @@ MACHINE = "computeinstance-e00boot"
 DISK = "computedisk-e00abcdefghijklmnop"  # as long as real ones
 TOKEN = "token-of-the-service-account"
 KEY = "5eed" * 16
-"""Of all disks of the machine."""
+"""Key of all disks of the machine."""
 
 
 @dataclass

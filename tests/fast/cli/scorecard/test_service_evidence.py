@@ -70,7 +70,12 @@ SEEN = node(agent="pass", agent_seconds=30)
         (CloudFacts(clusters=[JOB]), "LIF-2", Score.PARTIAL, "1 of 1 Slurm clusters ended 95 to 95 s after"),
         (CloudFacts(clusters=[cluster()]), "LIF-2", Score.NOT_RUN, "none of the first jobs of 1"),
         (CloudFacts(clusters=[cluster(users=2)]), "ORC-1", Score.PARTIAL, "1 with users besides root"),
-        (CloudFacts(clusters=[cluster()]), "ORC-1", Score.PARTIAL, "whether Kubernetes is served is not"),
+        (
+            CloudFacts(clusters=[cluster()]),
+            "ORC-1",
+            Score.PARTIAL,
+            "it is unknown whether Kubernetes is served",
+        ),
         (CloudFacts(clusters=[cluster(is_ready=False)]), "ORC-1", Score.FAIL, "0 of 1 Slurm clusters"),
         (CloudFacts(clusters=[cluster(has_topology=True)]), "ORC-2", Score.PARTIAL, "1 of 1 clusters have"),
         (CloudFacts(clusters=[cluster()]), "ORC-2", Score.NOT_RUN, "none of 1 clusters has a topology"),

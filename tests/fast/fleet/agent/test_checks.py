@@ -118,7 +118,7 @@ FAILS: Mapping[str, tuple[Callable[[Path], None], float, Action]] = {
         put("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet"), 0, Action.NONE,
     ),
 }  # fmt: skip
-"""What is changed on a healthy node, for how many seconds it lasts, and the action of the policy."""
+"""The change on a healthy node, for how many seconds it lasts, and the action of the policy."""
 GPU_FAILS: Mapping[str, tuple[str, Action]] = {
     "gpu_missing": ("handle 15", Action.REBOOT),
     "gpu_lost": ("lost_after 5", Action.REBOOT),
@@ -193,7 +193,7 @@ def test_healthy_gpus_pass(node: Node) -> None:
 
 
 WAITING = "use 100\nmemory_use 0\npower_mw 147000"
-"""As an H100 was measured while a kernel waited on all of its processors."""
+"""Values of an H100 while a kernel waited on all of its processors."""
 
 
 @pytest.mark.parametrize(

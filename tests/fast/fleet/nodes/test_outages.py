@@ -55,7 +55,7 @@ def fault(at: float = 50) -> e.Verdict:
 
 DRAIN = e.DrainRequested(60, "n", OURS, "v1", "cpu")
 START = [(Cause.VERIFICATION, "", 1, 3), (Cause.SPARE, "", 3, 40)]
-"""What each of these nodes has before it serves."""
+"""Outages of each of these nodes before it serves."""
 AGAIN = [
     e.VerificationStarted(70, "n", Suite.FULL, 2, 200),
     e.VerificationEnded(80, "n", 2, passed=True, valid_until=1e6),

@@ -116,8 +116,8 @@ def test_limits_are_read_with_times_and_whole_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("limits:\n  cooldown: 2h\n", "line 2: 'cooldown' is no limit"),
-        ("limits:\n  trusted: [a]\n", "line 2: 'trusted' is no limit"),
+        ("limits:\n  cooldown: 2h\n", "line 2: 'cooldown' is not a limit"),
+        ("limits:\n  trusted: [a]\n", "line 2: 'trusted' is not a limit"),
         ("limits:\n  cool_down: soon\n", "line 2: cool_down is a number"),
         ("limits:\n  cool_down: -1\n", "line 2: cool_down is from 0"),
         ("limits:\n  cool_down: .nan\n", "line 2"),

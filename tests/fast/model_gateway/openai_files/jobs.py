@@ -27,7 +27,7 @@ class Jobs:
         self.jobs: dict[str, Any] = {}
         self.authorizations: set[str] = set()
         self.metadata: list[dict[str, str]] = []
-        """Of all calls over gRPC."""
+        """Metadata of all calls over gRPC."""
 
     async def call(
         self, authorization: str, path: str, request: Mapping[str, Any], *, client: str = ""

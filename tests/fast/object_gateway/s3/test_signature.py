@@ -17,7 +17,7 @@ ACCESS_KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAM
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 HOST = "examplebucket.s3.amazonaws.com"
 KEY = signature.signing_key(SECRET, "20130524", "us-east-1")
-"""Of the examples in "Examples: Signature Calculations", which have all one day."""
+"""Key of the examples in "Examples: Signature Calculations", which have all one day."""
 
 
 def incoming(method: str, target: str, headers: dict[str, str]) -> Incoming:
@@ -175,7 +175,9 @@ CHUNK_SIGNATURES = (
     "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
     "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9",
 )
-"""Of the example in "Transferring Payload in Multiple Chunks": 65,536 and 1,024 letters "a", and the end."""
+"""Signatures of the example in "Transferring Payload in Multiple Chunks": 65,536 and 1,024 letters "a", and
+the end.
+"""
 
 
 def decoder(payload: str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", seed: str = CHUNK_SEED) -> ChunkDecoder:

@@ -61,8 +61,9 @@ class WalkedCloud:
     victim: Holdings
     outsider: Holdings
     tokens: dict[str, str]
-    """By who has it: victim and outsider (admins), viewer, colleague (an editor of another project of the
-    victim's tenant), expired."""
+    """Tokens by holder: victim and outsider (admins), viewer, colleague (an editor of another project of the
+    victim's tenant), expired.
+    """
 
     @property
     def paths(self) -> list[str]:

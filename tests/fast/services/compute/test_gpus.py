@@ -90,7 +90,7 @@ async def test_a_machine_for_which_no_gpu_is_left_is_refused(cloud: Cloud) -> No
 @pytest.mark.parametrize(
     ("gpu", "reason"),
     [
-        (replace(GPUS[0], pci_address=""), "PCI address is not known"),
+        (replace(GPUS[0], pci_address=""), "PCI address is unknown"),
         (replace(GPUS[0], iommu_group=""), "no IOMMU.*switch on VT-d or AMD-Vi"),
         (BLOCKED, r"0000:02:00.0 \(driver nvme\), which this host uses"),
     ],

@@ -116,9 +116,9 @@ def test_a_missing_first_line_is_put_in_front(text: str, complete: str) -> None:
         (archive(("cloud-config", "- a\n")), "part 1: must be a mapping"),
         (
             archive(("cloud-config", CONFIG), ("plain", "hello")),
-            "part 2: 'text/plain' is no type of cloud-init",
+            "part 2: 'text/plain' is not a type of cloud-init",
         ),
-        (archive(("x-shellscript", "echo hello")), "part 1: 'text/x-shellscript' is no type"),
+        (archive(("x-shellscript", "echo hello")), "part 1: 'text/x-shellscript' is not a type"),
         (archive(*[("plain", SCRIPT)] * 101), "more than 100 parts"),
     ],
 )

@@ -31,7 +31,7 @@ class FakeHosts:
     boot: str = "boot-1"
     problem: str = ""
     age_s: float = 0.0
-    """Of the last word of each agent."""
+    """Age of the last word of each agent."""
     asked: list[tuple[int, str]] = field(default_factory=list)
     said: Sequence[tuple[str, Status, str]] = GOOD
     parts: Sequence[HostPart] = ()

@@ -73,7 +73,7 @@ class Provider:
     bent: dict[str, Any] = field(default_factory=dict)
     """Goes over the claims of tokens."""
     keys: list[RSAKey] = field(default_factory=lambda: [provider_key("first")])
-    """What it publishes; it signs with the last."""
+    """The published keys; it signs with the last."""
     signing_key: RSAKey | None = None
     wants_secret: bool = False
     endpoints: dict[str, Any] = field(default_factory=dict)

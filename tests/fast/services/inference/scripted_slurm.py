@@ -24,7 +24,7 @@ class ScriptedJobs:
         self.cancelled: list[int] = []
         self.refusal: Exception | None = None
         self.crash: BaseException | None = None
-        """What the next submission ends with after Slurm has taken the job."""
+        """The exception of the next submission after Slurm has taken the job."""
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
         self._answer()

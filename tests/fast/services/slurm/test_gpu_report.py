@@ -48,7 +48,7 @@ def test_a_job_with_a_part_of_the_gpus_of_a_node_gets_no_figures_of_others() -> 
     [
         ([Gpu(H100, 1.0, {"utilisation": 90.0, "power": 600.0})], 1, "tensor_active", "do not tell it"),
         ([gpu(), Gpu(H100, 1.0, {"power": 600.0})], 2, "tensor_active", "do not tell it"),
-        ([gpu("other")], 1, "estimated_tflops", "peak of a GPU's model is not known"),
+        ([gpu("other")], 1, "estimated_tflops", "peak of a GPU's model is unknown"),
         ([gpu()], 2, "estimated_tflops", "not all of its GPUs"),
         ([gpu()], 2, "energy_joules", "not all of its GPUs"),
         ([Gpu(H100, 1.0, {"utilisation": 90.0})], 1, "energy_joules", "readings of power"),

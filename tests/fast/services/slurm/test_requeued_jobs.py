@@ -51,7 +51,7 @@ class Queue:
         self.postponed: list[int] = []
         self.held: dict[int, str] = {}
         self.runs: dict[int, list[dict[str, Any]]] = {}
-        """By number of the job: its runs in the accounting database."""
+        """Runs in the accounting database, by number of the job."""
 
     async def jobs(self) -> tuple[SlurmJob, ...]:
         return self._jobs

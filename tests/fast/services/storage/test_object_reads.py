@@ -34,7 +34,7 @@ DENIED = (403, "AccessDenied")
 
 class Cloud(ServedCloud):
     account_id: str
-    """Of an editor of the tenant."""
+    """Id of an editor of the tenant."""
     key: AccessKey
     bucket_id: str
     requests: StoreSignedRequests

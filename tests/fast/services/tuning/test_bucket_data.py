@@ -24,7 +24,7 @@ URL = "s3://data-sets/chats/bank.jsonl"
 
 class Cloud(ServedCloud, FakeCloud):
     owner: AccessKey
-    """Of an editor of the tenant."""
+    """Key of an editor of the tenant."""
     model_id: str
 
     async def tune_as(self, account_id: str, url: str = URL) -> Any:

@@ -52,7 +52,7 @@ class ScriptedJobs:
         self.submitted: list[NewJob] = []
         self.signalled: list[str] = []
         self.crash: Exception | None = None
-        """What the next submission ends with after Slurm has taken the job."""
+        """The exception of the next submission after Slurm has taken the job."""
 
     async def submit(self, cluster_id: str, job: NewJob) -> int:
         self.submitted.append(job)

@@ -32,7 +32,7 @@ from tests.fast.services.iam import keys
 
 API = "nebius.vpc.v1"
 SETTINGS: Any = SimpleNamespace(platform_services=("storage",))
-"""What iam and vpc need."""
+"""Settings for iam and vpc."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ UbEycBwmvqdUksgZLUf0DTneWBXjgYlRtg8=
 =2V4N
 -----END PGP PUBLIC KEY BLOCK-----
 """
-"""Of a package archive; its private half is lost."""
+"""Key of a package archive; its private half is lost."""
 PASSWORD = "correct horse"
 LISTENER = """\
 import http.server

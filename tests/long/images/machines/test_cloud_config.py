@@ -96,7 +96,7 @@ SHOWN = {
     "ssh_authkey_fingerprints": "Authorized keys from /home/ubuntu",
     "final_message": "all is done",
 }
-"""What modules write to the console, which `serial-log` shows."""
+"""Texts that modules write to the console, which `serial-log` shows."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -24,7 +24,7 @@ checks = audit_report.evaluate(values, security.find_runtime_root())
 print(json.dumps({check.key: check.status for check in checks}))
 """
 MUST_PASS = {"access.userManagement", "bmc-ipmi", "containers.workerCheckOk"}
-"""What a host without GPUs, fabric and Slurm can answer, whatever is installed on it."""
+"""Checks that a host without GPUs, fabric and Slurm can pass, whatever is installed on it."""
 
 
 def test_the_audit_of_a_host_completes_and_the_scorecard_agrees(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ class Reachable:
 
     keys: Sequence[str]
     ids: Sequence[str]
-    """Of files, batches and jobs: the caller's own, and those of another tenant."""
+    """Ids of files, batches and jobs: the caller's own, and those of another tenant."""
     cookie: str
-    """Of somebody who is signed in at the page."""
+    """Cookie of somebody who is signed in at the page."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Known:
     """The values that a caller can put into requests."""
 
     ids: Mapping[str, Sequence[str]]
-    """By prefix: the caller's own, and those of the other tenant."""
+    """Ids by prefix: the caller's own, and those of the other tenant."""
     models: Mapping[str, Any] = field(default_factory=dict)
     """Valid requests by method path, to damage."""
     tokens: Sequence[str] = ()

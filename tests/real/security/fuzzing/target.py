@@ -19,7 +19,7 @@ from tests.fast.conformance.test_sdk_tier_1 import PUBLIC_KEY
 from tests.real.security.fuzzing.requests import Known
 
 MARKER = "only-the-victim-knows-7f3ac1"
-"""Is in every text of the other tenant's: no answer to somebody else has it."""
+"""A mark in every text of the other tenant's: no answer to somebody else has it."""
 UNHURRIED = ("--calls-per-second", "0", "--sign-ins-per-second", "0")
 """Limits of rates have tests of their own; here they would hide the rest."""
 EXCHANGE = "nebius.iam.v1.TokenExchangeService/Exchange"
@@ -35,7 +35,7 @@ DISK = {
 class Tenant:
     client: Client
     mark: str
-    """Is in every text of the tenant."""
+    """A mark in every text of the tenant."""
     tenant_id: str
     project_id: str
     held: dict[str, list[str]] = field(default_factory=dict)

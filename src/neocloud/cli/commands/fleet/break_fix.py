@@ -39,7 +39,7 @@ OF_CORDONS = {
     Action.CORDON: " It takes no new jobs until you uncordon it; a running job continues.",
     Action.UNCORDON: " It takes jobs again once it has passed its checks, unless others have drained it.",
 }
-"""What follows: no ticket is opened for these."""
+"""Hints after the action: no ticket is opened for these."""
 
 
 @app.command()
@@ -57,7 +57,7 @@ def request(
     reason: Annotated[str, typer.Option(help="Why; users of the cluster read it in Slurm.")],
     project: ProjectOption = "",
 ) -> None:
-    """Ask for a repair of a node. What cannot be done is refused with the reason.
+    """Request a repair of a node. An impossible repair is refused with the reason.
 
     Examples:
 
@@ -83,7 +83,7 @@ def request(
 def events(
     context: typer.Context,
     cluster: Annotated[str, typer.Argument(help="The cluster, by name or id.")],
-    node: Annotated[str, typer.Option(help="Of this node alone, e.g. worker-0.")] = "",
+    node: Annotated[str, typer.Option(help="Name of a single node, e.g. worker-0.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=500, help="Number of the newest events.")] = 100,
     project: ProjectOption = "",
     output: OutputOption = Format.TABLE,

@@ -1,7 +1,7 @@
 """`neo fleet check` and `neo fleet agent`: the checks of this host. They need no cloud.
 
 The agent is a program of its own, since its probes are started by fork, which a process with gRPC must not
-do. What it prints is read like what any host sends.
+do. Its output is read like a report of any host.
 """
 
 import os
@@ -36,7 +36,8 @@ app = command_group()
 agent_app = command_group()
 
 ExpectOption = Annotated[
-    Path | None, typer.Option(help="File with what the host should have, such as its GPUs.", metavar="FILE")
+    Path | None,
+    typer.Option(help="File with the expected parts of the host, such as its GPUs.", metavar="FILE"),
 ]
 RootOption = Annotated[
     Path, typer.Option(help="Read this folder, captured from a host, instead of this host.", metavar="DIR")
@@ -52,7 +53,7 @@ def check(
     root: RootOption = Path("/"),
     active: Annotated[
         Suite | None,
-        typer.Option(help="Put load on this host instead, and compare what it measures: quick or full."),
+        typer.Option(help="Put load on this host instead, and compare the measurements: quick or full."),
     ] = None,
     folder: Annotated[
         Path, typer.Option(help="Where --active writes files, which it removes.", metavar="DIR")

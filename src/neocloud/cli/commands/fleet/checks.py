@@ -48,7 +48,7 @@ list_all(
     app,
     SERVICE,
     _list_view,
-    "List the checks: what each measures and needs, how often it runs, and its limits."
+    "List the checks with their measurements, requirements, intervals and limits."
     "\n\nA check whose needs a node does not have is not run there, which is neither a pass nor a failure."
     "\n\nExamples:\n\n  neo fleet checks list\n  neo fleet checks list --output json",
 )
@@ -102,7 +102,7 @@ def get(
     ],
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what each check said of a node the last time.
+    """Show the last answer of each check of a node.
 
     Examples:
 

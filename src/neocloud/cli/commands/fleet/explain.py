@@ -44,7 +44,8 @@ LONGEST_CODE = 6
 _REGISTER = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}")
 
 app = command_group(
-    """Explain a fault: what it is, what is done about it and why, and what other tools say. Needs no cloud.
+    """Explain a fault: its meaning, the response and the reason for it, and the response of other tools.
+    Needs no cloud.
 
 Examples:
 
@@ -131,7 +132,7 @@ def counter(
     gpu: GpuOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Explain a counter of a GPU or link: from which value on it is a fault.
+    """Explain a counter of a GPU or link: the value at which it counts as a fault.
 
     Examples:
 
@@ -143,10 +144,10 @@ def counter(
 
 @conflicts_app.command()
 def conflicts(output: OutputOption = Format.TABLE) -> None:
-    """Show where the sources of the fault policy disagree, what ours is, and why.
+    """Show where the sources of the fault policy disagree, our decision, and its reason.
 
-    ABOUT says about what: `service` is whether the node stays in service, `repair` which step is taken,
-    `severity` whether jobs fail, and `limit` from which value on a counter is a fault.
+    ABOUT is the subject: `service` is whether the node stays in service, `repair` which step is taken,
+    `severity` whether jobs fail, and `limit` the value at which a counter is a fault.
 
     Examples:
 

@@ -45,7 +45,7 @@ def log(
 ) -> None:
     """Show the faults in a kernel log, the gravest first, with what is done about each. Nothing is changed.
 
-    Reads what dmesg, journalctl, syslog and /dev/kmsg print, also through kubectl, docker or grep. Of a
+    Reads what dmesg, journalctl, syslog and /dev/kmsg print, also through kubectl, docker or grep. In a
     journal, only lines of the kernel count. A line that names a fault and is not understood is shown.
 
     Examples:

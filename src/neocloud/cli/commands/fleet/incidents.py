@@ -91,8 +91,8 @@ def reliability(
 ) -> None:
     """Show how reliable workers were: their faults, how soon spares took over, time out of service.
 
-    For operators. A fault is a drain by the controller, except for requested replacements. The
-    interval holds where faults are independent. The goodput of jobs is not known here.
+    For operators. A fault is a drain by the controller, except for requested replacements. The interval holds
+    if faults are independent. The goodput of jobs is unknown here.
 
     Examples:
 

@@ -73,7 +73,7 @@ list_all(
     app,
     SERVICE,
     _list_view,
-    "List all nodes with their phase and what holds them out of service."
+    "List nodes with their phase, active faults and drains."
     "\n\nExamples:\n\n  neo fleet node list\n  neo fleet node list --output json",
 )
 
@@ -98,7 +98,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, help="Number of the newest events.")] = 50,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Show what happened to a node, in the order in which it was recorded. Events are only ever appended.
+    """Show the events of a node, in the order in which they were recorded. Events are only ever appended.
 
     Examples:
 
@@ -189,7 +189,7 @@ def move(
     """Move a node that is out of service by hand: to debug, to its maker and back, or out of the fleet.
 
     A node that is drained or in triage can be moved. No move leads into service: release it from triage or
-    rma_returned, and it is verified. What is retired does not come back under this name.
+    rma_returned, and it is verified. A retired node does not come back under this name.
 
     Examples:
 

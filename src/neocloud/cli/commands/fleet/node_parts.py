@@ -16,7 +16,7 @@ from neocloud.core import contract
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node, PartHistory, PartPlace
 
-PLACE_HELP = 'As your plans name it; "" if it is not known.'
+PLACE_HELP = "Name in your plans; empty if unknown."
 
 
 def inventory(
@@ -31,8 +31,8 @@ def inventory(
 ) -> None:
     """List the parts of nodes with serial numbers, firmware and failures, or what changed.
 
-    What the pod of a worker says of its GPUs is a claim. A part that several nodes claim is shown with all of
-    them.
+    The report of a worker's pod about its GPUs is a claim. A part that several nodes claim is shown with all
+    of them.
 
     Examples:
 

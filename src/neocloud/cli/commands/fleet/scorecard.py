@@ -45,7 +45,8 @@ def show_scorecard(
         ),
     ] = None,
     attest: Annotated[
-        list[str] | None, typer.Option(help="What a document shows; may be repeated.", metavar="ID=TEXT")
+        list[str] | None,
+        typer.Option(help="Attest a criterion by a document; repeatable.", metavar="ID=TEXT"),
     ] = None,
     no_cloud: Annotated[bool, typer.Option("--no-cloud", help="Ask no cloud for its records.")] = False,
     output: OutputOption = Format.TABLE,

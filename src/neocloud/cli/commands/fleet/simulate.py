@@ -66,7 +66,9 @@ def simulate(
     trust_outlier: Annotated[
         bool, typer.Option("--trust-outlier", help="Let the outlier detector drain nodes without a record.")
     ] = False,
-    save: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds that a checkpoint takes.")] = 60.0,
+    save: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Duration of a checkpoint in seconds.")
+    ] = 60.0,
     interval: Annotated[
         float, typer.Option(min=0, max=86_400, help="Seconds between checkpoints; 0 for Daly's.")
     ] = 0.0,

@@ -210,7 +210,7 @@ def how_to_call(cloud: ProjectClient, deployment: "Deployment") -> str:
     try:
         base_url = f"{gateway_address(cloud.profile)}/v1"
     except ClientError as error:
-        return f"The gateway is not known here: {error}"
+        return f"No gateway is known for this profile: {error}"
     path, prompt = "chat/completions", '"max_tokens": 200, "messages": [{"role": "user", "content": "Hello"}]'
     if TASK.Name(deployment.spec.task) == "EMBED":
         path, prompt = "embeddings", '"input": "Hello"'

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 REPLICA_STATE = Replica.State
 FLAVOUR = DeploymentSpec.Flavour
 IDLE_SECONDS = 900
-"""What an unset `idle_seconds` means."""
+"""The default of an unset `idle_seconds`."""
 DELETE_TIMEOUT_SECONDS = 300.0
 
 app = command_group(

@@ -108,7 +108,7 @@ def add(
     base that runs already serves the adapter.
 
     A folder, also one of a bucket, and an artifact of a registry are copied into the cloud, and the copy is
-    deleted with the model. What a tag is for is looked up once. A name without a tag is an id of the hub; it
+    deleted with the model. A tag is resolved once. A name without a tag is an id of the hub; it
     is refused where it begins with the name of a registry, unless --revision is given. A model's folder
     holds config.json, *.safetensors and tokenizer files; an adapter's holds adapter_config.json and
     adapter_model.safetensors, as peft saves them.

@@ -250,7 +250,7 @@ def _opened(
                 contents = read_backup(opened)
         spec, name = contents.manifest.get("spec"), contents.manifest.get("name")
         if not isinstance(spec, dict) or not isinstance(name, str):
-            raise damaged("it does not say of which cluster it is")
+            raise damaged("it does not name its cluster")
         try:
             message = contract.from_dict(contract.message("neocloud.slurm.v1.ClusterSpec"), spec)
         except contract.ApiError as error:

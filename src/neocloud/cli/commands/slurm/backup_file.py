@@ -191,6 +191,6 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 def damaged(why: str) -> ClientError:
     return ClientError(
         "FAILED_PRECONDITION",
-        f"This is no backup of a cluster, or a damaged one: {why}",
+        f"This is not a backup of a cluster, or it is damaged: {why}",
         "Use another copy of it",
     )

@@ -33,7 +33,7 @@ from neocloud.client.errors import ClientError
 
 PIECE_BYTES = 8 * 1024**2
 TRIES = 4
-"""Of reading a piece."""
+"""Attempts to read a piece."""
 _GONE = frozenset({"404", "NoSuchKey"})
 _CHANGED = frozenset({"PreconditionFailed", "412", "InvalidRange", "416"})
 

@@ -57,12 +57,14 @@ MinWorkersOption = Annotated[
 ]
 IdleSecondsOption = Annotated[
     int | None,
-    typer.Option(min=1, help="How long a worker is idle before it goes, with --min-workers. Default: 300."),
+    typer.Option(
+        min=1, help="How long a worker is idle before it is removed, with --min-workers. Default: 300."
+    ),
 ]
 PlatformOption = Annotated[
     str,
     typer.Option(
-        help="Platform of the workers. Default: gpu-local where the machine has the GPUs, else one without."
+        help="Platform of the workers. Default: gpu-local if the machine has GPUs, else one without GPUs."
     ),
 ]
 PresetOption = Annotated[
@@ -264,7 +266,7 @@ NewMinWorkersOption = Annotated[
     ),
 ]
 NewIdleSecondsOption = Annotated[
-    int | None, typer.Option(min=1, help="How long a worker of an elastic set is idle before it goes.")
+    int | None, typer.Option(min=1, help="How long a worker of an elastic set is idle before it is removed.")
 ]
 FixedOption = Annotated[
     bool, typer.Option("--fixed", help="Make the node set no longer elastic: all its workers stay.")

@@ -35,8 +35,8 @@ def diagnose(
     """Say which ranks of a running job are slow, or keep the others waiting.
 
     Reads the step times that the ranks write, and the stacks of their Python processes, three times in two
-    seconds, without stopping them. It runs as the job's user, in a step beside the job's own. What it says is
-    about ranks: whether a node is at fault, a job cannot show.
+    seconds, without stopping them. It runs as the job's user, in a step beside the job's own. Its findings
+    are about ranks: a job cannot show whether a node is at fault.
 
     Examples:
 

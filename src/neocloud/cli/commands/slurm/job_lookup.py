@@ -35,7 +35,7 @@ NewestJobArgument = Annotated[
     str,
     typer.Argument(
         metavar="[JOB]",
-        help="Number of the job; of a task of an array, 7_0. Default: what was submitted last.",
+        help="Number of the job; for a task of an array, 7_0. Default: the job that was submitted last.",
         callback=_checked,
         show_default=False,
     ),

@@ -43,7 +43,7 @@ def report(
     """Show what a job got and used: processors, memory, files, GPUs, energy, and runs that were cut short.
 
     The numbers are those of Slurm's accounting. It knows what a step used when the step has ended, and
-    samples memory every 2 seconds. What GPUs did is from the store of metrics (neo up --metrics) and the
+    samples memory every 2 seconds. Figures of GPUs are from the store of metrics (neo up --metrics) and the
     agents of nodes (--auto-repair). TFLOP/s are estimated: the share of cycles in which tensor cores work,
     times the dense BF16 peak of the model. Node events are those of the job's nodes in its time.
 

@@ -32,7 +32,7 @@ _REASONS = {
     "Licenses": "waits for licenses",
     "QOSMaxJobsPerUserLimit": "waits since as many jobs of its user run as the QOS allows",
     "AssocGrpGRES": "waits since its account uses as many GPUs as it may",
-    "BadConstraints": "was refused: no node of the cluster has what it asks for",
+    "BadConstraints": "was refused: no node of the cluster has the requested resources",
 }
 
 

@@ -194,7 +194,7 @@ def add_group(
     """Make the people of a group users of a cluster, for as long as they are in the group.
 
     Each gets a Linux user, named after the e-mail address, and signs in with the keys of
-    `neo user add-ssh-key`. Who joins or leaves the group later is added or removed within seconds.
+    `neo user add-ssh-key`. Accounts that join or leave the group later are added or removed within seconds.
 
     Example:
 

@@ -35,7 +35,7 @@ def mount(
     ] = False,
     cache: Annotated[
         Path | None,
-        typer.Option("--cache", metavar="FOLDER", help="Keep what is read on this machine's disk."),
+        typer.Option("--cache", metavar="FOLDER", help="Cache read data on this machine's disk."),
     ] = None,
     cache_size: Annotated[
         str, typer.Option("--cache-size", help="How much is kept: 500M, 10G, 1T.")
@@ -84,7 +84,10 @@ def mount(
 def unmount(
     folder: FolderArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also while programs use it: it goes when they close their files.")
+        bool,
+        typer.Option(
+            "--force", help="Unmount also while programs use it: it is removed when they close their files."
+        ),
     ] = False,
 ) -> None:
     """Unmount a bucket, also one whose rclone was killed.
@@ -144,7 +147,7 @@ def _options(
 
 
 class _Keys:
-    """Keys of the account, as long as it is signed in. What refuses them is said once."""
+    """Keys of the account, as long as it is signed in. The reason for refusing them is printed once."""
 
     def __init__(self, client: Client, project_id: str) -> None:
         self._client, self._project_id, self._said = client, project_id, ""

@@ -49,7 +49,7 @@ def cp(
     Checksums are verified. With --recursive, what is at the target already, with the same size and checksum,
     is not copied again: after an interruption run the same command again.
 
-    A place that is - is standard input or output. What comes in is an object once it has ended; so use
+    A place that is - is standard input or output. Input becomes an object once it has ended; so use
     `set -o pipefail`, and delete the object where the program before the pipe failed.
 
     Examples:

@@ -29,9 +29,9 @@ class Device:
     """A GPU of a container."""
 
     key: str
-    """What the ledger knows it by."""
+    """The key in the ledger."""
     name: str
-    """As the Container Device Interface names it: "nvidia.com/gpu=0"."""
+    """The name in the Container Device Interface: "nvidia.com/gpu=0"."""
 
 
 def has_specs(folders: Sequence[Path] = FOLDERS) -> bool:

@@ -1,8 +1,8 @@
 # pyright: strict
 """Give GPUs to VFIO for virtual machines, and return them to their drivers.
 
-What is taken from a driver is recorded before, so that it is returned also after a crash. The record also
-keeps what NVML said of a GPU, which it cannot say while VFIO has it.
+A device is recorded before it is taken from its driver, so that it is returned also after a crash. The record
+also keeps what NVML said of a GPU, which it cannot say while VFIO has it.
 """
 
 import logging

@@ -33,7 +33,7 @@ from neocloud.engines.podman.network.virtual_networks import BRIDGE_FILTER, Virt
 
 _FIRST_LINES = ("127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback")
 _GATEWAY = "_gateway"
-"""As nss-myhostname names it. No pod can have this name."""
+"""The name in nss-myhostname. No pod can have this name."""
 _PREFIX = "hosts-"
 
 

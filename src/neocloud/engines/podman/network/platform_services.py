@@ -29,7 +29,7 @@ from neocloud.engines.podman.network.virtual_networks import NetworkSnapshot
 logger = logging.getLogger(__name__)
 
 _TARGETS = -105
-"""As for public addresses: after the check of departing packets, before netavark's translation."""
+"""Priority as for public addresses: after the check of departing packets, before netavark's translation."""
 
 
 @dataclass(frozen=True)

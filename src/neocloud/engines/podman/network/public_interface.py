@@ -46,7 +46,7 @@ _ACCEPTS_TRANSLATED = re.compile(r"ct (status|state) .*\bdnat\b.*accept", re.IGN
 class _Answer:
     at: float
     mac: str
-    """Of the machine that has the address; "" when nobody answered."""
+    """MAC of the machine that has the address; "" when there was no answer."""
 
     @property
     def is_fresh(self) -> bool:
@@ -64,7 +64,7 @@ class PublicInterface:
         self._announced: set[IPv4Address] = set()
         """Addresses for which requests are answered."""
         self._due: set[IPv4Address] = set()
-        """Those of them that are still to be announced."""
+        """Addresses that are still to be announced."""
         self._claims: dict[IPv4Address, _Answer] = {}
         """Other machines that use announced addresses, heard since these were announced."""
         self._defended: dict[IPv4Address, float] = {}

@@ -108,7 +108,7 @@ class PulledImages:
     async def pull(self, pull: ImagePull) -> None:
         """Raises EngineError: ImageTooLarge where its layers do not fit."""
         if not _NAME.fullmatch(pull.image):
-            raise EngineError(f"{pull.image!r} is no name for a pulled image.")
+            raise EngineError(f"{pull.image!r} is not a name of a pulled image.")
         async with self._pulling[pull.image]:
             if await asyncio.to_thread(self.has, pull.image):
                 return

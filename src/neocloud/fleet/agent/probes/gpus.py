@@ -175,7 +175,9 @@ def _gpu(nvml: Any, index: int, expected: Expected, found: ProbeResult) -> bool:
 
 
 class _Gpu:
-    """Reads of one GPU. What a board or driver does not have is left out; errors of others are kept."""
+    """Reads of one GPU. Readings that a board or driver does not have are left out; errors of others are
+    kept.
+    """
 
     def __init__(self, nvml: Any, handle: Any, name: str, model: str, found: ProbeResult) -> None:
         self._nvml, self._handle, self._name, self._model, self._found = nvml, handle, name, model, found

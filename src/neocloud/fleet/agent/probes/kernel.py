@@ -12,7 +12,7 @@ from neocloud.fleet.policy.kernel_log_reader import Cursor, KernelLog
 
 CHECK = "kernel_log"
 MOST_LINES = 512
-"""That are kept of one batch."""
+"""Lines of one batch that are kept."""
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 
 

@@ -31,9 +31,9 @@ class Mount:
     point: str
     type: str
     is_asked_writable: bool
-    """What the mount itself says."""
+    """Whether the options of the mount allow writing."""
     is_writable: bool
-    """What the filesystem says: a kernel that found an error changes only this."""
+    """Whether the filesystem allows writing: a kernel that found an error changes only this."""
 
 
 def mounts(tree: Tree, expected: Expected) -> ProbeResult:

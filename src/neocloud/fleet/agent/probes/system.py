@@ -1,9 +1,9 @@
 # pyright: strict
 """The host itself: processors, memory, load, tasks, heat and the clock.
 
-Of tasks only the host's own count, in state D. Those of containers are left out, and so are callers of vfork:
-a tenant can keep either blocked for as long as it likes. What blocks them for a reason of the host's, the
-kernel itself reports as a hung task.
+Only the host's own tasks in state D count. Those of containers are left out, and so are callers of vfork:
+a tenant can keep either blocked for as long as it likes. The kernel itself reports tasks that a fault of the
+host blocks as hung.
 """
 
 import re

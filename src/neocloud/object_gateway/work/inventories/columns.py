@@ -17,7 +17,7 @@ from neocloud.object_store.storage_class import StorageClass
 Value = str | int | bool | datetime | None
 """None: the version has no such thing, as a delete marker has no size."""
 INFREQUENT_AFTER = timedelta(days=30)
-"""As in S3 Intelligent-Tiering."""
+"""The same time as in S3 Intelligent-Tiering."""
 
 
 class Listed(NamedTuple):

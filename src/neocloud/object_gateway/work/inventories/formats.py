@@ -1,7 +1,7 @@
 # pyright: strict
 """The formats of an inventory: lines to bytes, a page at a time. Pure.
 
-What tenants wrote is in keys and tags, both of which are encoded as in a URL; every value is quoted. So no
+Text of tenants is in keys and tags, both of which are encoded as in a URL; every value is quoted. So no
 key ends a line or begins a formula of a spreadsheet.
 """
 

@@ -30,7 +30,7 @@ class InventoryRow(NamedTuple):
     last_success_ms: int | None
     run: str = ""
     settings: bytes = b""
-    """What the run in progress writes."""
+    """Settings of the run in progress."""
     start_ms: int = 0
     is_listed: int = 0
     """Whether the files of the run have all versions."""

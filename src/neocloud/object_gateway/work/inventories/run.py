@@ -1,8 +1,8 @@
 # pyright: strict
 """One run of an inventory: data files one after the other, then the manifest, then its checksum.
 
-A report is there once its manifest is, as with S3 Inventory: files that no manifest names are no report. What
-is in memory is one page of versions (of Parquet, one row group) and one MiB of a file, however many objects
+A report is there once its manifest is, as with S3 Inventory: files that no manifest names are no report.
+Memory holds one page of versions (for Parquet, one row group) and one MiB of a file, however many objects
 the bucket has.
 """
 

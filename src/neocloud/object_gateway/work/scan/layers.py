@@ -143,7 +143,7 @@ class _Image:
                     self._look(archive, member, added, removed)
         except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
             if not isinstance(error, tarfile.ReadError) or first:
-                raise Unreadable("a layer is no tar archive, or damaged") from error
+                raise Unreadable("a layer is not a tar archive, or is damaged") from error
         while layer.left:
             layer.read(min(layer.left, 1024**2))
         self.files = {path: each for path, each in self.files.items() if not _is_below(path, removed)}
@@ -158,7 +158,7 @@ class _Image:
         if self.entries > MAX_ENTRIES:
             raise Unreadable(f"the layers have more than {MAX_ENTRIES:,} files")
         if member.size < 0:
-            raise Unreadable("a layer is no tar archive, or damaged")
+            raise Unreadable("a layer is not a tar archive, or is damaged")
         if len(member.name) > MAX_PATH:
             raise Unreadable(f"a path has more than {MAX_PATH:,} characters")
         path = member.name.removeprefix("./").strip("/")

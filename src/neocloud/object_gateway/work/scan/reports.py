@@ -36,7 +36,7 @@ class ReportReader:
         with self._artifacts.reading() as connection:
             found = None if connection is None else _find(connection, artifact_id)
         if found is None:
-            report.reason = "It is no image: an index is reported on by the images that it names."
+            report.reason = "It is not an image: see the reports of the images that the index names."
             return report
         (image,) = found
         if image is None:

@@ -39,7 +39,7 @@ class UploadCompletion:
         self._engine = engine
         self._access = access
         self._completing: dict[tuple[str, str, str], asyncio.Task[ObjectVersion]] = {}
-        """By bucket, key and upload. A client that asks again gets the result of the first request."""
+        """Tasks by bucket, key and upload. A client that asks again gets the result of the first request."""
 
     async def complete_upload(
         self,

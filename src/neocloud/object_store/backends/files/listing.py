@@ -2,8 +2,8 @@
 """Pages of the keys of a bucket, in the order of S3: by the bytes of the whole key. Blocking.
 
 In this order a directory comes where its name with the slash does: "a.txt" is before "a/b". The order of
-Python's text, by code points, is that of UTF-8. What a page holds in memory is bounded, and so are the names
-that it looks at: a page may end early, and the next one continues there.
+Python's text, by code points, is that of UTF-8. The memory of a page is bounded, and so are the names that it
+looks at: a page may end early, and the next one continues there.
 """
 
 import heapq

@@ -211,7 +211,7 @@ class S3Blobs:
     async def _page(self, prefix: str, token: str) -> answers.Page:
         return await self.attempts.run(lambda: self._bucket.list(prefix, "", token))
 
-    # Whose blobs they are
+    # The owner of the blobs
 
     async def _ensure_ours(self) -> None:
         """Raises BlobsAway unless the engine was seen to have the blobs of this store since it answers."""

@@ -26,12 +26,12 @@ from neocloud.services.registry.public import CannotPull, ImagePulls, PullProble
 logger = logging.getLogger(__name__)
 
 LARGEST_IMAGE_BYTES = 100 * GIB
-"""What an image may take of the disk, where the disk of its workload is larger."""
+"""Disk space of an image, where the disk of its workload is larger."""
 PULL_SECONDS = 1800.0
 MOST_AT_A_TIME = 8
 MOST_OF_A_TENANT = 2
 _NAMESPACE = "ai-images"
-"""Of reservations "WORKLOAD IMAGE"."""
+"""Namespace of reservations "WORKLOAD IMAGE"."""
 _REASONS = {
     PullProblem.MISSING: Reason.IMAGE_MISSING,
     PullProblem.FORBIDDEN: Reason.IMAGE_FORBIDDEN,
@@ -41,7 +41,7 @@ _REASONS = {
 
 
 _FOR_GOOD = frozenset({PullProblem.UNUSABLE, PullProblem.TOO_LARGE})
-"""What pulling the same image again does not change."""
+"""Problems that pulling the same image again does not change."""
 LONGEST_PAUSE_SECONDS = 300.0
 
 
@@ -61,7 +61,7 @@ class WorkloadImages:
         self._engine = dependencies.engine
         self._provided = dependencies.provided
         self._work: dict[str, _Work] = {}
-        """By workload."""
+        """Work by workload."""
         self._running = BackgroundWork[None](None)
         self._room = asyncio.Semaphore(MOST_AT_A_TIME)
         self._rooms: defaultdict[str, asyncio.Semaphore] = defaultdict(

@@ -2,8 +2,8 @@
 """Attribute lines of a bill to accounts, and compute the parts of a total. Pure.
 
 Tokens are their callers'. Anything else is whose account created the resource, or the resource that made it.
-What is not known has no account; nothing is guessed. Lines are divided in millionths, so that the parts of a
-line add up to it exactly.
+Lines of unknown origin have no account; nothing is guessed. Lines are divided in millionths, so that the
+parts of a line add up to it exactly.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

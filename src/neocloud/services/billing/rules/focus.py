@@ -64,7 +64,7 @@ _BY_SKU = {
     "object-storage": _Service("Storage", "Object Storage", "Object storage"),
     "tokens": _Service("AI and Machine Learning", "Generative AI", "Model gateway"),
 }
-"""By the first part of a SKU."""
+"""Categories by the first part of a SKU."""
 _BY_PACKAGE = {
     "ai": _Service("Compute", "Containers", "Endpoints and jobs"),
     "compute": _Service("Compute", "Virtual Machines", "Virtual machines"),
@@ -72,7 +72,7 @@ _BY_PACKAGE = {
     "slurm": _Service("Compute", "Other (Compute)", "Slurm"),
     "tuning": _Service("AI and Machine Learning", "Machine Learning", "Fine-tuning"),
 }
-"""By the package of a resource's kind, for SKUs that several services have."""
+"""Categories by the package of a resource's kind, for SKUs that several services have."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Account:
     projects: Mapping[str, str]
     """Names by id."""
     labels: Mapping[str, Mapping[str, str]]
-    """Of each resource, by id."""
+    """Labels of each resource, by id."""
     start: datetime
     end: datetime
 
@@ -140,7 +140,7 @@ def _row(line: Line, account: Account) -> dict[str, str]:
 
 
 def _money(line: Line) -> dict[str, str]:
-    """Return costs, prices and quantities. What has no price costs nothing, as in the total of a report."""
+    """Return costs, prices and quantities. A line without a price costs nothing, as in a report."""
     measure = _MEASURES.get(line.unit, _OTHER_MEASURE)
     cost = f"{line.cost or _NOTHING:f}"
     price = "" if line.unit_price is None else f"{line.unit_price:f}"

@@ -109,7 +109,7 @@ def _storage(item: Item, prices: PriceList, day: date) -> Row:
 
 SECONDS_PER_DAY = 86_400
 DAYS_PER_MONTH = 30
-"""As in the published table; nodes are charged for 730 hours."""
+"""The same number as in the published table; nodes are charged for 730 hours."""
 _MILLION = 1_000_000
 _TWO_DIGITS = Context(prec=2, rounding=ROUND_HALF_UP)
 

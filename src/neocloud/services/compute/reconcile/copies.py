@@ -254,7 +254,7 @@ class MachineImage:
     minimum_bytes: int
     """The smallest disk for it."""
     stored_bytes: int
-    """What its file takes."""
+    """Bytes of its file."""
 
     @property
     def id(self) -> str:

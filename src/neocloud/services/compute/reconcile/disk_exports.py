@@ -3,8 +3,8 @@
 without rights, and sent to the bucket with the rights of the account that made the export.
 
 The copy is what makes it consistent: the source can be used, changed and deleted as soon as there is one. It
-goes with the pod once the object is whole, once it cannot be written, and with the export. What is sent
-depends on the copy alone, so an export whose control plane was killed is sent again, and the object that it
+goes with the pod once the object is whole, once it cannot be written, and with the export. The sent bytes
+depend on the copy alone, so an export whose control plane was killed is sent again, and the object that it
 may have made already is recognised as its own.
 """
 

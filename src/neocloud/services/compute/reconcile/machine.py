@@ -60,7 +60,7 @@ from neocloud.services.compute.types import (
 )
 
 RESTART_POLICIES = ("OnFailure", "Never", "Always")
-"""By number of the recovery policy: RECOVER, FAIL, ALWAYS."""
+"""Policies by number of the recovery policy: RECOVER, FAIL, ALWAYS."""
 
 
 class InstanceReconciler:

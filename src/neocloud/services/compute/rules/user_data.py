@@ -1,8 +1,8 @@
 """User data of machines: every form that cloud-init reads, as the guest gets it, or why it would have no
 effect. Pure, and not for the write transaction.
 
-cloud-init looks at the beginning of the text, or of each part of a MIME archive, regardless of case. What it
-does not know, it skips with a line in its log; nobody could sign in then. So that is refused here.
+cloud-init looks at the beginning of the text, or of each part of a MIME archive, regardless of case. It skips
+unknown parts with a line in its log; then no user could sign in. So that is refused here.
 """
 
 import email
@@ -165,7 +165,7 @@ def _mime_faults(text: str) -> Iterator[str]:
     try:
         parts = [part for part in email.message_from_string(text).walk() if not part.is_multipart()]
     except (RecursionError, ValueError, LookupError):
-        yield "is no MIME archive that can be read"
+        yield "is not a readable MIME archive"
         return
     if len(parts) > MAX_PARTS:
         yield f"has more than {MAX_PARTS} parts"
@@ -184,7 +184,7 @@ def _mime_faults(text: str) -> Iterator[str]:
             yield f"part {number}: {fault}"
         elif not header and content.strip() and not takes_others and not _is_packed(part):
             kind = part.get_content_type()[:60]
-            yield f"part {number}: {kind!r} is no type of cloud-init, and the content does not begin like one"
+            yield f"part {number}: {kind!r} is not a type of cloud-init, nor does the content begin like one"
         elif header and not _is_packed(part):
             yield from (f"part {number}: {fault}" for fault in _faults(content.strip(), header))
 

@@ -114,7 +114,7 @@ def yaml_root(text: str) -> Root:
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise SyntaxFault(f"{problem}{_place(error)}") from None
     except UnicodeEncodeError:
-        raise SyntaxFault("it holds characters that are none") from None
+        raise SyntaxFault("it has invalid characters") from None
     return outline.root
 
 

@@ -25,7 +25,7 @@ MOST_EVENTS = 10_000
 LATE = timedelta(hours=1)
 """How much later than others of its time an event may be written."""
 AFTERWARDS_SECONDS = 60.0
-"""What ended a job is an event a little after its end."""
+"""How long after a job's end an event may still tell what ended it."""
 
 
 class LoggedNodeHistory:
@@ -46,7 +46,7 @@ class LoggedNodeHistory:
             lambda tx: [row.id for row in tx.owned(cluster_id) if row.kind == NODE_POOL]
         )
         if not pools:
-            raise NodeHistoryUnknown("nobody watches the nodes of this cluster (--auto-repair does)")
+            raise NodeHistoryUnknown("the nodes of this cluster are not watched (use --auto-repair)")
         names, found = frozenset(workers), list[Event]()
         try:
             for pool in pools:

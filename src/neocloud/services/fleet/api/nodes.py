@@ -64,7 +64,7 @@ MOST_EVENTS = 500
 class Pool:
     row: Resource
     message: NodePool
-    """Of a pool of hosts: what it has in common with one of workers."""
+    """The message of a pool of hosts: what it has in common with one of workers."""
     cluster_name: str
     is_of_hosts: bool = False
 

@@ -185,7 +185,7 @@ def _verdicts(
 def with_cohort(said: Verdict | NotRun, at: float, boot: str, name: str, known: PoolRuns) -> Verdict | NotRun:
     """Return the answer of a check, or that of the cohort where it finds what the limits do not.
 
-    What the program of the node said of action and scope is not used: they are of the catalogue."""
+    Action and scope in the answer of the node's program are not used: they are those of the catalogue."""
     check = checks.find(said.check)
     if check is None:
         return NotRun(said.check, "This release does not know it")

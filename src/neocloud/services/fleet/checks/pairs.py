@@ -50,11 +50,11 @@ class PairRuns:
     _results: dict[tuple[str, Pair], list[Result]] = field(
         default_factory=dict[tuple[str, Pair], list[Result]]
     )
-    """By check and pair: the last ones, newest last."""
+    """Last results by check and pair, newest last."""
     _left_out: dict[tuple[str, str], tuple[NotRun, float]] = field(
         default_factory=dict[tuple[str, str], tuple[NotRun, float]]
     )
-    """By check and node, where the last run did not measure it."""
+    """Reasons by check and node, where the last run did not measure it."""
     _taken: int = 0
     _said: tuple[object, Mapping[str, Blame]] = (None, {})
 

@@ -41,7 +41,7 @@ class NodeRuns:
     said: dict[str, tuple[Verdict | NotRun, float, str]] = field(
         default_factory=dict[str, tuple[Verdict | NotRun, float, str]]
     )
-    """By check: what it said last, when, and the boot."""
+    """The last answer of each check, its time, and the boot."""
     values: dict[tuple[str, str, str], list[float]] = field(
         default_factory=dict[tuple[str, str, str], list[float]]
     )
@@ -89,7 +89,7 @@ class LikeValues:
     own: Mapping[tuple[str, str], Sequence[float]] = field(
         default_factory=dict[tuple[str, str], Sequence[float]]
     )
-    """By check and hardware."""
+    """Values by check and hardware."""
     others: Sequence[Mapping[tuple[str, str], Sequence[float]]] = ()
 
     def of(self, check: ActiveCheck, hardware: str) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
@@ -116,7 +116,7 @@ class PoolRuns:
     longest_preemption_s: float = 0.0
     pairs: PairRuns = field(default_factory=PairRuns)
     like: LikeValues = field(default_factory=LikeValues)
-    """Of the other pools."""
+    """Values of the other pools."""
     like_at: float = float("-inf")
     _compared: Mapping[str, Comparison] | None = None
 
@@ -217,7 +217,7 @@ class CheckRuns:
         self._store = store
         self._folds = LogFolds(store, RUNS)
         self._tenants: Mapping[str, str] = {}
-        """Of each pool of the cloud."""
+        """Tenant of each pool of the cloud."""
         self._looked_at = float("-inf")
 
     async def read(self, pool_id: str) -> PoolRuns:

@@ -2,7 +2,8 @@
 
 There is one for each event that is a decision, and for each breaker that opens or closes.
 
-Lines are written once the events are durable. What nodes do by themselves has none: it is in their history.
+Lines are written once the events are durable. Changes of nodes by themselves have none: they are in their
+history.
 """
 
 import logging

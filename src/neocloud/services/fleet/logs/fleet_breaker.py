@@ -7,7 +7,7 @@ alone, as of a moment: nothing is kept that a process could lose, and two proces
 
 Servers that share a database hold leases of different pools, and may find the same room at the same moment.
 So drains are appended together with a claim: a number in the store that each decision raises, from the value
-that it was before the room was looked at. Who finds another value looks again.
+that it was before the room was looked at. A writer that finds another value looks again.
 
 It is open for the cool-down after each drain with which the window held the limit. So once the cool-down has
 passed, one drain goes through, and opens it again while the window is as full as before.

@@ -51,7 +51,7 @@ class Form(Generic[Of]):
     """Return the state of a log before its first event."""
     limits: Callable[[str], Limits]
     version: str
-    """Of the code that folds: with another one, a snapshot is of no use."""
+    """Version of the code that folds: with another one, a snapshot cannot be used."""
     classes: tuple[type[Any], ...]
     page: int
     """Events that are read at once."""

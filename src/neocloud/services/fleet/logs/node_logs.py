@@ -34,7 +34,7 @@ PAGE = 1000
 _SERVICE = Path(__file__).parents[1]
 _FILES = ("logs/node_logs.py", "logs/log_folds.py", "logs/fleet_breaker.py", "types.py")
 VERSION = fold_json.code_version(*(_SERVICE / name for name in _FILES))
-"""Of the code of this fold."""
+"""Version of the code of this fold."""
 
 
 class BrokenLog(Exception):

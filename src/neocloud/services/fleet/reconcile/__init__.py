@@ -1,6 +1,6 @@
 """The loop of a pool: look, record what is new, decide, append the decisions, and only then act.
 
-A run holds the lease of its pool, so one process at a time decides. What it decides is an event of the log
+A run holds the lease of its pool, so one process at a time decides. Each decision is an event of the log
 before anything is done; a run that finds an event not acted on acts on it. An engine, Slurm or log that does
 not answer ends the run before any decision.
 """

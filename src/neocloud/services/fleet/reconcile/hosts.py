@@ -51,7 +51,7 @@ from neocloud.services.slurm.types import CLUSTER
 UNSETTLED_SECONDS = 1.0
 """While a host is verified."""
 ROUND_SECONDS = 100.0
-"""In which the agent has run each of its probes. What it said before is no proof that a fault is gone."""
+"""In which the agent has run each of its probes. Its earlier answers do not prove that a fault is gone."""
 LEFT = "it is not among the hosts of this cloud any more"
 MOVING = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.VERIFYING, Phase.BURN_IN, Phase.READY_SPARE})
 
@@ -65,7 +65,7 @@ class HostPoolScope(PoolScope[HostPool]):
     windows: Sequence[Window] = ()
     """Maintenance windows of the hosts that are not over."""
     followers: frozenset[str] = frozenset()
-    """What acts on which hosts are drained, where that has changed."""
+    """Components that act on which hosts are drained, where that has changed."""
 
     def is_quiet(self) -> bool:
         """Return whether all hosts are well and nothing waits."""

@@ -23,7 +23,7 @@ from neocloud.services.slurm.public import Worker
 LEAST_SECONDS_BETWEEN_DRAINS = 60.0
 """A drain of an owner who has released the node more recently is recorded later: tenants set reasons."""
 LEAST_SECONDS_BETWEEN_INVENTORIES = 600.0
-"""Of what a pod says that it has: root of it may say something else each time."""
+"""Time between inventories of a pod: root of it may say something else each time."""
 LEAST_SECONDS_OCCUPIED = 60.0
 """How long a job counts at the least that was started on a worker out of service: root of a cluster can start
 and end such jobs as fast as it likes."""

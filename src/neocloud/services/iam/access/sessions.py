@@ -183,7 +183,7 @@ def write_event(
     *,
     error: contract.ApiError | None = None,
 ) -> None:
-    """Write an event of the subject's tenant, or of the resource's tenant when there is no subject. Of a
+    """Write an event of the subject's tenant, or of the resource's tenant when there is no subject. For a
     resource in another tenant, it has only the id."""
     rows = list(lineage(resource_id, tx.get))
     tenant_id = subject.tenant_id if subject else rows[-1].id if rows else ""

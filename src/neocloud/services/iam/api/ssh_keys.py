@@ -66,7 +66,7 @@ async def remove(call: Call, request: RemoveSshKeyRequest) -> Write[RemoveSshKey
         keys = ssh_keys_of(tx, account_id)
         kept = [each for each in keys if without_comment(each) != key]
         if len(kept) == len(keys):
-            raise contract.bad_field("public_key", "is none of the account's keys")
+            raise contract.bad_field("public_key", "is not a key of the account")
         put_ssh_keys(tx, account_id, kept)
         return RemoveSshKeyResponse()
 

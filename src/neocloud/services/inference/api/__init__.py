@@ -122,7 +122,7 @@ async def read_log(call: Call, request: ReadDeploymentLogRequest) -> ReadDeploym
 def _position(text: str) -> LogPosition | None:
     position = LogPosition.of(text)
     if text and position is None:
-        raise contract.bad_field("after", "is no next_position of an answer")
+        raise contract.bad_field("after", "is not a next_position of an answer")
     return position
 
 

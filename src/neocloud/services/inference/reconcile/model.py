@@ -258,7 +258,7 @@ async def _users_of(context: Context, model_id: str) -> dict[str, str]:
 def _state(scope: ModelScope, result: ReconcileResult) -> ModelState:
     if scope.context.resource.deleted_at:
         return ModelState.DELETING
-    # What failed is in error until another try has succeeded.
+    # A failed model is in error until another try has succeeded.
     was_in_error = scope.model.status.state == StateEnum.ERROR
     if result.error or (was_in_error and not result.is_done):
         return ModelState.ERROR

@@ -17,7 +17,7 @@ LONG_SECONDS = 120.0
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 WARM_UP_PROMPT = "Hello " * 64
-"""As long as a usual prompt, so that both large and small steps are prepared."""
+"""A prompt as long as a usual one, so that both large and small steps are prepared."""
 
 
 class ModelServerRefused(Exception):

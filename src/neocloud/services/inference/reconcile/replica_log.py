@@ -12,7 +12,7 @@ class LogPosition:
     run: str
     """Each start of the model server is another run, whose log has positions of its own."""
     offset: int
-    """Of the next line, or of the next byte, as the backend of the replica counts."""
+    """Offset of the next line, or of the next byte, as the backend of the replica counts."""
 
     def __str__(self) -> str:
         return f"{self.replica}/{self.run}/{self.offset}"

@@ -70,11 +70,11 @@ class ServedAdapter:
 class DeploymentScope:
     context: Context
     deployment: Deployment
-    """As stored."""
+    """The stored deployment."""
     model: Model | None
     """None when its row is gone."""
     adapters: tuple[ServedAdapter, ...] = ()
-    """Those that are READY, if the deployment serves any."""
+    """Adapters that are READY, if the deployment serves any."""
     records: dict[str, Replica] = field(default_factory=dict)
     """The replicas of the new status, by name."""
     observed: Mapping[str, ReplicaStatus] = field(default_factory=dict)

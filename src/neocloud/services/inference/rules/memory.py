@@ -145,7 +145,7 @@ class Shape:
     """The hardware of one replica."""
 
     memory_bytes: int
-    """Of all its GPUs, or of the machine where it has none."""
+    """Memory of all its GPUs, or of the machine where it has none."""
     gpus: int = 0
 
 

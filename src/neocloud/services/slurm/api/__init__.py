@@ -66,10 +66,13 @@ def _nodes(number: int) -> str:
 
 LOG_CHUNK_BYTES = 256 * 1024
 SCRIPT_REQUEST_BYTES = 5 * 1024 * 1024
-"""What a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and the
-escapes that it has in JSON."""
+"""Bytes that a Submit may hold beyond other requests: a script as long as Slurm takes by default (4 MiB), and
+the escapes that it has in JSON.
+"""
 READ_LOG = "slurm.jobs.readLog"
-"""What a job prints may have keys in it: `viewer`, which sees no secrets, does not have this permission."""
+"""The permission for output of jobs, which may have keys in it: `viewer`, which sees no secrets, does not
+have it.
+"""
 
 
 async def submit(call: Call, request: SubmitJobRequest) -> SubmitJobResponse:

@@ -1,7 +1,7 @@
 """The accounting of a cluster for `neo slurm cluster backup` and `restore`: a dump in parts, and back.
 
-The image's `accounting-archive` does it beside the database, in the accounting pod. Who writes a dump may
-have made it up: that program executes nothing of it and bounds it, and the pod holds nothing of other
+The image's `accounting-archive` does it beside the database, in the accounting pod. The writer of a dump may
+have forged it: that program executes nothing of it and bounds it, and the pod holds nothing of other
 clusters.
 """
 
@@ -30,7 +30,7 @@ from neocloud.services.slurm.types import Secret, namespace
 PROGRAM = "/usr/local/lib/neocloud/accounting-archive"
 PART_BYTES = 2 * 2**20
 PART_REQUEST_BYTES = 3 * 2**20
-"""What a WriteAccounting may hold beyond other requests: a part, as JSON has it."""
+"""Bytes that a WriteAccounting may hold beyond other requests: a part, as JSON has it."""
 DUMP_SECONDS = 600.0
 MAX_FIRST_JOB = 60_000_000
 """Slurm's numbers of jobs begin again at about 67 million."""

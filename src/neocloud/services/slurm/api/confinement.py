@@ -23,7 +23,7 @@ OPEN_FILES = 65_536
 JOB_MIB = 64
 """The memory that the job of the check requests on each node."""
 NO_GROUPS_FILE = "/run/neocloud/no-cgroups"
-"""Of a worker: why jobs have no control groups there."""
+"""File of a worker with the reason why jobs have no control groups there."""
 CURE = (
     "The kernel limits jobs on machines with control groups of version 2 alone (kernel option "
     "systemd.unified_cgroup_hierarchy=1) and the container runtime crun; start the workers again after that."

@@ -37,7 +37,7 @@ from neocloud.services.slurm.slurmrestd import SlurmApi
 STEP_SECONDS = 90
 CALL_SECONDS = STEP_SECONDS + 30.0
 OUR_REASONS = ("neocloud: ", "[neocloud] ")
-"""What the reasons of drains that the cloud itself made start with."""
+"""Prefixes of the reasons of drains that the cloud itself made."""
 
 _USER = re.compile(r"[a-z_][a-z0-9_.-]{0,63}\$?", re.IGNORECASE)
 

@@ -20,7 +20,9 @@ MEMORY_TOLERANCE = 0.95
 """A node may miss 5 % of its preset's memory to the kernel and the daemons."""
 WRITE_MIB_PER_SECOND = 50
 READ_MIB_PER_SECOND = 100
-"""Of the shared root, one node alone. Chosen by us: below this, loading a dataset is what a job waits for."""
+"""Speed of the shared root, one node alone. Chosen by us: below this, loading a dataset is what a job waits
+for.
+"""
 CLOCK_SKEW_SECONDS = 0.5
 ALL_REDUCE_MIB_PER_SECOND = {"gloo": 50, "nccl": 5_000}
 """Bus bandwidth at 128 MiB, by backend. Chosen by us; the published NCCL figure is 488 GB/s (NET-02)."""

@@ -69,7 +69,7 @@ async def _add_events(
     try:
         for run in runs[-MOST_RUNS:]:
             if history is None:
-                raise NodeHistoryUnknown("nobody watches nodes in this cloud")
+                raise NodeHistoryUnknown("nodes are not watched in this cloud")
             nodes = node_names(run.nodes, MOST_NODES)
             for each in await history.events(cluster_id, nodes, *_span(run, now)):
                 found[each.at, each.worker, each.text] = None
@@ -152,7 +152,7 @@ def _estimate(use: JobGpuUse, found: Sequence[Gpu], had: int) -> Iterator[str]:
     if not use.HasField("tensor_active"):
         yield "tensor activity and TFLOP/s: GPUs do not tell it (NVML has it from Hopper on)"
     elif None in peaks:
-        yield "TFLOP/s: the peak of a GPU's model is not known"
+        yield "TFLOP/s: the peak of a GPU's model is unknown"
     elif len(found) < had:
         yield "TFLOP/s: not all of its GPUs have readings"
     else:

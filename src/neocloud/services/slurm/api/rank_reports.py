@@ -14,7 +14,7 @@ from neocloud.services.slurm.api.findings import BadReport, shown
 
 MOST_NODES = 256
 MOST_LINE_BYTES = 256 * 1024
-"""Of one node. The probe keeps to it."""
+"""Limit of one node. The probe keeps to it."""
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 MOST_RANKS_OF_NODE = 64
 MOST_RANK = 10**7
@@ -65,13 +65,13 @@ class RankReport(msgspec.Struct, frozen=True):
     rank: Annotated[int, msgspec.Meta(ge=0, le=MOST_RANK)]
     times: Annotated[tuple[StepTime, ...], msgspec.Meta(max_length=MOST_STEPS)]
     stacks: Annotated[tuple[Stack, ...], msgspec.Meta(max_length=MOST_STACKS)]
-    """Of its main thread, oldest first."""
+    """Stacks of its main thread, oldest first."""
     why: Annotated[tuple[str, ...], msgspec.Meta(max_length=8)]
-    """What could not be read."""
+    """Data that could not be read."""
     moved: bool | None = None
     """Whether it ended a step while it was looked at; None where it writes no step times."""
     node: str = ""
-    """That of its line; the probe does not write it."""
+    """Name of the node, from its line; the probe does not write it."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "why", tuple(shown(each, MOST_NAME) for each in self.why))

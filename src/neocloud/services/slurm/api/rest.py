@@ -17,7 +17,7 @@ from neocloud.services.slurm.slurmrestd import API_VERSION, ForwardedTooLarge
 MAX_REST_ANSWER_BYTES = 16 * 1024 * 1024
 """Most bytes of an answer of slurmrestd that is passed on: some thousands of jobs."""
 MAX_REST_REQUEST_BYTES = 5 * 1024 * 1024
-"""What a Submit may hold beyond other requests, as that of JobService."""
+"""Bytes that a Submit may hold beyond other requests, as that of JobService."""
 
 _SLURM, _ACCOUNTING = f"slurm/{API_VERSION}", f"slurmdb/{API_VERSION}"
 _JOB = r"[0-9]{1,10}(?:[_+][0-9]{1,10})?"

@@ -1,8 +1,8 @@
 """The controllers of a cluster with two: which one is in control, and the end of a first that stands still.
 
 The heartbeat in the volume that both share says who is in control. Slurm and the image's `guard-controller`
-take care that never both are, without this module. What they cannot end is a first controller that stands
-still as a whole, with its guard: its port still accepts connections, so clients would wait for it instead of
+take care that never both are, without this module. They cannot end a first controller that stands still as a
+whole, with its guard: its port still accepts connections, so clients would wait for it instead of
 trying the other.
 """
 

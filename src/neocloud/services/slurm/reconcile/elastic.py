@@ -74,8 +74,9 @@ async def remove_powered_down(engine: Engine, scope: ClusterScope) -> None:
 
 
 async def start_powered_up(engine: Engine, scope: ClusterScope, pods: Sequence[Manifest]) -> None:
-    """Start workers of nodes that are powered up. What cannot start holds up nothing else: Slurm powers the
-    node down again after its ResumeTimeout, and the job waits."""
+    """Start workers of nodes that are powered up. A node that cannot start holds up nothing else: Slurm
+    powers the node down again after its ResumeTimeout, and the job waits.
+    """
     if not pods:
         return
     try:

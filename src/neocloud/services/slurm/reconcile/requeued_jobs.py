@@ -37,7 +37,7 @@ class Deaths:
     """The nodes of each run, as Slurm writes them, oldest first."""
     last_start: datetime = _NEVER
     runs: int = 0
-    """Of the job, whatever they ended with, as far as the accounting database knows them yet."""
+    """Runs of the job, whatever they ended with, as far as the accounting database knows them yet."""
 
     @property
     def order(self) -> tuple[int, datetime]:
@@ -95,7 +95,7 @@ async def _deaths(slurm: SlurmApi, jobs: Sequence[SlurmJob]) -> Mapping[int, Dea
 
 def _in_turns(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     """Return them with one of each user first, then the second ones, and so on: a user may requeue any number
-    of jobs by hand, and those of others have to be looked at anyway. Of a user, those that start first
+    of jobs by hand, and those of others have to be looked at anyway. For one user, those that start first
     come first."""
     given: Counter[str] = Counter()
     ranked: list[tuple[int, SlurmJob]] = []

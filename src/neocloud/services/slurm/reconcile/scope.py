@@ -64,7 +64,7 @@ class ClusterScope:
     view: ClusterView | None = None
     """Set by the step that starts the pods."""
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
-    """By name, as Slurm last reported them in this run."""
+    """Nodes by name, as Slurm last reported them in this run."""
     power: dict[str, PowerState] = field(default_factory=dict)
     """Power states of nodes of elastic sets, by name, as the run began; from the status until `set_power`."""
     start_failure: str = ""
@@ -77,7 +77,7 @@ class ClusterScope:
     """A lost node or a requeued job was found: run again soon."""
     shared_root_id: str = ""
     interfaces: dict[str, Interface] = field(default_factory=dict)
-    """By pod name; set by the step that finds addresses."""
+    """Interfaces by pod name; set by the step that finds addresses."""
     mounts: tuple[MountView, ...] = ()
     """Filesystems of users; set by the step that finds them."""
     closed_addresses: Sequence[str] = ()

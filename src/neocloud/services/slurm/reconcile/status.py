@@ -57,7 +57,7 @@ def cluster_status(scope: ClusterScope, result: ReconcileResult) -> ReconcileRes
 
 
 def _resync_seconds(scope: ClusterScope, status: ClusterStatus) -> float:
-    """Return when to look again. What matters to a cluster where nothing is under way wakes it: its pods, its
+    """Return when to look again. The events that matter to an idle cluster wake it: those of its pods, its
     controller's log, and rows of its own and of others."""
     if scope.is_recovering:
         return RECOVERY_SECONDS
@@ -131,8 +131,8 @@ def _asked_spares(scope: ClusterScope, reasons: Iterable[str]) -> int:
 
 
 def _is_kept_from_jobs(scope: ClusterScope, name: str) -> bool:
-    """Return whether the fleet controller keeps jobs away, as from a new worker until it is verified. What an
-    administrator has drained is there for them to resume, and counts as available."""
+    """Return whether the fleet controller keeps jobs away, as from a new worker until it is verified. A node
+    that an administrator has drained is theirs to resume, and counts as available."""
     node = scope.nodes.get(name)
     return node is not None and "DRAIN" in node.states and node.reason.startswith(FLEET_PREFIX)
 

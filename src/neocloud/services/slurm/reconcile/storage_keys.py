@@ -82,7 +82,7 @@ class StorageKeys:
     async def deliver(self, scope: ClusterScope) -> None:
         """Bring keys that are due to the nodes, and remove those of who has none any more.
 
-        What the login node could not do is tried again by a later run, and holds up nothing else.
+        Failed steps on the login node are tried again by a later run, and hold up nothing else.
         """
         known = {key.uid: key for key in scope.cluster.status.storage_keys}
         scope.storage_problem = self._obstacle(scope)

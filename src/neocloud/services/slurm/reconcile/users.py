@@ -110,7 +110,7 @@ done
 async def keep_users(access: SlurmAccess, scope: ClusterScope) -> None:
     """Make the accounts of new users, and remove those of users who left.
 
-    What a script could not do is tried again by a later run; it does not hold up the cluster's other changes.
+    Failed steps of a script are tried again by a later run; they do not hold up the cluster's other changes.
     """
     status = scope.cluster.status
     known = {user.name: user for user in status.users}

@@ -48,10 +48,10 @@ class NodeSetView:
     count: int
     cpus: int
     memory_mib: int
-    """What jobs may use."""
+    """Memory for jobs."""
     gpus: int = 0
     gpu_type: str = ""
-    """As users write it in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"; "" for GPUs of any type."""
+    """The type in `--gres=gpu:<type>:<n>`: lower case, e.g. "l40s"; "" for GPUs of any type."""
     idle_seconds: int | None = None
     """How long a worker of an elastic set is idle before Slurm powers it down."""
     min_count: int = 0
@@ -135,7 +135,7 @@ class ClusterView:
     """Public keys that may log in as another user, by the user's name."""
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
-    """By pod name; empty for a cluster on a network of its own."""
+    """Interfaces by pod name; empty for a cluster on a network of its own."""
 
     mounts: tuple[MountView, ...] = ()
     submounts: tuple[SubmountView, ...] = ()
@@ -157,7 +157,7 @@ class ClusterView:
     """Workers that tell Slurm when they were started, which it waits for after it powered a node up."""
 
     platform_services: tuple[str, ...] = ()
-    """Those of the cloud that nodes on a network of the cluster's own may reach."""
+    """Services of the cloud that nodes on a network of the cluster's own may reach."""
     storage_authority: str = ""
     """The certificate, in PEM form, that object storage is trusted by inside nodes; "": it is not reached."""
 

@@ -325,7 +325,7 @@ async def report_transfers(call: Call, request: ReportTransfersRequest) -> Repor
     changed = board.report(request)
 
     def work(tx: Transaction) -> set[str]:
-        """Return the ids of those that are no transfers, any more."""
+        """Return the ids that no longer belong to a transfer."""
         known = {each.id for each in request.transfers if _is_transfer(tx.get(each.id))}
         for each in request.transfers:
             for iteration in each.ended_iterations if each.id in known else ():

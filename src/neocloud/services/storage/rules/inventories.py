@@ -15,7 +15,7 @@ from neocloud.services.storage.types import BUCKET, BucketState, write_actor
 
 MAX_PREFIX_BYTES = 1024
 MAX_DESTINATION_PREFIX_BYTES = 512
-"""What follows it in the keys of a report has some 200 bytes, and a key 1,024 at most."""
+"""Limit that leaves room for the rest of a report's key, some 200 bytes of the 1,024 at most."""
 LIST, READ, WRITE = "storage.objects.list", "storage.objects.get", "storage.objects.create"
 _FORMATS = tuple(InventorySpec.OutputFormat.Value(each) for each in ("CSV_GZIP", "PARQUET_SNAPPY"))
 _SCHEDULES = tuple(InventorySpec.Schedule.Value(each) for each in ("DAILY", "WEEKLY"))
@@ -94,6 +94,6 @@ def _act_as(tx: Transaction, subject: Subject, inventory: Inventory, requests: S
         if word == "source" and wire.message(bucket, Bucket).spec.HasField("filesystem_bucket"):
             raise contract.bad_state(
                 bucket_id,
-                f"{bucket.name} is a filesystem bucket, of which there are no inventories. List it.",
+                f"{bucket.name} is a filesystem bucket, which has no inventories. List it instead.",
             )
     write_actor(tx, inventory.metadata.id, subject.id)

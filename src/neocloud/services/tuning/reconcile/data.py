@@ -101,7 +101,9 @@ async def _copy_objects(dependencies: Dependencies, scope: JobScope, urls: Mappi
 
 
 async def _check(file: BinaryIO, name: str) -> None:
-    """Raises Failed for data that cannot be trained on. What is too large to be read here, the job reads."""
+    """Raises Failed for data that cannot be trained on. The job reads data that are too large to be read
+    here.
+    """
     try:
         found = await check_training_data(file)
     except CheckFailed as error:

@@ -56,7 +56,7 @@ class BadFiles(ValueError):
 @dataclass(frozen=True)
 class _Content:
     name: str
-    """Of a checkpoint; "": the result of the job."""
+    """Name of a checkpoint; "": the result of the job."""
     step: int
 
 
@@ -87,8 +87,8 @@ class OutputWriter:
         raise RetryLater("the new model is being written to its bucket", delay_seconds=POLL_SECONDS)
 
     async def write_checkpoint(self, scope: JobScope) -> None:
-        """Write the newest checkpoint of a job in a pod, unless that was done. What cannot be written is said
-        in the events, and the training continues."""
+        """Write the newest checkpoint of a job in a pod, unless that was done. A failed write is reported in
+        the events, and the training continues."""
         folder = output_folder(scope.job.spec.output, scope.job_id)
         if folder is None or scope.job.spec.slurm_cluster_id or scope.outcome:
             return

@@ -33,7 +33,7 @@ class Training:
     kv_bytes_per_token: int
     rank: int
     adapter_bytes_per_rank: int
-    """As served, in 16 bits; 0: not known."""
+    """Bytes in the served form of 16 bits; 0: not known."""
     tokens_at_a_time: int
     """Rows of one process's forward pass times their length."""
 

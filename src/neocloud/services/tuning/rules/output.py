@@ -8,7 +8,7 @@ from neocloud.services.storage.public import SCHEME, ObjectLocation, folder_plac
 LONGEST_PREFIX_BYTES = 600
 """Leaves room in a key for the job's folder and the names of files."""
 MANIFEST = "neocloud-manifest.json"
-"""What the folder of a model or checkpoint has once all other files are there."""
+"""The file that a folder of a model or checkpoint has once all other files are there."""
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """The names of files that are written, the same that models in buckets are read from."""
 

@@ -108,7 +108,7 @@ class Written:
     text: str
     """The data files in CSV, one after the other."""
     tables: list[pyarrow.Table]
-    """Those in Parquet."""
+    """Tables in Parquet."""
 
     @property
     def columns(self) -> list[str]:

@@ -123,12 +123,12 @@ def negative_size() -> bytes:
 @pytest.mark.parametrize(
     ("hostile", "why"),
     [
-        (b"no archive" * 1000, "no tar archive"),
-        (gzip.compress(b"no archive" * 1000), "no tar archive"),
+        (b"no archive" * 1000, "not a tar archive"),
+        (gzip.compress(b"no archive" * 1000), "not a tar archive"),
         (layer(debian(CURL))[:-30], "damaged"),
         (b"\x1f\x8b" + b"\x00" * 600, "damaged"),
         (b"\x28\xb5\x2f\xfd" + b"\x00" * 600, "damaged"),
-        (zstd(b"no archive" * 1000), "no tar archive"),
+        (zstd(b"no archive" * 1000), "not a tar archive"),
         (zstd(layer(debian(CURL), packed=False))[:-30], "damaged"),
         (layer({STATUS: b"Package: ../../x\nVersion: 1\n"}), "list of packages is damaged"),
         (layer({STATUS: b"Package: a\nVersion: 1; rm -rf\n"}), "list of packages is damaged"),
@@ -182,7 +182,10 @@ def test_the_process_reads_an_image_and_can_do_nothing_else() -> None:
     }
     large = zstd(layer({"zero": bytes(64 * 1024**2), **debian(CURL)}, packed=False))
     assert json.loads(run(framed([large])).stdout)["packages"] == 1
-    assert json.loads(run(framed([b"x" * 1000])).stdout)["problem"] == "a layer is no tar archive, or damaged"
+    assert (
+        json.loads(run(framed([b"x" * 1000])).stdout)["problem"]
+        == "a layer is not a tar archive, or is damaged"
+    )
     tries = (
         "open('/etc/shadow').read()",
         "__import__('tempfile').TemporaryFile(buffering=0).write(b'x')",

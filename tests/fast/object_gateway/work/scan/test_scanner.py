@@ -112,7 +112,7 @@ async def test_what_has_no_report_says_why(home: Home, monkeypatch: pytest.Monke
     chart = await home.push(b"chart", config_type="application/vnd.cncf.helm.config.v1+json")
     both = await home.put(index((await _content(home, honest)), (await _content(home, other))), INDEX)
     await home.scanner.round()
-    no_image = "It is no image: an index is reported on by the images that it names."
+    no_image = "It is not an image: see the reports of the images that the index names."
     assert home.states(honest, hostile, other, old, chart, both) == [
         ("COMPLETE", ""),
         ("FAILED", "The image could not be read: the list of packages is damaged."),

@@ -16,11 +16,11 @@ class FakeEndpoint:
     """All in one bucket, whatever its name."""
     redirects_to: str = ""
     status: int = 0
-    """Of every answer; 0: success."""
+    """Status of every answer; 0: success."""
     error_body: bytes = b""
     list_body: bytes = b""
     failing: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """What goes wrong with the next GETs of a key, "" of the list: "500", "cut", "etag", "slow", "gone"."""
+    """Faults of the next GETs of a key, "" of the list: "500", "cut", "etag", "slow", "gone"."""
     tagging: bytes = b""
     """The answer to questions for tags; b"": the access key may not ask."""
     is_reversed: bool = False

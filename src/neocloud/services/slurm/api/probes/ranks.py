@@ -22,7 +22,7 @@ MOST_NAME = 120
 MOST_DUMP_BYTES = 2 * 1024 * 1024
 MOST_ENVIRONMENT_BYTES = 256 * 1024
 MOST_LINE_BYTES = 256 * 1024
-"""Of the report, for the control plane."""
+"""Limit of the report, for the control plane."""
 SAMPLES, PAUSE_SECONDS = 3, 1.0
 DUMP_SECONDS = 10
 ALL_SECONDS = 60
@@ -68,8 +68,8 @@ def processes(job, own_step):
 def ranks_of(found):
     """Return {rank: (pid, is Python, environment)}.
 
-    A launcher such as torchrun gives its children RANK; without one a task's rank is SLURM_PROCID. Of the
-    processes of one rank its main one counts: Python before a shell around it, and the outermost before
+    A launcher such as torchrun gives its children RANK; without one a task's rank is SLURM_PROCID. The main
+    process of a rank counts: Python before a shell around it, and the outermost before
     loaders that it started.
     """
     by_rank = (
