@@ -23,7 +23,7 @@ from neocloud.core.clock import Clock
 from neocloud.core.metrics import Metrics
 from neocloud.core.readers import ServiceRegistry, Subject
 from neocloud.core.reconcile import Worker
-from neocloud.core.reconcile.reconciler import Reconciler
+from neocloud.core.reconcile.reconciler import AnyReconciler
 from neocloud.core.reconcile.wakes import Wakes
 from neocloud.core.service import (
     Authenticator,
@@ -101,7 +101,7 @@ class Composition:
     """Runs as long as the control plane does."""
     middleware: Callable[[Store], Middleware] = lambda store: no_middleware
     """Wraps every call."""
-    reconciler: Callable[[Reconciler[Any]], Reconciler[Any]] = lambda reconciler: reconciler
+    reconciler: Callable[[AnyReconciler], AnyReconciler] = lambda reconciler: reconciler
     """Wraps every reconciler."""
     gateway: Callable[[str], "Companion"] | None = None
     """Makes the gateway's process, from the address where the control plane listens; None: no gateway."""

@@ -17,7 +17,7 @@ import protovalidate
 from google.protobuf.message import Message
 
 from neocloud.core import contract
-from neocloud.core.kind import Rules, Violation
+from neocloud.core.kind import AnyRules, Violation
 
 MAX_NAME_BYTES = 1024
 OWN_PACKAGE = "neocloud."
@@ -42,7 +42,7 @@ def check(message: Message) -> None:
         raise contract.bad_request(violations)
 
 
-def check_request(rules: Rules[Any], request: Message) -> None:
+def check_request(rules: AnyRules, request: Message) -> None:
     """Raise ApiError when the kind's rules refuse the request by itself. Not for a transaction."""
     if violations := list(rules.request_violations(request)):
         raise contract.bad_request(violations)

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo billing`: usage and cost of a project."""
 
 import json
@@ -140,7 +141,9 @@ def report(
         with exported(context, to_bucket, name, project) as out:
             out(json.dumps(contract.to_document(answer), indent=2, ensure_ascii=False) + "\n")
         return
-    names = _account_names(context, answer.lines) if output is Format.TABLE and by is By.ACCOUNT else {}
+    names: Mapping[str, str] = {}
+    if output is Format.TABLE and by is By.ACCOUNT:
+        names = _account_names(context, answer.lines)
     headers = [by.value.upper(), "SKU", "QUANTITY", "UNIT", "PRICE", "COST"]
     rows = summed(answer.lines, by, names)
     if by is By.SKU:  # which the first column has already

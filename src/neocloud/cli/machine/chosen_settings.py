@@ -1,3 +1,4 @@
+# pyright: strict
 """What the operator chooses, by an option of `neo up` or by `neo config set`, and what follows from it."""
 
 from argparse import ArgumentTypeError

@@ -1,3 +1,4 @@
+# pyright: strict
 """Which ports of a cloud are open to whom, and what colleagues need to sign in from another machine."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a resource would cost by the price list of its cloud, before it is created; and trials of requests."""
 
 from collections.abc import Mapping, Sequence

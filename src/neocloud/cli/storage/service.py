@@ -1,3 +1,4 @@
+# pyright: strict
 """Object storage as `neo` calls it: an S3 client that signs as the signed-in account, and its errors.
 
 The key is a temporary one of the account: it is kept in memory alone and renewed while a command runs. The
@@ -9,7 +10,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from botocore.credentials import Credentials, RefreshableCredentials
@@ -21,6 +22,7 @@ from neocloud.client.connection import Client
 from neocloud.client.errors import ClientError
 from neocloud.client.profiles import Profile
 from neocloud.client.s3 import s3_client
+from neocloud.client.s3_calls import S3
 from neocloud.core import contract
 
 ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
@@ -90,7 +92,7 @@ def endpoint_of(key: Any, profile: Profile, api: str) -> str:
     )
 
 
-def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta | None = None) -> Any:
+def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta | None = None) -> S3:
     """Return an S3 client that signs as the signed-in account."""
     key = issue_key(client, project_id, lifetime)
     credentials = RefreshableCredentials.create_from_metadata(
@@ -100,7 +102,7 @@ def s3_of(client: Client, profile: Profile, project_id: str, lifetime: timedelta
     return s3_client(credentials, url, key.region, profile.ca_file, attempts=ATTEMPTS)
 
 
-def s3_of_environment() -> Any:
+def s3_of_environment() -> S3:
     """Return an S3 client that signs with the key in the environment, and finds the cloud by it."""
     missing = [name for name in (*KEY_VARIABLES, ENDPOINT_VARIABLE) if not os.environ.get(name)]
     if missing:
@@ -144,8 +146,7 @@ def translated(error: Exception, what: object) -> ClientError:
         is_away = isinstance(error, (S3ConnectionError, HTTPClientError))
         code = "UNAVAILABLE" if is_away else "UNKNOWN"
         return ClientError(code, f"{what}: {error}", "See `neo status`" if is_away else "")
-    response = cast("Mapping[str, Any]", error.response)
-    said: Mapping[str, Any] = response.get("Error", {})
+    said = error.response.get("Error", {})
     code = str(said.get("Code", ""))
     status = _CODES.get(code, "UNKNOWN")
     message = str(said.get("Message", "")) or code
@@ -154,7 +155,7 @@ def translated(error: Exception, what: object) -> ClientError:
     if code == "NoSuchBucket":
         hint = f"`neo storage ls` lists the buckets. {_UNDELETE}"
         return ClientError(status, f"There is no bucket {what}", hint)
-    needed = PERMISSIONS.get(str(getattr(error, "operation_name", "")), "")
+    needed = PERMISSIONS.get(str(error.operation_name), "")
     if code in ("403", "AccessDenied") and needed:
         role = "storage.viewer" if needed.endswith((".get", ".list")) else "storage.objects.editor"
         hint = f"Ask an admin of the tenant for a role that has it, such as {role}"

@@ -1,3 +1,4 @@
+# pyright: strict
 """What the program of an endpoint or a job printed: read from the engine, and kept when its pod is removed.
 
 What is kept are the last lines of one run, in a file of the state folder, which no container sees. A program

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a machine has, what nodes take of it, what is left, and how many more nodes that is. Pure."""
 
 from collections import Counter
@@ -20,7 +21,7 @@ class Inventory:
 
     cpus: int
     memory_mib: int
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    gpus: Mapping[str, int] = field(default_factory=dict[str, int])
     """GPU type to how many there are."""
 
     @classmethod
@@ -118,7 +119,7 @@ def _cores(demands: Sequence[Demand]) -> Fraction:
 
 def shortages(inventory: Inventory, demands: Sequence[Demand]) -> list[str]:
     """Return a text with the sum for each shortage; empty when everything fits."""
-    found = []
+    found: list[str] = []
     cores = _cores(demands)
     if cores > inventory.cpus:
         terms = _sum((count, shape.vcpu) for shape, count in demands)

@@ -1,3 +1,4 @@
+# pyright: strict
 """What `/metrics` tells of the health of nodes: phases, drains, incidents, verdicts, certificates, spares.
 
 Computed from the folds that the reconcilers keep in memory, and from what agents last said of GPUs. A sample,

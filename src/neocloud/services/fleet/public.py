@@ -1,3 +1,4 @@
+# pyright: strict
 """Where verdicts on nodes come from, and which hosts there are: the interfaces of sources and of hosts."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# pyright: strict
 """What is legal for maintenance windows, and what they ask for at a time. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence

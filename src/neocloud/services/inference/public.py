@@ -1,3 +1,4 @@
+# pyright: strict
 """What other services use of inference: the folders that hold weights, and what tokens of a project cost.
 
 Between a folder that the operator opened and the weights lie folders that tenants may be able to write in, so

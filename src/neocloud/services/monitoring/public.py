@@ -1,3 +1,4 @@
+# pyright: strict
 """Where the store of metrics is, for the composition of a cloud; and what other services may ask of it."""
 
 from collections.abc import Mapping, Sequence

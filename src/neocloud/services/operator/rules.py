@@ -1,3 +1,4 @@
+# pyright: strict
 """What is legal for maintenance: operators alone announce it, and once for what it affects. Pure."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# pyright: strict
 """What the fleet service sees of the workers of a cluster, and may do to them; and what clusters hold."""
 
 from collections.abc import Mapping, Sequence

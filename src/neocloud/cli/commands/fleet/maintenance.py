@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet maintenance`: windows for work on nodes, which users see in Slurm before they begin."""
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,7 +105,7 @@ def list_windows(context: typer.Context, output: OutputOption = Format.TABLE) ->
             each.metadata.id,
             each.spec.host or names.get(each.spec.cluster_id) or each.spec.cluster_id,
             ", ".join(each.spec.nodes) or "all",
-            type(each.status).State.Name(each.status.state),
+            contract.enum_name(each.status, "state"),
             f"{_time(each.spec.start_at)} to {_time(each.spec.end_at)}",
             each.spec.reason,
         )

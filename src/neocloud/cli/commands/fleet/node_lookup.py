@@ -1,3 +1,4 @@
+# pyright: strict
 """How commands name hosts and the nodes of clusters."""
 
 from typing import TYPE_CHECKING, Annotated

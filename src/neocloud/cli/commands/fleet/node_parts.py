@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet node inventory` and `update`: what nodes are made of, their labels and their place."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,3 +1,4 @@
+# pyright: strict
 """`neo fleet top`: all watched nodes, their states and work, and Slurm's queues, on one screen."""
 
 import time
@@ -30,6 +31,7 @@ from neocloud.cli.progress import duration
 from neocloud.cli.resources.lookup import ProjectClient
 from neocloud.cli.target import profile_of
 from neocloud.client.connection import connect
+from neocloud.core.json_values import as_object
 
 if TYPE_CHECKING:
     from neocloud.messages.neocloud.fleet.v1 import Node
@@ -159,7 +161,7 @@ def _cluster(
     cluster: str, name: str, nodes: Sequence[JsonObject], queues: Mapping[str, JsonObject] | None
 ) -> JsonObject:
     queue = (queues or {}).get(cluster)
-    states = queue["slurm_nodes"] if queue else {}
+    states: Mapping[str, int] = queue["slurm_nodes"] if queue else {}
     return {
         "id": cluster,
         "name": name,
@@ -201,7 +203,7 @@ def _views(document: JsonObject) -> list[View]:
                 each["busy"],
                 each["jobs_running"],
                 each["jobs_pending"],
-                ", ".join(f"{count} {state}" for state, count in (each["slurm_nodes"] or {}).items()),
+                ", ".join(f"{count} {state}" for state, count in as_object(each["slurm_nodes"]).items()),
             )
             for each in document["clusters"]
         ),

@@ -1,3 +1,4 @@
+# pyright: strict
 """What `neo slurm job` shows of jobs: times, ends, and why they wait."""
 
 import time

@@ -1,3 +1,4 @@
+# pyright: strict
 """What `neo slurm cluster create` mounts beside the shared root: filesystems, and folders of each worker."""
 
 from typing import Annotated

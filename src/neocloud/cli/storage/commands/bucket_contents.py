@@ -1,3 +1,4 @@
+# pyright: strict
 """What a bucket holds, in words, for the question before it is deleted."""
 
 from typing import TYPE_CHECKING

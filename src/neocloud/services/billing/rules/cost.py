@@ -1,3 +1,4 @@
+# pyright: strict
 """What usage costs, and what a resource would cost. Pure.
 
 Usage is rated as a line for each resource, UTC day and SKU, and for each price that it was sold at. Prices

@@ -1,3 +1,4 @@
+# pyright: strict
 """What is legal for each kind. Pure: rules see messages and a ResourceReader."""
 
 from neocloud.services.compute.rules.copies import ImageRules, SnapshotRules

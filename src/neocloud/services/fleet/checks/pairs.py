@@ -1,3 +1,4 @@
+# pyright: strict
 """What measurements of pairs of workers found, and what that says of each of them. Pure."""
 
 from collections import defaultdict

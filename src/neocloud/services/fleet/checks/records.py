@@ -1,3 +1,4 @@
+# pyright: strict
 """What judgements of verdicts say of checks in all pools together: which of them count for a pool, and what
 becomes of its checks with that.
 

@@ -1,3 +1,4 @@
+# pyright: strict
 """Judges the failing verdicts of a pool by what independent tests say of the same nodes. Pure."""
 
 from collections.abc import Iterable

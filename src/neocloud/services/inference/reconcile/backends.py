@@ -1,3 +1,4 @@
+# pyright: strict
 """Where replicas run: the interface of a backend, the choice between the two, and pods of this machine.
 
 A backend starts, stops and observes the replicas that it is given. The reconciler decides how many there are,

@@ -1,3 +1,4 @@
+# pyright: strict
 """How many replicas a deployment should have: from its bounds, its demand, and how long it has been quiet.
 
 Pure. Replicas are added immediately and removed late: the number that the busiest moment of the quiet time

@@ -1,3 +1,4 @@
+# pyright: strict
 """Findings of a readiness check: the thresholds, and what the reports of probes mean. Pure.
 
 Probes run programs of the tenant, which may print anything: a report is read with bounds and type checks.
@@ -8,7 +9,9 @@ limit that nothing enforces.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
+from neocloud.core.json_values import as_list, is_list, is_object
 from neocloud.services.compute.public import Preset
 from neocloud.services.slurm.slurm_records import SlurmNode
 
@@ -241,7 +244,7 @@ def all_reduce_report(output: bytes) -> AllReduceReport:
     backend, rows = found.get("backend"), found.get("results")
     if not isinstance(backend, str) or backend not in ALL_REDUCE_MIB_PER_SECOND:
         raise BadReport(f'"backend" is none of {", ".join(ALL_REDUCE_MIB_PER_SECOND)}')
-    if not (isinstance(rows, list) and 0 < len(rows) <= MAX_ROWS):
+    if not (is_list(rows) and 0 < len(rows) <= MAX_ROWS):
         raise BadReport('"results" is not a list of measurements')
     return AllReduceReport(backend, _number(found, "ranks"), tuple(map(_row, rows)))
 
@@ -256,8 +259,8 @@ def last_line(stderr: bytes, exit_code: int) -> str:
 
 
 def _row(row: object) -> AllReduceRow:
-    is_right = row.get("right") if isinstance(row, dict) else None
-    if not isinstance(row, dict) or not isinstance(is_right, bool):
+    is_right = row.get("right") if is_object(row) else None
+    if not is_object(row) or not isinstance(is_right, bool):
         raise BadReport('a measurement does not say whether its sum was "right"')
     return AllReduceRow(
         size_mib=_number(row, "size_mib"),
@@ -272,7 +275,7 @@ def _object(output: bytes) -> Mapping[str, object]:
         found = json.loads(output)
     except (ValueError, RecursionError):
         raise BadReport("it is no JSON") from None
-    if not isinstance(found, dict):
+    if not is_object(found):
         raise BadReport("it is no JSON object")
     return found
 
@@ -292,10 +295,11 @@ def _limit(found: Mapping[str, object], name: str) -> int | float:
 def _gpu_names(value: object) -> Sequence[str] | None:
     if value is None:
         return None
-    if not (isinstance(value, list) and len(value) <= MAX_GPUS and all(map(_is_name, value))):
+    names = [each for each in as_list(value) if _is_name(each)]
+    if not (is_list(value) and len(value) <= MAX_GPUS and names == value):
         raise BadReport('"gpus" is not a list of names')
-    return value
+    return names
 
 
-def _is_name(value: object) -> bool:
+def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= MAX_NAME_CHARS and value.isprintable()

@@ -8,8 +8,8 @@ characters are checked, and what does not fit is no report. Names are cut, and h
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
+from neocloud.core.json_values import is_list, is_object
 from neocloud.services.slurm.api.findings import BadReport
 
 MOST_NODES = 256
@@ -147,9 +147,9 @@ def _seconds(value: object) -> float:
 
 
 def _row(value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise BadReport("it is no JSON object")
-    return cast("dict[str, object]", value)
+    return value
 
 
 def _list(row: dict[str, object], name: str, most: int) -> list[object]:
@@ -157,9 +157,8 @@ def _list(row: dict[str, object], name: str, most: int) -> list[object]:
 
 
 def _items(value: object, name: str, most: int) -> list[object]:
-    if not isinstance(value, list):
+    if not is_list(value):
         raise BadReport(f"{name} is no list")
-    items = cast("list[object]", value)
-    if len(items) > most:
+    if len(value) > most:
         raise BadReport(f"{name} has more than {most} items")
-    return items
+    return value

@@ -1,3 +1,4 @@
+# pyright: strict
 """The pools of workers that the fleet controller watches, one for each node set that is not elastic."""
 
 from neocloud.messages.neocloud.fleet.v1 import NodePoolSpec

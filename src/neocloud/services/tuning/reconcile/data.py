@@ -1,3 +1,4 @@
+# pyright: strict
 """Checks the data of a job and copies them into its folder: files of the project, and objects of buckets."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# pyright: strict
 """What one run over a job observes, and what follows from it: the next attempt, and the status.
 
 An attempt starts from the newest checkpoint, after a stop and after a loss.

@@ -1,3 +1,4 @@
+# pyright: strict
 """What a job needs before it starts: recipes, base model, data, and the settings that the recipes read."""
 
 import asyncio

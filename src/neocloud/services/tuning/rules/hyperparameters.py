@@ -1,3 +1,4 @@
+# pyright: strict
 """Which settings a job gets: "auto" for what was left out, and the configuration of the recipes. Pure.
 
 Rates are for LoRA. A small model needs a higher one; 2e-4 is for models of a billion weights and more. Epochs

@@ -1,3 +1,4 @@
+# pyright: strict
 """Whether a training fits into memory, and the smallest shape that it fits on. Pure.
 
 Estimates are on the careful side: weights, the adapter with its gradients and the optimiser's two moments,

@@ -1,3 +1,4 @@
+# pyright: strict
 """What is legal in a network: ranges, addresses, routes, security groups. Pure."""
 
 from neocloud.services.vpc.rules.allocations import AllocationRules

@@ -1,3 +1,4 @@
+# pyright: strict
 """Where the packets of a subnet go, and which may pass: route tables and routes, security groups and their
 rules.
 """
