@@ -19,6 +19,11 @@ def is_list(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list)
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether this is a number, which true and false are not."""
+    return type(value) in (int, float)
+
+
 def as_object(value: object) -> dict[str, object]:
     """Return the JSON object; an empty one where the value is something else."""
     return value if is_object(value) else {}

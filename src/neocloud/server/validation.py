@@ -11,12 +11,13 @@ here.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import protovalidate
 from google.protobuf.message import Message
 
 from neocloud.core import contract
+from neocloud.core.json_values import is_list, is_object
 from neocloud.core.kind import AnyRules, Violation
 
 MAX_NAME_BYTES = 1024
@@ -185,10 +186,10 @@ def check_tree(content: object) -> None:
     for _ in range(MAX_DEPTH):
         below: list[object] = []
         for each in level:
-            if isinstance(each, dict):
-                below.extend(cast(dict[str, object], each).values())
-            elif isinstance(each, list):
-                below.extend(cast(list[object], each))
+            if is_object(each):
+                below.extend(each.values())
+            elif is_list(each):
+                below.extend(each)
         nodes += len(below)
         if nodes > MAX_NODES:
             raise contract.bad_request([], _TOO_MANY)

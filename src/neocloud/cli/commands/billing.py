@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from neocloud.cli.terminal import echo
 from neocloud.client.connection import connect
 from neocloud.client.errors import ClientError
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
 
 SERVICE = "neocloud.billing.v1.UsageService"
 FOCUS = "GetFocusReport"
@@ -372,9 +375,9 @@ def _kind(item: Any) -> str:
     return item.resource_kind.rpartition(".")[2]
 
 
-def _compact(moment: Any) -> str:
+def _compact(moment: "Timestamp") -> str:
     return f"{contract.to_datetime(moment):%Y%m%dT%H%M%SZ}"
 
 
-def _time(moment: Any) -> str:
+def _time(moment: "Timestamp") -> str:
     return f"{contract.to_datetime(moment):%Y-%m-%d %H:%M}"

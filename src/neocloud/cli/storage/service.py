@@ -10,7 +10,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from botocore.credentials import Credentials, RefreshableCredentials
@@ -24,6 +24,9 @@ from neocloud.client.profiles import Profile
 from neocloud.client.s3 import s3_client
 from neocloud.client.s3_calls import S3
 from neocloud.core import contract
+
+if TYPE_CHECKING:
+    from neocloud.messages.neocloud.storage.v1 import TemporaryKey
 
 ISSUE = "neocloud.storage.v1.TemporaryKeyService/Issue"
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -66,7 +69,7 @@ PERMISSIONS: Mapping[str, str] = {
 """The permission that each call of S3 needs; the answer of a refused one does not name it."""
 
 
-def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> Any:
+def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None) -> "TemporaryKey":
     """Return a TemporaryKey of the signed-in account."""
     request: dict[str, object] = {"parent_id": project_id}
     if lifetime is not None:
@@ -74,7 +77,7 @@ def issue_key(client: Client, project_id: str, lifetime: timedelta | None = None
     return client.call(ISSUE, request)
 
 
-def endpoint_of(key: Any, profile: Profile, api: str) -> str:
+def endpoint_of(key: "TemporaryKey", profile: Profile, api: str) -> str:
     """Return the URL of object storage for this machine. `api` is where the gRPC API is reached."""
     host = urlsplit(f"//{api}").hostname or ""
     if profile.home or host in _LOOPBACK:
@@ -117,13 +120,13 @@ def s3_of_environment() -> S3:
     return s3_client(credentials, os.environ[ENDPOINT_VARIABLE], region, ca_file, attempts=ATTEMPTS)
 
 
-def _metadata(key: Any) -> dict[str, str | None]:
+def _metadata(key: "TemporaryKey") -> dict[str, str | None]:
     expires_at = contract.to_datetime(key.expires_at).isoformat()
     secret = {"access_key": key.aws_access_key_id, "secret_key": key.secret}
     return {**secret, "token": None, "expiry_time": expires_at}
 
 
-def sdk_key(key: Any) -> dict[str, object]:
+def sdk_key(key: "TemporaryKey") -> dict[str, object]:
     """Return a TemporaryKey in the form that AWS SDKs read from a server."""
     names = {"AccessKeyId": key.aws_access_key_id, "SecretAccessKey": key.secret, "Token": ""}
     return {**names, "Expiration": f"{contract.to_datetime(key.expires_at):%Y-%m-%dT%H:%M:%SZ}"}

@@ -2,11 +2,12 @@
 """Manifests and indexes as clients write them: hostile JSON of at most 4 MiB."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import orjson
 
 from neocloud.core import digests
+from neocloud.core.json_values import as_object, is_list, is_object
 from neocloud.object_gateway.oci.errors import RegistryError
 from neocloud.object_store.image_types import MAX_MANIFEST_BYTES, NewManifest
 
@@ -23,6 +24,7 @@ ACCEPTED = (*_IMAGES, *INDEXES)
 """The media types of manifests that are taken."""
 _ELSEWHERE = ("nondistributable", "foreign")
 """Words in the media types of layers that a registry need not have."""
+Document: TypeAlias = Mapping[str, Any]
 
 
 def read_manifest(body: bytes, content_type: str, algorithm: str = digests.DEFAULT) -> NewManifest:
@@ -30,12 +32,11 @@ def read_manifest(body: bytes, content_type: str, algorithm: str = digests.DEFAU
     if len(body) > MAX_MANIFEST_BYTES:
         raise too_large()
     try:
-        document = orjson.loads(body)
+        found = orjson.loads(body)
     except orjson.JSONDecodeError:
         raise _invalid("is not JSON") from None
-    if not isinstance(document, dict):
+    if not is_object(found):
         raise _invalid("is not an object")
-    found = cast("dict[str, Any]", document)
     media_type = _media_type(found, content_type)
     is_index = media_type in INDEXES
     described = list(_descriptors(found, "manifests" if is_index else "layers"))
@@ -63,7 +64,7 @@ def read_manifest(body: bytes, content_type: str, algorithm: str = digests.DEFAU
     )
 
 
-def _media_type(document: Mapping[str, Any], content_type: str) -> str:
+def _media_type(document: Document, content_type: str) -> str:
     header = content_type.partition(";")[0].strip()
     inside = document.get("mediaType")
     media_type = header or inside
@@ -76,7 +77,7 @@ def _media_type(document: Mapping[str, Any], content_type: str) -> str:
     return str(media_type)
 
 
-def _sizes(described: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+def _sizes(described: Sequence[Document]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for each in described:
         if found.setdefault(each["digest"], each["size"]) != each["size"]:
@@ -84,19 +85,18 @@ def _sizes(described: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
     return found
 
 
-def _descriptors(document: Mapping[str, Any], field: str) -> Iterator[Mapping[str, Any]]:
+def _descriptors(document: Document, field: str) -> Iterator[Document]:
     named = document.get(field, [])
-    if not isinstance(named, list):
+    if not is_list(named):
         raise _invalid(f"has {field} that is no list")
-    entries = cast("list[Any]", named)
-    if len(entries) > MAX_NAMED:
+    if len(named) > MAX_NAMED:
         raise _invalid(f"has more than {MAX_NAMED:,} {field}")
-    for number, each in enumerate(entries):
+    for number, each in enumerate(named):
         yield _descriptor(each, f"{field}[{number}]")
 
 
-def _descriptor(value: Any, field: str) -> Mapping[str, Any]:
-    found: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _descriptor(value: object, field: str) -> Document:
+    found: Document = as_object(value)
     size = found.get("size")
     is_sized = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= _MAX_SIZE
     if not (digests.is_digest(found.get("digest")) and is_sized and isinstance(found.get("mediaType"), str)):
@@ -104,24 +104,22 @@ def _descriptor(value: Any, field: str) -> Mapping[str, Any]:
     return found
 
 
-def _annotations(document: Mapping[str, Any]) -> dict[str, str]:
-    found = document.get("annotations")
-    entries: dict[str, Any] = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    if found is not None and not (
-        isinstance(found, dict) and all(isinstance(each, str) for each in entries.values())
-    ):
+def _annotations(document: Document) -> dict[str, str]:
+    given = document.get("annotations")
+    found = {key: each for key, each in as_object(given).items() if isinstance(each, str)}
+    if given is not None and not (is_object(given) and len(found) == len(given)):
         raise _invalid("has annotations that are no texts")
-    return entries
+    return found
 
 
-def _text(document: Mapping[str, Any], field: str) -> str:
+def _text(document: Document, field: str) -> str:
     found = document.get(field, "")
     if not isinstance(found, str) or len(found) > 255:
         raise _invalid(f"has a {field} that is no text of up to 255 characters")
     return found
 
 
-def _is_elsewhere(descriptor: Mapping[str, Any]) -> bool:
+def _is_elsewhere(descriptor: Document) -> bool:
     media_type = str(descriptor["mediaType"])
     return bool(descriptor.get("urls")) and any(each in media_type for each in _ELSEWHERE)
 

@@ -2,7 +2,7 @@
 """Versions as rows and as what callers get."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -75,7 +75,7 @@ class VersionRow(NamedTuple):
 COLUMNS = ", ".join("class" if name == "storage_class" else name for name in VersionRow._fields)
 
 
-def select(connection: Connection, where: str, values: tuple[Any, ...]) -> VersionRow | None:
+def select(connection: Connection, where: str, values: tuple[object, ...]) -> VersionRow | None:
     """Return the first version `where`, a constant of this program, is true of."""
     query = f"SELECT {COLUMNS} FROM version WHERE {where} LIMIT 1"  # nosec B608
     row = connection.execute(query, values).fetchone()

@@ -1,7 +1,7 @@
 # pyright: strict
 """`neo fleet maintenance`: windows for work on nodes, which users see in Slurm before they begin."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,8 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 SERVICE = "neocloud.fleet.v1.MaintenanceWindowService"
@@ -137,5 +139,5 @@ def _nodes(client: Client) -> "list[Node]":
     return list(client.list_all(f"{NODES}/List"))
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{contract.to_datetime(at):%Y-%m-%d %H:%M}"

@@ -30,6 +30,8 @@ from neocloud.core.json_values import is_list
 from neocloud.fleet.nodes.events import threshold_in_words
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node, NodeCertificate
 
 CERTIFICATES = "neocloud.fleet.v1.CertificateService"
@@ -290,7 +292,7 @@ def _incident(incident: Any) -> Iterator[tuple[str, object]]:
         yield "  not charged", f"{duration(incident.credited_seconds)}, see: neo billing credits"
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{at.ToDatetime():%Y-%m-%d %H:%M:%S} UTC"
 
 

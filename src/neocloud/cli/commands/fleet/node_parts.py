@@ -15,6 +15,8 @@ from neocloud.client.errors import ClientError
 from neocloud.core import contract
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node, PartHistory, PartPlace
 
 PLACE_HELP = 'As your plans name it; "" if it is not known.'
@@ -156,5 +158,5 @@ def _change(before: "tuple[PartHistory, PartPlace] | None", part: "PartHistory",
     return f"{before[0].serial} -> {part.serial}"
 
 
-def _time(at: Any) -> str:
+def _time(at: "Timestamp") -> str:
     return f"{at.ToDatetime():%Y-%m-%d %H:%M:%S}"

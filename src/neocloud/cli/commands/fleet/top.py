@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -34,6 +34,8 @@ from neocloud.client.connection import connect
 from neocloud.core.json_values import as_object
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from neocloud.messages.neocloud.fleet.v1 import Node
 
 NODES = "neocloud.fleet.v1.NodeService"
@@ -133,7 +135,7 @@ def _node(node: "Node") -> JsonObject:
     }
 
 
-def _age(at: Any) -> int:
+def _age(at: "Timestamp") -> int:
     return max(0, int(time.time() - at.ToNanoseconds() / 1e9))
 
 
