@@ -29,10 +29,10 @@ serve: setup ## run the control plane in the foreground, on the state in SERVE_H
 	@$(BIN)/python -m neocloud.control_plane --home "$(SERVE_HOME)"
 
 test: debian-test $(TOOLS) clients ## run all tests but the long ones, in parallel; one that fails runs again, and is listed as RERUN
-	@$(BIN)/pytest -n $(WORKERS) --max-worker-restart 2 --reruns 1 -r fER -m "not long"
+	@$(BIN)/pytest -n $(WORKERS) --max-worker-restart 2 --reruns 1 -r fER -m "not long" tests/fast tests/real tests/e2e
 
 test-fast: debian-test $(TOOLS) ## run the tests that need no real part, in a few minutes
-	@$(BIN)/pytest -n $(WORKERS) -m "not real and not e2e and not long"
+	@$(BIN)/pytest -n $(WORKERS) -m "not real and not long" tests/fast
 
 test-long: debian-test $(TOOLS) clients clients-long ## run the tests that take a minute or more each, and all iterations of kill loops
 	@NEOCLOUD_TEST_ITERATIONS=all $(BIN)/pytest -n logical -r fE -m "long or repeated"
@@ -65,7 +65,7 @@ lock: $(TOOLS) ## renew requirements.lock after a change of pyproject.toml (UPGR
 	@$(BIN)/python scripts/lock $(if $(UPGRADE),--upgrade)
 
 fuzz: debian-test $(TOOLS) ## attack the API and the gateway with made-up requests for SECONDS (600)
-	@NEOCLOUD_TEST_ITERATIONS=all FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/security/test_fuzz.py tests/security/test_fuzz_gateway.py
+	@NEOCLOUD_TEST_ITERATIONS=all FUZZ_SECONDS="$(or $(SECONDS),600)" $(BIN)/pytest tests/real/security/test_fuzz.py tests/real/security/test_fuzz_gateway.py
 
 clients: ## install the clients that the tests drive us with (SkyPilot, dstack, AWS CLI ...), apart from .venv
 	@for client in skypilot dstack lm-eval openai-js langchain litellm clustermax awscli oras xgrammar; do PYTHON="$(PYTHON)" scripts/install-client $$client; done

@@ -188,16 +188,16 @@ async def texts(caller: Caller, tell: Callable[[str], None], seconds: float) -> 
 async def passwords(caller: Caller, tell: Callable[[str], None], seconds: float) -> None:
     """64 simultaneous guesses, not signed in."""
     path = "neocloud.iam.v1.SignInService/WithPassword"
-    stranger = Caller(caller.channel, "")
+    anonymous = Caller(caller.channel, "")
     requests = [
         contract.method(path).input(email=f"someone{n}@example.com", password="a guess, or two")
         for n in range(64)
     ]
-    await asyncio.gather(*(answered(stranger.call(path, each, seconds), tell) for each in requests))
+    await asyncio.gather(*(answered(anonymous.call(path, each, seconds), tell) for each in requests))
 
 
 async def flood(caller: Caller, tell: Callable[[str], None], seconds: float) -> None:
-    """As many calls as fifty callers can make."""
+    """Make as many calls as fifty callers can."""
     request = contract.method(f"{ACCOUNTS}/List").input(parent_id=caller.project)
     body, end = request.SerializeToString(), time.perf_counter() + seconds * 0.7
 

@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the clouds of the tests are those of this bench
 
-from tests.e2e.active_checks import preempt, start_job  # noqa: E402
 from tests.e2e.cloud import Cloud  # noqa: E402
 from tests.e2e.cluster import Cluster  # noqa: E402
+from tests.long.active_checks import preempt, start_job  # noqa: E402
 
 IMAGES = ROOT / ".cache" / "images"
 AIM_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""What the node agent costs: share of a core, memory, and writes to its spool.
+"""Measure the cost of the node agent: share of a core, memory, and writes to its spool.
 
     python bench/fleet_agent.py --seconds 300 [--interval 10] [--root DIR] [--program agent.pyz]
 

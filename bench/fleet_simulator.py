@@ -25,7 +25,7 @@ from neocloud.fleet.policy.limits import DAY, Limits
 from neocloud.fleet.simulator.engine import Simulation
 from neocloud.fleet.simulator.result import summarize
 from neocloud.fleet.simulator.scenario import Scenario
-from tests.fleet.walk import Walk
+from tests.fast.fleet.control.walk import Walk
 
 CHECK = "gpu-lost"
 WIDE = Limits(

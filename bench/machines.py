@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "images/launcher/rootfs/usr/local/lib/neoc
 from launcher.seed import write_seed  # noqa: E402
 
 from neocloud.engines.podman import PodmanEngine  # noqa: E402
-from tests.images.machines.bench import MachineBench  # noqa: E402
+from tests.e2e.images.machines.bench import MachineBench  # noqa: E402
 
 AIM = 1.15
 SHAPES = {"tiny": (2**30, 256, 1), "debian13": (6 * 2**30, 1024, 2)}

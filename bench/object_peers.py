@@ -20,7 +20,7 @@ from neocloud.testing.object_control_plane import Account, FakeControlPlane
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.objects.s3.served import Served
+from tests.fast.object_gateway.s3.served import Served
 
 ROOT = Path(__file__).parents[1]
 WEED = ROOT / ".cache" / "clients" / "seaweedfs" / "bin" / "weed"

@@ -56,7 +56,7 @@ from object_peers import (
     seaweedfs,
 )
 
-from tests.objects.s3.raw import signed_head
+from tests.fast.object_gateway.s3.raw import signed_head
 
 SMALL, LARGE, MIB = bytes(4096), 64 << 20, 1 << 20
 CONNECTIONS = 16

@@ -27,7 +27,7 @@ from objects import MIB, Figures
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.objects.oci.client import MANIFEST, digest_of, manifest
+from tests.fast.object_gateway.oci.client import MANIFEST, digest_of, manifest
 
 CONFIG = """
 version: 0.1

@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))  # the clouds and images of the tests are those of
 
 from tests.e2e.cloud import Cloud  # noqa: E402
 from tests.e2e.cluster import SHARED, Cluster  # noqa: E402
-from tests.e2e.container_images import busybox_layer, python_layer, write_layout  # noqa: E402
+from tests.fast.container_images import busybox_layer, python_layer, write_layout  # noqa: E402
 
 IMAGES = ROOT / ".cache" / "images"
 PROGRAM = Path(__file__).with_name("mpi_times.c")

@@ -19,7 +19,7 @@ REASONING, REASONING_END = "<think>", "</think>"
 
 @dataclass(frozen=True)
 class Shape:
-    """What a template may look at in a message, besides its words."""
+    """The properties of a message that a template may look at, besides its words."""
 
     role: str
     before: str = ""

@@ -28,7 +28,7 @@ Record = tuple[int, list[str], BadRecordError | None]
 
 
 def csv_records(path: Path) -> Iterator[Record]:
-    """Yield the header, then the records. Raises RecipeError where the separator cannot be told."""
+    """Yield the header, then the records. Raises RecipeError where the separator cannot be determined."""
     csv.field_size_limit(LONGEST_FIELD)  # transcripts are longer than the limit of Python
     separator, skipped = _separator(path)
     records = _records(path, separator, skipped)

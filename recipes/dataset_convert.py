@@ -61,7 +61,7 @@ def check(args: argparse.Namespace) -> int:
 
 @dataclass
 class Report:
-    """What a conversion read, used and left out."""
+    """The result of a conversion: rows read, used and left out."""
 
     conversations: int = 0
     answers: int = 0

@@ -47,7 +47,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def needed_packages() -> Iterator[None]:
-    """Let a script go on without a package that its body imports; `exit_code` says what to install."""
+    """Let a script continue without a package that its body imports; `exit_code` says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ FOLDER = "NEOCLOUD_STEP_TIMES"
 
 
 class StepTimes:
-    """The file of one process. A job that cannot write it goes on without."""
+    """The file of one process. A job that cannot write it continues without."""
 
     def __init__(self, file: IO[str] | None) -> None:
         self._file = file

@@ -53,7 +53,7 @@ def not_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Broken:
-    """What stands in a document in place of a value that JSON does not allow."""
+    """A value that JSON does not allow, found in a document."""
 
     reason: str
 

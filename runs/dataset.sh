@@ -37,7 +37,7 @@ else
   neo storage cp "$OUT/bank.jsonl" "s3://$BUCKET/chats/bank.jsonl"
 fi
 
-say "4. Fine-tune on the object: the job reads it with the rights of whoever starts it"
+say "4. Fine-tune on the object: the job reads it with the rights of the caller who starts it"
 neo tune "s3://$BUCKET/chats/bank.jsonl" --base "$BASE" --suffix bank --epochs "${EPOCHS:-0}" --output json > "$OUT/job.json"
 TUNED=$(jq -r .status.fine_tuned_model "$OUT/job.json")
 jq .status.evaluation "$OUT/job.json"

@@ -1,4 +1,4 @@
-"""What holds for all tests: tiers, time limits, reports, and how the workers of pytest-xdist share them."""
+"""Rules for all tests: tiers, time limits, reports, and how the workers of pytest-xdist share them."""
 
 import faulthandler
 import gc
@@ -16,7 +16,7 @@ import pytest
 from neocloud.engines.podman.storage.mounts import mounts_below
 from tests.leftovers import forget, mark_run, record_folder, remove_leftovers
 from tests.scheduling import GROUPS, GroupScheduling, group_of
-from tests.tiers import LONG, tier_of
+from tests.tiers import tier_of
 from tests.times import GroupTimes, end_of, start_of
 
 FAST_SECONDS = 300
@@ -48,14 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _load_keys_quickly() -> None:
-    """Spare each sign-in by a key file 40 ms: PyJWT has an RSA key that the tests made proved once more."""
+    """Spare each sign-in by a key file 40 ms: PyJWT has an RSA key that the tests made checked again."""
     module: Any = jwt.algorithms
     module.load_pem_private_key = partial(module.load_pem_private_key, unsafe_skip_rsa_key_validation=True)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: a search for garbage in it finds none."""
+    """Disable garbage collection while tests are collected: collected tests stay, so a search finds none."""
     gc.disable()
     try:
         return (yield)
@@ -65,7 +65,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End a worker whose test goes on after its timeout: print the stacks of its threads.
+    """End a worker whose test runs after its timeout: print the stacks of its threads.
 
     pytest-xdist names the test. pytest-timeout interrupts it once: where its fixtures then hang, too, or it
     hangs when it runs again, nothing else would.
@@ -116,7 +116,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def recorded_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where something is still mounted at the end, the next run unmounts it."""
+    """Record the folder: the next run unmounts what is still mounted at the end."""
     folder = tmp_path_factory.getbasetemp()
     record_folder(folder)
     yield
@@ -163,8 +163,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(tier)
         elif item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(FAST_SECONDS))
-        if item.nodeid.startswith(LONG):
-            item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

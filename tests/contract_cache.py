@@ -1,4 +1,4 @@
-"""The API contract in a cache of a test's own: `neo destroy` removes the cache of whoever runs it."""
+"""The API contract in a cache of a test's own: `neo destroy` removes the cache of the user who runs it."""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ from neocloud.engines.fake import FakeEngine
 from neocloud.server import Middleware
 from neocloud.server.request import Request, Serve
 from neocloud.settings.settings import Settings
-from tests.services.iam import keys
+from tests.fast.services.iam import keys
 
 DEADLINE_SECONDS = 60.0
 CALL_SECONDS = 60
@@ -213,7 +213,7 @@ async def cloud_in_process(
     chosen = Settings(home=home, **{"grpc_port": 0, "http_port": 0, **settings})
     database = Path(chosen.database)
     if not chosen.database_url and home.exists() and not database.exists():
-        database.write_bytes(empty_database())  # migrations, which tests/core/store shows, take longer
+        database.write_bytes(empty_database())  # migrations, which tests/fast/core/store shows, take longer
     engine = engine or FakeEngine()
     if composed is None:
         composition = compose(chosen, engine, SystemClock(), overrides, make_key=keys.next_rsa_key)

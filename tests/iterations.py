@@ -1,4 +1,4 @@
-"""How often the tests that repeat themselves do: kill loops, random walks, made-up requests.
+"""The number of repetitions in tests that repeat themselves: kill loops, random walks, made-up requests.
 
 `make test` runs a tenth of each, `make test-long` all of it: it sets the variable, and selects such a test by
 its marker `repeated`.

@@ -1,4 +1,4 @@
-"""What test runs that were cut off left behind is removed when the next run starts.
+"""Remove the remains of test runs that were cut off when the next run starts.
 
 A test process holds a lock on one file per home while it lives. A file without a lock names a home whose
 process died, and whose containers, networks and server may still be there. A variable of the environment,
@@ -90,7 +90,7 @@ def _is_of_dead_run(folder: Path) -> bool:
     """Return whether the run of a process in /proc is known to have died.
 
     In another PID namespace, as that of a container or of `make try-debian`, the run has another id there
-    than here, and may go on.
+    than here, and may continue.
     """
     try:
         if (folder / "ns" / "pid").readlink() != Path("/proc/self/ns/pid").readlink():

@@ -7,47 +7,51 @@ what needs no shared cluster is not in it. Clouds beside each other have address
 """
 
 from collections import OrderedDict
+from functools import cache
 
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.tiers import REAL, is_below
+from tests.tiers import tier_of_file
+
+
+def files(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+
 
 GROUPS = {
     "own clouds": (
-        *(
-            f"tests/e2e/test_{name}.py"
-            for name in (
-                *("ai_workloads", "bad_machine", "cluster_backup", "cluster_on_subnet", "lifecycle"),
-                *("machines", "maintenance", "outside_audit", "preemption", "two_clouds"),
-            )
-        ),
-        "tests/security/test_slurm_escape.py",
+        *files("e2e", "ai_workloads", "bad_machine", "cluster_on_subnet", "lifecycle", "machines"),
+        *files("e2e/security", "slurm_escape"),
+        *files("long", "bucket_mounts", "cluster_backup", "maintenance", "outside_audit", "preemption"),
+        *files("long", "two_clouds"),
     ),
     "served models": (
-        *(
-            f"tests/e2e/inference/test_{name}.py"
-            for name in ("dataset", "documentation", "evaluation", "openai_clients", "serving", "tuning")
-        ),
-        *("tests/e2e/test_bucket_mounts.py", "tests/e2e/test_fleet.py"),
+        *files("e2e/inference", "documentation", "openai_clients", "serving", "tuning"),
+        *("tests/e2e/test_fleet.py", "tests/long/inference"),
     ),
-    "shared cluster": ("tests/e2e",),
     "machines": (
-        "tests/conformance/test_dstack.py",
-        "tests/conformance/test_skypilot.py",
-        "tests/images/machines",
-        "tests/security/test_machine_sandbox.py",
+        *("tests/e2e/images", "tests/long/images", "tests/long/conformance"),
+        "tests/e2e/security/test_machine_sandbox.py",
     ),
-    "podman": ("tests/engines/podman", "tests/security/test_egress.py"),
-    "studio": ("tests/conformance/openai",),
-    "pages": ("tests/gateway/pages",),
-    "emulator": ("tests/emulator",),
-    "metrics": ("tests/monitoring",),
-    "active checks": ("tests/fleet/active",),
+    "shared cluster": (
+        "tests/e2e",
+        *files("long", "active_checks", "elastic", "training"),
+    ),
+    "podman": (
+        "tests/fast/engines/podman",
+        "tests/real/engines/podman",
+        "tests/fast/security/test_egress.py",
+    ),
+    "studio": ("tests/real/conformance/openai",),
+    "pages": ("tests/real/model_gateway/pages",),
+    "emulator": ("tests/real/emulator", "tests/long/emulator"),
+    "metrics": ("tests/fast/monitoring",),
+    "active checks": ("tests/fast/fleet/active", "tests/real/fleet/active"),
     "databases": (
-        "tests/core/store",
-        "tests/core/reconcile/test_reservations.py",
-        "tests/core/reconcile/test_databases.py",
+        "tests/fast/core/store",
+        "tests/fast/core/reconcile/test_reservations.py",
+        "tests/fast/core/reconcile/test_databases.py",
     ),
 }
 """Files that one worker runs in sequence: they share a part that is slow to start, or disturb each other.
@@ -62,6 +66,11 @@ def group_of(nodeid: str) -> str:
     return next((name for name, paths in GROUPS.items() if is_below(file, paths)), file)
 
 
+@cache  # asked for each test, and again for each group whenever a worker takes one: half a minute in all
+def is_below(file: str, paths: tuple[str, ...]) -> bool:
+    return any(file == path or file.startswith(f"{path}/") for path in paths)
+
+
 def rank_of(name: str, tests: int) -> tuple[int, int]:
     """Return the key that sorts groups and files, first to run first.
 
@@ -71,7 +80,7 @@ def rank_of(name: str, tests: int) -> tuple[int, int]:
     groups = sorted(GROUPS, key=lambda group: FIRST.index(group) if group in FIRST else len(FIRST))
     if name in GROUPS:
         return groups.index(name), 0
-    return len(groups) + (0 if is_below(name, REAL) else 1), -tests
+    return len(groups) + (1 if tier_of_file(name) == "fast" else 0), -tests
 
 
 class GroupScheduling(LoadScopeScheduling):

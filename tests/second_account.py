@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.contract_cache import cache_with_contract
 
 NOBODY = 65534
@@ -82,5 +83,5 @@ def _interpreter_for(as_user: list[str], environment: dict[str, str]) -> str:
             said = str(getattr(error, "stderr", "") or error).strip().rpartition("\n")[2]
             continue
         return candidate
-    clone = Path(__file__).resolve().parents[1]
+    clone = ROOT
     pytest.skip(f"a user who is not root cannot read {clone}, or run a Python {major}.{minor}: {said}")

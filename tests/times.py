@@ -111,7 +111,7 @@ class GroupTimes:
 
 
 def _folder_of(file: str) -> str:
-    return "/".join(file.split("/")[:2]) if file.count("/") > 1 else "tests"
+    return "/".join(file.split("/")[:3]) if file.count("/") > 2 else "/".join(file.split("/")[:2])
 
 
 def _busy_seconds() -> float:

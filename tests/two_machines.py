@@ -52,7 +52,7 @@ class Machine:
         return self.run([sys.executable, "-c", program, *arguments])
 
     def _environment(self) -> dict[str, str]:
-        """Without proxies, profiles and homes of whoever runs the tests."""
+        """Return an environment without proxies, profiles and homes of the user who runs the tests."""
         kept = {name: os.environ[name] for name in ("PATH", "LANG", leftovers.RUN) if name in os.environ}
         modules = os.pathsep.join(path for path in sys.path if path)
         return {**kept, "PYTHONPATH": modules, "HOME": str(self.home_directory), **self.variables}

@@ -115,7 +115,7 @@ class Cloud:
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the running server wrote about itself."""
+        """Return the record that the running server wrote about itself."""
         return json.loads((self.home / "server.json").read_text())
 
     @property
@@ -150,7 +150,7 @@ class Cloud:
 
 
 def open_client(cloud: Cloud) -> Client:
-    """As `neo` connects, but without its token cache."""
+    """Connect as `neo` does, but without its token cache."""
     credentials, endpoint = read_credentials(cloud.home / "credentials.json"), cloud.server["grpc"]
     channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
     tokens = ExchangedToken(credentials, lambda path, request: invoke(channel, endpoint, path, request), None)

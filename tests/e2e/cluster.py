@@ -115,7 +115,7 @@ class Cluster:
         return output
 
     def evidence(self, job: int | str) -> str:
-        """What Slurm and the control plane say of a job, for a test that fails seldom."""
+        """Return the output of Slurm and the control plane about a job, for a test that fails seldom."""
         columns = "JobID,State,ExitCode,Start,End"
         command = f"scontrol show job {job}; sacct --duplicates -j {job} -o {columns}; sinfo -N"
         controller = next(name for name in self.containers("controller-0") if name.endswith(".controller"))
@@ -141,7 +141,7 @@ class Cluster:
         wait_until(lambda: self.try_node_states() == wanted, f"{workers} idle nodes", seconds=seconds)
 
     def try_node_states(self) -> dict[str, str]:
-        """As `node_states`; nothing while the login node does not answer."""
+        """Return the states as `node_states` does; nothing while the login node does not answer."""
         done = self.try_ssh("sinfo --noheader --Node --format='%N %T' --partition=main")
         return dict(line.split() for line in done.stdout.splitlines()) if done.returncode == 0 else {}
 
@@ -165,7 +165,9 @@ class Cluster:
         os.kill(int(self.cloud.podman("inspect", "--format={{.State.Pid}}", name)), signal.SIGKILL)
 
     def remove_pods(self, *pods: str) -> set[str]:
-        """As an accident would: behind the back of the control plane. The ids of what was removed."""
+        """Remove pods behind the back of the control plane, as an accident would. Return the ids of what was
+        removed.
+        """
         ids = [self.containers(pod, "ID") for pod in pods]
         # One after another: a container that others depend on goes last.
         for number in range(max(len(of_pod) for of_pod in ids)):
@@ -174,7 +176,7 @@ class Cluster:
         return {each for of_pod in ids for each in of_pod}
 
     def logs(self, container: str) -> str:
-        """What a container has printed, on both streams."""
+        """Return the output of a container, on both streams."""
         command = 'podman logs "$1" 2>&1'
         variables = {**os.environ, **environment(Layout.of(self.cloud.home))}
         return run(["sh", "-c", command, "logs", container], env=variables)

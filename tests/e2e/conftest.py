@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.e2e.cloud import Cloud, run
 from tests.e2e.cluster import Cluster
 from tests.e2e.tiny_model import tiny_model
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="package")

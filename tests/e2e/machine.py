@@ -1,4 +1,4 @@
-"""What lies and runs on this machine that belongs to one cloud: to compare before and after.
+"""The files, processes and rules of one cloud on this machine: to compare before and after.
 
 Other clouds and other users of Podman may be at work here, so everything is looked for by the marks of one
 cloud: its state folder, and the id that is derived from it.
@@ -20,7 +20,7 @@ SEARCHED = ("/run", "/tmp", "/var", "/etc", "/dev/shm", "/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Marks:
-    """How a cloud's things can be told from others'."""
+    """The marks that distinguish a cloud's files and processes from others'."""
 
     folder: str
     id: str

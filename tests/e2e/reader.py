@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import user_key
-from tests.guides.blocks import ROOT, Block, blocks_of
-from tests.guides.session import Reader, environment_of, parts_of, run_page
+from tests.fast.guides.blocks import ROOT, Block, blocks_of
+from tests.real.guides.session import Reader, environment_of, parts_of, run_page
 from tests.two_machines import Machine
 
 LEAVES_SHELLS = {"@login-0:~#": "exit"}

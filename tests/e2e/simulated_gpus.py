@@ -16,7 +16,7 @@ import pytest
 
 from neocloud.engines.base import Accelerator
 from neocloud.engines.podman.gpus.cdi import FOLDERS
-from tests.engines.gpus.machine import Kernel, Nvml, build_nvml, l40s
+from tests.fast.engines.gpus.machine import Kernel, Nvml, build_nvml, l40s
 
 CDI = FOLDERS[-1]
 SPEC, LISTER = CDI / "neocloud-test-nvidia.json", CDI / "neocloud-test-lister"

@@ -15,7 +15,9 @@ OPTIONS = (
 
 
 def ssh_until(key: Path, user: str, address: str, command: str, *, seconds: float = DEADLINE_SECONDS) -> str:
-    """What the command prints, once it can be run: tried again until the machine lets us in."""
+    """Return the output of the command, once it can be run: tried again until the machine accepts the
+    connection.
+    """
     options = [word for option in OPTIONS for word in ("-o", option)]
     words = ["ssh", "-i", str(key), *options, f"{user}@{address}", command]
     deadline = time.monotonic() + seconds

@@ -30,13 +30,13 @@ from neocloud.engines.podman.network.namespace_networks import host_subnets
 from neocloud.settings.settings import Settings
 from neocloud.testing.waiting import until
 from tests.e2e.cloud import run
-from tests.e2e.container_images import busybox_layer, write_layout
-from tests.services.ai.cloud import AiCloud
-from tests.services.ai.registry import RegistryCloud, registry_cloud
-from tests.services.ai.test_endpoints import create as create_endpoint
-from tests.services.ai.test_endpoints import port
-from tests.services.ai.test_endpoints import spec as endpoint
-from tests.services.ai.test_jobs import create as create_job
+from tests.fast.container_images import busybox_layer, write_layout
+from tests.fast.services.ai.cloud import AiCloud
+from tests.fast.services.ai.registry import RegistryCloud, registry_cloud
+from tests.fast.services.ai.test_endpoints import create as create_endpoint
+from tests.fast.services.ai.test_endpoints import port
+from tests.fast.services.ai.test_endpoints import spec as endpoint
+from tests.fast.services.ai.test_jobs import create as create_job
 
 BUSYBOX = Path("/bin/busybox")
 PROGRAMS = ("sh", "httpd", "sleep", "test")
@@ -67,12 +67,12 @@ async def cloud(tmp_path: Path) -> AsyncIterator[RegistryCloud]:
 
 
 async def answer(address: str) -> str:
-    """What it says, once it answers."""
+    """Return the first answer of the endpoint."""
     return await until(lambda: said_at_once(address), seconds=DEADLINE_SECONDS, poll_seconds=0.1)
 
 
 async def said_at_once(address: str) -> str:
-    """What it says to one question; "" when it does not answer."""
+    """Return the answer to one question; "" when there is none."""
     async with httpx.AsyncClient(trust_env=False, timeout=2) as http:
         try:
             return (await http.get(f"http://{address}/index.html")).text
@@ -81,7 +81,7 @@ async def said_at_once(address: str) -> str:
 
 
 async def test_an_endpoint_answers_stops_and_answers_again(cloud: AiCloud) -> None:
-    wished: dict[str, Any] = {
+    desired: dict[str, Any] = {
         "container_command": "httpd -f -p 8000 -h /srv",
         "ports": [port(8000)],
         "injected_files": [
@@ -89,7 +89,7 @@ async def test_an_endpoint_answers_stops_and_answers_again(cloud: AiCloud) -> No
         ],
         "public_ip": True,
     }
-    endpoint_id = await create_endpoint(cloud, endpoint(**wished))
+    endpoint_id = await create_endpoint(cloud, endpoint(**desired))
     shown = await cloud.until(endpoint_id, "RUNNING")
     [private], [public] = shown.status.private_endpoints, shown.status.public_endpoints
     assert await answer(private) == PAGE
@@ -214,5 +214,5 @@ async def test_images_of_a_registry_run_and_are_removed(cloud: RegistryCloud, tm
 
 
 async def log_of(cloud: AiCloud, job_id: str) -> list[str]:
-    """What a job has said."""
+    """Return the log of a job."""
     return [line async for line in cloud.engine.logs(cloud.reference(job_id))]

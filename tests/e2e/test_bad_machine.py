@@ -54,13 +54,13 @@ def server(cloud: Cloud) -> Iterator[None]:
 
 
 def is_ready(cloud: Cloud, pid: int) -> bool:
-    """Whether the file names this server: one that was killed leaves its own behind."""
+    """Return whether the file names this server: one that was killed leaves its own behind."""
     file = cloud.home / "server.json"
     return file.exists() and json.loads(file.read_text())["pid"] == pid
 
 
 def refused(cloud: Cloud, *arguments: str) -> str:
-    """What the server says when it does not start: one line."""
+    """Return the message of a server that does not start: one line."""
     done = subprocess.run(
         command(cloud, *arguments),
         capture_output=True,
@@ -108,7 +108,7 @@ def test_a_state_folder_of_a_newer_version_is_left_alone(bare: Cloud) -> None:
 
 
 def test_who_is_not_root_is_told_so_before_anything_is_done(tmp_path: Path) -> None:
-    """As nobody, who may read this checkout wherever it lies."""
+    """The user `nobody` runs it, who may read this checkout wherever it lies."""
     home = tmp_path / "home"
     tmp_path.chmod(0o777)
     said = subprocess.run(

@@ -110,7 +110,7 @@ def test_people_of_a_group_are_users_for_as_long_as_they_are_in_it(
 ) -> None:
     """SJOB-08: the account, home, number and association come within seconds and go within seconds; the home
     stays, and comes back to the same person. Of two people with one name each has a user of their own."""
-    # Neither root's own account nor a home that nobody has an account for becomes somebody's by a group.
+    # Neither root's own account nor a home without an account becomes somebody's by a group.
     bank.ssh("useradd --create-home kim && install -d -o 5000 /home/left")
     dora, other = Person(bank, "Dora.Lee@bank.example"), Person(bank, "dora-lee@other.example")
     kim, admin = Person(bank, "kim@bank.example"), Person(bank, "root@bank.example")
@@ -182,6 +182,7 @@ def set_users(bank: Cluster, names: list[str]) -> None:
     )
 
 
+@pytest.mark.long
 def test_users_come_and_go_by_the_hundred(bank: Cluster, record_property) -> None:
     """SJOB-08"""
     names = [f"student{number}" for number in range(100)]
@@ -224,6 +225,7 @@ def hosts(bank: Cluster, times: int) -> set[str]:
     return {bank.ssh("hostname") for _ in range(times)}
 
 
+@pytest.mark.long
 def test_a_drained_login_node_keeps_its_sessions_and_gets_no_new_ones(bank: Cluster) -> None:
     """SLURM-03: two login nodes; drained, resumed, one that stops answering, and removed after its last
     session while a session on the other stays."""

@@ -77,7 +77,7 @@ while True:
 def test_a_job_that_forks_without_end_leaves_the_node_to_others_and_ends_wholly(
     bank: Cluster, neighbour: None
 ) -> None:
-    """As a user of its own: the limit of processes is of a user on a node."""
+    """It runs as a user of its own: the limit of processes is of a user on a node."""
     manage = "sacctmgr --immediate --quiet add user ben account=root"
     bank.ssh(f"id ben || useradd --create-home ben; {manage} || true")
     bank.ssh("cat > /home/ben/fork.py", stdin=FORK)
@@ -142,7 +142,7 @@ def test_steps_beside_each_other_run_on_cpus_of_their_own(bank: Cluster) -> None
 
 
 def test_workers_of_fewer_cpus_than_the_machine_have_cpus_of_their_own(small: Cluster) -> None:
-    """Of which there is no way out: the kernel keeps them to these."""
+    """No program can leave its set: the kernel keeps them to these."""
     widen = "import os; os.sched_setaffinity(0, range(1024)); print(*os.sched_getaffinity(0))"
     found = small.ssh(f"srun --nodes=2 --mem=100M python3 -c '{widen}'").splitlines()
     assert len(found) == len(set(found)) == 2 and all(line.isdigit() for line in found), found

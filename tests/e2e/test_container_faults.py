@@ -10,7 +10,8 @@ import pytest
 
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import Cluster
-from tests.e2e.container_images import (
+from tests.e2e.registry import IMAGES, run, serving
+from tests.fast.container_images import (
     DOCKER,
     add,
     busybox_layer,
@@ -19,7 +20,6 @@ from tests.e2e.container_images import (
     write_layout,
     zstd,
 )
-from tests.e2e.registry import IMAGES, run, serving
 
 SETTINGS = {"Env": ["PATH=/bin"]}
 HUGE = 1 << 50
@@ -117,19 +117,22 @@ def test_an_image_that_grows_over_the_space_is_ended_and_leaves_nothing(bank: Cl
 INTERRUPT = "step=$!; sleep 4; kill -INT $step; sleep 0.5; kill -INT $step; wait $step"
 
 
+@pytest.mark.long
 def test_a_step_that_waits_for_a_registry_ends_when_it_is_interrupted(bank: Cluster, registry: str) -> None:
-    """As Ctrl-C does. Its own job ends; a step of a job ends when its time is over, and the job goes on."""
+    """The step is interrupted as by Ctrl-C. Its own job ends; a step of a job ends when its time is over, and
+    the job continues.
+    """
     stalls = f"srun --container-image={registry}#stalls true"
     bank.ssh(f"{stalls} & {INTERRUPT}; true")
     bank.wait_until_idle(seconds=30)
     step = f"NEOCLOUD_CONTAINER_TIMEOUT=15 {stalls} & {INTERRUPT}"
-    assert bank.run_job(f"{step}\nsrun --quiet echo goes on").endswith("goes on")
+    assert bank.run_job(f"{step}\nsrun --quiet echo continues").endswith("continues")
 
 
 def test_long_answers_and_programs_that_stop_hold_no_node(
     bank: Cluster, registry: str, local_user: str
 ) -> None:
-    """As a user without rights. Jobs of others run on the node afterwards, and beside it."""
+    """They run as a user without rights. Jobs of others run on the node afterwards, and beside it."""
     bank.ssh(f"chmod -R a+rX {IMAGES}")
     deep = f"/tmp/{'d' * 200}"
     image = f"--nodelist=worker-0 --mem=200 --container-image={IMAGES}/tiny"
@@ -201,7 +204,7 @@ def stopped_of(program: str) -> str:
 
 
 def test_a_hostile_image_reaches_nothing_outside_of_it(bank: Cluster, registry: str, local_user: str) -> None:
-    """Of root and of a user: paths that lead out, links, devices, set-uid programs."""
+    """The image runs as root and as a user: paths that lead out, links, devices, set-uid programs."""
     bank.ssh(f"chmod -R a+rX {IMAGES}")
     before = bank.ssh("sha256sum /etc/shadow; stat -c %h /etc/shadow")
     look = shlex.quote(

@@ -10,7 +10,8 @@ import pytest
 
 from neocloud.testing.waiting import wait_until
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.container_images import (
+from tests.e2e.registry import IMAGES, run, serving
+from tests.fast.container_images import (
     add,
     busybox_layer,
     layer,
@@ -19,7 +20,6 @@ from tests.e2e.container_images import (
     zstd,
     zstd_chunked,
 )
-from tests.e2e.registry import IMAGES, run, serving
 
 SETTINGS = {"Env": ["PATH=/bin", "GREETING=from the image"], "WorkingDir": "/work"}
 

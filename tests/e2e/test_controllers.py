@@ -144,6 +144,7 @@ def split(cluster: Cluster) -> Iterator[None]:
         run([*inside, "delete table ip split"])
 
 
+@pytest.mark.long
 def test_two_that_do_not_reach_each_other_are_never_in_control_at_once(pair: Cluster) -> None:
     """The second neither takes over while the first is well, nor keeps control when the first is back."""
     with running_job(pair) as job, split(pair):
@@ -165,7 +166,7 @@ def test_two_that_do_not_reach_each_other_are_never_in_control_at_once(pair: Clu
         during = submits(pair)
         assert during > job
 
-        wait_until(lambda: broken_is_mended(pair), "the first can start")
+        wait_until(lambda: broken_is_repaired(pair), "the first can start")
         wait_for_control(pair, FIRST)
         assert submits(pair) > during, "no number is given twice"
     assert f"{during}|COMPLETED" in pair.ssh(f"sacct -nXP -j {during} -o JobID,State")
@@ -180,7 +181,7 @@ def heartbeat(cluster: Cluster) -> tuple[int, int]:
     return int(number), int(moment)
 
 
-def broken_is_mended(cluster: Cluster) -> bool:
+def broken_is_repaired(cluster: Cluster) -> bool:
     """The container starts again and again, so a command in it may come at the wrong moment."""
     try:
         cluster.in_pod(FIRST, "sh", "-c", "cd /usr/sbin; [ -e slurmctld ] || mv slurmctld.away slurmctld")
@@ -189,6 +190,7 @@ def broken_is_mended(cluster: Cluster) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_one_that_stood_still_with_its_guard_does_not_act_when_it_wakes_up(pair: Cluster) -> None:
     with running_job(pair):
         stopped = process_of(pair)
@@ -209,6 +211,7 @@ def test_one_that_stood_still_with_its_guard_does_not_act_when_it_wakes_up(pair:
     assert "ending slurmctld, as the other may have taken over" in pair.logs(container)
 
 
+@pytest.mark.long
 def test_one_that_stands_still_with_its_guard_is_replaced(pair: Cluster) -> None:
     """Its port accepts connections, and Slurm's clients would wait for it."""
     before = pair.containers(FIRST, "ID")

@@ -69,7 +69,7 @@ def nodes_of(fleet: Cluster, job: int) -> set[str]:
 
 
 def test_a_broken_workers_job_runs_again_on_the_spare(fleet: Cluster) -> None:
-    """The control plane is killed meanwhile, and goes on where it was."""
+    """The control plane is killed meanwhile, and continues where it was."""
     spare = wait_until_settled(fleet)
     broken, other = sorted({"worker-0", "worker-1", "worker-2"} - {spare})
     job = start_job(fleet)
@@ -131,7 +131,7 @@ def test_a_node_that_an_administrator_drained_stays_drained(fleet: Cluster) -> N
 
 
 def test_a_maintenance_window_is_announced_in_slurm_and_ends_no_job(fleet: Cluster) -> None:
-    """A job that would not end before the window waits, one that would starts; a job that runs goes on."""
+    """A job that would not end before the window waits, one that would starts; a job that runs continues."""
     spare = wait_until_settled(fleet)
     first, second = sorted({"worker-0", "worker-1", "worker-2"} - {spare})
     running = fleet.sbatch("sleep 600", f"--nodelist={first}")
@@ -222,7 +222,7 @@ def test_the_cloud_asks_each_workers_agent_which_root_of_a_tenant_cannot_speak_f
     wait_until(lambda: agent_of(fleet, name) != before, "the agent is started again")
     wait_until(lambda: fleet.in_pod(name, "sh", "-c", f"test -s {AGENT}/last/failing && echo"), "it checks")
     assert fleet.in_pod(name, "/usr/local/lib/neocloud/agent-verdict") == "", "it says nothing is broken"
-    assert fleet.run_job("echo went on", f"-w {name}") == "went on"
+    assert fleet.run_job("echo continued", f"-w {name}") == "continued"
 
 
 def test_a_job_does_not_start_where_the_agents_last_verdict_is_that_the_node_is_broken(

@@ -54,7 +54,7 @@ def knocks(bank: Cluster) -> None:
 
 
 def reachable(bank: Cluster, targets: list[tuple[str, int | None]]) -> list[list]:
-    """Which of these (address, port; None for ICMP) a job of `bank` as root can reach."""
+    """Return the targets (address, port; None for ICMP) that a job of `bank` as root can reach."""
     return json.loads(bank.run_job(f"python3 knock.py '{json.dumps(targets)}'"))
 
 
@@ -135,13 +135,13 @@ def test_the_key_of_one_user_does_not_open_a_cluster_that_does_not_know_it(
 ) -> None:
     """SEC-01."""
     bank.write_ssh_config()
-    stranger = tmp_path / "stranger"
-    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger])
+    outsider = tmp_path / "outsider"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", outsider])
     lines = bank.ssh_config.read_text().splitlines()
     config = tmp_path / "config"
     config.write_text("\n".join(line for line in lines if "IdentityFile" not in line))
     said = subprocess.run(
-        ["ssh", "-F", config, "-i", stranger, "-o", "BatchMode=yes", "bank", "true"],
+        ["ssh", "-F", config, "-i", outsider, "-o", "BatchMode=yes", "bank", "true"],
         capture_output=True,
         text=True,
         check=False,

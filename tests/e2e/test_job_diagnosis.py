@@ -81,6 +81,7 @@ def test_the_rank_that_the_others_wait_for_is_named(bank: Cluster, submit: Submi
     assert f"Rank 2 on {ranks[2]['node']}:" in shown and "load_batch" in shown
 
 
+@pytest.mark.long
 def test_the_rank_that_works_longest_is_named(bank: Cluster, submit: Submit) -> None:
     found, document = findings(bank, submit("slow"))
     assert found["slow"]["ranks"] == ["2"], document

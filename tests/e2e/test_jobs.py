@@ -151,6 +151,7 @@ def test_a_heterogeneous_job_has_both_its_parts_at_once(bank: Cluster) -> None:
     assert sorted(output) == ["first 1", "parts 2", "second 1"]
 
 
+@pytest.mark.long
 def test_the_shipped_heterogeneous_job_runs_each_part_on_its_own_nodes(bank: Cluster) -> None:
     """ERR-18: parts are separated by `hetjob`, and each command runs on the nodes of its part."""
     bank.wait_until_idle()
@@ -250,7 +251,7 @@ while time.process_time() < t + 4: sum(range(10000))'
 
 
 def test_a_report_has_what_a_job_used_and_the_run_that_was_cut_short(bank: Cluster, tmp_path: Path) -> None:
-    """As far as Slurm's accounting knows it: processors and memory, without GPUs."""
+    """The report has the figures of Slurm's accounting: processors and memory, without GPUs."""
     (tmp_path / "burn.sbatch").write_text(BURN)
     neo = bank.cloud.neo
     job = int(neo("slurm", "job", "submit", "bank", str(tmp_path / "burn.sbatch")).stdout.split()[-1])

@@ -34,7 +34,7 @@ def test_a_job_that_three_nodes_died_under_is_held_and_others_were_requeued_once
         assert "JobHeldAdmin: its node died 3 times under it" in " ".join(shown.split())
         assert shown.count("its node died (worker-1)") == 3
         wait_until(lambda: bank.job_state(other) == "RUNNING", "the other job runs again", seconds=120)
-        # Once more where the accounting database learns of the first death after the job's next start.
+        # Again where the accounting database learns of the first death after the job's next start.
         assert 1 <= restarts(bank, other) <= 2, bank.evidence(other)
         bank.ssh(f"scontrol release {killer}")
         wait_until(lambda: bank.job_state(killer) == "RUNNING", "a released job runs again", seconds=120)

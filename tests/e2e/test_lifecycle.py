@@ -15,8 +15,8 @@ from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster, user_key
 from tests.e2e.machine import Marks, traces
 from tests.e2e.reader import LEAVES_SHELLS, follow
-from tests.guides.session import Reader
 from tests.iterations import iterations
+from tests.real.guides.session import Reader
 
 SMALL = ("--preset", "1vcpu-1gb")
 SEED = 11
@@ -99,7 +99,7 @@ def test_a_server_killed_at_any_moment_of_a_change_converges_without_orphan_or_d
             has_one_cluster(victim, workers, said)
         else:
             has_nothing(victim, said)
-    assert (victim.home / "gateway" / "process.json").read_text() == gateway, "the gateway went on"
+    assert (victim.home / "gateway" / "process.json").read_text() == gateway, "the gateway continued"
 
 
 def accepted(cloud: Cloud, workers: int) -> bool:
@@ -115,7 +115,7 @@ def is_settled(cluster: dict[str, Any]) -> bool:
 
 
 def node_names(cluster: dict[str, Any]) -> list[str]:
-    """Those of its status, which says of a change that was just accepted nothing yet."""
+    """Return the nodes in its status, which has nothing yet about a change that was just accepted."""
     return [node["name"] for node in cluster["status"].get("nodes", [])]
 
 
@@ -153,7 +153,7 @@ def has_nothing(cloud: Cloud, what: str) -> None:
 
 
 def networks(cloud: Cloud) -> list[str]:
-    """Those of clusters; the project's own network is there all the time."""
+    """Return the networks of clusters; the project's own network is there all the time."""
     return cloud.podman("network", "ls", "--format={{.Name}}", "--filter=name=-slurmcluster-").split()
 
 
@@ -171,7 +171,7 @@ def test_getting_started_works_as_written(victim: Cloud, tmp_path: Path) -> None
 
 
 def test_destroy_leaves_no_container_network_image_mount_rule_process_or_file(victim: Cloud) -> None:
-    """Of a cloud with a running cluster; what bears its marks is found before and not after."""
+    """The cloud has a running cluster; its marks are found before and not after."""
     assert len(victim.clusters()) == 1
     marks = Marks.of(victim)
     before = traces(marks)

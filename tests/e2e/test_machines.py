@@ -141,7 +141,7 @@ class Machine:
         )
 
     def run(self, command: str) -> str:
-        """What a command in the guest prints, once it takes people in."""
+        """Return the output of a command in the guest, once it accepts connections."""
         done = wait_until(
             lambda: found if (found := self.ssh(command)).returncode != 255 else None,
             f"ssh to {self.host}",
@@ -152,7 +152,7 @@ class Machine:
 
     @property
     def progress(self) -> str:
-        """What the operation that creates it says of its progress."""
+        """Return the progress of the operation that creates it."""
         found = self.cloud.call("nebius.common.v1.OperationService/Get", {"id": self.operation_id})
         return str(found.progress_tracker)
 
@@ -301,6 +301,7 @@ def test_what_is_held_is_found_wherever_it_is(tmp_path: Path) -> None:
     assert held(tmp_path / "gone", [b"secret"]) == set()
 
 
+@pytest.mark.long
 def test_what_a_guest_writes_cannot_be_read_on_the_host(machine: Machine, cloud: Cloud) -> None:
     """The attacker has the host's disk: all files below the state folder, and later those of a snapshot.
 
@@ -340,6 +341,7 @@ def test_what_a_guest_writes_cannot_be_read_on_the_host(machine: Machine, cloud:
     cloud.call(f"{COMPUTE}.DiskSnapshotService/Delete", {"id": snapshot})
 
 
+@pytest.mark.long
 def test_a_snapshot_of_its_running_disk_becomes_another_machine(machine: Machine, cloud: Cloud) -> None:
     checksum = machine.run(
         "dd if=/dev/urandom of=/copied bs=64k count=16 2>/dev/null; sync; sha256sum /copied"
@@ -380,7 +382,7 @@ def test_it_comes_back_after_its_host_was_lost(machine: Machine, cloud: Cloud) -
     boot = machine.run(ONE_BOOT)
     for pid in (cloud.server["pid"], *machine.qemu()):
         os.kill(pid, signal.SIGKILL)
-    time.sleep(1)  # nobody is left who could tell when the dead are gone
+    time.sleep(1)  # no process is left that could report when the dead are gone
     cloud.up()
     machine.until("RUNNING")
     assert machine.run("sha256sum /kept") == checksum

@@ -1,4 +1,4 @@
-"""What a user of a cluster makes of the path of a job's output, and what comes back by the API (H2)."""
+"""The path of a job's output, set by a user of a cluster, and the content that the API returns (H2)."""
 
 import shlex
 from collections.abc import Callable, Iterator

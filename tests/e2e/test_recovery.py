@@ -1,4 +1,4 @@
-"""What dies comes back: pods of every role, a worker under a running job, the login node's host key."""
+"""Recovery of killed parts: pods of every role, a worker under a running job, the login node's host key."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def in_controller(bank: Cluster, command: str) -> subprocess.CompletedProcess[st
 
 
 def is_saved(bank: Cluster, job: int) -> bool:
-    """Whether slurmctld saved its state later than a job ended."""
+    """Return whether slurmctld saved its state later than a job ended."""
     ended = bank.ssh(f"date -d $(sacct -nXP -j {job} -o End) +%s")
     return int(in_controller(bank, f"stat -c %Y {STATE}/job_state").stdout) > int(ended)
 

@@ -115,7 +115,7 @@ def test_accidents_of_root_in_a_job_and_a_login_shell_do_not_reach_the_daemons(b
 
 
 def daemons_files(bank: Cluster, pod: str) -> set[str]:
-    """As the daemons see them, outside the shared root."""
+    """Return the files that the daemons see, outside the shared root."""
     return set(bank.in_pod(pod, "find", "/opt/slurm", "/run/slurm", "/etc/slurm").split())
 
 

@@ -1,5 +1,5 @@
-"""What an administrator of Slurm sets with Slurm's own commands: shares, QoS, reservations, suspended jobs.
-And Slurm's REST API from outside.
+"""Administration of Slurm with its own commands: shares, QoS, reservations, suspended jobs. And Slurm's REST
+API from outside.
 
 The root user of a login shell is Slurm's administrator (SLURM-22).
 """
@@ -100,7 +100,7 @@ def test_a_suspended_job_stands_still_and_goes_on(bank: Cluster) -> None:
     go = f"{SHARED}/go-on"
     bank.ssh(f"rm -f {go}")
     with managed(bank, "true", f"rm -f {go}"):
-        job = bank.sbatch(f"until [ -e {go} ]; do sleep 0.1; done; echo went on", "--nodelist=worker-1")
+        job = bank.sbatch(f"until [ -e {go} ]; do sleep 0.1; done; echo continued", "--nodelist=worker-1")
         wait_until(lambda: bank.job_state(job) == "RUNNING", "the job runs")
         wait_until(lambda: script_states(bank, job), "its script runs")
         bank.ssh(f"scontrol suspend {job}")
@@ -108,7 +108,7 @@ def test_a_suspended_job_stands_still_and_goes_on(bank: Cluster) -> None:
         wait_until(lambda: set(script_states(bank, job)) == {"T"}, "its script is stopped")
         bank.ssh(f"touch {go} && scontrol resume {job}")
         assert bank.wait_for_job(job) == "COMPLETED"
-        assert bank.output_of(job) == "went on"
+        assert bank.output_of(job) == "continued"
 
 
 def script_states(bank: Cluster, job: int) -> list[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.container_images import busybox_layer, python_layer, write_layout
 from tests.e2e.registry import serving
-from tests.guides.blocks import ROOT, Block, blocks_of
+from tests.fast.container_images import busybox_layer, python_layer, write_layout
+from tests.fast.guides.blocks import ROOT, Block, blocks_of
 
 CONTAINERS = ROOT / "docs/guides/containers.md"
 MPI = ROOT / "docs/guides/mpi.md"
@@ -23,7 +23,7 @@ chmod +x /jail{DRIVER}/bin/nvidia-smi
 
 @pytest.fixture(scope="module", autouse=True)
 def reader(bank: Cluster, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the reader has: a folder with programs, data, and the images of the pages in a registry.
+    """Prepare the reader's folder with programs, data, and the images of the pages in a registry.
 
     The images are made here, with a real Python, and the driver is simulated: no GPU is here.
     """

@@ -52,7 +52,7 @@ def as_ann(bank: Cluster, command: str):
 
 
 def test_in_a_job_ssh_reaches_each_node_of_it_without_a_password(bank: Cluster) -> None:
-    """As root; all nodes at once, as a launcher of MPI does."""
+    """It runs as root; all nodes at once, as a launcher of MPI does."""
     bank.ssh("rm -rf ~/.ssh/neocloud")
     output = bank.run_job(
         "for node in worker-0 worker-1; do ssh -o BatchMode=yes $node 'hostname; pwd; id -un' & done; wait",
@@ -89,7 +89,7 @@ def through_the_login_node(bank: Cluster, node: str, command: str) -> str:
 
 
 def test_a_session_ends_with_the_job_and_so_does_what_it_left_behind(bank: Cluster, ann: str) -> None:
-    """Of a user, every process; of root, the session and its processes."""
+    """A user loses every process; root the session and its processes."""
     submit = "sbatch --parsable --nodelist=worker-1 --mem=50M --output=/dev/null --wrap 'sleep 600'"
     of_ann = int(as_ann(bank, submit).stdout)
     of_root = int(bank.ssh(submit))
@@ -115,7 +115,7 @@ def sleeping(bank: Cluster) -> set[str]:
 def test_the_key_of_the_nodes_does_not_open_the_login_node_and_belongs_to_its_user(
     bank: Cluster, ann: str
 ) -> None:
-    """What opens workers inside the cluster is of no use outside, and to nobody else."""
+    """A key that opens workers inside the cluster is useless outside, and to every other user."""
     assert (
         bank.run_job("ssh -o BatchMode=yes $(hostname) true && stat -c %a ~/.ssh/neocloud/id_ed25519")
         == "600"

@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.cloud import Cloud
 from tests.e2e.cluster import SHARED, Cluster
-from tests.e2e.container_images import busybox_layer, write_layout
 from tests.e2e.test_machines import Machine
+from tests.fast.container_images import busybox_layer, write_layout
 
 NAME = "storage.eu-north1.neocloud.internal"
 LIBRARIES = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3")
@@ -72,7 +72,7 @@ def libraries(bank: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_job_uses_object_storage_by_name(bank: Cluster, key: Key, libraries: str) -> None:
-    """The node trusts it: no client is told of an authority."""
+    """The node trusts it: no client gets an authority as an option."""
     bank.ssh(f"cat >{SHARED}/drive.py", stdin=DRIVE)
     said = bank.run_job(f"PYTHONPATH={libraries} python3 {SHARED}/drive.py {NAME}", "--nodelist=worker-1")
     assert said.splitlines() == ["['hello']", "from a node"]

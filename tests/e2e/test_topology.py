@@ -80,6 +80,7 @@ def test_a_job_that_asks_for_one_switch_gets_nodes_of_one_leaf(tree: Cluster) ->
     assert said.split() == ["spine.right.worker-1", "spine.right.worker-2"]
 
 
+@pytest.mark.long
 def test_a_job_that_fits_into_one_block_gets_nodes_of_one_block(blocks: Cluster) -> None:
     """Though slurmctld knows fewer nodes than a block should have, and slurmd only its own."""
     pair = ("--nodes=2", "--exclusive")

@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 RECIPES = ROOT / "recipes"
 MAKERS = (
     "make_dataset.py",

@@ -79,7 +79,7 @@ def _fitting(rows: Sequence[Sequence[Text]], lines: int) -> int:
 
 
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
-    """Divide the lines among tables that want so many, evenly but for what short ones leave to the others."""
+    """Divide the lines evenly among tables that want so many; short ones leave lines to the others."""
     found = dict.fromkeys(range(len(wanted)), 0)
     for done, index in enumerate(sorted(found, key=wanted.__getitem__)):
         found[index] = max(1, min(wanted[index], lines // (len(wanted) - done)))

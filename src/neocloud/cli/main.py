@@ -33,7 +33,7 @@ PLAIN_WORDS: Mapping[str, str] = {
     "Input should be less than or equal to": "must be at most",
     "Input should be": "must be",
 }
-"""What the parser of options says of a value, and what people are told instead."""
+"""Texts of the option parser about a value, and the texts shown instead."""
 COLLECT_AFTER = 50_000
 """New objects before a search for garbage: a command imports most of what it makes, and soon ends."""
 MACHINE = "This machine"
@@ -227,7 +227,7 @@ def main() -> None:
     try:
         _main()
     finally:
-        gc.freeze()  # Python would look for garbage in all that was imported once more, which takes a while
+        gc.freeze()  # Python would look for garbage in all that was imported again, which takes a while
 
 
 def _main() -> None:

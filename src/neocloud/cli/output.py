@@ -1,5 +1,5 @@
 # pyright: strict
-"""What commands show: tables for people, JSON and YAML for programs, and the question before a deletion.
+"""Output of commands: tables for people, JSON and YAML for programs, and the question before a deletion.
 
 Results go to stdout, everything else to stderr. Without a terminal there are no escape codes and lines are
 not cut or wrapped, so that `grep` and `awk` see whole rows.
@@ -142,7 +142,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without ask
 def confirm(what: str, *, yes: bool, is_new: bool = False) -> None:
     """Ask before `what` is deleted, unless --yes was given. Raises Abort for no, and where nobody can answer.
 
-    `is_new`: the command did not ask before, so scripts without --yes go on working in this release.
+    `is_new`: the command did not ask before, so scripts without --yes keep working in this release.
     """
     if yes:
         return

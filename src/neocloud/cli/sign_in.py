@@ -42,7 +42,7 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class SignInTarget:
-    """Where to sign in."""
+    """The endpoint of a sign-in."""
 
     endpoint: str
     ca_file: str
@@ -151,7 +151,7 @@ def _confirm(url: str, shown: str) -> bool:
     if not sys.stdin.isatty():
         raise ClientError(
             "FAILED_PRECONDITION",
-            "Nobody is here to compare the fingerprint",
+            "The fingerprint cannot be compared without a terminal",
             "Give the fingerprint with --fingerprint, or the authority's certificate with --ca-file",
         )
     return typer.confirm("Are they the same?", err=True)

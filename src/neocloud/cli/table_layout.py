@@ -1,5 +1,5 @@
 # pyright: strict
-"""How a table fits a terminal: no number, name or state is cut, however narrow the terminal is.
+"""Fit a table to a terminal: no number, name or state is cut, however narrow the terminal is.
 
 These are tried in order, and the first that fits is taken:
 
@@ -61,7 +61,7 @@ class View:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table laid out for the width of a terminal, or for a pipe."""
+    """A table arranged for the width of a terminal, or for a pipe."""
 
     view: View
     """What is shown."""

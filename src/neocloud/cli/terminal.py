@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a command prints: lines that are safe on a terminal, errors, and exit codes.
+"""Output of commands: lines that are safe on a terminal, errors, and exit codes.
 
 Logs, names and answers contain text written by a tenant's program or a model. A terminal obeys control
 sequences in them: they can hide lines, change the title, or type in the user's name. On a terminal they are

@@ -1,7 +1,7 @@
 # pyright: strict
 """Trust a cloud on another machine: fetch its certificate authority, and check it before anything is sent.
 
-The authority comes over a connection that nobody has verified yet, so it is only trusted when its
+The authority comes over a connection that is not verified yet, so it is only trusted when its
 fingerprint is the one that the operator gave. Everything after that goes over verified connections.
 """
 
@@ -225,8 +225,8 @@ def _not_trusted(host: str, port: int, error: ssl.SSLCertVerificationError) -> C
 
 
 def _ahead_of_us(host: str, port: int) -> timedelta:
-    """Return how far the server's clock is ahead, by its Date header; nothing if it does not say. Nobody has
-    verified the server: a hint for the error alone."""
+    """Return how far the server's clock is ahead, by its Date header; nothing if it has none. The server is
+    not verified, so this is only a hint in the error."""
     connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=_unverified())
     try:
         connection.request("GET", PATH)

@@ -3,9 +3,9 @@
 
     python -m neocloud.control_plane --home /var/lib/neocloud
 
-Workloads go on when it stops; `--stop-workloads` and `--destroy-workloads` (what `neo down` and `neo destroy`
-call) end them. With `--prepared`, it imports everything and waits for its turn: its supervisor writes the
-path of a log file to its standard input, or closes it, which ends the process.
+Workloads keep running when it stops; `--stop-workloads` and `--destroy-workloads` (what `neo down` and `neo
+destroy` call) end them. With `--prepared`, it imports everything and waits for its turn: its supervisor
+writes the path of a log file to its standard input, or closes it, which ends the process.
 """
 
 import gc

@@ -49,8 +49,8 @@ counted.
 
 READS = ("Get", "List", "BatchGet", "Read")
 """How the names of methods begin that change nothing."""
-FOLDERS = ("conformance", "emulator", "e2e")
-FILES = ("server/test_sdk.py", "server/test_tls.py")
+FOLDERS = ("fast/conformance", "real/conformance", "real/emulator", "e2e", "long")
+FILES = ("fast/server/test_sdk.py", "fast/server/test_tls.py")
 SDK_PACKAGE = "nebius.api."
 
 
@@ -61,7 +61,7 @@ class Served(StrEnum):
 
 
 def coverage(services: Sequence[Service]) -> dict[str, Served]:
-    """What becomes of each method, by its path."""
+    """Return how the server serves each method, by its path."""
     nothing: Any = None
     kinds = kinds_of(services)
     runtime = Runtime(Dependencies(nothing, nothing, nothing, nothing), nothing, nothing, kinds, _no, _no)

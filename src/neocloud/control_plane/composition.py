@@ -262,14 +262,14 @@ def _objects(settings: Settings, workloads: WorkloadStorage | None = None) -> Ca
         if metadata is not None:
             read_address(metadata)
     except StoreUnavailable as error:
-        raise BadSettings(f"--object-metadata: {error}") from error
+        raise BadSettings(f"The setting object-metadata: {error}") from error
     if problem := metadata_problem(folder, metadata) or problem_with(folder, place):
         raise BadSettings(problem)
     for each in settings.registry_mirrors:
         try:
             upstream_of(each)
         except ValueError as error:
-            raise BadSettings(f"--registry-mirror {each} cannot be read: write {error}.") from error
+            raise BadSettings(f"The setting registry-mirror cannot be {each!r}: write {error}.") from error
 
     def objects(api: str) -> GatewayProcess:
         return GatewayProcess.of(
@@ -299,14 +299,18 @@ def _blobs_place(settings: Settings) -> S3Location | None:
         return None
     endpoint, file = settings.object_blobs_endpoint, settings.object_blobs_credentials
     if not endpoint or file is None:
-        raise BadSettings("--object-blobs needs --object-blobs-endpoint and --object-blobs-credentials.")
+        missing = "object-blobs-credentials FILE" if endpoint else "object-blobs-endpoint URL"
+        raise BadSettings(
+            "The setting object-blobs needs object-blobs-endpoint and object-blobs-credentials."
+            f" Add what is missing: `neo config set {missing}`."
+        )
     try:
         place = s3_place(settings.object_blobs, endpoint, settings.object_blobs_region, file)
         place.connection()
     except ValueError as error:
-        raise BadSettings(f"--object-blobs: {error}.") from error
+        raise BadSettings(f"The setting object-blobs: {error}.") from error
     except OSError as error:
-        raise BadSettings(f"--object-blobs-credentials: {file}: {error.strerror}.") from error
+        raise BadSettings(f"The setting object-blobs-credentials: {file}: {error.strerror}.") from error
     return place
 
 

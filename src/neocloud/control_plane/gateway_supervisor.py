@@ -3,9 +3,9 @@
 """Start the process of a gateway, restart it when it dies, and find it after a restart of the control plane.
 
 There are two: the gateway of models, which serves the OpenAI API, and the object gateway, which serves S3.
-Each outlives the control plane, so that requests go on. The next control plane adopts it if it is alive, runs
-the same program with the same arguments, and answers; else it ends it and starts another one. `stop_gateway`
-ends it for good (`neo down`).
+Each outlives the control plane, so that requests continue. The next control plane adopts it if it is alive,
+runs the same program with the same arguments, and answers; else it ends it and starts another one.
+`stop_gateway` stops it permanently (`neo down`).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ DRAIN_SECONDS = 20.0
 """How long answers under way may take after SIGTERM."""
 START_SECONDS = 20.0
 ADOPT_SECONDS = 60.0
-"""How long one that went on may take to answer on a busy machine; to end it breaks the answers under way."""
+"""How long an adopted one may take to answer on a busy machine; ending it would break answers under way."""
 LOOK_SECONDS, HUNG_AFTER_LOOKS = 10.0, 3
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
@@ -44,7 +44,7 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 @dataclass(frozen=True)
 class GatewayKind:
-    """Which of the gateways it is."""
+    """One of the kinds of gateways."""
 
     name: str
     """The name in messages: "the <name> does not answer"."""
@@ -57,8 +57,8 @@ class GatewayKind:
     """The folders of its code: its own, and those that it imports."""
     health: str
     """The path that answers while it works."""
-    port_option: str
-    tls_port_option: str
+    port_setting: str
+    tls_port_setting: str
 
 
 MODEL_GATEWAY = GatewayKind(
@@ -68,8 +68,8 @@ MODEL_GATEWAY = GatewayKind(
     log="gateway.log",
     packages=("model_gateway", "data_plane", "messages", "core"),
     health="/health",
-    port_option="--gateway-port",
-    tls_port_option="--gateway-tls-port",
+    port_setting="gateway-port",
+    tls_port_setting="gateway-tls-port",
 )
 OBJECT_GATEWAY = GatewayKind(
     name="object gateway",
@@ -78,14 +78,14 @@ OBJECT_GATEWAY = GatewayKind(
     log="objects.log",
     packages=("object_gateway", "object_store", "s3_client", "data_plane", "messages", "core"),
     health="/-/health",  # no bucket can have this name
-    port_option="--s3-port",
-    tls_port_option="--s3-tls-port",
+    port_setting="s3-port",
+    tls_port_setting="s3-tls-port",
 )
 
 
 @dataclass(frozen=True)
 class PublicGateway:
-    """Where other machines reach the gateway, over TLS."""
+    """The addresses at which other machines reach the gateway, over TLS."""
 
     addresses: tuple[str, ...]
     """Of this host; 0.0.0.0 and :: stand for each."""
@@ -142,7 +142,7 @@ class GatewayProcess:
     ) -> "GatewayProcess":
         """Return the supervisor of the real gateway.
 
-        `api` is where the control plane listens for gRPC, `options` is what the gateway is told besides.
+        `api` is where the control plane listens for gRPC, `options` are further options of the gateway.
         """
         program = [sys.executable, "-m", kind.module, "--home", str(home), *options]
         program += ["--log-level", log_level, "--log-format", log_format]
@@ -159,16 +159,16 @@ class GatewayProcess:
 
     @property
     def public_port(self) -> int:
-        """Where other machines reach it; 0: nowhere."""
+        """Return the port at which other machines reach it; 0: none."""
         return self._public.port if self._public else 0
 
     async def start(self) -> str:
         """Adopt the running gateway or start one. Returns its address once it answers or had time to."""
         self._port = self._port or self._port_of_before()
         if not await self._adopt():
-            _require_free(LOOPBACK, self._port, self._kind.port_option, self._kind)
+            _require_free(LOOPBACK, self._port, self._kind.port_setting, self._kind)
             for address in self._public.addresses if self._public else ():
-                _require_free(address, self.public_port, self._kind.tls_port_option, self._kind)
+                _require_free(address, self.public_port, self._kind.tls_port_setting, self._kind)
             self._spawn()
         if not await self._answers_within(START_SECONDS):
             logger.error(
@@ -228,7 +228,7 @@ class GatewayProcess:
         is_same = record.get("arguments") == self._arguments() and record.get("program") == program
         self._child.adopt(process)
         if is_same and await self._answers_within(ADOPT_SECONDS):
-            logger.info("the %s (process %d) went on; adopted", self._kind.name, process.pid)
+            logger.info("adopted the %s that kept running (process %d)", self._kind.name, process.pid)
             return True
         logger.info("the %s (process %d) is of an earlier start; it is ended", self._kind.name, process.pid)
         await asyncio.to_thread(process.stop, DRAIN_SECONDS)
@@ -314,7 +314,7 @@ def workload_port(home: Path, address: str) -> int:
     return before if before and child.find() else _free_port(before, address, is_added_later=True)
 
 
-def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> None:
+def _require_free(address: str, port: int, setting: str, kind: GatewayKind) -> None:
     with _probe(address) as probe:
         try:
             probe.bind((address, port))
@@ -322,7 +322,7 @@ def _require_free(address: str, port: int, option: str, kind: GatewayKind) -> No
             raise OSError(
                 f"Port {port} on {address} is taken, and the {kind.name} is to listen there."
                 " Stop what does, or choose another (0 takes any that is free):"
-                f" `neo config set {option.removeprefix('--')} PORT`."
+                f" `neo config set {setting} PORT`."
             ) from None
 
 

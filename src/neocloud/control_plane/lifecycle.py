@@ -68,7 +68,7 @@ class Companion(Protocol):
 
     @property
     def public_port(self) -> int:
-        """Where other machines reach it over TLS; 0: nowhere."""
+        """Return the port at which other machines reach it over TLS; 0: none."""
         ...
 
     async def watch(self) -> None:
@@ -82,7 +82,7 @@ class Companion(Protocol):
 
 @dataclass(frozen=True)
 class Composition:
-    """What a control plane is made of."""
+    """The parts of a control plane."""
 
     settings: Settings
     engine: Engine
@@ -272,7 +272,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
     with state_dir.locked(settings):
         try:
             async with composition as ready, control_plane(ready) as running:
-                stop = _stop_on_signal()  # before anyone is told where the server is, and can stop it
+                stop = _stop_on_signal()  # before the address is announced, by which others can stop it
                 addresses, first = running.server.addresses, running.first
                 state_dir.announce(
                     settings,
@@ -298,7 +298,7 @@ async def serve(composition: AbstractAsyncContextManager[Composition], settings:
                 )
                 await stop.wait()
                 state_dir.note_end(settings)
-                logger.info("stopping; workloads go on")
+                logger.info("stopping; workloads keep running")
         finally:
             state_dir.withdraw(settings)
 

@@ -48,8 +48,8 @@ METRICS_STORE = GatewayKind(
     log="metrics.log",
     packages=(),
     health="/health",
-    port_option="--metrics-port",
-    tls_port_option="",
+    port_setting="metrics-port",
+    tls_port_setting="",
 )
 
 

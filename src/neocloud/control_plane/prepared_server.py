@@ -1,8 +1,8 @@
 # pyright: strict
-"""The prepared server: a process that has imported the server's program, and serves once it is told to.
+"""The prepared server: a process that has imported the server's program, and serves when it is asked to.
 
-It waits in a read of a pipe. Who has the other end of the pipe may let it serve; when nobody has it any more,
-the prepared server ends.
+It waits in a read of a pipe. The process with the other end of the pipe can start it; when that end is
+closed, the prepared server ends.
 """
 
 import os
@@ -79,7 +79,7 @@ class PreparedServer:
 def has_turn() -> bool:
     """Wait for the turn of this prepared server; then write to the log that the supervisor names.
 
-    False: nobody has a use for it any more.
+    False: it is no longer needed.
     """
     log = sys.stdin.buffer.readline().rstrip(b"\n")
     if not log:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the server's program does: run a control plane until a signal, or end what one runs."""
+"""The server's program: run a control plane until a signal, or stop one that runs."""
 
 import asyncio
 import logging

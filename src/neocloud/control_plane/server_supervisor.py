@@ -101,7 +101,7 @@ class Supervisor:
         """Run until a stop signal, or until the server has ended without an error."""
         self._follow_signals()
         self._keep_serving()
-        self._end_others()  # not after an error of this program: then the successor goes on
+        self._end_others()  # not after an error of this program: then the successor continues
 
     def _keep_serving(self) -> None:
         process = self._child.find()
@@ -127,7 +127,7 @@ class Supervisor:
 
     def _adopt(self, server: Process) -> None:
         self._child.adopt(server)
-        logger.info("the server (process %d) went on; adopted", server.pid)
+        logger.info("adopted the server that kept running (process %d)", server.pid)
         if self._prepared is not None and self._prepared.process.pid == server.pid:
             self._prepared.close()  # it serves
             self._prepared = None
@@ -156,7 +156,7 @@ class Supervisor:
         return process
 
     def _ends(self, process: Process) -> bool:
-        """Wait for the server's end. False: it was stopped, as this process was told to."""
+        """Wait for the server's end. False: it was stopped, as this process was asked to."""
         self._keep_successor()
         self._due[self._prepare] = time.monotonic() + PREPARE_SECONDS
         while not self._is_stopping:
@@ -281,7 +281,7 @@ def main() -> int:
         return 1
     if not is_alone:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        logger.warning("the supervisor has died; its successor (process %d) goes on", os.getpid())
+        logger.warning("the supervisor has died; its successor (process %d) continues", os.getpid())
     if is_successor:
         supervisor_child(Path(home)).record_own_process()
     # One that is started by the words that a successor had takes nothing over.

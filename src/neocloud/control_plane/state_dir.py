@@ -104,7 +104,7 @@ def withdraw(settings: Settings) -> None:
 
 
 def note_end(settings: Settings) -> None:
-    """Note that this server ends because it was told to; a supervisor that adopted it does not restart it."""
+    """Note that this server ends on request; a supervisor that adopted it does not restart it."""
     note = {"pid": os.getpid(), "began": began(os.getpid())}
     try:
         write_file(ended_file(settings.home), json.dumps(note))

@@ -1,10 +1,11 @@
 # pyright: strict
-"""Where containers and machines of this cloud reach object storage and the registry: an address, a name and a
-certificate of their own, since everything else of this host is closed to them.
+"""The endpoint at which containers and machines of this cloud reach object storage and the registry: an
+address, a name and a certificate of their own, since everything else of this host is closed to them.
 
 The address is link-local, from the part that machines never choose by themselves (RFC 3927), so it is part of
 no network of the host or of a tenant. The certificate is signed by an authority that may sign for this one
-name: nodes of tenants need not trust the authority of the API, and it is the same whoever signed for the API.
+name: nodes of tenants need not trust the authority of the API, and it stays the same when another authority
+signs for the API.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the clouds of this machine are reached, for its other accounts: files in `/run/neocloud`.
+"""Announce the addresses of this machine's clouds to its other accounts, in files in `/run/neocloud`.
 
 The state folder of a cloud is closed to all but its owner. A server that root runs therefore announces its
 addresses, which are no secret, in a file that everybody may read. A reader trusts what root wrote, and only

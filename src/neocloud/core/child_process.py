@@ -45,7 +45,7 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Deaths:
-    """How often a child died and was restarted since its first start, and why it died last."""
+    """Counts a child's deaths and restarts since its first start, with the reason of the last death."""
 
     restarts: int = 0
     short_lives: int = 0
@@ -90,7 +90,7 @@ class Child:
             return None
 
     def adopt(self, process: Process) -> None:
-        """Go on with a process that an earlier parent started, and with its count of deaths."""
+        """Continue with a process that an earlier parent started, and with its count of deaths."""
         self.process, self.deaths = process, deaths_in(self.record())
 
     def start(
@@ -139,7 +139,7 @@ class Child:
             raise
 
     def record_own_process(self) -> None:
-        """Record this process as the child. It goes on where that is not possible, as on a full disk."""
+        """Record this process as the child. It continues where that is not possible, as on a full disk."""
         self.process = Process.of(os.getpid())
         assert self.process is not None, "This process runs."
         try:
@@ -212,7 +212,7 @@ class Child:
 
 
 def deaths_in(record: Mapping[str, Any]) -> Deaths:
-    """Return the deaths that a record tells of; none where it is of an earlier version, or damaged."""
+    """Return the deaths in a record; none where it is of an earlier version, or damaged."""
     try:
         return Deaths(**record["deaths"])
     except (KeyError, TypeError):

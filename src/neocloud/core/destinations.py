@@ -1,5 +1,6 @@
 # pyright: strict
-"""Which addresses the cloud may connect to for somebody else, and which its workloads may reach. Pure.
+"""Rules about addresses: those that the cloud may connect to for a tenant, and those that its workloads may
+reach. Pure.
 
 An address that a tenant names, directly or by a host name, can point at the machine itself, at the operator's
 network or at a cloud provider's metadata service. This table is the one answer to whether it may be used. The
@@ -80,7 +81,7 @@ _COMPATIBLE = IPv6Network("::/96")
 
 
 def is_allowed_destination(address: Address | str, opened: Iterable[Network] = ()) -> bool:
-    """Whether the address is public, or lies in a network that the operator has opened.
+    """Return whether the address is public, or lies in a network that the operator has opened.
 
     An IPv6 address that carries an IPv4 address (mapped, NAT64, 6to4, Teredo) is judged by that one too. A
     text that is no address is refused. A metadata address stays refused in a wider network that was opened:
@@ -95,7 +96,7 @@ def is_allowed_destination(address: Address | str, opened: Iterable[Network] = (
 
 
 def is_loopback(address: Address | str) -> bool:
-    """Whether the address is of this machine alone, also when it is written as an IPv6 address."""
+    """Return whether the address is of this machine alone, also when it is written as an IPv6 address."""
     try:
         wanted = ip_address(address)
     except ValueError:

@@ -32,7 +32,7 @@ class Violation:
 
 
 class Rules(Generic[M]):
-    """What is legal for one kind, whose message is M: `class DiskRules(Rules[Disk])`.
+    """The rules for one kind, whose message is M: `class DiskRules(Rules[Disk])`.
 
     Pure: rules see messages and the ResourceReader. Override what is needed.
     Annotations of the contract (required, immutable, ranges, patterns) are checked before and elsewhere.
@@ -51,20 +51,23 @@ class Rules(Generic[M]):
         return ""
 
     def quota_demand(self, resource: M) -> Mapping[str, int]:
-        """What the resource takes of which quota while it exists: {"compute.disk.count": 1}. In the units of
-        the quota (bytes, not GiB), and of spec and labels alone but for kinds with `is_demand_of_status`.
-        Names and limits: services/quotas/quotas.yaml."""
+        """Return what the resource takes of each quota while it exists: {"compute.disk.count": 1}. Amounts
+        are in the units of the quota (bytes, not GiB), and depend on spec and labels alone, except for kinds
+        with `is_demand_of_status`. Names and limits: services/quotas/quotas.yaml.
+        """
         return {}
 
     def request_violations(self, request: Any) -> Iterable[Violation]:
-        """What is wrong with a Create or Update request by itself, as it was sent: an Update may leave out
-        what stays. Runs before the transaction. All parsing of what a tenant wrote (YAML, keys, long lists of
-        ranges) belongs here: in `violations` it would keep every other tenant's writes waiting."""
+        """Yield the violations of a Create or Update request by itself, as it was sent: an Update may leave
+        out what stays. Runs before the transaction. All parsing of what a tenant wrote (YAML, keys, long
+        lists of ranges) belongs here: in `violations` it would keep every other tenant's writes waiting.
+        """
         return ()
 
     def violations(self, new: M, old: M | None, reader: ResourceReader) -> Iterable[Violation]:
-        """What is wrong with the merged resource; `old` is None on create. May raise ApiError for anything
-        that is not a wrong field, e.g. not_enough_resources."""
+        """Yield the violations of the merged resource; `old` is None on create. May raise ApiError for
+        anything that is not a wrong field, e.g. not_enough_resources.
+        """
         return ()
 
     def complete(self, new: M, old: M | None, reader: ResourceReader) -> None:
@@ -79,9 +82,10 @@ class Rules(Generic[M]):
         return ()
 
     def changes_what_runs(self, new: M, old: M) -> bool:
-        """Whether an update alters what the resource runs, or makes it run. Asked of resources that act as an
-        account: such a change needs the right to act as it. Without an answer of its own, a kind says yes to
-        every change of the spec."""
+        """Return whether an update alters what the resource runs, or makes it run. Asked of resources that
+        act as an account: such a change needs the right to act as it. Without an answer of its own, a kind
+        says yes to every change of the spec.
+        """
         return new.spec != old.spec  # type: ignore[attr-defined]
 
     def dependents(self, resource: M) -> Iterable[str]:
@@ -135,7 +139,7 @@ class Kind:
     """Resources that name one of the kind run on it, beside the keys of the account that it acts as: to name
     it needs the right to act as that account, too."""
     is_named_anyway: bool = False
-    """The contract calls the kind unnamed, and clients give it names all the same."""
+    """The contract calls the kind unnamed, and clients give it names anyway."""
     is_named_by_rules: bool = False
     """What a name may be is the rules' word, instead of the letters, digits and dashes of our own nouns."""
     method_overrides: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -148,13 +152,16 @@ class Kind:
 
     @property
     def finalizers(self) -> tuple[str, ...]:
-        """What a new resource of the kind is born with: a row with a finalizer goes only when its reconciler
-        has cleaned up."""
+        """Return the finalizers of a new resource: a row with a finalizer is removed only when its reconciler
+        has cleaned up.
+        """
         return (FINALIZER,) if self.is_reconciled else ()
 
     @property
     def has_dependents(self) -> bool:
-        """Whether the rules say on which resources a change of one of the kind has an effect."""
+        """Return whether the rules name dependents, on which a change of a resource of this kind has an
+        effect.
+        """
         return type(self.rules).dependents is not _NO_DEPENDENTS
 
     def dependents(self, row: Resource) -> Iterable[str]:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Metrics of a control plane in Prometheus's format: what it counts itself, and what services tell of theirs.
+"""Metrics of a control plane in Prometheus's format: its own counters, and the metrics of services.
 
 Labels are names of the contract, ids and states: never text that a caller made up. Series of a project have
 the label `project`, by which a project's people are limited to their own (see the monitoring service).

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Files and folders at paths that nobody but the operator can change: written whole, private, and locked.
+"""Files and folders at paths that only the operator can change: written whole, private, and locked.
 
 For folders in which tenants or containers can write, use `untrusted.files`. All calls block for as long as a
 disk does.

@@ -67,7 +67,7 @@ class Process:
             start_new_session=True,
         )
         try:
-            # Its id cannot be another's, even when it has ended: nobody has waited for it yet.
+            # Its id cannot be another's, even when it has ended: it was not waited for yet.
             descriptor = os.pidfd_open(child.pid)
         except OSError:
             child.kill()

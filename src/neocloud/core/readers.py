@@ -1,5 +1,7 @@
 # pyright: strict
-"""What rules and services may look up: rows and reservations, and what services offer to one another."""
+"""Look-ups for rules and services: rows and reservations, and the interfaces that services offer to one
+another.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ class ServiceRegistry:
 
 @dataclass(frozen=True)
 class Subject:
-    """Who calls: a service account or user id, and the tenant it belongs to."""
+    """The caller: a service account or user id, and the tenant it belongs to."""
 
     id: str
     kind: str
@@ -88,7 +90,7 @@ class ResourceReader(Protocol):
     inventory: "Capabilities | None"
     """What the engine's machine has, as last read."""
     subject: Subject | None
-    """Who asks; rules that hand out rights check that the giver has them."""
+    """The caller; rules that grant rights check that the caller has them."""
     provided: ServiceRegistry
     """What services offer to one another, as in Dependencies; empty where no request is behind it."""
 
@@ -103,7 +105,7 @@ class ResourceReader(Protocol):
         ...
 
     def reservations(self, namespace: str) -> Mapping[str, str]:
-        """Who holds what in the namespace: resource ids by value."""
+        """Return the holders of all values in the namespace: resource ids by value."""
         ...
 
     def reserve(self, namespace: str, value: str, resource_id: str) -> bool:

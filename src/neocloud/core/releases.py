@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which releases of `neo` and of a server work together: the same one, and the ones next to it.
+"""Compatibility of releases of `neo` and of a server: the same one, and the ones next to it.
 
 A release is MAJOR.MINOR of a version. `neo` names its version in each call, with the oldest release that it
 works with, and the server names its own version in the answer to such a call. So the server refuses before it

@@ -63,7 +63,7 @@ class ResourceChanges:
                 each.cancel()
 
     def notify(self) -> None:
-        """Tell of a change that no Watcher is told of, after it is committed; from the event loop."""
+        """Publish a change that no Watcher gets, after it is committed; from the event loop."""
         self._count += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -1,6 +1,6 @@
 # pyright: strict
 
-"""How a service declares itself: Service, Method, MethodAlias, and what handlers get.
+"""Declarations of a service: Service, Method, MethodAlias, and the arguments of handlers.
 
 The server, the reconcile worker and billing are built from these tables and know no service by name. A kind
 that needs nothing special is one `Kind(...)` line: the six standard verbs are generic.
@@ -60,7 +60,7 @@ class NewOperation:
     is_done: bool = True
     """False: the reconciler of the row ends the operation, which replaces unfinished ones."""
     has_removed: bool = False
-    """The work has removed the row. The audit event names it all the same."""
+    """The work has removed the row. The audit event names it anyway."""
     answer: Callable[[Operation], Message] | None = None
     """Makes the answer where the operation is only a part of it."""
 
@@ -192,7 +192,7 @@ class Service:
     """By kind, mostly another service's: which resources are reconciled when one of it is made or removed, or
     gets another spec or state. For those that no rule of that kind can name (`Rules.dependents`)."""
     report: Callable[[Dependencies], Awaitable[Mapping[str, object]]] | None = None
-    """What the operator is told of the service in `neo status`, in the form of JSON."""
+    """The service's part of `neo status` for the operator, in the form of JSON."""
     metrics: Callable[[Dependencies], Awaitable[Iterable[Metric]]] | None = None
     """What the service adds to `/metrics`, as of now; asked at each reading, so it must be cheap."""
     provides: Mapping[type[object], Callable[[Dependencies], object]] = field(

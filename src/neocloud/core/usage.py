@@ -1,7 +1,7 @@
 # pyright: strict
 """Use of the machine: what resources hold of it now, and what they consumed.
 
-Each service declares both for its kinds; neither speaks of money. The meters of a service turn state
+Each service declares both for its kinds; neither has prices. The meters of a service turn state
 history into usage records, which are pure functions of the history, in whole seconds, so a bill can always be
 computed again.
 """
@@ -122,7 +122,7 @@ class Credit:
     usage: UsageRecord
     cause: CreditCause
     is_open: bool = False
-    """Whether it goes on at the end of the window."""
+    """Whether it still lasts at the end of the window."""
 
 
 class CreditSource(Protocol):
@@ -152,7 +152,7 @@ class UsageSource(Protocol):
 
 @dataclass(frozen=True)
 class CallerUsage:
-    """How many pieces of a SKU one account used on a day (UTC), of those that a `CountedUsage` counts."""
+    """Pieces of a SKU that one account used on a day (UTC), of those that a `CountedUsage` counts."""
 
     account_id: str
     resource_id: str

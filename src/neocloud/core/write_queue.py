@@ -54,7 +54,7 @@ class WriteQueue(Generic[Work]):
     async def submit(self, work: Work) -> Any:
         """Return what `work` returned, after its commit.
 
-        A write whose caller is cancelled before its turn is left out; later, it is committed all the same.
+        A write whose caller is cancelled before its turn is left out; later, it is committed anyway.
         """
         assert self.is_open, "the queue was stopped"
         future = asyncio.get_running_loop().create_future()

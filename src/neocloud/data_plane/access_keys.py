@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the control plane and the object gateway agree on about the access keys of callers."""
+"""Conventions of the control plane and the object gateway about access keys of callers."""
 
 import hashlib
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the processes of both gateways have in common: their sockets, servers, options and end.
+"""The common parts of both gateways' processes: their sockets, servers, options and end.
 
 The model gateway and the object gateway each serve one application on loopback and, where the cloud listens
 to other machines, over TLS. The control plane starts them, and they outlive its restarts.

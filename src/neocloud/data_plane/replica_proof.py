@@ -1,5 +1,5 @@
 # pyright: strict
-"""How a model server proves that it has its key, before the key or a prompt is sent to it.
+"""Proof of a model server that it has its key, before the key or a prompt is sent to it.
 
 Where others may run programs at a replica's address, as on a Slurm cluster, an answer says nothing about who
 gives it. So each new connection begins with a challenge. The answer is a digest of the challenge and of the

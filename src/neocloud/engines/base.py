@@ -202,7 +202,7 @@ class Accelerator:
 
     @property
     def key(self) -> str:
-        """What it is recorded by: it stays the same over a reboot."""
+        """Return the key by which it is recorded: it stays the same over a reboot."""
         return self.uuid or self.pci_address or str(self.index)
 
     @property

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which GPU is whose: the one record for virtual machines, containers and Slurm workers.
+"""The owner of each GPU: the one record for virtual machines, containers and Slurm workers.
 
 Each GPU in use is one reservation of the store, by a key that outlives a reboot. A virtual machine
 holds its GPUs by the id of its instance, a pod by its reference. All GPUs of a holder are reserved together
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Rows(Protocol):
-    """What the ledger needs of a transaction of the store."""
+    """The part of a store's transaction that the ledger needs."""
 
     def reserve(self, namespace: str, value: str, resource_id: str) -> bool: ...
 

@@ -16,7 +16,9 @@ class ImageTooLarge(EngineError):
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How an image wants to be run; a container's own command, arguments and so on come first."""
+    """The settings with which an image asks to be run; a container's own command, arguments and so on come
+    first.
+    """
 
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
@@ -28,7 +30,7 @@ class ImageSettings:
 
 @dataclass(frozen=True)
 class ImagePull:
-    """What an engine needs to know to pull an image. The caller has checked what its manifest says."""
+    """The data with which an engine pulls an image. The caller has checked what its manifest says."""
 
     image: str
     """The name that pods use: PULLED, an owner, ":" and a version."""

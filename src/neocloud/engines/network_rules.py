@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a pod and its virtual network must agree on, and which connections the security groups allow.
+"""Constraints between a pod and its virtual network, and the connections that the security groups allow.
 
 Pure. Engines check both before they change anything; the pods that were applied are the only record they
 need. The fake engine decides by `may_connect`; the rules of real engines are compared with it in tests.

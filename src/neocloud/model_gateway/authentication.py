@@ -100,7 +100,7 @@ class Authenticator:
             known_wait_seconds=LOOKUP_TIMEOUT_SECONDS,
             max_questions=MAX_LOOKUPS,
         )
-        away = AwayLog(logger, "callers that are known go on for a while")
+        away = AwayLog(logger, "known callers are served for a while")
         self._callers = AnswerCache[bytes, Caller](clock, AnswerAge(settings.admit_away_seconds), times, away)
         self._saved_count = 0
         """Answers of the cache when the file was written."""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the object gateway asks the control plane, and tells it."""
+"""The calls that the object gateway makes to the control plane."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,8 +48,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class KeyLimit:
-    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
-    pulling the repository that the prefix stands for."""
+    """The limits of a key: reading and listing the objects of one bucket below a prefix; of a registry,
+    pulling the repository that the prefix stands for.
+    """
 
     bucket_id: str
     prefix: str
@@ -63,7 +64,7 @@ class KeyLimit:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """What signatures of one day and region by one access key are checked with, and whose they are."""
+    """The key that checks signatures of one day and region by one access key, and its owner."""
 
     key: bytes = field(repr=False)
     """HMAC-SHA256 of "aws4_request" with the derived keys of "AWS4" and the secret, day, region and "s3"."""
@@ -81,7 +82,7 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class TokenOwner:
-    """Whose token it is."""
+    """The owner of a token."""
 
     subject_id: str
     subject_name: str
@@ -143,7 +144,7 @@ class ControlPlane(Protocol):
         ...
 
     async def delete_bucket(self, aws_access_key_id: str, bucket_id: str) -> None:
-        """Remove an empty bucket for good; return when it is gone. Raises as create_bucket."""
+        """Remove an empty bucket permanently; return when it is gone. Raises as create_bucket."""
         ...
 
     async def close(self) -> None: ...

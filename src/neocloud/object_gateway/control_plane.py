@@ -66,7 +66,7 @@ FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.5
 MAX_ATTEMPTS = 5
 """How often a change is tried while others change the same bucket."""
 _WHOLE = ".".join("*" * 12)
-"""A reset mask that names every field: the request is the resource as it shall be."""
+"""A reset mask that names every field: the request is the whole desired resource."""
 Code = grpc.StatusCode
 _REFUSALS = {
     Code.PERMISSION_DENIED: RefusalCode.DENIED,

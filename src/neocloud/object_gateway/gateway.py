@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the object gateway serves: container images below /v2, everything else as S3.
+"""The application of the object gateway: container images below /v2, everything else as S3.
 
 No bucket has this path: names have three characters at least. Where the host names a bucket, it is a key.
 """

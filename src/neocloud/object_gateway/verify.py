@@ -4,7 +4,7 @@
 python -m neocloud.object_gateway.verify --home HOME
 
 Writes a line of JSON for each problem, and one with what was checked at the end. The exit code is 1 where
-something is wrong. It reads alone: nothing is repaired, and the gateway goes on.
+something is wrong. It reads alone: nothing is repaired, and the gateway continues.
 """
 
 import argparse
@@ -21,8 +21,7 @@ from neocloud.object_gateway.composition import load_or_make_store_key
 from neocloud.object_store.blob_location import known_driver
 from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.blobs.sealing import KeySealer
-from neocloud.object_store.bodies.engine import Engine
-from neocloud.object_store.bodies.quota_reservations import QuotaReservations
+from neocloud.object_store.bodies.engine import Engine, QuotaReservations
 from neocloud.object_store.errors import ObjectStoreError, StoreUnavailable
 from neocloud.object_store.metadata import location
 from neocloud.object_store.metadata.database import ReadingDatabase

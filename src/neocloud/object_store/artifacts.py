@@ -12,7 +12,7 @@ from neocloud.data_plane.gateway_keys import object_gateway_folder
 from neocloud.messages.nebius.registry.v1 import Artifact
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.location import reading
-from neocloud.object_store.metadata.rows import to_time
+from neocloud.object_store.metadata.transaction import to_time
 
 _SELECT = (
     "SELECT manifest.number, manifest.id, repository.name, manifest.media_type, manifest.digest,"

@@ -1,6 +1,7 @@
 # pyright: strict
-"""Where the blobs of a store are, as the store itself remembers it: a store is never opened with another
-driver than the one that has its blobs."""
+"""The location of a store's blobs, as the store records it: a store is never opened with another driver than
+the one that has its blobs.
+"""
 
 import json
 import secrets

@@ -8,8 +8,7 @@ from typing import TypeVar
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.errors import BucketNotEmpty, InvalidRequest, NoSuchBucket, ObjectLocked
 from neocloud.object_store.front_settings import FrontSettings
-from neocloud.object_store.metadata import bucket_codec, repositories, rows, uploads, usage_counters, versions
-from neocloud.object_store.metadata.rows import VersionRow
+from neocloud.object_store.metadata import bucket_codec, repositories, transaction, uploads, versions
 from neocloud.object_store.metadata.transaction import (
     BucketRow,
     Transaction,
@@ -18,6 +17,7 @@ from neocloud.object_store.metadata.transaction import (
     request_sku,
 )
 from neocloud.object_store.metadata.uploads import UploadRow
+from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.types import (
     EGRESS,
     EGRESS_PRIVATE,
@@ -157,7 +157,7 @@ class Buckets:
         def work(tx: Transaction) -> bool:
             number = tx.any_bucket(bucket_id).number
             found = tx.connection.execute(
-                f"SELECT {rows.COLUMNS} FROM version"  # nosec B608
+                f"SELECT {versions.COLUMNS} FROM version"  # nosec B608
                 " WHERE bucket = ? AND legal_hold = 0 AND coalesce(retention_ms, 0) <= ? LIMIT ?",
                 (number, tx.now_ms, limit),
             ).fetchall()
@@ -191,7 +191,7 @@ class Buckets:
 
     def counters(self, bucket_id: str) -> Sequence[Counters]:
         """Return the counters of each class that a bucket in any state has or had something of."""
-        return usage_counters.counters(self._engine.database.reading, self._any(bucket_id).number)
+        return transaction.counters(self._engine.database.reading, self._any(bucket_id).number)
 
     def count(
         self,

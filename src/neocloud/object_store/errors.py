@@ -1,5 +1,5 @@
 # pyright: strict
-"""What can go wrong in the object store, in words of its own; the front translates it to S3's codes."""
+"""Errors of the object store, in its own terms; the front translates them to S3's codes."""
 
 from collections.abc import Sequence
 
@@ -133,7 +133,7 @@ class StoreUnavailable(ObjectStoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """What keeps the bodies or the metadata does not answer now. Nothing was acknowledged."""
+    """Raised when the storage of bodies or metadata does not answer now. Nothing was acknowledged."""
 
 
 class Damaged(ObjectStoreError):

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the objects of a filesystem bucket lie, and how its files are made."""
+"""The folder of a filesystem bucket's objects, and how its files are made."""
 
 from dataclasses import dataclass
 

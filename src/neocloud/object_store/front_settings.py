@@ -1,5 +1,5 @@
 # pyright: strict
-"""What S3 clients have set of a bucket that the storage API has no field for. It is kept with the objects."""
+"""Settings of a bucket from S3 clients for which the storage API has no field. Kept with the objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

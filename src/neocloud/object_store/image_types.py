@@ -1,5 +1,5 @@
 # pyright: strict
-"""What registries of container images hold. Nothing here knows HTTP or SQL.
+"""Types of registries of container images. Nothing here knows HTTP or SQL.
 
 A digest is text: "sha256:" or "sha512:", and hexadecimal digits.
 """
@@ -54,7 +54,7 @@ class Manifest:
 class ManifestPage:
     manifests: tuple[Manifest, ...]
     next_after: int
-    """Pass it as `after` to go on; 0 on the last page."""
+    """Pass it as `after` to continue; 0 on the last page."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RemovedImage:
 
 @dataclass(frozen=True)
 class RemovedImages:
-    """What the rules of a registry have removed."""
+    """The images that the rules of a registry have removed."""
 
     total: int
     """Since the registry was made. What belonged to an image is not counted."""

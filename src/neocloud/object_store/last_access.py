@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which reads count as the last access of an object, as nebius.storage.v1.LastAccessConfiguration has it."""
+"""Requests that count as the last access of an object, by nebius.storage.v1.LastAccessConfiguration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 """Applies the lifecycle rules of a bucket: what is due is expired, moved to another class or aborted.
 
 The worker looks at pages of versions and then changes what it found in transactions, each of which looks
-again: an object that was rewritten or read meanwhile, or is locked, stays. A worker that is killed goes on
+again: an object that was rewritten or read meanwhile, or is locked, stays. A worker that is killed continues
 where the rules still match.
 """
 
@@ -16,11 +16,10 @@ from enum import StrEnum
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.errors import ObjectLocked
 from neocloud.object_store.lifecycle_rules import LifecycleFilter, LifecycleRule, Transition
-from neocloud.object_store.metadata import accesses, rows, uploads, versions
-from neocloud.object_store.metadata.rows import VersionRow
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata import database, uploads, versions
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, kind_of, to_ms, to_time
 from neocloud.object_store.metadata.uploads import UploadRow
-from neocloud.object_store.metadata.usage_counters import kind_of
+from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import DeleteItem
 
@@ -62,7 +61,7 @@ async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapp
     if not rules:
         return done
     await engine.database.flush()  # the reads so far
-    round = _Round(now, accesses.tracked_since_ms(engine.database.reading))
+    round = _Round(now, database.tracked_since_ms(engine.database.reading))
     position, rank = (b"", 2**62), 0
     while True:
         page = _page(engine, bucket, *position)
@@ -83,12 +82,12 @@ async def apply_lifecycle(engine: Engine, bucket_id: str, now: datetime) -> Mapp
 def _page(engine: Engine, bucket: BucketRow, key: bytes, seq: int) -> Sequence[VersionRow]:
     """Return the next versions by key, the newest first."""
     found = engine.database.reading.execute(
-        f"SELECT {rows.COLUMNS} FROM version WHERE bucket = ? AND key = ? AND seq < ?"  # nosec B608
+        f"SELECT {versions.COLUMNS} FROM version WHERE bucket = ? AND key = ? AND seq < ?"  # nosec B608
         " ORDER BY key, seq DESC LIMIT ?",
         (bucket.number, key, seq, _PAGE),
     ).fetchall()
     found += engine.database.reading.execute(
-        f"SELECT {rows.COLUMNS} FROM version WHERE bucket = ? AND key > ?"  # nosec B608
+        f"SELECT {versions.COLUMNS} FROM version WHERE bucket = ? AND key > ?"  # nosec B608
         " ORDER BY key, seq DESC LIMIT ?",
         (bucket.number, key, _PAGE - len(found)),
     ).fetchall()
@@ -170,7 +169,7 @@ def _is_over(since_ms: int | None, days: int | None, now: datetime) -> bool:
 
 def _end(since_ms: int, days: int) -> datetime:
     """Return the midnight (UTC) after so many days."""
-    end = rows.to_time(since_ms) + timedelta(days=days)
+    end = to_time(since_ms) + timedelta(days=days)
     midnight = end.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight if midnight == end else midnight + timedelta(days=1)
 
@@ -196,7 +195,7 @@ def _act(tx: Transaction, bucket_id: str, due: Sequence[_Due], round: _Round) ->
     rules = [rule for rule in bucket.bucket.lifecycle if rule.is_enabled]
     done: Counter[LifecycleAction] = Counter()
     for each in due:
-        row = rows.select(tx.connection, "seq = ?", (each.row.seq,))
+        row = versions.select(tx.connection, "seq = ?", (each.row.seq,))
         if row is None or row.is_latest != each.row.is_latest:
             continue
         if not any(_is_same(each, now_due) for now_due in _due(rules, bucket, row, each.rank, round)):
@@ -232,7 +231,7 @@ def _do(tx: Transaction, bucket: BucketRow, row: VersionRow, due: _Due) -> bool:
 
 def _has_others(tx: Transaction, row: VersionRow) -> bool:
     return (
-        rows.select(tx.connection, "bucket = ? AND key = ? AND seq <> ?", (row.bucket, row.key, row.seq))
+        versions.select(tx.connection, "bucket = ? AND key = ? AND seq <> ?", (row.bucket, row.key, row.seq))
         is not None
     )
 
@@ -245,7 +244,7 @@ async def _abort_uploads(
     days = [each.abort_upload_days for each in rules if each.abort_upload_days is not None]
     if not days:
         return done
-    oldest = rows.to_ms(now - timedelta(days=min(days)))
+    oldest = to_ms(now - timedelta(days=min(days)))
     found = [
         UploadRow._make(row) for row in uploads.select(engine.database.reading, where, bucket.number, oldest)
     ]

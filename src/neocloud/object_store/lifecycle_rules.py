@@ -53,7 +53,7 @@ class LifecycleRule:
 
 @dataclass(frozen=True)
 class ImageRules:
-    """Which images of a registry go by themselves, and which it takes."""
+    """Rules for the removal of a registry's images, and the images that it takes."""
 
     keep_last: int = 0
     """So many of the images with a tag that were pushed last stay in each repository; 0: all."""

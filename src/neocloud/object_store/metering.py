@@ -1,5 +1,5 @@
 # pyright: strict
-"""What buckets and registries used, for bills: byte-hours by class, requests by class, bytes to clients.
+"""Usage of buckets and registries, for bills: byte-hours by class, requests by class, bytes to clients.
 
 Hours count as a whole, in the window in which they begin, once they are over. What a bucket stores is billed
 until it is purged, also while it is scheduled for deletion.

@@ -40,10 +40,9 @@ from neocloud.object_store.blob_location import driver_for
 from neocloud.object_store.blobs.driver import BlobDriver
 from neocloud.object_store.blobs.s3.location import S3Location
 from neocloud.object_store.blobs.sealing import KeySealer, NotAuthentic
-from neocloud.object_store.bodies.engine import Engine
+from neocloud.object_store.bodies.engine import Engine, QuotaReservations
 from neocloud.object_store.bodies.protocols import BodyReader as ObjectReader
 from neocloud.object_store.bodies.protocols import BodyWriter
-from neocloud.object_store.bodies.quota_reservations import QuotaReservations
 from neocloud.object_store.buckets import Buckets
 from neocloud.object_store.errors import ObjectStoreError, StoreFull, StoreUnavailable
 from neocloud.object_store.images.blob_uploads import ImageBlobUploads
@@ -92,7 +91,7 @@ class ObjectStore:
         self._copies_of_bytes = ByteCopies(self._backend, uploads)
         self._offer_buckets(buckets)
         self._offer_objects(uploads)
-        self._offer_images(ContainerImages(engine, access), ImageBlobUploads(engine, access))
+        self._offer_images(ContainerImages(engine, access), ImageBlobUploads(engine))
         self._tasks = [
             asyncio.ensure_future(self._flush()),
             asyncio.ensure_future(garbage.collect_when(wake, engine, clock)),
@@ -268,7 +267,7 @@ class ObjectStore:
 
     @property
     def engine(self) -> Engine:
-        """What the workers of this package work on."""
+        """Return the engine that the workers of this package use."""
         return self._engine
 
     async def close(self) -> None:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the object store takes and returns. Nothing here knows HTTP or SQL.
+"""Types of the object store. Nothing here knows HTTP or SQL.
 
 Keys are text of 1 to 1,024 bytes in UTF-8 and are ordered by these bytes. Times are in UTC. An ETag is the
 bare value: hexadecimal digits, for multipart objects followed by "-" and the number of parts, without quotes.
@@ -47,7 +47,7 @@ class BucketKind(StrEnum):
 
 
 class RequestClass(StrEnum):
-    """How a request is counted and billed."""
+    """Classes by which requests are counted and billed."""
 
     READ = "read"
     MODIFY = "modify"
@@ -148,7 +148,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a client says of an object beside its bytes."""
+    """Attributes that a client sets on an object beside its bytes."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Lower-case names of headers that are returned as they came: content-type, cache-control,
@@ -183,7 +183,7 @@ class ObjectVersion:
     part_count: int
     """0: not a multipart object."""
     is_versioned: bool
-    """Whether the bucket has or had versioning, so that clients are told the version id."""
+    """Whether the bucket has or had versioning, so that clients get the version id."""
     customer_key_md5: str = ""
     """The base64 MD5 of the key of the client that encrypts it; "": the key is ours."""
     seq: int = field(default=0, compare=False)
@@ -200,7 +200,8 @@ class ListPage:
     prefixes: tuple[str, ...]
     is_truncated: bool
     next_marker: str
-    """The last key or common prefix of the page: pass it as `start_after` to go on; "" on the last page."""
+    """The last key or common prefix of the page: pass it as `start_after` to continue; "" on the last page.
+    """
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ class PartPage:
     parts: tuple[Part, ...]
     is_truncated: bool
     next_number: int
-    """Pass it as `after` to go on."""
+    """Pass it as `after` to continue."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class Source:
-    """What is copied."""
+    """The source of a copy."""
 
     bucket_id: str
     key: str
@@ -288,7 +289,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the body must turn out to be; checked before anything is committed."""
+    """Expected properties of a body; checked before anything is committed."""
 
     md5: bytes | None = None
     """The value of the Content-MD5 header, 16 bytes."""

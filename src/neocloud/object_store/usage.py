@@ -16,8 +16,7 @@ import orjson
 from neocloud.core.clock import Clock
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.location import reading
-from neocloud.object_store.metadata.rows import to_ms, to_time
-from neocloud.object_store.metadata.usage_counters import HOUR_MS, hours
+from neocloud.object_store.metadata.transaction import HOUR_MS, hours, to_ms, to_time
 from neocloud.object_store.types import BucketKind
 
 _GRACE_MS = 60_000
@@ -26,7 +25,7 @@ _GRACE_MS = 60_000
 
 @dataclass(frozen=True)
 class BucketUsage:
-    """What a bucket used in one hour. The bucket may be gone."""
+    """The usage of a bucket in one hour. The bucket may be gone."""
 
     bucket_id: str
     bucket_name: str

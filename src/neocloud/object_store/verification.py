@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.reader import Reader
 from neocloud.object_store.errors import Damaged
-from neocloud.object_store.metadata import contents, rows, versions
+from neocloud.object_store.metadata import contents, versions
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.contents import Span
-from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, find_bucket, no_such_bucket
+from neocloud.object_store.metadata.versions import VersionRow
 
 _PAGE = 100
 OVERDUE = timedelta(hours=26)
@@ -45,7 +45,7 @@ class StoreProblem:
 
 @dataclass
 class Checked:
-    """What was looked at so far."""
+    """The progress of a verification."""
 
     versions: int = 0
     bytes: int = 0
@@ -150,7 +150,7 @@ def wrong_uses(reading: Connection) -> Sequence[str]:
 
 def _page(engine: Engine, bucket: BucketRow, seq: int) -> Sequence[VersionRow]:
     found = engine.database.reading.execute(
-        f"SELECT {rows.COLUMNS} FROM version WHERE bucket = ? AND seq > ? ORDER BY seq LIMIT ?",  # nosec B608
+        f"SELECT {versions.COLUMNS} FROM version WHERE bucket = ? AND seq > ? ORDER BY seq LIMIT ?",  # nosec B608
         (bucket.number, seq, _PAGE),
     )
     return [VersionRow._make(row) for row in found]
@@ -188,7 +188,7 @@ async def _problem(engine: Engine, bucket: BucketRow, row: VersionRow, pace: Pac
             what = "" if length == row.size else f"{length:,} of {row.size:,} bytes are there"
     except Damaged:
         what = await _missing(engine, spans) or "the stored bytes are damaged"
-    is_there = rows.select(engine.database.reading, "seq = ?", (row.seq,)) is not None
+    is_there = versions.select(engine.database.reading, "seq = ?", (row.seq,)) is not None
     return what if is_there else ""
 
 

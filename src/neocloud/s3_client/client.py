@@ -23,7 +23,7 @@ class S3Bucket:
         await self._http.close()
 
     async def list(self, prefix: str, start_after: str, token: str) -> Page:
-        """Return a page of the objects after a key, or of the list that a token goes on with."""
+        """Return a page of the objects after a key, or of the list that a token continues."""
         query = [("list-type", "2"), ("encoding-type", "url"), ("prefix", prefix)]
         query += [("continuation-token", token)] if token else []
         query += [("start-after", start_after)] if start_after and not token else []

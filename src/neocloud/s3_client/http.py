@@ -24,7 +24,7 @@ Body = bytes | AsyncIterator[bytes]
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds one client of an endpoint waits."""
+    """Timeouts in seconds of one client of an endpoint."""
 
     quiet: float = QUIET_SECONDS
     """For the next bytes, in either direction."""
@@ -89,7 +89,7 @@ class HttpEndpoint:
         patience: Patience | None = None,
         agent: str = "neocloud-transfer",
     ) -> None:
-        """`limits` are those of a source; `agent` is what the endpoint is told as User-Agent."""
+        """`limits` are those of a source; `agent` is sent as User-Agent."""
         self.endpoint, self.limits = endpoint, limits
         self._timeouts, self._agent = (patience or Patience()).timeouts(), agent
         self._pool = pool

@@ -1,5 +1,5 @@
 # pyright: strict
-"""How fast a transfer may read its source: bytes and requests per second."""
+"""Rate limits for reading the source of a transfer: bytes and requests per second."""
 
 from neocloud.core.clock import Clock
 

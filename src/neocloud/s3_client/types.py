@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an S3 endpoint is, what it lists, and what goes wrong with it."""
+"""Types of S3 endpoints, their lists and their errors."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,7 +8,7 @@ _MOST_CODE, _MOST_MESSAGE = 64, 300
 
 
 class EndpointError(Exception):
-    """What an endpoint answered, or that it did not, in words."""
+    """An endpoint's error, or its silence, in words."""
 
     def __init__(
         self, origin: str, code: str, message: str, *, status: int = 0, is_transient: bool = False
@@ -26,7 +26,7 @@ def _printable(text: str, most: int) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A bucket at an S3 endpoint, and who asks."""
+    """A bucket at an S3 endpoint, and the credentials for it."""
 
     origin: str
     """Which of several endpoints it is, for its errors."""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""The front door: gRPC and JSON on the contract, for whatever services it is given."""
+"""The API server: gRPC and JSON on the contract, for the services that it is given."""
 
 from neocloud.server.api_server import Addresses, ApiServer, Public, Tls
 from neocloud.server.certificate_state import UNUSABLE_AT_START, CertificateState, certificate_state

@@ -7,7 +7,7 @@ Refusals are written to the audit log.
 
 The other resources are found by the contract's own `nid` annotation, so an annotated field needs no further
 code: without the check, a subnet, a disk or a service account of another tenant could be used, or found out
-about, through a resource of one's own.
+about, through a resource of the caller's own.
 
 Secrets in an answer are shown only to callers with the permission `<service>.<nouns>.getSecret`, whichever
 method gives the answer. A caller that was not shown the secrets sends them back blank in an update; they are
@@ -56,7 +56,9 @@ async def require_references(
 
 
 async def _require_reference(runtime: Runtime, request: Request, kind: Kind, identifier: str) -> None:
-    """What must not be known of is missing in the words for an id that leads nowhere, of no kind."""
+    """Require that the caller may read a resource to which a request refers; the error does not tell whether
+    it exists.
+    """
     try:
         await require(runtime, request, f"{kind.permission}.{kind.reference_verb}", identifier)
     except contract.ApiError as denial:
@@ -208,7 +210,7 @@ async def withhold_secrets(runtime: Runtime, request: Request, answer: Message) 
 
 
 async def may_read_secrets(runtime: Runtime, request: Request, kind: Kind, target_id: str) -> bool:
-    """Whether the caller holds the kind's permission for secrets on the resource, or on what it lies in."""
+    """Return whether the caller holds the kind's permission for secrets on the resource, or on its parent."""
     if request.subject is None or not target_id:
         return False
     try:
@@ -259,5 +261,7 @@ def _may_hold_resources(descriptor: contract.MessageType) -> bool:
 
 
 def _is_resource(descriptor: contract.MessageType) -> bool:
-    """Whether this is a resource that can hold secrets, or a request or another message shaped like one."""
+    """Return whether this is a resource that can hold secrets, or a request or another message shaped like
+    one.
+    """
     return "metadata" in descriptor.fields_by_name and bool(contract.secret_parts(descriptor.full_name))

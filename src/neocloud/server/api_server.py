@@ -1,6 +1,6 @@
 # pyright: strict
 
-"""Start and stop the front door: gRPC and JSON in plain text on loopback, and over TLS where configured.
+"""Start and stop the API server: gRPC and JSON in plain text on loopback, and over TLS where configured.
 
 Plain text never leaves the machine: only the TLS ports may listen on other addresses.
 """
@@ -53,14 +53,14 @@ ANY_ADDRESS = ("0.0.0.0", "::")  # compared with  # nosec B104
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the server listens, each as "host:port"."""
+    """The addresses at which the server listens, each as "host:port"."""
 
     grpc: str
     http: str
     tls: str = ""
     """gRPC over TLS; "" when it is off."""
     redirector: str = ""
-    """The CONNECT proxy for clients that cannot be told a domain; "" when it is off."""
+    """The CONNECT proxy for clients without an option for a domain; "" when it is off."""
     https_port: int = 0
     """JSON over TLS, on the addresses for other machines; 0 when there are none."""
     collectors: str = ""
@@ -81,7 +81,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Public:
-    """Where other machines reach gRPC and JSON, over TLS."""
+    """The addresses at which other machines reach gRPC and JSON, over TLS."""
 
     addresses: tuple[str, ...]
     """Of this host; "all" stands for each."""
@@ -293,11 +293,11 @@ class ApiServer:
 
 
 def _rates(dependencies: Dependencies) -> Rates:
-    """As the operator chose; a server without settings has no limits."""
+    """Return the rates that the operator chose; a server without settings has no limits."""
     settings = dependencies.settings
     subjects = Rate(getattr(settings, "calls_per_second", 0.0))
-    strangers = Rate(getattr(settings, "sign_ins_per_second", 0.0))
-    return Rates(subjects, strangers, dependencies.clock.monotonic)
+    unauthenticated = Rate(getattr(settings, "sign_ins_per_second", 0.0))
+    return Rates(subjects, unauthenticated, dependencies.clock.monotonic)
 
 
 def _take_port(port: int, last: str, take: Callable[[int], _T]) -> _T:

@@ -14,7 +14,7 @@ UNUSABLE_AT_START = "The certificate and its key cannot be used at the next star
 
 @dataclass(frozen=True)
 class CertificateState:
-    """How long the certificate of the TLS listeners is valid, for `neo status`."""
+    """The validity of the TLS listeners' certificate, for `neo status`."""
 
     file: Path
     ends_at: datetime.datetime

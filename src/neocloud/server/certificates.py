@@ -2,7 +2,7 @@
 """The cloud's own certificate authority, and the server certificate that it signs.
 
 Both lie in the home folder, private keys readable by their owner only. The authority is made once and stays:
-clients were told to trust it. It can sign for this cloud's own names only (name constraints), so who trusts
+clients were set to trust it. It can sign for this cloud's own names only (name constraints), so who trusts
 it need not fear for other names. Addresses are not constrained: gRPC's TLS library refuses every certificate
 with addresses then. When the cloud gets names beyond those, a new authority is made, and clients have to
 trust that one. Authorities of earlier releases have no constraints and stay; removing `ca.pem` and `ca.key`
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerCertificate:
-    """What a TLS listener needs, in PEM form; `authority` is what clients have to trust."""
+    """The files of a TLS listener, in PEM form; `authority` is what clients have to trust."""
 
     key: bytes
     chain: bytes
@@ -230,7 +230,7 @@ def _permitted(names: Sequence[str]) -> list[x509.GeneralName]:
 
 
 def _may_sign(authority: x509.Certificate, names: Sequence[str]) -> bool:
-    """Whether the authority's constraints, where it has any, hold all these names."""
+    """Return whether the authority's constraints, where it has any, hold all these names."""
     try:
         found = authority.extensions.get_extension_for_class(x509.NameConstraints).value
     except x509.ExtensionNotFound:
@@ -248,7 +248,7 @@ def _domains(names: Sequence[str]) -> list[str]:
 def _serves(
     files: CertificateFolder, authority: x509.Certificate, names: Sequence[str], now: datetime.datetime
 ) -> bool:
-    """Whether the certificate that lies there is ours, for these names, and good for a while yet."""
+    """Return whether the certificate in the file is ours, for these names, and valid for a while."""
     try:
         certificate = x509.load_pem_x509_certificate(files.server.read_bytes())
         certificate.verify_directly_issued_by(authority)

@@ -175,7 +175,7 @@ def _request_hash(request: Request) -> str:
 def note_change(
     tx: Transaction, request: Request, now: datetime, resource_id: str, *, kind: str = "", parent_id: str = ""
 ) -> None:
-    """Write the event of a change, which has only begun where its operation goes on.
+    """Write the event of a change, which has only begun if its operation is in progress.
 
     `kind` and `parent_id` are those of a resource that is gone."""
     rows = list(_lineage(tx, resource_id)) or list(_lineage(tx, parent_id))

@@ -1,5 +1,5 @@
 # pyright: strict
-"""How many gRPC connections one client may have. gRPC itself counts connections in all, not by address.
+"""Limit the gRPC connections of one client. gRPC itself counts connections in all, not by address.
 
 Every second the server looks for gRPC's connections among the open files of its process, and shuts down the
 newest ones of a client that has too many. Clients on this machine are not limited, as in

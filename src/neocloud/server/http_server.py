@@ -59,7 +59,7 @@ DISCOVERY_PATH = "/.well-known/neocloud"
 
 @dataclass(frozen=True)
 class Discovery:
-    """What a client on another machine needs before it signs in."""
+    """The data that a client on another machine needs before it signs in."""
 
     authority: bytes
     """The certificate to trust, in PEM form; the client compares its fingerprint with the operator's."""

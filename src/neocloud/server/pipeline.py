@@ -63,10 +63,10 @@ class Rates:
     has used up what is allowed.
     """
 
-    def __init__(self, subjects: Rate, strangers: Rate, monotonic: Callable[[], float]) -> None:
+    def __init__(self, subjects: Rate, unauthenticated: Rate, monotonic: Callable[[], float]) -> None:
         self._subjects = Buckets(subjects, monotonic)
-        self._sign_ins = Buckets(strangers, monotonic)
-        self._unknown = Buckets(strangers, monotonic)
+        self._sign_ins = Buckets(unauthenticated, monotonic)
+        self._unknown = Buckets(unauthenticated, monotonic)
 
     def count_call(self, subject_id: str) -> None:
         """Count a call of a signed-in subject."""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What verbs are made of: the decoded request, its endpoint, the runtime of the server, the shape of a kind.
+"""The inputs of verbs: the decoded request, its endpoint, the runtime of the server, the shape of a kind.
 
 The shape is read from the contract once at start: classes, methods, states and result fields. A kind whose
 contract does not fit the generic verbs is refused then, not when the first request comes.
@@ -70,7 +70,7 @@ Serve = Callable[[Request], Awaitable[Message]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What the server does with one method of the contract."""
+    """The server's treatment of one method of the contract."""
 
     rpc: Rpc
     serve: Serve
@@ -85,7 +85,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What the server needs while it runs, the same for every request."""
+    """The dependencies of the running server, the same for every request."""
 
     dependencies: Dependencies
     authenticator: Authenticator

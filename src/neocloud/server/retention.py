@@ -118,8 +118,9 @@ async def forget_old_history(
     forgotten: Callable[[Transaction, HistorySizes], None],
     keep_metered_for: timedelta,
 ) -> None:
-    """Runs until it is cancelled. `metered` are the kinds that bills are computed from; `forgotten` is told
-    what goes, in the transaction that removes it."""
+    """Runs until it is cancelled. `metered` are the kinds that bills are computed from; `forgotten` is called
+    with what goes, in the transaction that removes it.
+    """
     while True:
         now = clock.now()
         try:

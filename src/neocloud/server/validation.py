@@ -31,7 +31,7 @@ _VALIDATOR = protovalidate.Validator()
 
 
 def annotation_violations(message: Message) -> list[Violation]:
-    """What the field annotations (required, ranges, patterns, CEL) say against this message."""
+    """Return the violations of field annotations (required, ranges, patterns, CEL) in this message."""
     found = _VALIDATOR.collect_violations(message)
     return [Violation(_path(violation), violation.proto.message) for violation in found]
 
@@ -66,7 +66,7 @@ def refuse_unserved(message: Message, served: Collection[str]) -> None:
 
 
 def name_violations(kind: str, behaviors: Collection[str], new: str, old: str | None) -> Iterator[Violation]:
-    """What is wrong with the name of a resource; `old` is None for a new one."""
+    """Yield the violations of a resource's name; `old` is None for a new one."""
     if not new or new == old:
         return
     if "UNNAMED" in behaviors:
@@ -287,7 +287,7 @@ def _elements(content: Any) -> Iterator[tuple[Any, str | None, Any]]:
 
 @cache
 def _plan(descriptor: contract.MessageType) -> dict[str, tuple[int, bool, str | None]]:
-    """By field: the limit of its texts (0: none), whether there are many, and what is inside."""
+    """Return by field: the limit of its texts (0: none), whether it is repeated, and its content."""
     return {field.name: _of_field(field) for field in descriptor.fields}
 
 

@@ -1,2 +1,2 @@
 # pyright: strict
-"""The bricks: one folder a service, the same few files in each. See docs/howto/add-a-service.md."""
+"""The services: one folder each, with the same few files. See docs/howto/add-a-service.md."""

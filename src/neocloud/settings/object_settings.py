@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an operator may choose about object storage, but for its ports: the first fields of `Settings`."""
+"""Settings of object storage, except its ports: the first fields of `Settings`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class ObjectSettings:
     object_blobs: str = option(
         "",
         "Bucket of another S3 engine, and a prefix in it, that keep the bodies of objects, encrypted. Needs"
-        " --object-blobs-endpoint and --object-blobs-credentials. Bodies that are stored already are not"
+        " object-blobs-endpoint and object-blobs-credentials. Bodies that are stored already are not"
         ' moved. Default: "none", files in the state folder.',
         parse=none_or(str),
         metavar="s3://BUCKET/PREFIX",

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an option is, and how values are read: each function takes the text of an option or of `config.json`.
+"""Options and their values: each function reads the text of an option or of `config.json`.
 
 Each raises ValueError with a message for the operator.
 """
@@ -21,7 +21,7 @@ _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 @dataclass(frozen=True)
 class Option:
-    """How one field of `Settings` is chosen."""
+    """The option of one field of `Settings`."""
 
     help: str
     flag: str = ""
@@ -66,7 +66,7 @@ def host_name(text: str) -> str:
 
 
 def media_domain(text: str) -> str:
-    """As argparse reads it; the gateway and vLLM compare names."""
+    """Return the host name as argparse reads it; the gateway and vLLM compare names."""
     name = host_name(text)
     if ":" in name or name.rpartition(".")[2].isdigit():
         raise ValueError("a host name, not an address")

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an operator may choose about a control plane: the fields of `Settings`.
+"""The settings of a control plane: the fields of `Settings`.
 
 Each field says how its option is named, read and described. The options of `neo up`, those of the server's
 program and `config.json` in the state folder all follow from that.
@@ -358,7 +358,7 @@ class Settings(ObjectSettings):
 
     @property
     def addresses_file(self) -> Path:
-        """Where the server listened last; kept while it is stopped."""
+        """Return the file of the addresses where the server listened last; kept while it is stopped."""
         return self.home / "addresses.json"
 
     @property

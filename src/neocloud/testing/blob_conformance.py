@@ -10,11 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from neocloud.object_store.blobs.driver import BlobDriver, NoSuchBlob, new_name
+from neocloud.object_store.blobs.driver import BlobDriver, NoSuchBlob
+from neocloud.object_store.bodies.writer import new_blob_name
 
 
 async def put(blobs: BlobDriver, *chunks: bytes) -> str:
-    name = new_name()
+    name = new_blob_name()
     blob = await blobs.create(name)
     for chunk in chunks:
         await blob.write(chunk)
@@ -52,10 +53,10 @@ class BlobConformance:
         assert stat is not None
         assert (stat.name, stat.size) == (name, 7)
         assert abs(stat.written_at - datetime.now(UTC)) < timedelta(minutes=5)
-        assert await blobs.stat(new_name()) is None
+        assert await blobs.stat(new_blob_name()) is None
 
     async def test_what_is_aborted_leaves_nothing(self, blobs: BlobDriver) -> None:
-        blob = await blobs.create(name := new_name())
+        blob = await blobs.create(name := new_blob_name())
         await blob.write(b"x" * 100_000)
         await blob.abort()
         await blob.abort()
@@ -63,7 +64,7 @@ class BlobConformance:
         assert await blobs.stat(name) is None
 
     async def test_abort_after_finish_does_nothing(self, blobs: BlobDriver) -> None:
-        blob = await blobs.create(name := new_name())
+        blob = await blobs.create(name := new_blob_name())
         await blob.write(b"x")
         await blob.finish()
         await blob.abort()
@@ -73,7 +74,7 @@ class BlobConformance:
         name, other = await put(blobs, b"x"), await put(blobs, b"y")
         await blobs.delete(name)
         await blobs.delete(name)
-        await blobs.delete(new_name())
+        await blobs.delete(new_blob_name())
         with pytest.raises(NoSuchBlob):
             await blobs.read(name, 0, 1)
         assert await names(blobs) == {other}

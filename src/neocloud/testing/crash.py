@@ -44,7 +44,7 @@ class CrashStory(Protocol):
         ...
 
     async def is_converged(self) -> bool:
-        """Whether the desired state is reached and the operations have ended."""
+        """Return whether the desired state is reached and the operations have ended."""
         ...
 
     async def check(self) -> None:

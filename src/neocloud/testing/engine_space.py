@@ -168,7 +168,7 @@ class Bench(Protocol):
         ...
 
     def pull(self, word: str) -> ImagePull:
-        """What pulls an image of busybox, which is told to run `echo WORD`. Each word has another image."""
+        """Return a pull of a busybox image that runs `echo WORD`. Each word has another image."""
         ...
 
 

@@ -13,7 +13,7 @@ TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 @dataclass
 class Behaviour:
-    """How it answers. The max_tokens of a request takes precedence over `tokens`."""
+    """The behaviour of the mock server. The max_tokens of a request takes precedence over `tokens`."""
 
     tokens: int = 64
     token_seconds: float = 0.0
@@ -138,7 +138,7 @@ class MockAnswer:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.get("model")}
 
     def events(self) -> Iterator[bytes]:
-        """Of a stream, each as its bytes."""
+        """Yield the events of a stream, each as its bytes."""
         if self.path == "/v1/responses":
             yield from self._response_events()
             return

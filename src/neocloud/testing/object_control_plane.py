@@ -80,7 +80,7 @@ class FakeControlPlane:
     signs: int = 0
     """How often a key was asked for."""
     is_slow: bool = False
-    """What changed is told to those who ask for it, and to no one who waits for it."""
+    """Whether changes are returned to those who ask for them, and waiting calls are not woken."""
 
     def __post_init__(self) -> None:
         self._buckets: dict[str, GatewayBucket] = {}

@@ -26,7 +26,7 @@ class StreamOutcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is an answer, or a complete stream."""
+        """Return whether it is an answer, or a complete stream."""
         return self.status == 200 and (not self.content.startswith(b"data:") or b"[DONE]" in self.content)
 
     def usage(self) -> dict[str, Any] | None:

@@ -56,11 +56,11 @@ class Served:
         return f"{address if '://' in address else f'http://{address}'}/v1"
 
     def token(self) -> str:
-        """Of the first service account: an API key for OpenAI clients."""
+        """Return a token of the first service account: an API key for OpenAI clients."""
         return self.cloud.neo("session", "token").stdout.strip()
 
     def engine_key(self) -> str:
-        """The replicas' own, which only the gateway is told: read as who owns the machine can."""
+        """The replicas' own, which only the gateway gets: read as the machine's owner can."""
         return self.cloud.podman("exec", self.podman_name(), "cat", "/run/neocloud/engine/key").strip()
 
     def podman_name(self) -> str:
@@ -83,3 +83,9 @@ def chat(url: str, model: str, key: str = "") -> tuple[int, dict[str, Any]]:
     messages = [{"role": "user", "content": "How do I block my card?"}]
     body = {"model": model, "messages": messages, "max_tokens": 8, "temperature": 0}
     return post(f"{url}/chat/completions", body, key)
+
+
+def conversation(number: int) -> str:
+    asked = {"role": "user", "content": f"How do I block card {number} when I am abroad?"}
+    told = {"role": "assistant", "content": f"Call us, or block card {number} in the app."}
+    return json.dumps({"messages": [asked, told]})

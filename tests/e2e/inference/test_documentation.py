@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from tests.e2e.inference.adapter import write_adapter
-from tests.e2e.inference.served import Served
-from tests.e2e.inference.test_evaluation import conversation
+from tests.e2e.inference.served import Served, conversation
 from tests.e2e.reader import follow
 
 

@@ -1,7 +1,7 @@
 """OpenAI's SDKs and vLLM's load generator against real vLLM behind the gateway (AIS-01, AIS-02).
 
 What the engine must itself do for clients is seen here: streams, structured output, tools, usage, its own
-refusals. The rest of the API is driven without a model in tests/conformance/openai.
+refusals. The rest of the API is driven without a model in tests/real/conformance/openai.
 """
 
 import json
@@ -16,9 +16,9 @@ import pytest
 
 from neocloud.services.inference.model_server_key import COMPILE_NICENESS
 from neocloud.testing.waiting import wait_until
+from tests import ROOT
 from tests.e2e.inference.served import Served
 
-ROOT = Path(__file__).resolve().parents[3]
 HELLO: Any = [{"role": "user", "content": "How do I block my card when I have lost it on a journey abroad?"}]
 PLACE = {
     "type": "object",
@@ -122,7 +122,7 @@ def test_a_batch_is_answered(served: Served, client: openai.OpenAI) -> None:
     answers = [json.loads(line) for line in client.files.content(batch.output_file_id or "").iter_lines()]
     said = {each["response"]["body"]["choices"][0]["message"]["content"] for each in answers}
     assert {each["custom_id"] for each in answers} == {line["custom_id"] for line in lines}
-    assert len(said) == 1  # greedy, so all the same
+    assert len(said) == 1  # greedy, so all are equal
 
 
 def test_fine_tuning_is_asked_of_the_control_plane(served: Served, client: openai.OpenAI) -> None:
@@ -164,6 +164,7 @@ def test_javascript(served: Served) -> None:
     assert whole == streamed != ""
 
 
+@pytest.mark.long
 def test_the_load_of_vllms_own_bench_is_answered(served: Served, images: Path, tmp_path: Path) -> None:
     """`vllm bench serve` from the shared root, as it is; it counts what it was answered."""
     container = ["run", "--rm", "--network=host", f"--env=OPENAI_API_KEY={served.token()}"]

@@ -4,6 +4,7 @@ log."""
 from pathlib import Path
 
 import httpx
+import pytest
 
 from neocloud.testing.waiting import wait_until
 from tests.e2e.inference.adapter import write_adapter
@@ -68,6 +69,7 @@ def test_it_can_write_neither_to_its_model_nor_to_the_shared_root(served: Served
     assert not (root / "usr" / "mark").exists() and not (root / "root" / ".cache" / "vllm").exists()
 
 
+@pytest.mark.long
 def test_an_engine_that_is_killed_comes_back_with_its_adapters(served: Served, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "cards", served.model)
     served.cloud.neo("model", "add", "cards", str(folder), "--base", "tiny")

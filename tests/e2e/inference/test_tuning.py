@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from neocloud.core import contract
 from neocloud.testing.waiting import wait_until
@@ -42,6 +43,7 @@ def wait_until_ended(served: Served, job_id: str) -> None:
     wait_until(lambda: state_of(served, job_id) in ends, "the job has ended", seconds=480)
 
 
+@pytest.mark.long
 def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, tmp_path: Path) -> None:
     cloud, data = served.cloud, tmp_path / "bank.csv"
     run([sys.executable, RECIPES / "make_dataset.py", "--output", data])
@@ -76,6 +78,7 @@ def test_a_job_whose_pod_is_killed_ends_in_a_model_that_answers(served: Served, 
     served.wait_for_adapters()
 
 
+@pytest.mark.long
 def test_a_job_on_two_nodes_is_paused_and_ends_in_a_model_that_a_call_wakes(
     served: Served, bank: Cluster, tmp_path: Path
 ) -> None:

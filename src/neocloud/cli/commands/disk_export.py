@@ -77,7 +77,7 @@ def export_disk(
 ) -> None:
     """Write a disk to a bucket as a qcow2 file, and wait until it is whole.
 
-    The file has the disk as it is now. A machine that uses it goes on, and is frozen while the disk is
+    The file has the disk as it is now. A machine that uses it keeps running, and is frozen while the disk is
     copied. The file is not encrypted, save as all objects of the bucket are.
 
     Example:
@@ -135,7 +135,7 @@ def _export(
     try:
         finish(cloud.client, operation, f"Export {word} {name}", WAIT_SECONDS)
     except KeyboardInterrupt:
-        say(f"It goes on in the cloud. `neo compute disk-export delete {quote(own)}` ends it.")
+        say(f"It continues in the cloud. `neo compute disk-export delete {quote(own)}` ends it.")
         raise
     status = cloud.client.call(f"{EXPORTS}/Get", {"id": operation.resource_id}).status
     document = {

@@ -63,7 +63,7 @@ def up(
     other commands find it. Run again, it reuses the existing state. Options are kept for the next `neo up`;
     a running cloud refuses other ones than it was started with.
     A running server of another release is replaced by this one, and runs again if this one does not start;
-    what runs in the cloud goes on meanwhile.
+    workloads of the cloud keep running meanwhile.
     Images of virtual machines are built separately, by `neo image build machine`.
 
     Less frequent settings have no option here: `neo config list` shows them, `neo config set` changes them.
@@ -247,7 +247,7 @@ def _keep_service(place: Home, service: bool | None) -> None:
             install_unit(place)
         say(f"systemd starts this cloud when the machine boots: {unit_file(place)}")
     elif service is False and remove_unit(place):
-        say("systemd does not start this cloud any more; it goes on running.")
+        say("systemd does not start this cloud any more; it keeps running.")
     elif update_unit(place):
         say(f"The unit of systemd starts release {__version__} from now on: {unit_file(place)}")
 

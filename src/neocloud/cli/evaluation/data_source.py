@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where test conversations are: a file, or an object of a bucket that is read as the signed-in account."""
+"""Open test conversations: a file, or an object of a bucket that is read as the signed-in account."""
 
 import tempfile
 from collections.abc import Generator

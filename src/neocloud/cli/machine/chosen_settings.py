@@ -1,5 +1,7 @@
 # pyright: strict
-"""What the operator chooses, by an option of `neo up` or by `neo config set`, and what follows from it."""
+"""Settings that the operator chooses, by an option of `neo up` or by `neo config set`, and their
+consequences.
+"""
 
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping

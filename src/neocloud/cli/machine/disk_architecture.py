@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which processors a disk can start on, by the boot programs in its EFI system partition.
+"""Find the processors that a disk can start on, by the boot programs in its EFI system partition.
 
 A disk without such a partition, or without a program there by the name that removable media have (UEFI
 specification 2.10, section 3.5.1.1), may start by other means: nothing is known of it then.

@@ -1,5 +1,7 @@
 # pyright: strict
-"""Which ports of a cloud are open to whom, and what colleagues need to sign in from another machine."""
+"""The open ports of a cloud, who can reach them, and the data that colleagues need to sign in from another
+machine.
+"""
 
 import json
 import socket

@@ -40,7 +40,7 @@ NOTHING_REAL = "This is an emulator: nothing real runs in it, no machine, no con
 
 @dataclass(frozen=True)
 class RunningServer:
-    """What the server wrote about itself."""
+    """The record that the server wrote about itself."""
 
     pid: int
     grpc: str

@@ -216,7 +216,9 @@ def import_disk(file: Path, home: Path, *, name: str, family: str, title: str) -
 
 
 def check_disk(file: Path) -> JsonObject:
-    """What qemu-img says about it. Raises ClientError when it cannot be the disk of a machine."""
+    """Return the output of qemu-img about a disk file. Raises ClientError when it cannot be the disk of a
+    machine.
+    """
     found = json.loads(_qemu_img("info", "--output=json", str(file), about=file))
     if found["format"] not in FORMATS:
         raise _refused(file, f"it is of the format {found['format']}", "Convert it to qcow2 with qemu-img")

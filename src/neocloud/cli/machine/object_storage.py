@@ -1,6 +1,7 @@
 # pyright: strict
-"""What `neo status` says of the objects of the cloud: the last scrub, where their bodies are, and
-buckets that nobody owns."""
+"""Rows and warnings of `neo status` about objects: the last scrub, where their bodies are, and buckets
+without an owner.
+"""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -31,7 +32,7 @@ def object_warnings(storage: JsonObject) -> Iterator[str]:
         since = f"{datetime.fromisoformat(place['since']):%Y-%m-%d %H:%M} UTC"
         yield (
             f"The engine that has the bodies of objects cannot be used since {since}: {place['problem']}"
-            " Clients are answered 503 SlowDown; it goes on by itself when the engine does."
+            " Clients get 503 SlowDown until the engine answers again."
         )
     scrub: JsonObject = storage.get("scrub") or JsonObject()
     if scrub.get("problem_count"):

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether public addresses can be announced on the interface that the operator names."""
+"""Check that public addresses can be announced on the interface that the operator names."""
 
 import socket
 from collections.abc import Container, Iterator

@@ -42,7 +42,7 @@ def check_public_certificate(settings: Settings, kept: Settings, given: Collecti
     if not settings.acme_http_port:
         raise ClientError(
             "INVALID_ARGUMENT",
-            "--acme-http-port 0 is any free port, and the authority's check could not find it",
+            "The setting acme-http-port is 0, which is any free port: the authority's check cannot find it",
             "Name a port from 1 to 65535 to which the check on port 80 is forwarded",
         )
     if (number := len({*settings.acme_domains})) > MAX_NAMES:
@@ -94,7 +94,7 @@ def wait_for_certificate(settings: Settings, server: RunningServer, profile: Pro
     if problem := certificate.get("problem"):
         warn(str(problem))
     elif _step(certificate):
-        warn("The order of the certificate goes on; `neo status` says how it ends.")
+        warn("The order of the certificate continues; `neo status` says how it ends.")
 
 
 def _certificate(server: RunningServer, token: str) -> JsonObject:

@@ -65,7 +65,7 @@ def last_stop(home: Home) -> Stop | None:
         return _noted(home)
     note = _read(ended_file(home.path))
     if note and note == {name: server.get(name) for name in ("pid", "began")}:
-        why = f"a signal ended its process ({server.get('pid')}); its workloads may go on"
+        why = f"a signal ended its process ({server.get('pid')}); its workloads may still run"
         return Stop(_changed_at(ended_file(home.path)), why=why)
     is_same_boot = server.get("boot", boot_id()) == boot_id()
     why = "it died, and so did its supervisor" if is_same_boot else "its machine was shut down or restarted"

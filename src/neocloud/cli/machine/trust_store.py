@@ -64,7 +64,7 @@ def remove() -> bool:
 
 
 def trusts(authority: Path) -> bool:
-    """Whether the bundle that programs read holds exactly this authority."""
+    """Return whether the certificate bundle that programs read holds exactly this authority."""
     try:
         wanted = authority.read_text().strip()
         return any(wanted in store.bundle.read_text() for store in STORES if store.bundle.exists())

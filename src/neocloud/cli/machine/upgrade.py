@@ -119,7 +119,7 @@ def _running_release(place: Home, server: RunningServer) -> _Release:
         raise ClientError(
             "FAILED_PRECONDITION",
             f"Release {server.version} runs in {place.path}, and another program than `neo up` started it",
-            f"Stop it (`kill {server.pid}`; what runs in the cloud goes on), then repeat this command",
+            f"Stop it (`kill {server.pid}`; workloads of the cloud keep running), then repeat this command",
         )
     if supervisor is not None:
         pid, command = supervisor.pid, without_role(_command_of(supervisor.pid))

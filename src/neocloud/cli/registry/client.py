@@ -1,7 +1,7 @@
 # pyright: strict
 """A client that pushes to one repository of the cloud's registry, signed in as the caller of `neo`.
 
-What is there already is not sent again, so a push that was interrupted goes on where it stopped, by whole
+What is there already is not sent again, so a push that was interrupted continues where it stopped, by whole
 blobs. Tokens of the registry live for five minutes; each blob begins with a fresh one.
 """
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What `neo ps` says beside a state: workers and replicas that are away, repairs, how a program ended."""
+"""Texts of `neo ps` beside a state: missing workers and replicas, repairs, how a program ended."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _CODE = re.compile(r"\bended with code (\d{1,3})\b")
 _HOW = re.compile(r"\bended \(((?:exit code|signal) \d{1,3})\)")
 """How a replica's message says that the model server ended."""
 _REST = re.compile(r" and |;")
-"""Before what the reason of a machine goes on with: a policy, or what to do."""
+"""Before what the reason of a machine continues with: a policy, or what to do."""
 MOST_TOLD = 3
 
 
@@ -84,7 +84,7 @@ def _told(replica: Any) -> str:
 
 
 def _is_broken(replica: Any, state: str) -> bool:
-    """Whether a replica is away that was there; one that starts for the first time is not."""
+    """Return whether a replica that had started is away; one that starts for the first time is not."""
     return state == "UNHEALTHY" or (state in ("PENDING", "LOADING") and replica.restarts > 0)
 
 

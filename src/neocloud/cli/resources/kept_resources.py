@@ -29,7 +29,7 @@ def refuse_name_of_deleted(noun: Noun, client: Client, parent_id: str, name: str
             "ALREADY_EXISTS",
             f"{noun.words.capitalize()} {name!r} was deleted, and is kept until"
             f" {contract.to_datetime(kept.status.purge_at):%Y-%m-%d %H:%M} UTC",
-            f"Bring it back with `{_command(noun, name)}`, or remove it for good with"
+            f"Bring it back with `{_command(noun, name)}`, or remove it permanently with"
             f" `{_command(noun, name, 'purge')}`",
         )
 

@@ -34,7 +34,7 @@ class Parent(StrEnum):
 
 @dataclass(frozen=True)
 class NounHooks:
-    """What is written for a noun beside its derived commands."""
+    """Parts of a noun that are written by hand, beside its derived commands."""
 
     commands: Mapping[str, Callable[..., None]] = field(default_factory=dict[str, Callable[..., None]])
     """Hand-written commands by name; they replace derived commands of the same name."""
@@ -144,7 +144,7 @@ OTHER_VERBS: Mapping[str, str] = {
     "ListMembers": "List the members of a group.",
     "ListMembersWithAttributes": "List the members of a group with names and e-mail addresses.",
     "ListPublic": "List {those} that are provided with the cloud.",
-    "Purge": "Remove a deleted one for good, with all that it holds.",
+    "Purge": "Remove a deleted one permanently, with all that it holds.",
     "Undelete": "Bring a deleted one back, until it is purged.",
     "ReadLog": "Print the last lines of the log.",
     "ReadSerialLog": "Print the output of the serial console.",

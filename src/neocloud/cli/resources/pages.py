@@ -234,7 +234,7 @@ def _are_same(some: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _small(text: str) -> str:
-    """Return the text as it stands within a sentence."""
+    """Return the text in the form that it has within a sentence."""
     return text if text[:2].isupper() or text.startswith(("IPv", "vCPU")) else f"{text[:1].lower()}{text[1:]}"
 
 

@@ -1,5 +1,7 @@
 # pyright: strict
-"""What a resource would cost by the price list of its cloud, before it is created; and trials of requests."""
+"""The estimated cost of a resource by the price list of its cloud, before it is created; and trials of
+requests.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ from neocloud.core import contract
 
 @dataclass(frozen=True)
 class ListView:
-    """How a list is shown: a function for each column, and for what programs read."""
+    """The view of a list: a function for each column, and one for the values that programs read."""
 
     columns: Mapping[str, Callable[[Any], object]]
     empty: str = ""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the records of a cloud show of the criteria of ClusterMAX: evidence for each, with its age.
+"""Evidence for criteria of ClusterMAX from the records of a cloud, each with its age.
 
 Records of which there are none give no evidence, or `not_run` with the reason; never a pass.
 """
@@ -34,7 +34,7 @@ OF_DASHBOARDS: Mapping[str, str] = {
 TRUE_OF_EMULATORS = frozenset({"SEC-8"})
 """Criteria of records that an emulator keeps as a cloud does."""
 SIDE_LINES = frozenset({Records.SIGN_IN})
-"""Without these the rest of the evidence is told, with the word that they are not known."""
+"""Without these the rest of the evidence is shown, with a note that they are not known."""
 LONGEST = 400
 """Of the text of a piece of evidence: parts of it come from nodes and other services."""
 

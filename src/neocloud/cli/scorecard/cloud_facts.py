@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the records of a cloud say, as far as they could be read, for evidence of the scorecard."""
+"""Facts from the records of a cloud, as far as they could be read, for evidence of the scorecard."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,7 +14,7 @@ Found = tuple[str, Score, str, datetime | None]
 
 
 class Records(StrEnum):
-    """What is read, by the name that the evidence gives it."""
+    """Kinds of records, by the name that the evidence gives them."""
 
     NODES = "the list of nodes"
     CHECKS = "the list of checks of nodes"
@@ -71,7 +71,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the cloud's records say of a node."""
+    """Facts about a node from the cloud's records."""
 
     name: str
     is_spare: bool = False
@@ -151,7 +151,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True)
 class GpuUseFacts:
-    """What is known of the GPUs of jobs that ran when it was asked."""
+    """Facts about the GPUs of the jobs that ran at the time of the question."""
 
     jobs: int
     """Jobs with GPUs that were looked at."""

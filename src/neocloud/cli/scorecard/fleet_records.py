@@ -38,8 +38,9 @@ MOST_CLUSTERS = 20
 
 
 def read_records(client: Client, profile: Profile) -> CloudFacts:
-    """Return what the cloud has on record. Raises ClientError where no cloud answers, or nobody is signed in;
-    where some records cannot be read, the facts say why."""
+    """Return what the cloud has on record. Raises ClientError where no cloud answers, or no account is signed
+    in; where some records cannot be read, the facts say why.
+    """
     reader = RecordsReader(client)
     found = reader.list(Records.NODES, f"{FLEET}.NodeService/List")
     checks = reader.list(Records.CHECKS, f"{FLEET}.HealthCheckService/ListNodes")
@@ -67,7 +68,7 @@ def _node(node: Any, health: Any) -> NodeFacts:
     is_host = contract.enum_name(node, "kind") == "HOST"
     agent = health.agent if health else ""
     if health is None and is_host and node.inventory.parts and not node.problem:
-        agent = "pass"  # the parts of a host are told by its agent, which has answered then
+        agent = "pass"  # the parts of a host are reported by its agent, which has answered then
     results = health.results if health else ()
     ran = {each.check: at_of(each, "at") for each in results if each.status in MEASURED}
     return NodeFacts(
@@ -104,7 +105,7 @@ def _incident(found: Any) -> IncidentFacts:
 
 
 def _mount_failure(found: Any) -> datetime | None:
-    """Return when a mount failed, if this verdict says so and nobody has refuted it."""
+    """Return when a mount failed, if this verdict says so and was not refuted."""
     if found.verdict.check not in OF_MOUNTS:
         return None
     if found.HasField("judgement") and not found.judgement.is_confirmed:

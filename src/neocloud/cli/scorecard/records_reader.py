@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class RecordsReader:
-    """What it could not read is in `unread`, with the reason; what it did not read to its end is in `cut`."""
+    """A reader that lists unreadable records in `unread`, with the reason, and incomplete ones in `cut`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -32,7 +32,8 @@ class RecordsReader:
     def read(self, records: Records, get: Callable[[], _T], otherwise: _T) -> _T:
         """Return what `get` reads, or `otherwise` and note why.
 
-        Raises ClientError where that would be the same for all: nobody is signed in, or no cloud answers."""
+        Raises ClientError where that would be the same for all: no account is signed in, or no cloud answers.
+        """
         try:
             return get()
         except ClientError as error:

@@ -2,7 +2,7 @@
 """The scorecard: each criterion of ClusterMAX with a verdict, its evidence and how old that is.
 
 A verdict comes from what the cloud's own records show, from reports of ClusterMAX's auditor, and from what
-people attest. The worst that was found counts. What nothing speaks of is `not_run`, never a pass.
+people attest. The worst that was found counts. A criterion without evidence is `not_run`, never a pass.
 """
 
 import re
@@ -25,7 +25,7 @@ class Score(StrEnum):
     PARTIAL = "partial"
     FAIL = "fail"
     ATTEST = "attest"
-    """A person has to say it, and nobody has."""
+    """A person has to attest it, and none has."""
     NOT_RUN = "not_run"
 
 
@@ -132,7 +132,7 @@ def read_report(text: str, at: datetime | None) -> list[Evidence]:
 
 
 def by_criterion(checks: Sequence[Evidence]) -> dict[str, list[Evidence]]:
-    """Return the auditor's checks, of one report or of several, by the ids of the criteria they speak of."""
+    """Return the auditor's checks, of one report or of several, by the ids of their criteria."""
     found = {
         criterion.id: [each for key in criterion.checks for each in checks if each.check == key]
         for criterion in CRITERIA

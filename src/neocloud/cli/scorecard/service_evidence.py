@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the services of a cloud show of the criteria of ClusterMAX: audit log, borders, orchestration.
+"""Evidence for criteria of ClusterMAX from the services of a cloud: audit log, borders, orchestration.
 
 That something is configured is no proof that it holds: without a record of a try it is `not_run`.
 """

@@ -28,7 +28,7 @@ NO_JOB = frozenset({"NOT_FOUND"})
 
 
 class ServiceFacts(TypedDict):
-    """Of `CloudFacts`, what the services of the cloud tell."""
+    """The part of `CloudFacts` that comes from the services of the cloud."""
 
     projects: int
     audit: AuditFacts | None
@@ -107,7 +107,7 @@ def _audit(reader: RecordsReader, tenant_id: str) -> AuditFacts | None:
 
 
 def _says_who(event: Any) -> bool:
-    """Nobody is known who called without having signed in, and was refused."""
+    """Return whether the event names its caller; a refused call without a sign-in has none."""
     subject = event.authentication.subject
     is_refused = not event.authentication.authenticated and not event.authorization.authorized
     return is_refused or bool(subject.service_account_id or subject.tenant_user_id)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What jobs, active checks and agents show of the criteria of ClusterMAX: first jobs, storage, fabric.
+"""Evidence for criteria of ClusterMAX from jobs, active checks and agents: first jobs, storage, fabric.
 
 Texts of checks come from workers, where tenants' programs run: of them only numbers are shown.
 """

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is known of the bytes of an object, and whether a file holds the same."""
+"""Facts about the bytes of an object, and the comparison with a file."""
 
 import base64
 import hashlib
@@ -61,7 +61,7 @@ class Facts:
         return bool(self.etag) and (self.etag, self.part_size) == (other.etag, other.part_size)
 
     def is_intact(self, file: BinaryIO) -> bool:
-        """Read a file, and return whether it has the bytes of the object; True where nobody knows."""
+        """Read a file, and return whether it has the bytes of the object; True where that is unknown."""
         if self.algorithm:
             return checksum_of(file, self.algorithm) == self.checksum
         return not self.etag or bool(self.part_size) or _md5_of(file) == self.etag
@@ -71,7 +71,7 @@ class Facts:
         return ALGORITHMS[self.algorithm]() if self.algorithm else hashlib.md5(usedforsecurity=False)
 
     def is_value(self, value: Any) -> bool:
-        """Return whether bytes with this value are those of the object; True where nobody knows."""
+        """Return whether bytes with this value are those of the object; True where that is unknown."""
         if self.algorithm:
             return _encoded(value) == self.checksum
         return not self.etag or bool(self.part_size) or value.hexdigest() == self.etag

@@ -114,7 +114,8 @@ class Copier:
         for each in running:
             each.cancel()
         self._transfers.shutdown()
-        # Those that ended are aborted already, but for one whose answer came after the transfer was given up.
+        # Those that ended are aborted already, except for one whose answer came after the transfer was given
+        # up.
         for (bucket, key), upload in self._uploads.items():
             with suppress(BotoCoreError, S3Error):
                 self._s3.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)

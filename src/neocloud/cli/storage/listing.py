@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is in a place: files below a folder, objects below a prefix, by their relative names."""
+"""List a place: files below a folder, objects below a prefix, by their relative names."""
 
 import os
 import stat

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which buckets this user has mounted on this machine, as the kernel says.
+"""The buckets that this user has mounted on this machine, as the kernel lists them.
 
 Nothing is remembered elsewhere, so nothing has to be cleaned after a crash, and no process is signalled by a
 number that may be another's by now.

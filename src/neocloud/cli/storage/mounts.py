@@ -37,7 +37,7 @@ LISTING_SECONDS = 10
 
 @dataclass(frozen=True)
 class Storage:
-    """Where object storage is."""
+    """The endpoint of object storage."""
 
     url: str
     region: str

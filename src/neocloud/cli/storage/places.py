@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where objects and files are: `s3://bucket/key` and local paths; and which file a key becomes. Pure.
+"""Places of objects and files: `s3://bucket/key` and local paths; and the file that a key becomes. Pure.
 
 Keys are text of anyone who may write to a bucket. One becomes a path below the target folder only if each of
 its parts is the name of a file; any other is refused, not repaired.
@@ -28,7 +28,7 @@ class BucketPlace:
 
     @property
     def prefix(self) -> str:
-        """What the keys of a folder start with: "" or a text that ends with a slash."""
+        """Return the start of the keys of a folder: "" or a text that ends with a slash."""
         return self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
 
     @property

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a command has to copy and to delete, from the places that its user named.
+"""Plan the copies and deletions of a command, from the places that its user named.
 
 A folder is copied into the target folder under the same relative names. `prefix` and `prefix/` name the same
 folder of a bucket; an object whose key merely begins with the same letters is not in it.

@@ -2,7 +2,7 @@
 """Copies a stream to an object and an object to a stream, with memory that does not depend on its length.
 
 An upload becomes an object only when its stream has ended and the object gateway has compared the checksum of
-the whole; else nothing of it is left. A download goes on where its connection broke.
+the whole; else nothing of it is left. A download continues where its connection broke.
 """
 
 from typing import IO, Any

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a backup of a cloud holds, and what it does not."""
+"""The content of a backup of a cloud, and what it leaves out."""
 
 import json
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ NOT_HELD = (
     "logs",
 )
 MAX_FILE_BYTES = 16 * 1024**2
-"""Largest file but for the databases."""
+"""Largest file except for the databases."""
 MAX_DATABASE_BYTES = 256 * 1024**3
 MAX_MANIFEST_BYTES = 1024**2
 
@@ -44,7 +44,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a backup says about itself, encrypted like the rest."""
+    """The description of a backup in itself, encrypted like the rest."""
 
     format: int
     release: str

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a backup is encrypted with: a passphrase or keys, in the age format (age-encryption.org/v1).
+"""Locks of a backup: a passphrase or keys, in the age format (age-encryption.org/v1).
 
 `age --decrypt FILE` opens a backup without Neocloud. Age refuses a file that was cut off or changed.
 """
@@ -42,7 +42,7 @@ class Writable(Protocol):
 
 
 class Lock(Protocol):
-    """What a backup is encrypted with."""
+    """A passphrase or keys that encrypt a backup."""
 
     def encrypt(self, archive: PackedFiles, target: Writable) -> None: ...
 

@@ -165,7 +165,7 @@ _FIND_REVISIONS = (
 
 
 def _check_schema(manifest: Manifest, database: Path) -> None:
-    """What counts is the schema of the database itself."""
+    """Refuse a backup whose database has another schema than its manifest says."""
     try:
         with closing(opened(database)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW_BYTES)

@@ -1,7 +1,7 @@
 # pyright: strict
 """Write a backup of a cloud while it runs.
 
-Databases are copied by SQLite, in one read transaction each, so that writers go on. The copy lies in the
+Databases are copied by SQLite, in one read transaction each, so that writers continue. The copy lies in the
 state folder, which is closed to others and holds the same in plain already.
 """
 
@@ -206,7 +206,9 @@ def _encrypt(copy: Path, names: list[str], lock: Lock, target: Path, replace: bo
 
 
 def _check_whole(draft: Path, size: int) -> None:
-    """What encrypts ignores errors of its last write, also an interruption before it."""
+    """Check that a file was encrypted whole: the encryption ignores errors of its last write, also an
+    interruption before it.
+    """
     with draft.open("rb") as file:
         head = file.read(HEADER_BYTES)
     if b"\n--- " not in head or _size_of(draft) != encrypted_size(head, size):

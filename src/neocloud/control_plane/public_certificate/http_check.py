@@ -10,7 +10,7 @@ CHECK_SECONDS = 5.0
 """Time for one request, with its answer."""
 MAX_CHECK_BYTES = 4096
 MAX_CHECKS = 64
-"""Connections; the newest replaces the oldest, so that strangers do not keep an authority out."""
+"""Connections; the newest replaces the oldest, so that other clients do not keep an authority out."""
 
 
 @asynccontextmanager

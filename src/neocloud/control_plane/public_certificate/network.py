@@ -66,7 +66,9 @@ class Network(client.ClientNetwork):
             what = clean(str(error) or type(error).__name__)
             raise OrderFailed(f"{host} cannot be reached: {what}.") from error
         if answer.is_redirect:
-            raise OrderFailed(f"{host} redirects, which is not followed. Check --acme-directory.")
+            raise OrderFailed(
+                f"{host} redirects, which is not followed. Check `neo config get acme-directory`."
+            )
         self.retry_after = _seconds(answer.headers.get("retry-after", ""))
         if answer.is_error and "json" not in answer.headers.get("content-type", ""):
             raise OrderFailed(f"{host} answers with status {answer.status_code}.", self.retry_after)

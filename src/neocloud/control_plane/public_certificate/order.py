@@ -141,7 +141,8 @@ class _Authority:
         if self._client.external_account_required():
             raise OrderFailed(
                 f"{self.host} signs for accounts that it made elsewhere only (external account binding),"
-                " which is not supported. Choose another authority with --acme-directory."
+                " which is not supported. Choose another authority:"
+                " `neo config set acme-directory URL`."
             )
         if not self._account.url:
             self._account = replace(self._account, url=self._register())

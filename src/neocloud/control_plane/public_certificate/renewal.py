@@ -170,8 +170,8 @@ class PublicCertificate:
         except ServerError as error:
             raise OrderFailed(
                 f"{str(error).partition('. ')[0]}, and {self.authority} checks the names there. Stop what"
-                " listens there, or let it forward /.well-known/acme-challenge/ to a port that you give with"
-                " --acme-http-port."
+                " listens there, or let it forward /.well-known/acme-challenge/ to a port that you choose"
+                " with `neo config set acme-http-port PORT`."
             ) from error
 
     def _show(self, step: str) -> None:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which fields the contract marks, and how marked fields are cleared and kept.
+"""Marks of fields in the contract, and functions that clear and keep marked fields.
 
 A mark says that a field is a secret, is set only by the cloud, or is never returned.
 
@@ -28,7 +28,7 @@ _PACKED = "google.protobuf.Any"
 
 @dataclass(frozen=True)
 class Nid:
-    """What the id in a field may stand for: type prefixes of the resource and of its allowed parents."""
+    """The types of an id in a field: type prefixes of the resource and of its allowed parents."""
 
     resources: tuple[str, ...]
     parents: tuple[str, ...]
@@ -165,7 +165,7 @@ def keep_secrets(new: M, current: M, *, only_unreturned: bool = False) -> None:
 
     For an update by a caller who was shown `current` without its secrets; `only_unreturned`: without those
     that no caller is ever shown. Elements of lists belong together
-    when they are equal but for their secrets. A member of a oneof stays blank when another one is chosen.
+    when they are equal except for their secrets. A member of a oneof stays blank when another one is chosen.
     """
     if not _may_hold(new.DESCRIPTOR, _is_secret):
         return

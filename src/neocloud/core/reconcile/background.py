@@ -1,6 +1,6 @@
 # pyright: strict
-"""Work that takes longer than a run of a reconciler may: it goes on beside the runs, which only look whether
-it has ended. The worker has room for a few runs of the whole cloud at a time.
+"""Work that takes longer than a run of a reconciler may: it continues beside the runs, which only look
+whether it has ended. The worker has room for a few runs of the whole cloud at a time.
 
 The work is in this process alone. A run after a restart starts it again, so it has to be repeatable.
 """
@@ -43,11 +43,11 @@ class BackgroundWork(Generic[LabelT]):
         self._found[resource_id] = Work(label, task)
 
     def find(self, resource_id: str) -> Work[LabelT] | None:
-        """Return the work of a resource that goes on, or has ended and was not forgotten."""
+        """Return the work of a resource that is in progress, or has ended and was not forgotten."""
         return self._found.get(resource_id)
 
     def is_going_on(self, resource_id: str) -> bool:
-        """Return whether work goes on. Work that has ended is forgotten, and what it raised is raised."""
+        """Return whether work is in progress. Ended work is removed, and its exception is raised."""
         found = self._found.get(resource_id)
         if found is None or not found.task.done():
             return found is not None
@@ -56,7 +56,7 @@ class BackgroundWork(Generic[LabelT]):
         return False
 
     def cancel(self, resource_id: str) -> None:
-        """Forget the work, and end it where it goes on."""
+        """Forget the work, and end it if it is in progress."""
         found = self._found.pop(resource_id, None)
         if found is not None:
             found.task.cancel()

@@ -33,7 +33,7 @@ _SINGLE_TRIES = 32
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all runs of a worker share."""
+    """The data that all runs of a worker share."""
 
     store: Store
     clock: Clock

@@ -30,7 +30,7 @@ RESYNC_SECONDS = 10.0
 """For a resource that has reached its desired state, and may change without being woken."""
 IDLE_RESYNC_SECONDS = 60.0
 """The same for one that runs nothing (a volume, a network, a stopped machine), or that is woken by all that
-concerns it: its resync heals what a lost event has left."""
+concerns it: its resync repairs what a lost event has left."""
 
 
 class RetryLater(Exception):
@@ -72,7 +72,7 @@ class Step(Generic[InT]):
 
 @dataclass(frozen=True)
 class ReconcileResult:
-    """How a run ended.
+    """The result of a run.
 
     `Reconciler.status` receives one without a status and returns it `with_status`.
     """
@@ -112,7 +112,9 @@ class ReconcileResult:
 
 
 class Context(Protocol):
-    """What a run may read and write besides its engine. Given by the worker; each call is one transaction."""
+    """The reads and writes that a run may do besides those of its engine. Given by the worker; each call is
+    one transaction.
+    """
 
     resource: Resource
     """The row as it was when the lease was taken."""

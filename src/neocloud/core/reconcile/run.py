@@ -355,7 +355,9 @@ def back_off_seconds(attempts: int) -> float:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is being stopped. A cancellation that leaks out of a library is an error instead."""
+    """Return whether this task is being stopped. A cancellation that leaks out of a library is an error
+    instead.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

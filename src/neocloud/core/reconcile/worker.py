@@ -212,7 +212,7 @@ class Worker:
 
     @property
     def under_way(self) -> int:
-        """How many runs there are now."""
+        """Return the number of runs in progress."""
         return len(self._runs)
 
     async def count_due(self, most: int) -> int:

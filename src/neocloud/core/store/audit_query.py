@@ -36,7 +36,7 @@ class AuditEvent:
     type: str = ""
     """ "ai.nebius.compute.disk.create"."""
     status: str = ""
-    """STARTED: accepted, an operation goes on; DONE; ERROR: refused."""
+    """STARTED: accepted, an operation is in progress; DONE; ERROR: refused."""
     subject_kind: str = ""
     subject_name: str = ""
     impersonator_id: str = ""

@@ -114,5 +114,5 @@ class EventLogs(Protocol):
     def snapshot(self, log: str) -> Snapshot | None: ...
 
     def forget_log(self, log: str) -> None:
-        """Remove the log with its archives and its snapshot. Nobody may append to it again."""
+        """Remove the log with its archives and its snapshot. It must not be appended to again."""
         ...

@@ -119,5 +119,5 @@ class EventLogRows(Session):
 
 
 def _name(position: int, version: str) -> str:
-    """What a sealed snapshot is bound to beside its log."""
+    """Return the name to which a sealed snapshot is bound, beside its log."""
     return f"snapshot {version} {position}"

@@ -1,6 +1,6 @@
 # pyright: strict
 
-"""What the control plane asks of its database.
+"""The interface between the control plane and its database.
 
 A store holds resources, operations, idempotency keys, audit events, state history, reservations, counters,
 marks and secrets. All work happens in transactions: a plain function that gets a `Transaction`. It is
@@ -285,7 +285,7 @@ class Transaction(EventLogs, ResourceSearch, Protocol):
         ...
 
     def history_sizes(self) -> HistorySizes:
-        """Of the whole history. Reads the whole table."""
+        """Return the sizes of the whole history. Reads the whole table."""
         ...
 
     def forget_history(
@@ -303,11 +303,11 @@ class Transaction(EventLogs, ResourceSearch, Protocol):
         ...
 
     def reservations(self, namespace: str) -> Mapping[str, str]:
-        """Who holds what in the namespace: resource ids by value."""
+        """Return the holders of all values in the namespace: resource ids by value."""
         ...
 
     def held_by(self, resource_id: str) -> Set[tuple[str, str]]:
-        """What the resource holds: (namespace, value). Costs as much as it holds, whatever others do."""
+        """Return what the resource holds: (namespace, value). The cost grows only with what it holds."""
         ...
 
     def release(self, namespace: str, value: str) -> None:
@@ -358,12 +358,13 @@ class Transaction(EventLogs, ResourceSearch, Protocol):
 
 
 Watcher = Callable[[Transaction, Resource | None, Resource | None], None]
-"""Told of each resource that is inserted (None, new), gets another spec, labels, state or parent (old, new)
-or is removed (old, None), inside the transaction that does it. What it raises undoes that transaction."""
+"""Called for each resource that is inserted (None, new), gets another spec, labels, state or parent (old,
+new) or is removed (old, None), inside the transaction that does it. What it raises undoes that transaction.
+"""
 
 
 def is_noted(old: Resource, new: Resource) -> bool:
-    """Whether the history gets an entry when a resource changes like this."""
+    """Return whether a change of a resource is recorded in the history."""
     return (old.state, old.spec, dict(old.labels)) != (new.state, new.spec, dict(new.labels))
 
 

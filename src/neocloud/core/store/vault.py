@@ -83,7 +83,7 @@ class Vault:
         return self.seal(resource_id, part, value) if value and part in secret_parts(kind) else value
 
     def open_part(self, resource_id: str, part: str, value: bytes) -> bytes:
-        """What was stored as the "spec" or "status" of a resource, sealed or not."""
+        """Return the stored "spec" or "status" of a resource, sealed or not."""
         return self.open(resource_id, part, value) if value[:1] == FORMAT else value
 
 

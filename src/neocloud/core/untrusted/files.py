@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class UnsafePath(OSError):
-    """What lies there is a link, or no regular file or folder, or there is too much of it."""
+    """Raised for a link, for anything but a regular file or folder, and for content beyond a limit."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.ELOOP, why, str(path))
@@ -68,7 +68,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A folder whose path nobody but the operator can change; links in the path are followed."""
+        """A folder whose path only the operator can change; links in the path are followed."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
     def __enter__(self) -> Self:

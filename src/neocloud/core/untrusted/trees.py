@@ -20,7 +20,7 @@ BLOCK_BYTES = 512  # of st_blocks, whatever the file system
 
 @dataclass(frozen=True)
 class TreeLimits:
-    """How much of a tree is copied; `size` is bytes on the disk, a file with two names counted twice."""
+    """Limits for copying a tree; `size` is bytes on the disk, a file with two names counted twice."""
 
     entries: int = MAX_TREE_ENTRIES
     depth: int = MAX_TREE_DEPTH

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which connections of clients the API and the gateway accept: their number, in all and for each client.
+"""Limits of client connections to the API and the gateway: their number, in all and for each client.
 
 A connection counts from the moment it is accepted, also during its TLS handshake. Beyond the limits a few
 spare connections are accepted so that the health page responds; the newest replaces the oldest.

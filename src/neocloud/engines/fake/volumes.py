@@ -38,7 +38,7 @@ class FolderFiles(MutableMapping[str, bytes]):
 
 
 class FakeVolumes:
-    """The part of FakeEngine that tells of volumes."""
+    """The part of FakeEngine that lists volumes."""
 
     world: FakeWorld
     faults: Faults

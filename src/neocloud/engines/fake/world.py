@@ -247,7 +247,7 @@ class FakeWorld:
         )
 
     def services_for(self, pod: FakePod) -> list[PlatformService]:
-        """Return the platform services whose names the pod is told."""
+        """Return the platform services whose names the pod gets."""
         network = self.network(pod.member.interface.network) if pod.member else None
         if network is not None:
             names = set(network.platform_services)
@@ -258,7 +258,7 @@ class FakeWorld:
         return [service for service in self.platform_services if service.name in names]
 
     def may_use(self, pod: FakePod, service: PlatformService) -> bool:
-        """Return whether its rules let the pod connect to a platform service whose name it is told."""
+        """Return whether its rules let the pod connect to a platform service whose name it gets."""
         if pod.member is None:
             return True
         network = self.network(pod.member.interface.network)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What all manifests have: a kind, names, labels, a form as a dictionary, and checks of their fields.
+"""The base of all manifests: a kind, names, labels, a form as a dictionary, and checks of their fields.
 
 Pure. Frozen dataclasses are read from the dictionaries that Kubernetes uses, and written as such. Engines
 turn names into paths and rule sets, so a name that passes `check_name` cannot leave a folder.

@@ -290,13 +290,13 @@ class Member:
 
     @property
     def holdings(self) -> tuple[str, ...]:
-        """What no other pod may have at the same time."""
+        """Return the values that no other pod may have at the same time."""
         mine = self.interface
         unique = (f"address {mine.address}", f"mac {mine.mac} of {mine.network}")
         return (*unique, f"publicAddress {mine.public_address}") if mine.public_address else unique
 
 
 def mac_of(resource_id: str) -> str:
-    """Return the same MAC for good, and another for each id; 52:54 begins cards that no maker numbers."""
+    """Return the stable MAC of an id; other ids have others. 52:54 begins cards that no maker numbers."""
     digest = hashlib.sha256(resource_id.encode()).digest()
     return ":".join(["52", "54", *(f"{byte:02x}" for byte in digest[:4])])

@@ -138,12 +138,12 @@ class Pod(Namespaced):
 
     @property
     def shows_attached(self) -> bool:
-        """Whether claims can be attached to the pod while it runs."""
+        """Return whether claims can be attached to the pod while it runs."""
         return any(volume.name == ATTACHED_VOLUME and volume.empty_dir for volume in self.volumes)
 
     @property
     def host_name(self) -> str:
-        """What other pods call it by."""
+        """Return the name by which other pods call it."""
         return self.hostname or self.name.replace(".", "-")
 
     @property
@@ -162,7 +162,7 @@ class Pod(Namespaced):
 
     @property
     def member(self) -> Member | None:
-        """What it is on a virtual network."""
+        """Return its membership in a virtual network; None without one."""
         return Member(self.reference, self.interface, self.host_name) if self.interface else None
 
     @property
@@ -207,7 +207,7 @@ class Pod(Namespaced):
 
     @property
     def required_objects(self) -> set[Reference]:
-        """What must exist before the pod can start."""
+        """Return the objects that must exist before the pod can start."""
         needs = [*self._environment(), *self._mounted()]
         required = {Reference(kind, self.namespace, name) for kind, name, optional in needs if not optional}
         return required | self.mounted_claims

@@ -92,7 +92,7 @@ class HostPath:
 
     @property
     def is_device(self) -> bool:
-        """Whether it is a device, such as /dev/kvm, that containers may use."""
+        """Return whether it is a device, such as /dev/kvm, that containers may use."""
         return self.type == "CharDevice"
 
 
@@ -157,7 +157,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class DataSource:
-    """What a claim begins with.
+    """The initial content of a claim.
 
     `RootFilesystem` is a root file system of this cloud, shared below the claim; `PersistentVolumeClaim` a
     copy of another claim's files; `MachineImage` a copy of an image's disk, as `disk.qcow2`.
@@ -210,7 +210,7 @@ class VolumeClaim(Namespaced):
 
     @property
     def is_filesystem(self) -> bool:
-        """Whether it is a filesystem of a tenant, which many pods share; its size is enforced.
+        """Return whether it is a filesystem of a tenant, which many pods share; its size is enforced.
 
         Other volumes hold a machine's disk, whose file has a size of its own, or data of our own programs.
         """

@@ -160,7 +160,9 @@ class Components:
             await self.hosts_files.refresh_networks()
 
     def _refuse_if_mounted(self, claim: Reference, leaving: str = "") -> None:
-        """By a pod of whatever namespace, but for one that is leaving itself."""
+        """Raise EngineError if a pod mounts the claim, in any namespace but the one being removed
+        (`leaving`).
+        """
         for pod in self.objects.all(Pod):
             if pod.namespace != leaving and claim in pod.mounted_claims:
                 raise EngineError(

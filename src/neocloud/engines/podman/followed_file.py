@@ -30,14 +30,14 @@ _AGAIN_SECONDS = 0.2
 
 
 class FolderChanges:
-    """What the kernel tells of changes in one folder. Raises OSError where it is not there.
+    """Waits for changes in one folder, as the kernel reports them. Raises OSError where it is not there.
 
     Where the kernel watches nothing more for this user, each wait takes a quarter of a second instead.
     """
 
     def __init__(self, folder: Path) -> None:
         self.is_gone = False
-        """Whether the folder was removed or renamed: nothing more is told of it."""
+        """Whether the folder was removed or renamed: no more changes are reported."""
         self._descriptor: int | None = None
         try:
             self._watch(folder)
@@ -118,7 +118,7 @@ async def followed_lines(
     """Yield each whole line of the file from `offset` on, without its end, and each that is appended.
 
     A file that is put in its place is read from its beginning: what it repeats is up to the caller. Without
-    `end`, a descriptor that can be read once nothing more is written, it waits for the file, and goes on
+    `end`, a descriptor that can be read once nothing more is written, it waits for the file, and continues
     where its folder is made again.
     """
     while True:
@@ -179,7 +179,7 @@ def _opened(file: Path) -> Generator[int | None]:
 def _is_at(file: Path, descriptor: int | None) -> bool:
     """Return whether the open file is the one that has the name now; of none, whether none has.
 
-    A file that was removed must not stay open: the kernel tells of the end of its folder after that only.
+    A file that was removed must not stay open: the kernel reports the end of its folder only after that.
     """
     try:
         named = os.stat(file, follow_symlinks=False)

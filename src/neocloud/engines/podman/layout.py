@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def podman_view(self) -> Path:
-        """Where the folder `podman` is mounted for Podman.
+        """Return the path at which the folder `podman` is mounted for Podman.
 
         The root of a container with a user namespace has to reach its files, so Podman lets all users search
         every folder of their path: it must not lead through the home.
@@ -194,7 +194,7 @@ class Objects:
         self._path(reference).unlink(missing_ok=True)
 
     def all(self, kind: type[Kind]) -> list[Kind]:
-        """Those of every namespace."""
+        """Return the manifests of a kind in all namespaces."""
         folder = self._layout.namespaces
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         return [manifest for name in names for manifest in self.list(name, kind)]

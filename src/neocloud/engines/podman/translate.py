@@ -233,7 +233,7 @@ def _arguments(container: Container, settings: ImageSettings, values: Mapping[st
 
 
 def _root(container: Container, values: Mapping[str, str], resolved: Resolved) -> Spec:
-    """What the container runs from, and its environment."""
+    """Return the source of the container's root file system, and its environment."""
     disk = resolved.disks.get(container.name)
     folder = disk or resolved.root_filesystems.get(container.image)
     if folder is None:

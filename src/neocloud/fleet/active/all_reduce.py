@@ -2,7 +2,7 @@
 """An all-reduce over two nodes in plain torch.distributed: gloo between processors, NCCL between GPUs.
 
 The two exchange the addresses of their ports on the connection that they have already, which has shown the
-token. Torch's own store would listen on a port for whoever comes. The ports that gloo and NCCL open for their
+token. Torch's own store would listen on a port for everybody. The ports that gloo and NCCL open for their
 data ask for no token, either: where an address but that of the other node is connected, nothing counts.
 """
 
@@ -32,8 +32,8 @@ MOST_BYTES, MOST_KEYS = 1 << 20, 1000
 _SIOCGIFADDR = 0x8915
 
 
-class Stranger(Exception):
-    """Somebody else takes part."""
+class UnexpectedPeer(Exception):
+    """A peer other than the two nodes is connected."""
 
 
 def reason_against(transport: str) -> str:
@@ -66,7 +66,7 @@ def _take_part(transport: str, link: socket.socket, rank: int) -> tuple[float, i
     peers = (link.getsockname()[0], link.getpeername()[0])
     try:
         found = _measure(distributed, transport, store_over(link), rank, peers)
-    except (RuntimeError, Stranger) as error:  # of torch, such as a connection that broke
+    except (RuntimeError, UnexpectedPeer) as error:  # of torch, such as a connection that broke
         raise OSError(f"{transport}: {error}") from error
     return found
 
@@ -76,7 +76,7 @@ def store_over(link: socket.socket) -> Any:
     distributed: Any = importlib.import_module("torch.distributed")
 
     class LinkStore(distributed.Store):
-        """What one sets, the other reads from the connection when it waits for it."""
+        """A store over one connection: a value that one side sets arrives at the other when it waits."""
 
         def __init__(self) -> None:
             super().__init__()  # pyright: ignore[reportUnknownMemberType]
@@ -125,14 +125,14 @@ def _exactly(link: socket.socket, count: int) -> bytes:
     return data
 
 
-def refuse_strangers(allowed: Collection[str]) -> None:
-    """Raise Stranger where this process has a TCP connection with another address than these."""
+def refuse_unexpected_peers(allowed: Collection[str]) -> None:
+    """Raise UnexpectedPeer where this process has a TCP connection with another address than these."""
     for name in os.listdir("/proc/self/fd"):
         address = ""
         with contextlib.suppress(OSError):  # no socket, one that listens, or closed meanwhile
             address = _other_end(os.dup(int(name)))
         if address and address not in allowed:
-            raise Stranger(f"{address} is connected, which is not the other node")
+            raise UnexpectedPeer(f"{address} is connected, which is not the other node")
 
 
 def _other_end(descriptor: int) -> str:
@@ -157,7 +157,7 @@ def _measure(
     limit = timedelta(seconds=START_S)
     distributed.init_process_group(transport, store=store, rank=rank, world_size=2, timeout=limit)
     try:
-        refuse_strangers(peers)
+        refuse_unexpected_peers(peers)
         device = "cuda:0" if transport == "nccl" else "cpu"
         numbers = torch.empty(NUMBERS, dtype=torch.float32, device=device)
         more, took, wrong = torch.ones(1, device=device), list[float](), 0
@@ -175,7 +175,7 @@ def _measure(
             more.fill_(rank == 0 and not is_done and not wrong)
             distributed.all_reduce(more)  # one of both says when it is enough
         counted = took[WARM_UP:] or took
-        refuse_strangers(peers)
+        refuse_unexpected_peers(peers)
         # With two nodes, each sends and gets all bytes: bus and algorithm bandwidth are equal.
         return NUMBERS * 4 * len(counted) / sum(counted) / 1e9, wrong
     finally:

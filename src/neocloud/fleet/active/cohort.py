@@ -24,7 +24,7 @@ FAR = 4.0
 INCIDENT_SHARE = 0.1
 """Of members that are outliers; with more, and more than one, the cohort or the check is at fault, and no
 node is blamed. Other tenants' nodes do not count: they could shield a node by failing themselves."""
-STRANGER_SHARE = 0.25
+OTHERS_SHARE = 0.25
 """Of a cohort's weight that one tenant has at most, where another's nodes are judged."""
 LAST, AGREEING = 3, 2
 """Of so many runs of a node, so many have to be outliers."""
@@ -32,7 +32,7 @@ LAST, AGREEING = 3, 2
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a value is from its cohort."""
+    """The distance of a value from its cohort."""
 
     z: float
     deficit: float
@@ -46,7 +46,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class CohortResult:
-    """What a cohort says of one member."""
+    """The result of comparing one member with its cohort."""
 
     distance: Distance
     is_fault: bool
@@ -127,8 +127,8 @@ def most_weight(own: int, others: Sequence[int]) -> float:
     for number, size in enumerate(sizes):
         capped = len(sizes) - number
         # With a limit `most` that `capped` tenants reach: most = share * (below + capped * most).
-        left = 1 - STRANGER_SHARE * capped
-        most = STRANGER_SHARE * below / left if left > 0 else float("inf")
+        left = 1 - OTHERS_SHARE * capped
+        most = OTHERS_SHARE * below / left if left > 0 else float("inf")
         if most <= size:
             return most
         below += size

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether a job of Slurm runs on this node, by its processes: cheap enough to ask ten times a second."""
+"""Find the Slurm job that runs on this node, by its processes: cheap enough for ten look-ups a second."""
 
 import os
 from pathlib import Path

@@ -38,7 +38,7 @@ class CheckMeasurement:
 
 @dataclass(frozen=True)
 class CheckedBoot:
-    """Which node and boot a verdict is about, and when its check began."""
+    """The node and boot that a verdict is about, and when its check began."""
 
     host: str
     boot: str

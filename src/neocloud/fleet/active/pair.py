@@ -1,7 +1,7 @@
 # pyright: strict
 """Between two nodes: one serves for a while, the other measures TCP, and an all-reduce where both have torch.
 
-A connection begins with a token that both nodes were given, so that no one else's traffic is measured.
+A connection begins with a token that both nodes were given, so that no other traffic is measured.
 Nothing that a client sends is kept: the server reads and counts, or sends it back.
 """
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which idle nodes are measured in pairs, and what failing pairs say of nodes and links. Pure.
+"""Choose idle nodes to measure in pairs, and deduce faulty nodes and links from failing pairs. Pure.
 
 A pair that fails makes both of its nodes suspects. Each is measured again with a node that is known good. Of
 what is left, a node that fails with two nodes known good, and with none passes, is at fault; where both ends
@@ -40,7 +40,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Blame:
-    """What the pairs of one check say."""
+    """Conclusions from the pairs of one check."""
 
     nodes: Mapping[str, str] = field(default_factory=dict[str, str])
     """Nodes at fault, with the reason."""

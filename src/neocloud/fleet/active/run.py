@@ -137,7 +137,7 @@ class Runner:
         if check.program in ("gpu", "dcgm") and not has_gpu():
             return "There is no GPU here"
         if check.program == "dcgm" and self.gives_way:
-            return "DCGM's host engine goes on where a job ends dcgmi; run it with --beside-jobs"
+            return "DCGM's host engine keeps running where a job ends dcgmi; run it with --beside-jobs"
         if check.program == "pair" and self.partner is None:
             return "It needs a second node, and none was given"
         return ""

@@ -1,9 +1,9 @@
 # pyright: strict
-"""Which node is tested next, with which checks, and how much of a fleet is covered. Pure.
+"""Choose the node to test next and its checks, and compute how much of a fleet is covered. Pure.
 
-A check is due on a node again after its period, whatever other checks said: a run that a job cut short goes
-on with what is left. Within the period nodes are ordered by the expected number of faults that a test would
-find (rate times time since the last test) for each second that it takes.
+A check is due on a node again after its period, whatever other checks said: a run that a job cut short
+continues with what is left. Within the period nodes are ordered by the expected number of faults that a test
+would find (rate times time since the last test) for each second that it takes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ BASE_RATE = 419 / (2048 * 54)
 
 @dataclass(frozen=True)
 class CheckHistory:
-    """What is known of the tests of one node."""
+    """The history of tests of one node."""
 
     name: str
     is_idle: bool = True

@@ -112,11 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     stay.add_argument("--last", default="", metavar="DIR", help="folder for what the checks say now")
     stay.add_argument("--metrics-file", default="", metavar="FILE", help="also write metrics, for Prometheus")
     stay.set_defaults(run=_watch)
-    ask = commands.add_parser("carry", help="print what was not carried on yet, and drop what was")
+    ask = commands.add_parser("carry", help="print records that were not forwarded yet, and drop the others")
     ask.add_argument("--spool", required=True, metavar="DIR", help="folder of the records")
     ask.add_argument("--last", required=True, metavar="DIR", help="folder of what the checks say now")
     ask.add_argument(
-        "--after", type=int, default=0, metavar="N", help="the last record that is kept for good"
+        "--after", type=int, default=0, metavar="N", help="the last record that is stored permanently"
     )
     ask.add_argument("--of", default="", metavar="ID", help="the spool that N is of")
     ask.add_argument("--trusted", default="", metavar="CHECKS", help="checks that may keep jobs away")

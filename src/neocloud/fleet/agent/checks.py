@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class How(StrEnum):
-    """What is compared with the limit."""
+    """The quantity that is compared with the limit."""
 
     VALUE = "value"
     """The number itself."""

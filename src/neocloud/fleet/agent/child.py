@@ -48,7 +48,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """How a probe ended: with what it found, or with why there is nothing."""
+    """The end of a probe: its result, or the reason why there is none."""
 
     name: str
     found: ProbeResult | None

@@ -1,10 +1,10 @@
 # pyright: strict
-"""How records of an agent are carried on: its answer to who asks from elsewhere, and the reader of that.
+"""Deliver the records of an agent to the control plane, and acknowledge them.
 
-The asker names the last record that it has kept for good. The agent drops those up to it, and answers with
-what its checks say now and with the records after it. So records are dropped only once they are kept: an
-asker that cannot store them asks for the same again. Numbers are of one spool, which a new start begins anew;
-its id keeps numbers of another one from being taken for its own.
+The caller names the last record that it has stored. The agent drops the records up to it, and returns the
+current results of its checks and the records after it. So records are dropped only once they are stored: a
+caller that cannot store them asks for the same again. Numbers belong to one spool, which begins again at each
+start; its id keeps numbers of another one from being taken for its own.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class AgentAnswer:
-    """What an agent said when it was asked."""
+    """The answer of an agent."""
 
     spool: str
     version: str
@@ -49,7 +49,7 @@ class AgentAnswer:
     age_s: float
     """Of `last`."""
     changes: Sequence[Document]
-    """Of the records that were not carried on yet, in order."""
+    """The records that were not forwarded yet, in order."""
     n: int
     """The last record that `changes` is from: to be named when the agent is asked again."""
     has_more: bool
@@ -137,7 +137,7 @@ def _inventory(path: Path, known: str) -> dict[str, object] | None:
 
 
 def write_inventory(folder: Path, found: Hardware) -> None:
-    """Write the parts for whoever asks, where they are others than before. Raises OSError."""
+    """Write the parts for the next caller, if they have changed. Raises OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     path, data = folder / INVENTORY, hardware.encode(found)
     if not path.exists() or path.read_bytes() != data:

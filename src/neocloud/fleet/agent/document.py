@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the checks of one host say at one time: one JSON document, and its reader.
+"""The document with the results of a host's checks at one time: JSON, and its reader.
 
 The reader is for what a host sent, which may be anything: it bounds size, depth, counts and lengths, and
 refuses what it does not know with the reason.
@@ -113,7 +113,7 @@ def decode(data: bytes, *, host: str | None = None, at: float | None = None) -> 
 
 
 def from_json(given: object, *, host: str | None = None, at: float | None = None) -> Document:
-    """As `decode`, of a decoded document."""
+    """Return the document in decoded JSON; checks it as `decode` does."""
     fields = Fields(given, "the document")
     if fields.number("format") != FORMAT:
         raise DocumentError(f"its format is not {FORMAT}, which this release reads")
@@ -191,7 +191,7 @@ class Fields:
         self._left, self._what = dict(cast(dict[str, object], given)), what
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a field that agents of earlier releases do not send."""
+        """Return whether the document has an optional field, which agents of earlier releases do not send."""
         return name in self._left
 
     def _take(self, name: str) -> object:

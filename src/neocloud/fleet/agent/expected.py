@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a host should have, as a file of the operator says it. Without one, most counts have no limit."""
+"""Expected values of a host, read from a file of the operator. Without one, most counts have no limit."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,5 +1,5 @@
 # pyright: strict
-"""How much GPUs are used, as an agent writes it beside what its checks say, and the reader of that.
+"""The use of GPUs as JSON, written by an agent beside the results of its checks, and the reader of that JSON.
 
 The reader takes numbers within the bounds of their measures and names that it knows, and refuses the rest.
 """

@@ -46,7 +46,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Difference:
-    """What is not as in an earlier list of the same host, in words."""
+    """A change from an earlier list of the same host, in words."""
 
     part: HostPart
     what: str
@@ -164,7 +164,9 @@ def decode(data: bytes) -> Hardware:
 
 
 def from_json(given: object, *, host: str | None = None) -> Hardware:
-    """As `decode`, of a decoded list. `host`: who the sender is known to be. Raises DocumentError."""
+    """Return the hardware in decoded JSON; checks it as `decode` does. `host`: who the sender is known to be.
+    Raises DocumentError.
+    """
     fields = Fields(given, "the inventory")
     if fields.number("format") != FORMAT:
         raise DocumentError(f"its format is not {FORMAT}, which this release reads")

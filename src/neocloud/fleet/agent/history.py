@@ -1,5 +1,5 @@
 # pyright: strict
-"""What was read before: counters, and since when conditions hold. Times are seconds since the boot.
+"""Earlier readings: counters, and the times since when conditions hold. Times are seconds since the boot.
 
 Everything is of one boot: counters begin again with the next. Bounded, whatever the probes say.
 """
@@ -16,7 +16,7 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Growth:
-    """By how much a counter grew, and in which time."""
+    """The growth of a counter, and the time in which it grew."""
 
     by: float
     seconds: float

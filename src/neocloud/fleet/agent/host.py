@@ -42,7 +42,7 @@ def since_boot() -> float:
 
 @dataclass
 class Memory:
-    """What is known of this boot, and survives a restart of the agent."""
+    """State of one boot that survives a restart of the agent."""
 
     boot: str
     history: History = field(default_factory=History)
@@ -59,7 +59,7 @@ class Said:
 
     @property
     def mark(self) -> str:
-        """What makes another word a change."""
+        """Return the text whose change makes an answer worth a new record."""
         if isinstance(self.answer, NotRun):
             return NOT_RUN
         return f"{self.answer.status} {self.answer.action} {self.answer.about}"[:LONGEST_TEXT]
@@ -132,12 +132,12 @@ class HostChecks:
 
     @property
     def simulated(self) -> str:
-        """What was not real; "" where everything was."""
+        """Return what was simulated; "" where everything was real."""
         return "; ".join(dict.fromkeys(self._simulated.values()))
 
     @property
     def readings(self) -> list[Reading]:
-        """What the probes read last; of a probe without an answer, nothing."""
+        """Return the last readings of all probes; a probe without an answer adds none."""
         return [each for found in self._readings.values() for each in found]
 
     def counts(self) -> dict[str, int]:
@@ -214,7 +214,7 @@ class HostChecks:
         return next((each.deadline_s for each in self._probes if each.name == name), DEADLINE_S)
 
     def _say(self, probe: str, words: Sequence[CheckAnswer | NotRun]) -> None:
-        """Note the words of a probe; what it no longer speaks of is over."""
+        """Store the answers of a probe; checks that it no longer names become NotRun."""
         now = self._now()
         new = {each.check: Said(now, each) for each in words}
         for check in self._of_probe.get(probe, set()) - new.keys():

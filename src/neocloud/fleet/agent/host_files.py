@@ -19,7 +19,7 @@ _STA_UNSYNC, _STA_NANO = 0x0040, 0x2000
 
 @dataclass(frozen=True)
 class FreeSpace:
-    """What statvfs says of a filesystem: bytes and inodes, free ones as a program without rights has them."""
+    """Space of a filesystem by statvfs: bytes and inodes, free ones as a program without rights has them."""
 
     bytes_total: int
     bytes_used: int
@@ -30,7 +30,7 @@ class FreeSpace:
 
 @dataclass(frozen=True)
 class ClockState:
-    """What adjtimex says of the kernel's clock."""
+    """State of the kernel's clock, by adjtimex."""
 
     is_disciplined: bool
     offset_s: float

@@ -24,7 +24,7 @@ LOCAL_STORAGE = frozenset({"mount_missing", "mount_read_only", "mount_silent_s",
 
 @dataclass(frozen=True)
 class CheckAnswer:
-    """What one check says, before it has a host and a time."""
+    """The answer of one check, before it has a host and a time."""
 
     check: str
     status: Status
@@ -173,7 +173,7 @@ def _answer(
 
 
 def scope_of(name: str, scope: FaultScope) -> CheckScope:
-    """Return whom a fault speaks against, where several nodes have it."""
+    """Return the scope of a check about a fault, before topology is looked at."""
     if scope in (FaultScope.LINK, FaultScope.NETWORK):
         return CheckScope.LINK
     return CheckScope.STORAGE if name in LOCAL_STORAGE else CheckScope.NODE
@@ -206,7 +206,7 @@ def _sample(judged: Sequence[_Judged]) -> str:
 
 
 def _summary(check: Check, judged: Sequence[_Judged]) -> str:
-    """What passed: the one device, or how many with the one nearest to its limit."""
+    """Summarise what passed: the one device, or the number of devices with the one nearest to its limit."""
     if len(judged) == 1:
         return f"{judged[0].text}{_note(judged[0].reading)}"
     limit = next((found for each in judged if each.response and (found := limit_of(each.response))), None)

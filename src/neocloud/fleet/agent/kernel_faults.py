@@ -1,5 +1,5 @@
 # pyright: strict
-"""Faults of the kernel log since the boot, as answers. The lines that tell of them are kept over restarts."""
+"""Faults of the kernel log since the boot, as answers. Their lines are kept over restarts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Line = tuple[float | None, int, str]
 
 @dataclass
 class KernelFaults:
-    """Which record comes next, and the records so far that may tell of a fault."""
+    """The next record to read, and the records so far that may report a fault."""
 
     next_sequence: int = 0
     lines: list[Line] = field(default_factory=list[Line])
@@ -69,7 +69,7 @@ class KernelFaults:
 
 
 def _reading(found: KernelLines, records: int) -> CheckAnswer:
-    """Whether the log was read whole: what lost records said is not known."""
+    """Return whether the log was read whole, as an answer: the content of lost records is not known."""
     status = Status.UNKNOWN if found.lost else Status.PASS
     sample = (
         f"{records:,} records read, {found.lost:,} lost just now"

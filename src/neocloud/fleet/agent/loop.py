@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Reported:
-    """What of a boot is in the spool, or was."""
+    """The data of a boot that is, or was, in the spool."""
 
     memory: Memory
     n: int = 0
@@ -117,7 +117,7 @@ class Agent:
                 self._save()  # before the records that say it are dropped
                 self._spool.drop_acknowledged()
         except OSError as error:
-            logger.warning("Records that were carried on cannot be dropped: %s", error)
+            logger.warning("The agent cannot drop forwarded records: %s", error)
 
     def _write_changes(self) -> None:
         marks = {name: said.mark for name, said in self.checks.said.items()}
@@ -159,7 +159,7 @@ class Agent:
                 self._save()
             except OSError as error:
                 logger.warning(
-                    "What is known cannot be saved; after a restart counters begin anew: %s", error
+                    "The agent cannot save its state, so counters begin again after a restart: %s", error
                 )
 
     def _append(self, kind: str, content: dict[str, Any]) -> bool:

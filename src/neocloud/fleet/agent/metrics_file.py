@@ -1,5 +1,6 @@
 # pyright: strict
-"""What the checks say as a file in Prometheus's text format, for the textfile collector of a node exporter.
+"""Write the results of checks as a file in Prometheus's text format, for the textfile collector of a node
+exporter.
 
 Names of devices come from the kernel and may hold anything: labels are bounded and escaped, and so is their
 number.

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which probes there are, how often each runs, and how long it may take."""
+"""The probes, with how often each runs and how long it may take."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a probe found, and the form in which its process hands it over."""
+"""The result of a probe, and the form in which its process passes it on."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ class NotRun:
 
 @dataclass(frozen=True)
 class KernelLines:
-    """New records of the kernel log: (time_s, sequence, message) of those that may tell of a fault."""
+    """New records of the kernel log: (time_s, sequence, message) of those that may report a fault."""
 
     next_sequence: int
     lost: int

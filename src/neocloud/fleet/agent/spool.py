@@ -1,9 +1,10 @@
 # pyright: strict
-"""An append-only file of records, for whoever carries them on. Bounded, and on the disk before anything else.
+"""An append-only file of records, for the process that forwards them. Bounded, and on the disk before
+anything else.
 
-Each line is one JSON object with a number `n`. Whoever carried records on writes the number of the last into
-the file `acknowledged` beside it; those up to it are dropped then. What an end of this process, or of the
-power, left of a line is removed when the file is opened.
+Each line is one JSON object with a number `n`. The process that forwarded records writes the number of the
+last into the file `acknowledged` beside it; those up to it are dropped then. What an end of this process, or
+of the power, left of a line is removed when the file is opened.
 """
 
 import contextlib
@@ -92,7 +93,7 @@ class Spool:
         yield from records_in(self._folder / RECORDS, after)
 
     def drop_acknowledged(self) -> int:
-        """Drop the records that were carried on. Return the number of the last of them. Raises OSError."""
+        """Drop the records that were forwarded. Return the number of the last of them. Raises OSError."""
         n = _number(self._folder / ACKNOWLEDGED)
         kept = list(self.records(after=n))
         first = next(self.records(), None)

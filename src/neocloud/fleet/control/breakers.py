@@ -28,7 +28,7 @@ class Trip:
 
 @dataclass(slots=True)
 class CheckRate:
-    """How many nodes fail a check: each within the window, and counts by the hour for the baseline."""
+    """The rate at which nodes fail a check: within the window, and by the hour for the baseline."""
 
     recent: deque[tuple[float, str]] = field(default_factory=deque[tuple[float, str]])
     by_hour: Counter[int] = field(default_factory=Counter[int])

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a fold over events has come to, as JSON, and back: nodes, breakers, incidents and outages.
+"""The state of a fold over events as JSON, and back: nodes, breakers, incidents and outages.
 
 The fold can always be made again from its events, so there is one form, for the code that wrote it. Values
 keep their types and order. `Limits` are left out, and are those of the reader.

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which verdicts are judged by which independent test, and what the tests say. The rows are in judging.json.
+"""Judge verdicts by independent tests. The table of tests is in judging.json.
 
 A failing verdict is judged by what another check measured on the same start of the node, never by its own
 check. What a test cannot tell is no judgement.
@@ -41,7 +41,7 @@ class IndependentTest:
     check: str
     kind: MeansOfTest
     within_s: float
-    """How long after the verdict its answer still speaks of the same fault."""
+    """How long after the verdict its answer is still about the same fault."""
     why: str
 
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which repair comes next: the rungs from the one that the evidence asks for, each with a budget."""
+"""Choose the next repair: the rungs from the one that the evidence asks for, each with a budget."""
 
 from collections.abc import Iterable
 

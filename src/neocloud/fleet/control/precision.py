@@ -1,5 +1,5 @@
 # pyright: strict
-"""How often failing verdicts of a check were right: its judgements, and what they show."""
+"""The share of failing verdicts of a check that were right: its judgements, and what they show."""
 
 import math
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a node is, beside its health: its parts, its labels and its place, after an event. Pure."""
+"""Descriptions of a node beside its health: its parts, its labels and its place, after an event. Pure."""
 
 from neocloud.fleet.nodes import events as e
 from neocloud.fleet.nodes.parts import Reader, merged

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What happens to nodes, as typed events that are only appended; the state of a node is a fold over them.
+"""Events of nodes: typed and only appended; the state of a node is a fold over them.
 
 Times are seconds since an epoch that all events of a fleet share. No event carries its place in the log:
 the fold judges by times, boot ids and attempt numbers, so that late and duplicate events change nothing.
@@ -23,7 +23,7 @@ class Status(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a node is in its life."""
+    """The phases in the life of a node."""
 
     ORDERED = "ordered"
     RACKED = "racked"
@@ -48,7 +48,7 @@ class Phase(StrEnum):
 
 
 class CheckScope(StrEnum):
-    """What a failing check speaks of, before topology is looked at."""
+    """The scope that a failing check names, before topology is looked at."""
 
     NODE = "node"
     LINK = "link"
@@ -97,7 +97,7 @@ class Verdict(Event):
     is_fatal: bool = False
     """Whether the workload is dead already, so that a drain takes nothing from it."""
     devices: str = ""
-    """The devices that it speaks of, with commas: slots of parts of the node."""
+    """The devices that it is about, with commas: slots of parts of the node."""
 
 
 def threshold_in_words(threshold: str) -> str:
@@ -118,8 +118,9 @@ class Judged(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordElsewhere(Event):
-    """How often a check was right on nodes of other pools, at most so many times for each tenant. It is of no
-    node, and replaces the last one of the check."""
+    """The record of a check on nodes of other pools, with a bounded number of judgements of each tenant. It
+    belongs to no node, and replaces the last record of the check.
+    """
 
     check: str
     confirmed: int

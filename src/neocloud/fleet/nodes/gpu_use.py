@@ -1,5 +1,5 @@
 # pyright: strict
-"""How much a GPU is used, as a node's agent reads it, and the peak that a model's data sheet gives.
+"""The use of a GPU, as a node's agent reads it, and the peak that a model's data sheet gives.
 
 Series have the names and units of NVIDIA's dcgm-exporter, so public dashboards show both. What a GPU or its
 driver does not tell has no value: it is never 0.
@@ -68,7 +68,7 @@ _TFLOPS = {each.model: each.tflops for each in PEAKS}
 
 
 def model_label(model: str) -> str:
-    """Return the model for a label: a word of a fixed list, since whoever tells it could make up any."""
+    """Return the model for a label: a word of a fixed list, since a node could report any text."""
     return model if model in _TFLOPS else OTHER_MODEL
 
 
@@ -79,7 +79,7 @@ def peak_tflops(model: str) -> float | None:
 def tflops_expression() -> str:
     """Return the estimated TFLOP/s of each GPU in PromQL: tensor cores active times the peak of its model.
 
-    A GPU that its node's agent and a dcgm-exporter both tell of counts once.
+    A GPU that its node's agent and a dcgm-exporter both report counts once.
     """
     series = MEASURES["tensor_active"].series
     models = {tflops: [each.model for each in PEAKS if each.tflops == tflops] for tflops in _TFLOPS.values()}

@@ -3,7 +3,7 @@
 
 The failure rates of the nodes are taken as Gamma distributed, with mean and spread estimated from the fleet
 itself (empirical Bayes, method of moments), and the failures of a node as Poisson distributed. Where all
-nodes fail alike, the spread is zero and nobody is a lemon, however unlucky; the fewer nodes cause most
+nodes fail alike, the spread is zero and no node is a lemon, however unlucky; the fewer nodes cause most
 failures, the fewer failures it takes.
 """
 

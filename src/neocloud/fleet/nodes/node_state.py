@@ -50,7 +50,7 @@ class NodeState:
     an incident, or the node has passed its tests since."""
     certificate: Certificate | None = None
     faults: tuple[e.Verdict, ...] = ()
-    """The verdicts that speak against the node, one for each check."""
+    """The failing verdicts on the node, one for each check."""
     judged: tuple[tuple[str, float], ...] = ()
     """Time of the last verdict of each check."""
     findings: tuple[tuple[str, float], ...] = ()

@@ -51,7 +51,7 @@ class Outage:
     node: str
     cause: Cause
     evidence: str
-    """The verdict or start that speaks against the node, the window, or what an operator wrote."""
+    """The failing verdict or the start that began it, the window, or the operator's text."""
     reason: str
     begin: float
     end: float | None = None

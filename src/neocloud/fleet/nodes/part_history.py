@@ -1,8 +1,9 @@
 # pyright: strict
-"""Where each part has been and how often it failed, by its serial number; a fold over the events of a fleet.
+"""The history of each part by its serial number: its locations and failures, as a fold over the events of a
+fleet.
 
 A part that moves, or whose node gets another name, keeps its history. Where two nodes say that they have it,
-both are kept, and only one of them speaks for it: the better reader before a pod, and then who had it first.
+both are kept, and only one of them is trusted for it: the better reader before a pod, then the first holder.
 So a node that claims the part of another one neither counts failures for it nor takes its history.
 """
 
@@ -28,7 +29,7 @@ _RANK = {reader: rank for rank, reader in enumerate(Reader)}
 
 @dataclass(frozen=True, slots=True)
 class PartLocation:
-    """Where a part was, with what firmware, and who said so."""
+    """A location of a part, with its firmware and the reader that reported it."""
 
     node: str
     slot: str
@@ -62,7 +63,7 @@ class PartRecord:
 
     @property
     def holder(self) -> PartLocation | None:
-        """Who speaks for the part."""
+        """Return the location whose reader is trusted for the part; None without one."""
         return min(self.open_places, key=lambda each: (-_RANK[each.reader], each.since), default=None)
 
     def watched(self, now: float) -> LemonRecord:
@@ -166,7 +167,7 @@ class PartHistory:
                 self.records[key] = replace(record, failures=max(0, record.failures + change))
 
     def is_held_by(self, key: Key, node: str) -> bool:
-        """Return whether this node speaks for the part."""
+        """Return whether this node is trusted for the part."""
         holder = self.records[key].holder if key in self.records else None
         return holder is not None and holder.node == node
 

@@ -10,13 +10,13 @@ MOST_PARTS = 256
 LONGEST = 128
 """Longest text of a part."""
 MOST_BLAMED = 2
-"""A check that names more parts of a node speaks of what they share, and of none of them."""
+"""A check that names more parts of a node is about what they share, and about none of them."""
 Key = tuple[str, str]
 """Kind and serial number: what a part is known by, wherever it is."""
 
 
 class Reader(StrEnum):
-    """Who read the parts of a node, the least trusted first."""
+    """The readers of a node's parts, the least trusted first."""
 
     POD = "pod"
     """The agent in a worker's pod: a claim, since root of a tenant may control what it says."""
@@ -38,7 +38,7 @@ class HostPart(NamedTuple):
 
     @property
     def key(self) -> Key | None:
-        """What it is known by; None for a part that does not tell its serial number."""
+        """Return the key of the part; None for a part that does not tell its serial number."""
         return (self.kind, self.serial) if self.serial else None
 
 

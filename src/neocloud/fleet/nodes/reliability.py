@@ -1,5 +1,5 @@
 # pyright: strict
-"""How reliable nodes were over a time: faults, how soon spares took over, and time out of service."""
+"""The reliability of nodes over a time: faults, how soon spares replaced nodes, and time out of service."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ _NORMAL_97_5 = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class Observed:
-    """What is known of some nodes: their incidents and outages, and since when each is watched."""
+    """The observations of some nodes: their incidents and outages, and since when each is watched."""
 
     since: Mapping[str, float]
     """By name. Outages of other nodes, and of before, do not count; incidents do."""

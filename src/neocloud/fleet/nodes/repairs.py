@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is told of repairs, as a fold over the events of nodes: tickets, maintenance, nodes that leave.
+"""Repairs as a fold over the events of nodes: tickets, maintenance, nodes that leave.
 
 Each has the serial number of the hardware that it is about, by what was known when it happened.
 
@@ -24,7 +24,7 @@ MOST = 500
 """Of a fleet that are kept: as many as can be asked for at once."""
 MOST_OF_A_NODE = 100
 MOST_DEVICES = 50
-"""Failing verdicts of a node of which the devices are kept, beside those that speak against it."""
+"""Failing verdicts of a node whose devices are kept, beside the current ones."""
 
 
 class RepairKind(StrEnum):
@@ -158,7 +158,9 @@ class Repairs:
         return serial
 
     def _forget(self, node: str, ticket: str) -> None:
-        """What begins again under the same name, such as the drain of a host, may be about another part."""
+        """Drop the serial number of an ended repair: one that begins again under the same name, such as the
+        drain of a host, may be about another part.
+        """
         self._serials.pop((node, ticket), None)
 
 

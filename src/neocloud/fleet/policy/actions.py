@@ -1,4 +1,4 @@
-"""What can be done to a node or one of its parts after a fault, and which tests verify it."""
+"""Actions on a node or one of its parts after a fault, and the tests that verify them."""
 
 from enum import StrEnum
 

@@ -74,7 +74,7 @@ _CARRIED = tuple(
 
 @dataclass(frozen=True)
 class Line:
-    """What was read of one line."""
+    """One parsed line."""
 
     record: KernelMessage | None
     """None for a line of which nothing shows that it is the kernel's own."""
@@ -103,7 +103,7 @@ def pasted(line: str) -> Line:
 
 
 def sequence_of(line: str) -> int | None:
-    """Return the sequence of a record of /dev/kmsg, whoever wrote it; None for its continuations."""
+    """Return the sequence of a record of /dev/kmsg, by any writer; None for its continuations."""
     match = _KMSG.match(line)
     return int(match[2]) if match else None
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Reads /dev/kmsg without waiting, and goes on after a restart where it stopped.
+"""Reads /dev/kmsg without waiting, and continues after a restart where it stopped.
 
 A cursor in a file says which record comes next, and of which boot. It is written after the caller has kept
 what it was given (`commit`), so a crash repeats records and loses none; the sequence of a record in its boot
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cursor:
-    """Which record comes next. Sequences begin at 0 with each boot."""
+    """The next record to read. Sequences begin at 0 with each boot."""
 
     boot_id: str
     sequence: int = 0
@@ -39,7 +39,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Batch:
-    """What was there to read."""
+    """The records of one read."""
 
     records: Sequence[KernelMessage]
     """Those that are the kernel's own."""
@@ -79,7 +79,7 @@ class KernelLog:
         return Batch(records, lost, self.cursor)
 
     def commit(self, batch: Batch) -> None:
-        """Go on after this batch, also after a restart. Raises OSError."""
+        """Continue after this batch, also after a restart. Raises OSError."""
         content = {"boot_id": batch.cursor.boot_id, "sequence": batch.cursor.sequence}
         write_file(self._cursor_file, json.dumps(content), durable=True)
 

@@ -89,7 +89,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a kernel log says of the node."""
+    """Summary of a node's kernel log."""
 
     faults: Sequence[Fault]
     """The gravest first."""

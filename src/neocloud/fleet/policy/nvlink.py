@@ -1,5 +1,6 @@
 # pyright: strict
-"""What the registers in lines of NVLink errors mean: XID 74 of Hopper, XID 144 to 150 of Blackwell. Pure.
+"""The meaning of the registers in lines of NVLink errors: XID 74 of Hopper, XID 144 to 150 of Blackwell.
+Pure.
 
 Facts are of NVIDIA's catalogue of XIDs (Xid-Catalog.xlsx of 2025-09-30): of its sheet "XID 144-150 Decode" as
 generated in gpud 4a8de33, and of WORKFLOW_NVLINK_ERR as quoted in NVSentinel's design 019. No line of such a

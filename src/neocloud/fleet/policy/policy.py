@@ -18,7 +18,7 @@ Version = tuple[int, ...]
 
 
 class CodeKind(StrEnum):
-    """Where a code comes from."""
+    """The source of a code."""
 
     XID = "xid"
     SXID = "sxid"
@@ -44,7 +44,7 @@ class Severity(StrEnum):
 
 
 class FaultScope(StrEnum):
-    """What the fault is of, and so what is drained or repaired."""
+    """The part that has the fault, and so is drained or repaired."""
 
     APPLICATION = "application"
     GPU = "gpu"
@@ -56,7 +56,7 @@ class FaultScope(StrEnum):
 
 
 class Per(StrEnum):
-    """What the faults of a limit are counted of."""
+    """The unit for which the faults of a limit are counted."""
 
     NODE = "node"
     GPU = "gpu"
@@ -87,7 +87,7 @@ class PolicySource:
 
 @dataclass(frozen=True)
 class Statement:
-    """What a source says about the codes of a row."""
+    """The statement of a source about the codes of a row."""
 
     source: PolicySource
     word: Word
@@ -139,7 +139,7 @@ class DriverRange:
 
 
 class Conflict(StrEnum):
-    """What the sources of a row disagree about, the gravest first."""
+    """Disagreements between the sources of a row, the gravest first."""
 
     SERVICE = "service"
     """Whether the node stays in service."""
@@ -223,7 +223,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Response:
-    """What the policy says of one code."""
+    """The policy's response to one code."""
 
     kind: CodeKind
     code: str

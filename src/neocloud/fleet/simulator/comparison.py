@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a change of policy or limits does to a simulated fleet: pairs of runs with the same faults.
+"""The effect of a change of policy or limits on a simulated fleet: pairs of runs with the same faults.
 
 Both runs of a pair have one seed, so the same faults come at the same times (`Faults._stream`), and the
 difference varies less than either run. It is shown with the 95% confidence interval of Student's t over the
@@ -97,7 +97,7 @@ class Comparison:
 
     @property
     def is_worse(self) -> bool:
-        """Whether less time is useful, with 95% confidence."""
+        """Return whether less time is useful, with 95% confidence."""
         return any(each.verdict == "worse" for each in self.differences if each.name in ("ettr", "goodput"))
 
     def document(self) -> dict[str, object]:

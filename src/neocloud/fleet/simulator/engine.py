@@ -68,7 +68,9 @@ class Simulation:
         self.at(self.now + seconds, do)
 
     def run(self, on_progress: Callable[[float], None] = lambda _: None) -> None:
-        """Run to the end; `on_progress` is told the share of the time that has passed, about 100 times."""
+        """Run to the end; `on_progress` is called with the share of the time that has passed, about 100
+        times.
+        """
         end, shown = self.scenario.days * DAY, 0
         self._set_up()
         self._settle()

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What goes wrong in the simulation, when and where; and what checks say of it, rightly or not."""
+"""Simulated faults, with their time and place; and the answers of checks about them, right or wrong."""
 
 import random
 from collections import Counter

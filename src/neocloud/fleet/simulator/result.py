@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a simulation found, with the closed forms beside it."""
+"""The result of a simulation, with the closed forms beside it."""
 
 import math
 from collections.abc import Mapping

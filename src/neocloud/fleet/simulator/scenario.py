@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is simulated: one job on all GPUs of a fleet, with spares, for a number of days."""
+"""The simulated scenario: one job on all GPUs of a fleet, with spares, for a number of days."""
 
 import math
 from collections.abc import Mapping

@@ -91,7 +91,7 @@ def model_server_error(status: int, data: bytes, *, served_name: str, name: str)
 
 
 GENERATION_FAILED = "Internal server error"
-"""vLLM's whole message where one request failed and the engine goes on: its grammar does not compile."""
+"""vLLM's whole message where one request failed and the engine continues: its grammar does not compile."""
 COMPILING_TIMED_OUT = b"compilation timed out"
 
 

@@ -46,7 +46,7 @@ class ExpressionCost(NamedTuple):
 
 @dataclass
 class Cost:
-    """What a request gives the model server to compile, as far as it was read."""
+    """The cost for the model server of compiling a request, as far as it was read."""
 
     weight: int = 0
     alternatives: int = 0

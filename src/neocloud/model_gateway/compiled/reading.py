@@ -32,7 +32,7 @@ INNER_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one request gives the model server to compile."""
+    """The part of a request that the model server compiles."""
 
     param: str
     """The field that holds it, for messages."""

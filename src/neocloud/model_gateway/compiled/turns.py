@@ -1,9 +1,9 @@
 # pyright: strict
-"""Whose turn it is to have something compiled: few at a time for a deployment, one for a caller.
+"""Turns for compilations: few at a time for a deployment, one for a caller.
 
 A request waits for a turn where its deployment has not answered one with the same schemas yet. The turn ends
 with the first bytes of the answer, or after the time that compiling may take by estimate: a caller who
-leaves early keeps it until then, since model servers go on compiling. A caller whose schemas end in errors of
+leaves early keeps it until then, since model servers keep compiling. A caller whose schemas end in errors of
 the model server waits before the next turn, longer each time.
 """
 
@@ -27,7 +27,7 @@ WAIT_SECONDS = 60.0
 BASE_SECONDS, SECONDS_OF_WEIGHT, MAX_SECONDS = 2.0, 0.01, 120.0
 """How long a turn lasts at most: compiling takes some 10 ms for each unit of weight with 150,000 tokens."""
 COOLING_SECONDS = 5.0
-"""A turn with an error goes on for so long: the model server may have given up waiting, not compiling."""
+"""A turn with an error lasts so much longer: the model server may have given up waiting, not compiling."""
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 600.0
 """A caller pauses after an error of the model server, twice as long after each further one."""
 FORGOTTEN_AFTER_SECONDS = 3600.0

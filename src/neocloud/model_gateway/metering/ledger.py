@@ -72,7 +72,7 @@ class Ledger:
 
     @property
     def is_full(self) -> bool:
-        """Whether more rows wait than the disk has accepted for a long time."""
+        """Return whether more rows wait than the disk has accepted for a long time."""
         return len(self._waiting) > _MOST_WAITING
 
     def write(self, row: Reservation | RequestEnd) -> None:
@@ -96,7 +96,7 @@ class Ledger:
         await self._write_and_wait(None)
 
     def close(self) -> None:
-        """Write what waits, once more, and close. May be called again."""
+        """Write the waiting rows a last time, and close. May be called again."""
         if self._stop.is_set():
             return
         self._stop.set()

@@ -22,7 +22,7 @@ _SPANS = [b"%ds" % s if s < MINUTE else b"%dm%ds" % divmod(s, MINUTE) for s in r
 
 
 class Bucket:
-    """What a tenant may still use of a model."""
+    """The remaining requests and tokens of a tenant for a model."""
 
     __slots__ = ("_filled_at", "_limit_headers", "requests", "requests_limit", "tokens", "tokens_limit")
 

@@ -28,7 +28,7 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class RequestStart:
-    """What is known of a request before it is sent."""
+    """The data of a request before it is sent."""
 
     request_id: str
     tenant_id: str
@@ -97,12 +97,12 @@ class EventStream:
 
     @property
     def usage(self) -> TokenUsage | None:
-        """What the whole stream used; None before its end."""
+        """Return the usage of the whole stream; None before its end."""
         return self._total
 
     @property
     def usage_so_far(self) -> TokenUsage | None:
-        """What was counted up to the last event; None where the model server counts at the end only."""
+        """Return the usage counted up to the last event; None if the model server counts at the end."""
         if self._total is not None:
             return self._total
         self._read_last()

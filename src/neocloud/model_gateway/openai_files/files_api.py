@@ -1,6 +1,6 @@
 # pyright: strict
 """/v1/files: upload, list, get, read, delete. Uploads are written to disk as they arrive, never held in
-memory; those of a project with a file bucket go on from there to the bucket."""
+memory; those of a project with a file bucket are forwarded to the bucket."""
 
 import asyncio
 import errno

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What projects may store in the gateway's own folder. Bytes in buckets count there, and not here."""
+"""Limits of what projects store in the gateway's own folder. Bytes in buckets count there, and not here."""
 
 import shutil
 import sqlite3

@@ -181,7 +181,7 @@ class ResponseRelay:
             self.turn.answered(is_error=is_error)
 
     def leave_turn(self) -> None:
-        """The request has ended. A model server that did not answer goes on compiling, so the turn lasts."""
+        """The request has ended. A model server that did not answer keeps compiling, so the turn lasts."""
         if self.turn is None:
             return
         if not self._was_sent:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where a request may go: the route table, its updates from the control plane, and the choice of a replica.
+"""Routes of requests: the route table, its updates from the control plane, and the choice of a replica.
 
 The least loaded replica is chosen, or one slightly busier that has the prompt's start in its cache. A replica
 that failed is paused, longer each time.

@@ -1,8 +1,8 @@
 # pyright: strict
 """Back up or restore a store: `python -m neocloud.object_gateway.backups VERB --home HOME --folder FOLDER`.
 
-Writes lines of JSON: {"progress": TEXT} as it goes on, and at the end {"done": FIELDS} or {"error": TEXT,
-"next_step": TEXT}. What was copied before a signal stays, and the next backup goes on from there.
+Writes lines of JSON: {"progress": TEXT} as it proceeds, and at the end {"done": FIELDS} or {"error": TEXT,
+"next_step": TEXT}. What was copied before a signal stays, and the next backup continues from there.
 """
 
 import argparse

@@ -92,7 +92,7 @@ def key_check(connection: Connection) -> bytes:
 
 
 def still_named(store: Path, names: Iterable[str]) -> bool:
-    """Whether the store itself names one of these blobs."""
+    """Return whether the store itself names one of these blobs."""
     with closing(open_beside(store)) as connection:
         return any(connection.execute(f"{NAMED} AND blob = ?", (name,)).fetchone() for name in names)
 

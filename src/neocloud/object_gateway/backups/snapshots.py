@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a backup has of the metadata of a moment: a copy of the file of SQLite, or a dump of PostgreSQL."""
+"""The metadata of a backup at one moment: a copy of the file of SQLite, or a dump of PostgreSQL."""
 
 import hashlib
 import json

@@ -149,7 +149,7 @@ def _copy_metadata(store: Path, draft: Path) -> None:
 
 
 def _are_named(store: Path, names: list[str]) -> bool:
-    """Whether the store itself still names one of these blobs."""
+    """Return whether the store itself still names one of these blobs."""
     if is_in_postgresql(store):
         from neocloud.object_gateway.backups import postgres  # noqa: PLC0415
 

@@ -20,13 +20,13 @@ from neocloud.object_gateway.oci.context import (
     RegistryRequest,
     read_request,
 )
-from neocloud.object_gateway.oci.errors import RegistryError, from_door, from_store, unsupported
+from neocloud.object_gateway.oci.errors import RegistryError, from_front, from_store, unsupported
 from neocloud.object_gateway.oci.paths import Endpoint
 from neocloud.object_gateway.s3.app import EGRESS_BYTES, new_request_id
 from neocloud.object_gateway.s3.body import Body, ClientLeft
 from neocloud.object_gateway.s3.context import Response
 from neocloud.object_gateway.s3.errors import S3Error
-from neocloud.object_gateway.s3.sending import Headers, encoded, send_response
+from neocloud.object_gateway.s3.responses import Headers, encoded, send_response
 from neocloud.object_store.errors import ObjectStoreError
 from neocloud.object_store.types import Bucket, RequestClass
 
@@ -53,7 +53,7 @@ HANDLERS: Mapping[tuple[Endpoint, str], tuple[Handler, str]] = {
 
 @dataclass
 class _Served:
-    """What became known of a request while it was served."""
+    """Facts about a request, filled in while it is served."""
 
     request_id: str
     method: str
@@ -185,6 +185,6 @@ def _as_registry(error: Exception) -> RegistryError:
     if isinstance(error, ObjectStoreError):
         return from_store(error)
     if isinstance(error, S3Error):
-        return from_door(error)
+        return from_front(error)
     assert isinstance(error, RegistryError)
     return error

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Who sends a request, and what they may do. Nothing is open to everybody.
+"""Authentication and authorization of requests to the registry. Nothing is open to everybody.
 
 Clients sign in at the token endpoint, with a token of the cloud (user `iam`) or an access key and its secret,
 and get a token of the registry for the names and actions that they ask for. The control plane pulls images
@@ -205,7 +205,7 @@ def _form_credentials(form: dict[str, str]) -> Credentials | None:
     kind = form.get("grant_type")
     if kind == "password":
         return Credentials(form.get("username", ""), form.get("password", ""))
-    if kind == "refresh_token":  # what a client was told to keep in place of a password: a token of the cloud
+    if kind == "refresh_token":  # what a client keeps in place of a password: a token of the cloud
         return Credentials(IAM_USER, form.get("refresh_token", ""))
     raise RegistryError(400, "UNSUPPORTED", "grant_type must be password or refresh_token.")
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a request to the registry is, and what its handler gets."""
+"""Requests to the registry, and the context of their handlers."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class RegistryDependencies:
-    """What all requests share."""
+    """Dependencies that all requests share."""
 
     store: ObjectStore
     authorizer: Authorizer

@@ -78,7 +78,7 @@ def from_store(error: store.ObjectStoreError) -> RegistryError:
     return RegistryError(500, "UNKNOWN", "The registry failed to process this request.")
 
 
-def from_door(error: S3Error) -> RegistryError:
+def from_front(error: S3Error) -> RegistryError:
     """Return an error of the authorizer, which it names as S3 does."""
     code = "TOOMANYREQUESTS" if error.code == "SlowDown" else "UNAVAILABLE"
     status = 429 if error.code == "SlowDown" else 503

@@ -78,7 +78,7 @@ async def _mount(context: RegistryContext, digest: str) -> bool:
         if registry is None or not context.token.allows(name.name, "pull"):
             return False
         if registry.project_id != context.registry.project_id:
-            return False  # whoever pays stores it
+            return False  # the payer stores it
         source = (registry.id, name.repository)
     return await context.store.mount_blob(context.registry.id, context.repository, digest, source)
 
@@ -145,8 +145,8 @@ async def _receive_chunk(
 
 
 def _declared(context: RegistryContext, found: BlobUpload) -> int | None:
-    """Return the length of the body, None where it is not known. Raises RegistryError where it does not go
-    on from what was received."""
+    """Return the length of the body, None where it is not known. Raises RegistryError where it does not
+    continue the received bytes."""
     given, length = context.request.headers.get("content-range"), context.body.length
     if given is None:
         return length

@@ -17,10 +17,10 @@ from neocloud.data_plane.control_plane_client import ControlPlaneUnavailable
 from neocloud.data_plane.rate_limits import Buckets, Rate
 from neocloud.messages.neocloud.storage.v1 import ObjectEvent
 from neocloud.object_gateway.access import Refused, UnknownAccessKey
-from neocloud.object_gateway.s3 import cors, version_headers
+from neocloud.object_gateway.s3 import responses
 from neocloud.object_gateway.s3.authorizer import ANONYMOUS, Caller
 from neocloud.object_gateway.s3.body import Body, ClientLeft, declared_length
-from neocloud.object_gateway.s3.bucket_view import is_audited, view
+from neocloud.object_gateway.s3.bucket_view import cors_headers, cors_preflight, is_audited, view
 from neocloud.object_gateway.s3.context import XML, Response, S3Context, S3Dependencies, no_such_bucket
 from neocloud.object_gateway.s3.errors import (
     S3Error,
@@ -34,7 +34,7 @@ from neocloud.object_gateway.s3.headers import check_owner, http_date
 from neocloud.object_gateway.s3.operations import LIST, Level, Operation, recognize
 from neocloud.object_gateway.s3.operations import Scope as PolicyScope
 from neocloud.object_gateway.s3.request import S3Request, read_request
-from neocloud.object_gateway.s3.sending import Headers, encoded, send_response
+from neocloud.object_gateway.s3.responses import Headers, encoded, send_response
 from neocloud.object_store.errors import NoSuchBucket, NotModified, ObjectStoreError
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import Bucket
@@ -65,7 +65,7 @@ class Audit(Protocol):
 
 @dataclass
 class _Served:
-    """What became known of a request while it was served."""
+    """Facts about a request, filled in while it is served."""
 
     request_id: str
     request: S3Request | None = None
@@ -134,7 +134,7 @@ class S3App:
 
     async def _respond(self, served: _Served, request: S3Request, body: Body) -> Response:
         if request.method == "OPTIONS":
-            return Response(200, dict(cors.preflight(request, served.bucket)))
+            return Response(200, dict(cors_preflight(request, served.bucket)))
         served.operation = operation = recognize(request)
         served.key = request.key
         served.caller = caller = await self._dependencies.authorizer.authenticate(request, body)
@@ -201,7 +201,7 @@ class S3App:
             response.headers.update(
                 {"ETag": f'"{error.version.etag}"', "Last-Modified": http_date(error.version.modified_at)}
             )
-            response.headers.update(version_headers.version_id(error.version))
+            response.headers.update(responses.version_id(error.version))
         elif request is None or request.method != "HEAD":
             response.headers["Content-Type"] = XML
             response.body = found.body(request.resource if request else "", served.request_id)
@@ -223,7 +223,7 @@ class S3App:
     def _headers(self, served: _Served, response: Response, *, is_last: bool) -> Headers:
         found: dict[str, str] = {"x-amz-request-id": served.request_id, **response.headers}
         if served.request is not None and served.request.method != "OPTIONS":
-            found.update(cors.response_headers(served.request, served.bucket))
+            found.update(cors_headers(served.request, served.bucket))
         if response.reader is not None:
             found["Content-Length"] = str(response.reader.length)
         elif response.length is not None:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Who sends a request, and what they may do. Everything that is not allowed is refused.
+"""Authentication and authorization of S3 requests. Everything that is not allowed is refused.
 
 Answers of the control plane are kept for a while, and dropped when it says that access has changed; see
 `data_plane.answer_cache` for what is used while it does not answer.
@@ -84,7 +84,7 @@ class Authorizer:
         self._control_plane = control_plane
         self._clock = clock
         self._silence = SilenceAge(clock, settings.stale_seconds, settings.down_seconds)
-        away = AwayLog(logger, "callers that are known go on for a while")
+        away = AwayLog(logger, "known callers are served for a while")
         self._keys = AnswerCache[signature.Scope, SigningKey](clock, self._silence, KEY_TIMES, away)
         self._rights = AnswerCache[tuple[str, str, str], frozenset[str]](
             clock, self._silence, RIGHT_TIMES, away

@@ -3,7 +3,7 @@
 
 Written from AWS's published description of "Signature Calculations for the Authorization Header: Transferring
 Payload in Multiple Chunks", and "Using trailing headers". Bytes are passed on before the signature of their
-chunk is known: whoever takes them must not use them before the end.
+chunk is known: the receiver must not use them before the end.
 """
 
 import hashlib

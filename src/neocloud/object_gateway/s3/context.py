@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an operation gets, and what it answers."""
+"""The context of an operation, and its response."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Response:
     """Values as text of Latin-1."""
     body: bytes = b""
     reader: BodyReader | None = None
-    """The content in place of `body`; whoever sends it closes it."""
+    """The content in place of `body`; the sender closes it."""
     length: int | None = None
     """The Content-Length where there is no body, as for HEAD."""
     is_counted: bool = False
@@ -41,7 +41,7 @@ def xml(body: bytes, headers: dict[str, str] | None = None) -> Response:
 
 @dataclass(frozen=True)
 class S3Dependencies:
-    """What all requests share."""
+    """Dependencies that all requests share."""
 
     store: ObjectStore
     control_plane: ControlPlane

@@ -13,7 +13,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from neocloud.core.untrusted.xml_elements import parse
 from neocloud.object_gateway.s3 import headers as fields
-from neocloud.object_gateway.s3 import operations, signature, version_headers
+from neocloud.object_gateway.s3 import operations, responses, signature
 from neocloud.object_gateway.s3.authorizer import caller_of
 from neocloud.object_gateway.s3.body import Body
 from neocloud.object_gateway.s3.context import Response, S3Context
@@ -227,7 +227,7 @@ def _attributes(context: S3Context, given: Mapping[str, str]) -> Attributes:
 def _answer(context: S3Context, given: Mapping[str, str], version: ObjectVersion) -> Response:
     bucket, key = context.served, version.key
     etag, location = f'"{version.etag}"', f"/{bucket.name}/{quote(key, safe='/')}"
-    headers = {**version_headers.written(version), "Location": location}
+    headers = {**responses.written(version), "Location": location}
     target = given.get("success_action_redirect") or given.get("redirect", "")
     if _is_address(target):
         parts = urlsplit(target)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which function serves each operation."""
+"""The table of the functions that serve the operations."""
 
 from collections.abc import Mapping
 

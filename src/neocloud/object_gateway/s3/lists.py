@@ -32,7 +32,7 @@ async def list_objects(context: S3Context) -> Response:
     page = await context.store.list_objects(
         bucket.id, prefix=prefix, delimiter=delimiter, start_after=marker, limit=limit
     )
-    # Without a delimiter clients go on after the last key, which is not where such a page ends.
+    # Without a delimiter clients continue after the last key, which is not where such a page ends.
     ends_early = page.is_truncated and (not page.objects or page.objects[-1].key != page.next_marker)
     body = document(
         "ListBucketResult",

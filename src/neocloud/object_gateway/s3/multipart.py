@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neocloud.core.untrusted.xml_elements import Element, malformed
 from neocloud.object_gateway.s3 import headers as fields
-from neocloud.object_gateway.s3 import version_headers
+from neocloud.object_gateway.s3 import responses
 from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, invalid
 from neocloud.object_gateway.s3.request import S3Request
@@ -39,7 +39,7 @@ async def create_upload(context: S3Context) -> Response:
         checksum_type=fields.checksum_type(request),
         customer_key=fields.customer_key(request),
     )
-    headers = version_headers.encryption(upload.customer_key_md5)
+    headers = responses.encryption(upload.customer_key_md5)
     if upload.checksum_algorithm is not None:
         headers["x-amz-checksum-algorithm"] = upload.checksum_algorithm
         headers["x-amz-checksum-type"] = upload.checksum_type
@@ -67,7 +67,7 @@ async def upload_part(context: S3Context) -> Response:
         async for chunk in body.chunks():
             await writer.write(chunk)
         part = await writer.commit_part(context.key, upload_id, number, expected=body.expected())
-    headers = {"ETag": f'"{part.etag}"', **version_headers.encryption(upload.customer_key_md5)}
+    headers = {"ETag": f'"{part.etag}"', **responses.encryption(upload.customer_key_md5)}
     if part.checksum is not None:
         headers[f"x-amz-checksum-{part.checksum.algorithm.lower()}"] = part.checksum.value
     return Response(200, headers, is_counted=True)
@@ -95,7 +95,7 @@ async def upload_part_copy(context: S3Context) -> Response:
         customer_key=customer_key,
     )
     context.note_access(found, AccessMethod.UPLOAD_PART_COPY, source)
-    headers = version_headers.encryption(key_md5(customer_key))
+    headers = responses.encryption(key_md5(customer_key))
     if found.is_versioned:
         headers["x-amz-copy-source-version-id"] = found.version_id
     body = document(
@@ -125,14 +125,14 @@ async def complete_upload(context: S3Context) -> Response:
     version = await context.store.complete_upload(
         bucket.id, context.key, upload_id, parts, expected=expected, conditions=conditions
     )
-    headers = {**version_headers.written_id(version), **version_headers.encryption(version.customer_key_md5)}
+    headers = {**responses.written_id(version), **responses.encryption(version.customer_key_md5)}
     body = document(
         "CompleteMultipartUploadResult",
         element("Location", f"/{bucket.name}/{encoded(context.key, 'url')}"),
         element("Bucket", bucket.name),
         element("Key", context.key),
         element("ETag", f'"{version.etag}"'),
-        version_headers.checksum_elements(version.checksum),
+        responses.checksum_elements(version.checksum),
     )
     return replace(xml(body, headers), is_counted=True)
 

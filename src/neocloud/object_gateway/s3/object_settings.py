@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from neocloud.core.untrusted.xml_elements import Element, malformed
 from neocloud.object_gateway.s3 import headers as fields
-from neocloud.object_gateway.s3 import version_headers
+from neocloud.object_gateway.s3 import responses
 from neocloud.object_gateway.s3.bucket_view import is_open, view
 from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, no_acls
@@ -27,7 +27,7 @@ async def _version(context: S3Context) -> ObjectVersion:
 async def get_tagging(context: S3Context) -> Response:
     version = await _version(context)
     context.note_access(version, AccessMethod.GET_OBJECT_TAGGING)
-    return xml(tagging(version.attributes.tags), version_headers.version_id(version))
+    return xml(tagging(version.attributes.tags), responses.version_id(version))
 
 
 def tagging(tags: Mapping[str, str]) -> bytes:
@@ -39,7 +39,7 @@ def tagging(tags: Mapping[str, str]) -> bytes:
 async def put_tagging(context: S3Context) -> Response:
     tags = read_tags(await read_xml(context, "Tagging"), fields.MAX_TAGS)
     version = await context.store.set_tags(context.served.id, context.key, context.version_id, tags)
-    return Response(200, version_headers.version_id(version), is_counted=True)
+    return Response(200, responses.version_id(version), is_counted=True)
 
 
 def read_tags(root: Element, most: int) -> dict[str, str]:
@@ -52,7 +52,7 @@ def read_tags(root: Element, most: int) -> dict[str, str]:
 
 async def delete_tagging(context: S3Context) -> Response:
     version = await context.store.set_tags(context.served.id, context.key, context.version_id, {})
-    return Response(204, version_headers.version_id(version), is_counted=True)
+    return Response(204, responses.version_id(version), is_counted=True)
 
 
 async def get_retention(context: S3Context) -> Response:
@@ -107,7 +107,7 @@ async def get_acl(context: S3Context) -> Response:
     version = await _version(context)
     bucket = context.served
     is_public = is_open(bucket) and view(bucket).allows_anybody(GET, context.key, Scope.KEY)
-    return xml(acl(bucket.project_id, is_public=is_public), version_headers.version_id(version))
+    return xml(acl(bucket.project_id, is_public=is_public), responses.version_id(version))
 
 
 async def get_bucket_acl(context: S3Context) -> Response:

@@ -16,7 +16,7 @@ class Level(Enum):
 
 
 class Scope(Enum):
-    """Which paths of a bucket policy an operation has to lie in."""
+    """The paths of a bucket policy within which an operation has to lie."""
 
     KEY = auto()
     PREFIX = auto()

@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from neocloud.object_gateway.s3 import headers as fields
-from neocloud.object_gateway.s3 import version_headers
+from neocloud.object_gateway.s3 import responses
 from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, from_store, invalid
 from neocloud.object_gateway.s3.request import S3Request
@@ -41,7 +41,7 @@ async def get_object(context: S3Context) -> Response:
         customer_key=fields.customer_key(request),
     )
     version, is_part = reader.version, wanted is not None or number is not None
-    found = {**version_headers.described(version, request, is_whole=not is_part), **overrides}
+    found = {**responses.described(version, request, is_whole=not is_part), **overrides}
     if number is not None:
         found.update(await _of_part(context, version, number, fields.customer_key(request)))
     if is_part and version.size:
@@ -64,7 +64,7 @@ async def head_object(context: S3Context) -> Response:
     else:
         version, wanted = await store.part_range(bucket.id, context.key, version_id, number, customer_key=key)
     rules.check_read(fields.read_conditions(request), version)
-    found = {**version_headers.described(version, request, is_whole=wanted is None), **overrides}
+    found = {**responses.described(version, request, is_whole=wanted is None), **overrides}
     if number is not None:
         found.update(await _of_part(context, version, number, key))
     if number is not None and not version.size:
@@ -84,13 +84,13 @@ async def _of_part(
     if not version.part_count:
         return {}
     found = {"x-amz-mp-parts-count": str(version.part_count)}
-    if version_headers.wants_checksum(context.request) and version.checksum is not None:
+    if responses.wants_checksum(context.request) and version.checksum is not None:
         page = await context.store.parts_of(
             context.served.id, context.key, version.version_id, after=number - 1, limit=1, customer_key=key
         )
         for part in page.parts:
             if part.checksum is not None:
-                found.update(version_headers.checksum(replace(part.checksum, type=version.checksum.type)))
+                found.update(responses.checksum(replace(part.checksum, type=version.checksum.type)))
     return found
 
 
@@ -106,13 +106,13 @@ async def get_object_attributes(context: S3Context) -> Response:
         raise from_store(error) from error
     found = {
         "ETag": element("ETag", version.etag),
-        "Checksum": element("Checksum", version_headers.checksum_elements(version.checksum)),
+        "Checksum": element("Checksum", responses.checksum_elements(version.checksum)),
         "ObjectParts": await _parts(context, version, key) if "ObjectParts" in wanted else "",
         "StorageClass": element("StorageClass", version.storage_class),
         "ObjectSize": element("ObjectSize", version.size),
     }
     body = document("GetObjectAttributesResponse", *(found[each] for each in _ATTRIBUTES if each in wanted))
-    headers = {"Last-Modified": fields.http_date(version.modified_at), **version_headers.version_id(version)}
+    headers = {"Last-Modified": fields.http_date(version.modified_at), **responses.version_id(version)}
     return xml(body, headers)
 
 

@@ -36,7 +36,7 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class Scope:
-    """Which key signs: of an access key, for a day and a region."""
+    """The scope of a signing key: an access key, a day and a region."""
 
     aws_access_key_id: str
     day: str
@@ -69,7 +69,7 @@ class Signed:
 
 @dataclass(frozen=True)
 class Incoming:
-    """What a request is signed over."""
+    """The parts of a request that its signature covers."""
 
     method: str
     path: bytes
@@ -204,8 +204,9 @@ def check_time(signed: Signed, now: datetime) -> None:
 
 
 def check_headers(signed: Signed, headers: Mapping[str, str]) -> None:
-    """Raises S3Error unless the host and every header that S3 understands is signed: whoever has a presigned
-    URL must not be able to add a copy source, an ACL or an encryption key to it."""
+    """Raises S3Error unless the host and every header that S3 understands is signed: the holder of a
+    presigned URL must not be able to add a copy source, an ACL or an encryption key to it.
+    """
     names = set(signed.headers)
     unsigned = sorted(each for each in headers if each.startswith("x-amz-") and each not in names)
     if "host" not in names:

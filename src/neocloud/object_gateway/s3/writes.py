@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neocloud.core.untrusted import xml_elements
 from neocloud.object_gateway.s3 import headers as fields
-from neocloud.object_gateway.s3 import operations, version_headers
+from neocloud.object_gateway.s3 import operations, responses
 from neocloud.object_gateway.s3.context import Response, S3Context, xml
 from neocloud.object_gateway.s3.errors import S3Error, from_store, invalid
 from neocloud.object_gateway.s3.operations import Scope
@@ -47,7 +47,7 @@ async def put_object(context: S3Context) -> Response:
         version = await writer.commit(
             context.key, attributes, expected=body.expected(), conditions=conditions
         )
-    return Response(200, version_headers.written(version), is_counted=True)
+    return Response(200, responses.written(version), is_counted=True)
 
 
 async def checked_attributes(context: S3Context) -> Attributes:
@@ -101,7 +101,7 @@ async def copy_object(context: S3Context) -> Response:
         customer_key=customer_key,
     )
     context.note_access(found, AccessMethod.COPY_OBJECT, source)
-    headers = {**version_headers.written_id(version), **version_headers.encryption(key_md5(customer_key))}
+    headers = {**responses.written_id(version), **responses.encryption(key_md5(customer_key))}
     if found.is_versioned:
         headers["x-amz-copy-source-version-id"] = found.version_id
     return replace(xml(_copy_result(version), headers), is_counted=True)
@@ -112,7 +112,7 @@ def _copy_result(version: ObjectVersion) -> bytes:
         "CopyObjectResult",
         element("LastModified", time(version.modified_at)),
         element("ETag", f'"{version.etag}"'),
-        version_headers.checksum_elements(version.checksum),
+        responses.checksum_elements(version.checksum),
     )
 
 

@@ -44,7 +44,7 @@ class AccessListener(Protocol):
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """What the gateway tells of itself."""
+    """The gateway's report about itself."""
 
     endpoint: str
     """Host and port at which it serves S3."""
@@ -63,7 +63,7 @@ class BucketFollower:
         access: AccessListener,
         own: Whereabouts,
     ) -> None:
-        """`access` is told when keys, groups or rights changed; `own` is what to report of the gateway."""
+        """`access` is called when keys, groups or rights changed; `own` is the report about the gateway."""
         self._store = store
         self._control_plane = control_plane
         self._clock = clock

@@ -1,7 +1,7 @@
 # pyright: strict
 """Verifies the whole store once a night, slowly enough to leave the disk to others.
 
-The result of the last scrub is kept in the store. A scrub that a stop of the gateway ends begins anew; what
+The result of the last scrub is kept in the store. A scrub that a stop of the gateway ends starts again; what
 is wrong is reported and never repaired.
 """
 

@@ -117,7 +117,7 @@ class WorkReconciler(ABC, Generic[_Work]):
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            text = "One of the %s ended; it goes on at the next start of the gateway"
+            text = "One of the %s ended; it continues at the next start of the gateway"
             logger.error(text, self._noun.lower(), exc_info=error)
 
     async def _report_periodically(self) -> None:

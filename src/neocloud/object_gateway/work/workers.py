@@ -1,5 +1,6 @@
 # pyright: strict
-"""What the object store does by itself: lifecycle rules, orphans, settled hours, and what is too old to keep.
+"""Background work of the object store: lifecycle rules, orphans, settled hours, and the removal of old
+records.
 
 Each round is safe to be killed in and to be run again.
 """
@@ -15,8 +16,8 @@ from neocloud.object_store.blobs.driver import BlobError
 from neocloud.object_store.errors import NoSuchBucket, StoreFull, StoreUnavailable
 from neocloud.object_store.images.images import UNUSED_KEPT
 from neocloud.object_store.lifecycle import apply_lifecycle
-from neocloud.object_store.metadata import rows, usage_counters
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata import transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_ms
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import BucketState
 
@@ -45,8 +46,9 @@ async def _repeat(round: Callable[[], Awaitable[None]], seconds: float, clock: C
 
 
 async def tidy_registries(store: ObjectStore, clock: Clock) -> None:
-    """Remove images by the rules of registries, blobs that no manifest names, and uploads that nobody goes on
-    with. Pushes and pulls go on."""
+    """Remove images by the rules of registries, blobs that no manifest names, and abandoned uploads. Pushes
+    and pulls continue.
+    """
     now = clock.now()
     try:
         for bucket in store.buckets():
@@ -75,8 +77,8 @@ async def run_round(store: ObjectStore, clock: Clock) -> None:
     now = clock.now()
 
     def tidy(tx: Transaction) -> None:
-        usage_counters.settle_all(tx.connection, tx.now_ms)
-        oldest = rows.to_ms(now - COMPLETED_KEPT)
+        transaction.settle_all(tx.connection, tx.now_ms)
+        oldest = to_ms(now - COMPLETED_KEPT)
         tx.connection.execute("DELETE FROM completed WHERE completed_ms < ?", (oldest,))
 
     try:

@@ -1,1 +1,1 @@
-"""Where the objects of a bucket are kept: as blobs, or as files of a shared filesystem."""
+"""Storage backends of buckets: blobs, or files of a shared filesystem."""

@@ -1,5 +1,6 @@
 # pyright: strict
-"""What keeps the objects of buckets: as blobs (`blobs`), or as files of a shared filesystem (`files`).
+"""The interface of backends that keep the objects of buckets: as blobs (`blobs`), or as files of a shared
+filesystem (`files`).
 
 Each method may raise StoreUnavailable and NoSuchBucket, each that writes StoreFull. Methods that write take
 `request`: how the request is counted once it has succeeded; None: not at all.
@@ -10,8 +11,8 @@ from typing import Protocol
 
 from neocloud.object_store.bodies.protocols import BodyReader, BodyWriter
 from neocloud.object_store.errors import ObjectStoreError
-from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     ALWAYS,

@@ -1,12 +1,12 @@
 # pyright: strict
-"""What keeps blobs. `neocloud.testing.blob_conformance` holds the tests that each driver passes.
+"""The interface of drivers that keep blobs. `neocloud.testing.blob_conformance` holds the tests that each
+driver passes.
 
 A blob is written once, under a new random name, and never changed. Its bytes are sealed already.
 """
 
 import errno
 import re
-import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,10 +15,6 @@ from typing import Protocol
 NAME = re.compile(r"[0-9a-f]{32}")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk without room."""
-
-
-def new_name() -> str:
-    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class BlobsFull(BlobError):
 
 
 class BlobsAway(BlobError):
-    """What keeps the blobs does not answer, or not as it should. Later it may."""
+    """Raised when the driver does not answer, or answers wrongly. It may answer later."""
 
 
 class NoSuchBlob(BlobError):

@@ -83,7 +83,7 @@ class _NewFile:
         self._path = path
         self._descriptor: int | None = descriptor
         self._written = self._flushing = 0
-        """Bytes, and how many of them the kernel was told to begin to write to the disk."""
+        """Bytes, and how many of them the kernel was asked to begin to write to the disk."""
         self._is_finished = False
 
     async def write(self, chunk: bytes | memoryview) -> None:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the blobs of a store are, as its metadata record it. Read without the drivers, which take long to
+"""The recorded location of a store's blobs, in its metadata. Read without the drivers, which take long to
 import."""
 
 import json
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 from neocloud.object_store.blobs.s3.location import S3Location
@@ -16,7 +17,7 @@ FACT = "blobs"
 
 
 class MetadataConnection(Protocol):
-    """What the metadata are read with."""
+    """The connection with which metadata are read."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any: ...
 
@@ -77,8 +78,8 @@ def problem_of(
     if not is_used:
         return ""
     where, wanted = before or "the folder of the object store", now or "that folder"
-    again = f"--object-blobs {before}" if before else "--object-blobs none"
+    again = f"set object-blobs {quote(before)}" if before else "unset object-blobs"
     return (
-        f"The bodies of the objects are in {where}, not in {wanted}, and are not moved. Start with"
-        f" {again}; or copy the objects to another cloud with a transfer."
+        f"The bodies of the objects are in {where}, not in {wanted}, and are not moved. Use them"
+        f" again: `neo config {again}`; or copy the objects to another cloud with a transfer."
     )

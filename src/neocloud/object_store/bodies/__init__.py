@@ -1,1 +1,1 @@
-"""Bodies on their way in and out: quota (quota_reservations.py), writing (writer.py), reading (reader.py)."""
+"""Bodies on their way in and out: room for them (engine.py), writing (writer.py), reading (reader.py)."""

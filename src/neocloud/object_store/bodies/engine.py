@@ -1,5 +1,5 @@
 # pyright: strict
-"""What reading and writing bodies need: metadata, blobs, keys, threads, and which blobs are being read."""
+"""Dependencies of reading and writing bodies: metadata, blobs, keys, threads, room, and the blobs in use."""
 
 import asyncio
 from collections import Counter
@@ -10,11 +10,79 @@ from typing import Any, TypeVar
 
 from neocloud.object_store.blobs.driver import BlobDriver, BlobError, BlobsAway, BlobsFull
 from neocloud.object_store.blobs.sealing import KEY_BYTES, KeySealer
-from neocloud.object_store.bodies.quota_reservations import QuotaReservations
 from neocloud.object_store.errors import InvalidRequest, StoreBusy, StoreFull, StoreUnavailable
 from neocloud.object_store.metadata.database import Database
-from neocloud.object_store.metadata.transaction import BucketRow, no_such_bucket
+from neocloud.object_store.metadata.transaction import BucketRow, no_such_bucket, quota_exceeded
 from neocloud.object_store.types import BucketState
+
+STEP_BYTES = 64 * 1024**2
+"""Reserved at a time for a body of unknown length."""
+
+
+class QuotaReservations:
+    """Room in buckets with a quota, reserved for bodies that are being received.
+
+    What is reserved and what is committed together never exceed the quota, so bodies that come side by side
+    are refused when they begin. The transaction checks again. Used in the thread of the event loop alone.
+    """
+
+    def __init__(self, used: Callable[[int], int]) -> None:
+        """`used` returns the bytes that a bucket holds."""
+        self._used = used
+        self._reserved: dict[int, int] = {}
+
+    def reserve(self, bucket: int, limit: int, length: int | None, freed: int) -> "Reservation":
+        """Reserve for a body that replaces `freed` bytes. A limit of 0 is none. Raises QuotaExceeded."""
+        reservation = Reservation(self, bucket, limit)
+        if limit:
+            left = limit - self._used(bucket) - self._reserved.get(bucket, 0) + freed
+            wanted = min(STEP_BYTES, left) if length is None else length
+            if wanted > left or (length is None and left <= 0):
+                raise quota_exceeded(limit)
+            reservation.add(max(0, wanted - freed))
+            reservation.covered = wanted
+        return reservation
+
+    def left(self, bucket: int, limit: int) -> int:
+        return limit - self._used(bucket) - self._reserved.get(bucket, 0)
+
+    def change(self, bucket: int, size: int) -> None:
+        total = self._reserved.get(bucket, 0) + size
+        if total:
+            self._reserved[bucket] = total
+        else:
+            self._reserved.pop(bucket, None)
+
+
+class Reservation:
+    """Room for one body; `release` it after the commit."""
+
+    def __init__(self, reservations: QuotaReservations, bucket: int, limit: int) -> None:
+        self._all = reservations
+        self._bucket = bucket
+        self._limit = limit
+        self._size = 0
+        self.covered = 0
+        """The length that the body may have."""
+
+    def add(self, size: int) -> None:
+        self._all.change(self._bucket, size)
+        self._size += size
+
+    def cover(self, length: int) -> None:
+        """Extend it for a body that has become longer. Raises QuotaExceeded."""
+        if not self._limit or length <= self.covered:
+            return
+        more = min(max(STEP_BYTES, length - self.covered), self._all.left(self._bucket, self._limit))
+        if self.covered + more < length:
+            raise quota_exceeded(self._limit)
+        self.add(more)
+        self.covered += more
+
+    def release(self) -> None:
+        self._all.change(self._bucket, -self._size)
+        self._size = 0
+
 
 _Result = TypeVar("_Result")
 
@@ -70,7 +138,7 @@ class Engine:
             self.pins.pop(content, None)
 
     async def finish(self, task: "asyncio.Future[_Result]") -> _Result:
-        """Wait for a task that goes on if the caller is cancelled."""
+        """Wait for a task that continues if the caller is cancelled."""
         self.tasks.add(task)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)

@@ -2,12 +2,13 @@
 """A body that is being received: hashed, encrypted and written as it comes, then made an object or a part.
 
 Up to 16 KiB lie in the database. Other bodies become a blob, which is on the disk before the transaction
-begins. A commit goes on if its caller is cancelled; a body that is not committed leaves nothing.
+begins. A commit continues if its caller is cancelled; a body that is not committed leaves nothing.
 """
 
 import asyncio
 import base64
 import hashlib
+import secrets
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -15,10 +16,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from neocloud.object_store import conditions as rules
-from neocloud.object_store.blobs.driver import BlobError, NewBlob, new_name
+from neocloud.object_store.blobs.driver import BlobError, NewBlob
 from neocloud.object_store.blobs.sealing import FRAME_BYTES, FrameCipher, new_data_key, sealed_size
-from neocloud.object_store.bodies.engine import Engine, explained
-from neocloud.object_store.bodies.quota_reservations import Reservation
+from neocloud.object_store.bodies.engine import Engine, Reservation, explained
 from neocloud.object_store.checksums import DEFAULT, Digests
 from neocloud.object_store.errors import (
     ChecksumMismatch,
@@ -28,7 +28,7 @@ from neocloud.object_store.errors import (
     InvalidRequest,
     TooLarge,
 )
-from neocloud.object_store.metadata import contents, rows, uploads, versions
+from neocloud.object_store.metadata import contents, uploads, versions
 from neocloud.object_store.metadata.contents import NewContent
 from neocloud.object_store.metadata.database import CommitUncertain
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
@@ -44,6 +44,7 @@ from neocloud.object_store.types import (
     ObjectVersion,
     Part,
     RequestClass,
+    Versioning,
     WriteConditions,
 )
 
@@ -202,7 +203,12 @@ class Writer:
             checksum = self._part_checksum(upload.algorithm)
             etag = self._digests.md5.hex()
             part = PartRow(
-                number, contents.add(tx, content), content.size, etag, tx.now_ms, rows.dump_checksum(checksum)
+                number,
+                contents.add(tx, content),
+                content.size,
+                etag,
+                tx.now_ms,
+                versions.dump_checksum(checksum),
             )
             return uploads.put_part(tx, upload, part)
 
@@ -264,7 +270,7 @@ class Writer:
         return NewContent(self._received, self._name, self._sealed_key, None)
 
     async def _end_batch(self) -> None:
-        """Wait for the batch before. If the caller is cancelled, the batch goes on, until `abort` waits."""
+        """Wait for the batch before. If the caller is cancelled, the batch continues, until `abort` waits."""
         if self._batch is not None:
             try:
                 await asyncio.shield(self._batch)
@@ -273,7 +279,7 @@ class Writer:
 
     async def _write_batch(self, batch: memoryview) -> None:
         if self._blob is None:
-            self._name = new_name()
+            self._name = new_blob_name()
             self._blob = await self._engine.blobs.create(self._name)
         first, self._frames = self._frames, self._frames + -(-len(batch) // FRAME_BYTES)
         hashing = [self._engine.start_thread(partial(each, batch)) for each in self._digests.slow()]
@@ -318,6 +324,27 @@ def verify(expected: Expected, digests: Digests, received: int) -> None:
             raise InvalidRequest("The checksum was not announced before the body.")
         if found.value != expected.checksum.value:
             raise ChecksumMismatch(f"The body has another checksum {found.algorithm} than was declared.")
+
+
+async def open_body(engine: Engine, bucket_id: str, length: int | None) -> Writer:
+    """Begin a body that replaces nothing. Raises QuotaExceeded, TooLarge."""
+    check_length(length)
+    bucket = engine.bucket(bucket_id)
+    return Writer(engine, bucket, length, (), None, reserve(engine, bucket, None, length))
+
+
+def reserve(engine: Engine, bucket: BucketRow, key: bytes | None, length: int | None) -> Reservation:
+    """Reserve room for a body; where it replaces an object, this counts. Raises QuotaExceeded."""
+    freed = 0
+    if bucket.bucket.max_size_bytes and key and bucket.bucket.versioning is Versioning.DISABLED:
+        replaced = versions.latest(engine.database.reading, bucket.number, key)
+        freed = replaced.size if replaced else 0
+    return engine.reservations.reserve(bucket.number, bucket.bucket.max_size_bytes, length, freed)
+
+
+def new_blob_name() -> str:
+    """Return a random name, as `BlobDriver` wants it."""
+    return secrets.token_hex(16)
 
 
 def key_md5(customer_key: bytes | None) -> str:

@@ -10,14 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from neocloud.core import digests
-from neocloud.object_store.backends.blobs.access import BlobAccess
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.reader import Reader
-from neocloud.object_store.bodies.writer import Writer
+from neocloud.object_store.bodies.writer import Writer, open_body
 from neocloud.object_store.errors import ContentHashMismatch, NoSuchUpload, TooLarge
 from neocloud.object_store.image_types import BlobUpload
-from neocloud.object_store.metadata import contents, repositories, rows, uploads
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata import contents, repositories, uploads
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, to_ms, to_time
 from neocloud.object_store.metadata.uploads import PartRow, UploadRow
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
@@ -64,9 +63,8 @@ class Received:
 
 
 class ImageBlobUploads:
-    def __init__(self, engine: Engine, access: BlobAccess) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._access = access
         self.received = Received()
 
     async def begin_blob(self, bucket_id: str, repository: str) -> str:
@@ -89,11 +87,11 @@ class ImageBlobUploads:
     async def open_chunk(self, bucket_id: str, length: int | None) -> Writer:
         """Begin a chunk; None: of unknown length. End it with `commit_part`, whose key is the repository and
         whose number is one more than there are chunks. Raises QuotaExceeded, TooLarge."""
-        return await self._access.open_body(bucket_id, length)
+        return await open_body(self._engine, bucket_id, length)
 
     async def finish_blob(self, bucket_id: str, repository: str, upload_id: str, digest: str) -> int:
         """Make what was received a blob of the repository; return its size. Raises NoSuchUpload,
-        ContentHashMismatch (the upload goes on), TooLarge."""
+        ContentHashMismatch (the upload continues), TooLarge."""
         bucket, upload, parts = self._upload(bucket_id, repository, upload_id)
         if len(parts) > MAX_PART_NUMBER:
             raise TooLarge(f"A blob is received in {MAX_PART_NUMBER:,} chunks at most.")
@@ -134,7 +132,7 @@ class ImageBlobUploads:
 
     async def abort_stale_blobs(self, before: datetime) -> int:
         """Abort uploads that began before a time, in registries of any state; return how many."""
-        before_ms = rows.to_ms(before)
+        before_ms = to_ms(before)
 
         def work(tx: Transaction) -> int:
             where = "created_ms < ? AND bucket IN (SELECT bucket FROM repository) LIMIT ?"
@@ -178,7 +176,7 @@ def _as_version(upload: UploadRow, part: PartRow) -> ObjectVersion:
         is_delete_marker=False,
         size=part.size,
         etag=part.etag,
-        modified_at=rows.to_time(part.modified_ms),
+        modified_at=to_time(part.modified_ms),
         storage_class=StorageClass(upload.storage_class),
         attributes=Attributes(),
         checksum=None,

@@ -11,12 +11,13 @@ from neocloud.object_store import conditions
 from neocloud.object_store.backends.blobs.access import BlobAccess
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.reader import Reader, started
+from neocloud.object_store.bodies.writer import open_body
 from neocloud.object_store.errors import BlobUnknown, ContentInUse, ManifestUnknown
 from neocloud.object_store.image_types import Manifest, ManifestPage, NewManifest, RemovedImages, TagPage
-from neocloud.object_store.metadata import contents, image_rules, manifests, repositories, rows, versions
+from neocloud.object_store.metadata import contents, image_rules, manifests, repositories, versions
 from neocloud.object_store.metadata.contents import NewContent
 from neocloud.object_store.metadata.database import Database
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, to_ms
 from neocloud.object_store.metadata.versions import NewVersion
 from neocloud.object_store.types import ALWAYS, Attributes, ByteRange, Expected, RequestClass
 
@@ -98,7 +99,7 @@ class ContainerImages:
             tx.count(bucket.number, RequestClass.MODIFY)
             return manifests.put(tx, bucket, repository, new, content, tags).manifest(repository)
 
-        async with await self._access.open_body(bucket_id, len(body)) as writer:
+        async with await open_body(self._engine, bucket_id, len(body)) as writer:
             await writer.write(body)
             return await writer.commit_as(work, expected=Expected(size=len(body)))
 
@@ -143,7 +144,7 @@ class ContainerImages:
             bucket = tx.any_bucket(bucket_id)
             for artifact, before in artifacts:
                 try:
-                    manifests.remove_artifact(tx, bucket.number, artifact, rows.to_ms(before))
+                    manifests.remove_artifact(tx, bucket.number, artifact, to_ms(before))
                 except ContentInUse:
                     continue  # an index was pushed after the request
 
@@ -174,8 +175,9 @@ class ContainerImages:
         return manifests.image_count(reading, row[0]) if row else 0
 
     async def apply_image_rules(self, bucket_id: str) -> int:
-        """Remove the manifests that the rules of a registry remove; return how many. Pushes go on, and what
-        is used again meanwhile stays."""
+        """Remove the manifests that the rules of a registry remove; return how many. Pushes continue, and
+        what is used again meanwhile stays.
+        """
         engine = self._engine
         bucket = engine.bucket(bucket_id)
         rules, total = bucket.bucket.image_rules, 0
@@ -197,8 +199,8 @@ class ContainerImages:
         return image_rules.removed(self._engine.database.reading, bucket_id)
 
     async def collect_blobs(self, before: datetime) -> int:
-        """Remove blobs that no manifest names and nobody used since; return how many. Pushes go on."""
-        total, before_ms = 0, rows.to_ms(before)
+        """Remove blobs that no manifest names and nobody used since; return how many. Pushes continue."""
+        total, before_ms = 0, to_ms(before)
         while found := await self._engine.database.write(
             lambda tx: repositories.collect(tx, before_ms, COLLECTED_AT_ONCE)
         ):

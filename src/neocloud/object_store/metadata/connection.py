@@ -15,7 +15,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class Cursor(Protocol):
-    """What a statement returned."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -42,12 +42,14 @@ class Metadata(Protocol):
 
     @property
     def errors(self) -> type[Exception]:
-        """What its connections raise."""
+        """Return the exception class of its connections."""
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes may write to it, now or later, so that nothing that was read is kept."""
+        """Return whether other processes may write to it, now or later, so that nothing that was read is
+        kept.
+        """
         ...
 
     @property

@@ -70,7 +70,7 @@ def is_known(connection: Connection, blob: str) -> bool:
 
 
 def share(tx: Transaction, content: int) -> bool:
-    """Use a content once more; return False where it is gone."""
+    """Add a use of a content; return False where it is gone."""
     return tx.connection.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (content,)).rowcount == 1
 
 

@@ -14,10 +14,10 @@ import orjson
 
 from neocloud.object_store.image_types import RemovedImage, RemovedImages
 from neocloud.object_store.lifecycle_rules import ImageRules
-from neocloud.object_store.metadata import manifests, rows
+from neocloud.object_store.metadata import manifests
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.manifests import ManifestRow
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 MAX_REMOVED_AT_ONCE = 5000
 """Manifests that go in one transaction. What belongs to an image beyond that stays, and is untagged."""
@@ -105,7 +105,7 @@ def _is_still_due(tx: Transaction, rules: ImageRules, number: int) -> bool:
 
 
 def _remove_whole(tx: Transaction, row: ManifestRow) -> int:
-    """Remove a manifest, and what nothing but it uses: what it names and what is about it."""
+    """Remove a manifest, and what only it uses: what it names and what is about it."""
     waiting, removed = [row.number], 0
     while waiting and removed < MAX_REMOVED_AT_ONCE:
         found = _row(tx.connection, waiting.pop())
@@ -184,4 +184,4 @@ def removed(connection: Connection, bucket_id: str) -> RemovedImages | None:
     total, last_ms, shown = found
     images = orjson.loads(shown)
     last = (RemovedImage(each["repository"], each["digest"], tuple(each["tags"])) for each in images)
-    return RemovedImages(total, rows.to_time(last_ms), tuple(last))
+    return RemovedImages(total, to_time(last_ms), tuple(last))

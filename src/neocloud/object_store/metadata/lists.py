@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from neocloud.object_store import conditions as rules
-from neocloud.object_store.metadata import rows, uploads, versions
+from neocloud.object_store.metadata import uploads, versions
 from neocloud.object_store.metadata.connection import Connection, Row
-from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow
 from neocloud.object_store.metadata.uploads import UploadRow
+from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.types import ListPage, Part, PartPage, UploadPage, VersionPage
 
 _Row = TypeVar("_Row", VersionRow, UploadRow)
@@ -28,7 +28,7 @@ _FETCHED_FOR_PREFIXES = 32
 
 @dataclass(frozen=True)
 class Selection:
-    """What a page is of; all in UTF-8."""
+    """The selection of a page; all in UTF-8."""
 
     prefix: bytes
     delimiter: bytes
@@ -85,7 +85,7 @@ class _Page(Generic[_Row]):
 def objects(connection: Connection, bucket: BucketRow, selection: Selection, start_after: bytes) -> ListPage:
     def fetch(key: bytes, after: int | None, limit: int) -> Iterator[Row]:
         return connection.execute(
-            f"SELECT {rows.COLUMNS} FROM version INDEXED BY version_listed"  # nosec B608
+            f"SELECT {versions.COLUMNS} FROM version INDEXED BY version_listed"  # nosec B608
             " WHERE bucket = ? AND key >= ? AND is_latest = 1 AND is_marker = 0 ORDER BY key LIMIT ?",
             (bucket.number, key if after is None else key + b"\0", limit),
         )
@@ -158,7 +158,7 @@ def all_uploads(
 
 
 def _versions(connection: Connection, where: str, *values: object) -> Iterator[Row]:
-    query = f"SELECT {rows.COLUMNS} FROM version WHERE bucket = ? AND {where}"  # nosec B608
+    query = f"SELECT {versions.COLUMNS} FROM version WHERE bucket = ? AND {where}"  # nosec B608
     return connection.execute(query, values)
 
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the metadata of a store are: in a file in its folder, or in PostgreSQL. They are not moved.
+"""The location of a store's metadata: a file in its folder, or PostgreSQL. They are not moved.
 
 The address of a database may have a password. It is in a file of the operator's, whose path is noted in the
 folder, so that other processes find the metadata, too.
@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from shlex import quote
 
 from neocloud.core import contract
 from neocloud.core.osfiles import read_private, write_file
@@ -43,13 +44,13 @@ def problem_with(home: Path, address_file: Path | None) -> str:
     if address_file is None and (home / MARK).exists():
         where = json.loads((home / MARK).read_text())
         return (
-            f"The metadata of the objects are in {where['database']}, and are not moved. Start with"
-            f" --object-metadata {where['address_file']}."
+            f"The metadata of the objects are in {where['database']}, and are not moved. Name them"
+            f" again: `neo config set object-metadata {quote(where['address_file'])}`."
         )
     if address_file is not None and (home / FILE).exists():
         return (
-            f"The metadata of the objects are in {home / FILE}, and are not moved. Start with"
-            " --object-metadata none; or copy the objects to another cloud with a transfer."
+            f"The metadata of the objects are in {home / FILE}, and are not moved. Use them again:"
+            " `neo config unset object-metadata`; or copy the objects to another cloud with a transfer."
         )
     return ""
 

@@ -9,10 +9,10 @@ import orjson
 
 from neocloud.object_store.errors import ContentInUse, ManifestUnknown, ReferenceDiffers, ReferenceMissing
 from neocloud.object_store.image_types import Manifest, ManifestPage, NewManifest, TagPage
-from neocloud.object_store.metadata import repositories, rows, versions
+from neocloud.object_store.metadata import repositories, versions
 from neocloud.object_store.metadata.connection import Connection
 from neocloud.object_store.metadata.contents import NewContent
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, to_time
 
 _ID_DIGITS = 24
 _SHOWN_MISSING = 10
@@ -47,8 +47,8 @@ class ManifestRow(NamedTuple):
             size=self.size,
             subject=self.subject,
             annotations=orjson.loads(self.annotations),
-            created_at=rows.to_time(self.created_ms),
-            updated_at=rows.to_time(self.updated_ms),
+            created_at=to_time(self.created_ms),
+            updated_at=to_time(self.updated_ms),
         )
 
 

@@ -1,7 +1,7 @@
 # pyright: strict
 """Connections to PostgreSQL: opened again after they were lost, bounded in time, and with errors in words.
 
-Clients are told no names of machines, databases or users: these are in the log, and in what is raised while a
+Clients get no names of machines, databases or users: these are in the log, and in what is raised while a
 gateway starts.
 """
 
@@ -148,7 +148,7 @@ class ReadingConnection(PostgresConnection):
 
 
 class ReadingOnce(ReadingConnection):
-    """Reads in a transaction, which a new connection would not go on with."""
+    """Reads in a transaction, which a new connection could not continue."""
 
     def open(self) -> bool:
         if self._database is not None:

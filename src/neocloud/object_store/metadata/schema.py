@@ -273,7 +273,7 @@ CREATE TABLE inventory_file (
     PRIMARY KEY (inventory, number)
 ) WITHOUT ROWID
 """
-"""Tables of inventories. `run` is the run in progress, or empty; it goes on after the position, the last
+"""Tables of inventories. `run` is the run in progress, or empty; it continues after the position, the last
 version in the files that are written."""
 LAST_ACCESS = """
 ALTER TABLE version ADD COLUMN accessed_ms INTEGER;

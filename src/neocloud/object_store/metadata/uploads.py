@@ -15,10 +15,9 @@ from neocloud.object_store.errors import (
     PartTooSmall,
     TooLarge,
 )
-from neocloud.object_store.metadata import contents, rows, versions
+from neocloud.object_store.metadata import contents, versions
 from neocloud.object_store.metadata.connection import Connection, Row
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
-from neocloud.object_store.metadata.usage_counters import CounterKind
+from neocloud.object_store.metadata.transaction import BucketRow, CounterKind, Transaction, to_ms, to_time
 from neocloud.object_store.metadata.versions import NewVersion
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
@@ -58,9 +57,9 @@ class UploadRow(NamedTuple):
         return Upload(
             key=self.key.decode(),
             upload_id=self.id,
-            created_at=rows.to_time(self.created_ms),
+            created_at=to_time(self.created_ms),
             storage_class=StorageClass(self.storage_class),
-            attributes=rows.load_attributes(
+            attributes=versions.load_attributes(
                 self.attributes, self.storage_class, self.retention_mode, self.retention_ms, self.legal_hold
             ),
             checksum_algorithm=None if self.algorithm is None else ChecksumAlgorithm(self.algorithm),
@@ -78,8 +77,8 @@ class PartRow(NamedTuple):
     checksum: str | None
 
     def part(self) -> Part:
-        modified_at = rows.to_time(self.modified_ms)
-        return Part(self.number, self.size, self.etag, modified_at, rows.load_checksum(self.checksum))
+        modified_at = to_time(self.modified_ms)
+        return Part(self.number, self.size, self.etag, modified_at, versions.load_checksum(self.checksum))
 
 
 COLUMNS = ", ".join("class" if name == "storage_class" else name for name in UploadRow._fields)
@@ -127,9 +126,9 @@ def create(
         key=key,
         created_ms=tx.now_ms,
         storage_class=versions.class_for(bucket.bucket, attributes.storage_class),
-        attributes=rows.dump_attributes(attributes),
+        attributes=versions.dump_attributes(attributes),
         retention_mode=retention and retention.mode,
-        retention_ms=retention and rows.to_ms(retention.until),
+        retention_ms=retention and to_ms(retention.until),
         legal_hold=int(attributes.has_legal_hold),
         algorithm=algorithm,
         checksum_type=type,
@@ -210,7 +209,7 @@ def checked(
         raise TooLarge("An object has at most 5 TiB.")
     if expected.size not in (None, size):
         raise InvalidRequest(f"The parts have {size:,} bytes together, not {expected.size:,}.")
-    found = [(rows.load_checksum(part.checksum), part.size) for part in used]
+    found = [(versions.load_checksum(part.checksum), part.size) for part in used]
     checksum = checksums.of_parts(
         ChecksumType(upload.checksum_type), [(each, length) for each, length in found if each is not None]
     )
@@ -239,7 +238,7 @@ def completed_version(
         "SELECT seq FROM completed WHERE upload_id = ? AND bucket = ? AND key = ?",
         (upload_id, bucket.number, key),
     ).fetchone()
-    found = None if row is None else rows.select(connection, "seq = ?", (row[0],))
+    found = None if row is None else versions.select(connection, "seq = ?", (row[0],))
     return None if found is None else versions.show(found, bucket)
 
 
@@ -252,7 +251,7 @@ def _chosen(uploaded: dict[int, PartRow], named: Sequence[CompletedPart]) -> lis
     used: list[PartRow] = []
     for each in named:
         found = uploaded.get(each.number)
-        checksum = rows.load_checksum(found.checksum) if found else None
+        checksum = versions.load_checksum(found.checksum) if found else None
         if found is None or found.etag != each.etag:
             raise InvalidPart(f"Part {each.number} was not uploaded, or has another ETag.")
         if each.checksum and (checksum is None or checksum.value != each.checksum):

@@ -1,9 +1,12 @@
 # pyright: strict
-"""Versions of objects within a transaction: put, delete, and what S3's versioning makes of them."""
+"""Versions of objects: their rows; put and delete within a transaction, by the rules of S3's versioning."""
 
 import re
 import secrets
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
 
 from neocloud.object_store.conditions import check_delete, check_put
 from neocloud.object_store.errors import (
@@ -13,17 +16,17 @@ from neocloud.object_store.errors import (
     NoSuchVersion,
     ObjectLocked,
 )
-from neocloud.object_store.metadata import contents, rows
+from neocloud.object_store.metadata import contents
 from neocloud.object_store.metadata.connection import Connection
-from neocloud.object_store.metadata.rows import VersionRow
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
-from neocloud.object_store.metadata.usage_counters import kind_of
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, kind_of, to_ms, to_time
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     NULL_VERSION,
     Attributes,
     Bucket,
     Checksum,
+    ChecksumAlgorithm,
+    ChecksumType,
     Deleted,
     DeleteItem,
     ObjectVersion,
@@ -32,6 +35,95 @@ from neocloud.object_store.types import (
     Versioning,
     WriteConditions,
 )
+
+# Looked up rather than called: an enumeration's call takes ten times as long, which lists would feel.
+_CLASSES = {str(each): each for each in StorageClass}
+_ALGORITHMS = {str(each): each for each in ChecksumAlgorithm}
+_TYPES = {str(each): each for each in ChecksumType}
+
+
+class VersionRow(NamedTuple):
+    seq: int
+    bucket: int
+    key: bytes
+    version_id: str
+    is_null: int
+    is_latest: int
+    is_marker: int
+    size: int
+    etag: str
+    modified_ms: int
+    noncurrent_ms: int | None
+    storage_class: str
+    content: int | None
+    part_count: int
+    checksum: str | None
+    attributes: bytes
+    retention_mode: str | None
+    retention_ms: int | None
+    legal_hold: int
+    customer_key_md5: str
+    accessed_ms: int | None = None
+    """The last read that was written, to the day; None: never."""
+
+    def version(self, is_versioned: bool) -> ObjectVersion:
+        """Return the version as the callers of the store get it."""
+        return ObjectVersion(
+            key=self.key.decode(),
+            version_id=self.version_id,
+            is_latest=bool(self.is_latest),
+            is_delete_marker=bool(self.is_marker),
+            size=self.size,
+            etag=self.etag,
+            modified_at=to_time(self.modified_ms),
+            storage_class=_CLASSES[self.storage_class],
+            attributes=load_attributes(
+                self.attributes, self.storage_class, self.retention_mode, self.retention_ms, self.legal_hold
+            ),
+            checksum=load_checksum(self.checksum),
+            part_count=self.part_count,
+            is_versioned=is_versioned,
+            customer_key_md5=self.customer_key_md5,
+            seq=self.seq,
+            accessed_ms=self.accessed_ms,
+        )
+
+
+COLUMNS = ", ".join("class" if name == "storage_class" else name for name in VersionRow._fields)
+
+
+def select(connection: Connection, where: str, values: tuple[Any, ...]) -> VersionRow | None:
+    """Return the first version `where`, a constant of this program, is true of."""
+    query = f"SELECT {COLUMNS} FROM version WHERE {where} LIMIT 1"  # nosec B608
+    row = connection.execute(query, values).fetchone()
+    return None if row is None else VersionRow._make(row)
+
+
+def dump_checksum(checksum: Checksum | None) -> str | None:
+    return None if checksum is None else f"{checksum.algorithm}:{checksum.type}:{checksum.value}"
+
+
+def load_checksum(text: str | None) -> Checksum | None:
+    if text is None:
+        return None
+    algorithm, type, value = text.split(":")
+    return Checksum(_ALGORITHMS[algorithm], value, _TYPES[type])
+
+
+def dump_attributes(attributes: Attributes) -> bytes:
+    """Return headers, metadata and tags; the rest has columns of its own."""
+    return orjson.dumps([attributes.headers, attributes.metadata, attributes.tags])
+
+
+def load_attributes(
+    text: bytes, storage_class: str, mode: str | None, until_ms: int | None, legal_hold: int
+) -> Attributes:
+    headers, metadata, tags = orjson.loads(text)
+    retention = None
+    if mode is not None and until_ms is not None:
+        retention = Retention(RetentionMode(mode), to_time(until_ms))
+    return Attributes(headers, metadata, tags, _CLASSES[storage_class], retention, bool(legal_hold))
+
 
 _VERSION_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -50,19 +142,17 @@ class NewVersion:
 
 def latest(connection: Connection, bucket: int, key: bytes) -> VersionRow | None:
     """Return the newest version, which may be a delete marker."""
-    return rows.select(connection, "bucket = ? AND key = ? ORDER BY seq DESC", (bucket, key))
+    return select(connection, "bucket = ? AND key = ? ORDER BY seq DESC", (bucket, key))
 
 
 def by_id(connection: Connection, bucket: int, key: bytes, version_id: str) -> VersionRow | None:
     """Raises NoSuchVersion for an id that was never given to a version."""
     if version_id == NULL_VERSION:
-        return rows.select(
-            connection, "bucket = ? AND key = ? AND is_null = 1 ORDER BY seq DESC", (bucket, key)
-        )
+        return select(connection, "bucket = ? AND key = ? AND is_null = 1 ORDER BY seq DESC", (bucket, key))
     if not _VERSION_ID.fullmatch(version_id):
         raise NoSuchVersion("There is no version of this id.")
     where = "version_id = ? AND is_null = 0 AND bucket = ? AND key = ?"
-    return rows.select(connection, where, (version_id, bucket, key))
+    return select(connection, where, (version_id, bucket, key))
 
 
 def find(connection: Connection, bucket: BucketRow, key: bytes, version_id: str | None) -> VersionRow:
@@ -114,10 +204,10 @@ def put(tx: Transaction, bucket: BucketRow, new: NewVersion, conditions: WriteCo
         storage_class=storage_class,
         content=new.content,
         part_count=new.part_count,
-        checksum=rows.dump_checksum(new.checksum),
-        attributes=rows.dump_attributes(new.attributes),
+        checksum=dump_checksum(new.checksum),
+        attributes=dump_attributes(new.attributes),
         retention_mode=retention and retention.mode,
-        retention_ms=retention and rows.to_ms(retention.until),
+        retention_ms=retention and to_ms(retention.until),
         legal_hold=int(new.attributes.has_legal_hold),
         customer_key_md5=new.customer_key_md5,
     )
@@ -157,7 +247,7 @@ def delete(
         content=None,
         part_count=0,
         checksum=None,
-        attributes=rows.dump_attributes(Attributes()),
+        attributes=dump_attributes(Attributes()),
         retention_mode=None,
         retention_ms=None,
         legal_hold=0,
@@ -188,7 +278,7 @@ def check_unlocked(tx: Transaction, row: VersionRow, *, bypass_governance: bool)
     if row.retention_ms is None or row.retention_ms <= tx.now_ms:
         return
     if row.retention_mode == RetentionMode.COMPLIANCE or not bypass_governance:
-        raise ObjectLocked(f"The version is retained until {rows.to_time(row.retention_ms)}.")
+        raise ObjectLocked(f"The version is retained until {to_time(row.retention_ms)}.")
 
 
 def retention_for(tx: Transaction, bucket: Bucket, attributes: Attributes) -> Retention | None:
@@ -199,7 +289,7 @@ def retention_for(tx: Transaction, bucket: Bucket, attributes: Attributes) -> Re
         return None
     if attributes.retention is not None or bucket.default_retention is None:
         return attributes.retention
-    until = rows.to_time(tx.now_ms) + bucket.default_retention.period
+    until = to_time(tx.now_ms) + bucket.default_retention.period
     return Retention(bucket.default_retention.mode, until)
 
 
@@ -244,4 +334,4 @@ def _set_latest(tx: Transaction, row: VersionRow, *, is_latest: bool) -> None:
 
 def _insert(tx: Transaction, row: VersionRow) -> None:
     marks = ", ".join("?" * len(row))
-    tx.connection.execute(f"INSERT INTO version ({rows.COLUMNS}) VALUES ({marks})", row)  # nosec B608
+    tx.connection.execute(f"INSERT INTO version ({COLUMNS}) VALUES ({marks})", row)  # nosec B608

@@ -73,8 +73,10 @@ class Create:
     def _violations(
         self, tx: Transaction, draft: Resource, resource: Any, reader: ResourceReader
     ) -> list[Violation]:
-        """Where there is no capacity, a quota that is exceeded comes first: nobody has to make room for what
-        would be refused in any case. The transaction ends either way."""
+        """Return the violations of a new resource; where capacity is missing, an exceeded quota is reported
+        first: no room must be made for a resource that would be refused in any case. The transaction ends
+        either way.
+        """
         try:
             return list(self._kind.rules.violations(resource, None, reader))
         except contract.ApiError as full:

@@ -1,7 +1,7 @@
 # pyright: strict
 """Delete: immediately where nothing runs, otherwise when the reconciler has removed everything.
 
-Until the row is gone, another Delete returns the operation that goes on. Where there is none, because the
+Until the row is gone, another Delete returns the operation in progress. Where there is none, because the
 deletion failed or began with that of the owner, it returns a new one, and the reconciler tries again.
 """
 

@@ -123,7 +123,7 @@ class Update:
         return not await may_read_secrets(self._runtime, request, self._kind, resource_id)
 
     async def _named(self, resource_id: str) -> frozenset[str]:
-        """What the resource names as it is."""
+        """Return the names that the stored resource refers to."""
         row = await self._runtime.store.read(lambda tx: tx.get(resource_id))
         if row is None or row.kind != self._kind.message or not self._descriptor.has("spec"):
             return frozenset()

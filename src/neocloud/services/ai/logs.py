@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the program of an endpoint or a job printed: read from the engine, and kept when its pod is removed.
+"""Output of the program of an endpoint or a job: read from the engine, and kept when its pod is removed.
 
 What is kept are the last lines of one run, in a file of the state folder, which no container sees. A program
 may print keys, so reading it needs a permission beyond `get`.

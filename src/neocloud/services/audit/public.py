@@ -1,5 +1,5 @@
 # pyright: strict
-"""What other services have to do with the audit log."""
+"""The interface of the audit log for other services."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What other services have to do with billing."""
+"""The interface of billing for other services."""
 
 from datetime import datetime
 from typing import Protocol

@@ -1,5 +1,7 @@
 # pyright: strict
-"""What a machine has, what nodes take of it, what is left, and how many more nodes that is. Pure."""
+"""Capacity of a machine: its total, the demand of nodes, the rest, and the number of nodes that still fit.
+Pure.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +19,7 @@ _CORES, _MEMORY, _GPUS = "cores", "memory", "gpus/"
 
 @dataclass(frozen=True)
 class Inventory:
-    """What the engine's capabilities say of the machine."""
+    """The machine's capacity, from the engine's capabilities."""
 
     cpus: int
     memory_mib: int

@@ -202,8 +202,9 @@ def unprivileged(command: list[str]) -> list[str]:
 
 
 class ExportedFile:
-    """Where each byte of the qcow2 file is: header, tables and counts, then the clusters with data in the
-    order of the disk."""
+    """The layout of the qcow2 file: header, tables and counts, then the clusters with data in the order of
+    the disk.
+    """
 
     def __init__(self, disk_bytes: int, clusters: bytes) -> None:
         self._disk_bytes, self._clusters = disk_bytes, clusters

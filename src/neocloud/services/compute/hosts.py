@@ -1,5 +1,5 @@
 # pyright: strict
-"""Hosts that are drained: nothing new is started on them, and what runs there goes on.
+"""Hosts that are drained: nothing new is started on them, and running workloads continue.
 
 The fleet service decides which hosts are drained and writes it into the status of their pool. Services that
 place something ask here. Without a pool, or before its hosts are known, nothing is refused.

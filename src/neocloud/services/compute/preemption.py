@@ -53,7 +53,9 @@ Amounts = Mapping[str, Fraction]
 
 
 def is_leaving(row: Resource) -> bool:
-    """Whether an instance is stopping without a stop request: it was preempted, or has ended by itself."""
+    """Return whether an instance is stopping without a stop request: it was preempted, or has ended by
+    itself.
+    """
     if row.state != InstanceState.STOPPING or row.deleted_at is not None:
         return False
     if InstanceStatus.FromString(row.status).maintenance_event_id:

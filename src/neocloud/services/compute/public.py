@@ -1,6 +1,6 @@
 # pyright: strict
-"""What other services call: presets, the check that this machine has capacity for a node, and filesystems.
-Pure.
+"""The interface for other services: presets, the check that this machine has capacity for a node, and
+filesystems. Pure.
 
 Every service that runs nodes checks here first. Memory and GPUs are never promised twice. A vCPU of the
 published platforms is one thread; the catalogue says how many vCPUs of a local platform share a core.
@@ -113,7 +113,7 @@ def _refuse_on_drained_hosts(reader: ResourceReader, demanded: Sequence[Demand])
         raise contract.not_enough_resources(
             "compute.nodes",
             _shapes(demanded),
-            f"{why}. What runs goes on. Try again when the host takes new work again.",
+            f"{why}. Running workloads continue. Try again when the host takes new work again.",
         )
 
 
@@ -131,7 +131,7 @@ def _is_made_free(
     *,
     may_preempt: bool,
 ) -> bool:
-    """Whether the demand fits once instances have stopped, which the resource then waits for.
+    """Return whether the demand fits once instances have stopped, which the resource then waits for.
 
     False also where it fits now, and nothing has to be freed.
     """
@@ -274,7 +274,7 @@ def find_filesystem(reader: ResourceReader, filesystem_id: str, parent_id: str) 
 
 
 def may_attach(row: Resource, parent_id: str) -> bool:
-    """Whether a resource of this project may attach the filesystem; checked again when it is mounted."""
+    """Return whether a resource of this project may attach the filesystem; checked again at the mount."""
     return row.parent_id == parent_id and not row.owner_id and not row.deleted_at
 
 

@@ -27,7 +27,9 @@ def running_pod(pod: Pod, started: KubernetesObject) -> Pod:
 
 
 def can_attach(started: KubernetesObject) -> bool:
-    """Whether disks can be attached to a machine whose pod was started so; before the start, all can."""
+    """Return whether disks can be attached to a machine whose pod was started with this manifest; before the
+    start, all can.
+    """
     return not started or any(volume["name"] == ATTACHED_VOLUME for volume in started["volumes"])
 
 

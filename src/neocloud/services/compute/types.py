@@ -200,7 +200,7 @@ class InstanceReason(StrEnum):
     GPU_LOST = "GpuLost"
     """A GPU of the machine, which was started, does not answer any more."""
     DISK_NOT_RELEASED = "DiskNotReleased"
-    """The guest does not release a disk that is to be detached. The machine goes on as before."""
+    """The guest does not release a disk that is to be detached. The machine keeps running as before."""
     GPU_NOT_PASSED = "GpuNotPassed"
     """The machine runs and was started without its GPUs."""
 
@@ -232,7 +232,7 @@ def existing_disks(spec: InstanceSpec) -> dict[str, bool]:
 
 
 def is_read_only(attached: AttachedDiskSpec | AttachedFilesystemSpec) -> bool:
-    """Whether a disk or filesystem is attached read-only; both enums have the same numbers."""
+    """Return whether a disk or filesystem is attached read-only; both enums have the same numbers."""
     return attached.attach_mode == AttachMode.Value("READ_ONLY")
 
 

@@ -1,7 +1,7 @@
 # pyright: strict
 """Reconcile export rules: write an object for each period that has ended, one after another.
 
-What is written is counted by the end of the last period in the status, so a rule goes on where it was after
+What is written is counted by the end of the last period in the status, so a rule continues where it was after
 a kill. An object that was written and not counted is written again, which changes nothing: the content of a
 period that has ended is always the same, and it is put only where no object is, or one of these bytes.
 """

@@ -1,6 +1,7 @@
 # pyright: strict
-"""What is legal for an export rule, and who may have one: accounts that may read what it exports, and create
-objects at its destination. Both are asked of the account again with each object."""
+"""Validation rules of export rules, and their owners: accounts that may read what it exports, and create
+objects at its destination. Both rights are checked again with each object.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta

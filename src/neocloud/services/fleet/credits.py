@@ -1,5 +1,5 @@
 # pyright: strict
-"""What of a cluster is not charged: workers while they do not serve because of the platform.
+"""Compute credits of a cluster: the time of workers that do not serve because of the platform.
 
 Credits are computed from the events of nodes and the history of the cluster, and are never stored. For each
 second, a worker that is credited is one of those that the cluster is charged for then.

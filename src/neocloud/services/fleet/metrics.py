@@ -1,5 +1,5 @@
 # pyright: strict
-"""What `/metrics` tells of the health of nodes: phases, drains, incidents, verdicts, certificates, spares.
+"""Metrics of node health for `/metrics`: phases, drains, incidents, verdicts, certificates, spares.
 
 Computed from the folds that the reconcilers keep in memory, and from what agents last said of GPUs. A sample,
 a reason or a name of an operator is no label: labels are ids, names of nodes and checks, phases, kinds of
@@ -52,7 +52,7 @@ class _Families:
         self.phase = gauge("neocloud_fleet_node_phase", "1 for the phase of a node.", (*_NODE, "phase"))
         self.job = gauge("neocloud_fleet_node_job", "1 for the job that a node runs.", (*_NODE, "job"))
         self.schedulable = gauge("neocloud_fleet_node_schedulable", "Whether new work may start.", _NODE)
-        self.faults = gauge("neocloud_fleet_node_faults", "Checks that speak against a node.", _NODE)
+        self.faults = gauge("neocloud_fleet_node_faults", "Checks that fail on a node.", _NODE)
         self.issued = gauge(
             "neocloud_fleet_certificate_issued_timestamp_seconds",
             "When it last passed its tests.",
@@ -153,7 +153,7 @@ def _add_node(families: _Families, labels: tuple[str, ...], node: NodeState, now
 def _add_gpus(
     families: _Families, labels: tuple[str, ...], gpus: Sequence[GpuUse], is_simulated: bool
 ) -> None:
-    """Of what an agent said, only numbers, and a model of the list, become part of a series."""
+    """Add an agent's numbers to the series; no text of it but a known model becomes part of one."""
     if gpus:
         families.simulated.add_metric(labels, is_simulated)
     for gpu in gpus:

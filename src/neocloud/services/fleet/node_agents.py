@@ -58,7 +58,7 @@ OF_PODS = frozenset(
     | {f"probe.{name}" for name in _PROBES}
     | {"mount_silent_s"}
 )
-"""Checks that speak of a worker's pod alone. Others would be of the host, with what other tenants do there,
+"""Checks about a worker's pod alone. Others would be of the host, with what other tenants do there,
 and what an agent says beside these is left out."""
 PARTS_OF_PODS = frozenset({"gpu"})
 OF_OTHER_SOURCES = frozenset({*Check, AGENT})
@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watched(Protocol):
-    """What has an agent: a worker, or a host."""
+    """A worker or host with an agent."""
 
     @property
     def name(self) -> str: ...
@@ -88,7 +88,7 @@ def _program() -> tuple[bytes, str]:
 
 @dataclass
 class _Agent:
-    """What is known of the agent of one worker, since the worker's last start."""
+    """The state of the agent of one worker, since the worker's last start."""
 
     boot: str
     began: float = float("-inf")

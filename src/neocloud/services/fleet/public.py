@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where verdicts on nodes come from, and which hosts there are: the interfaces of sources and of hosts."""
+"""Interfaces of the sources of verdicts on nodes, and of hosts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +38,9 @@ class RecordedSource(Protocol):
     """A source that keeps what it has given until it is in the log."""
 
     def recorded(self, cluster_id: str, workers: Sequence[str], shadow: Callable[[str], str]) -> None:
-        """What the last call of `verdicts` gave of these workers is in the log. `shadow` returns why a check
-        may not act yet, or ""."""
+        """Confirm that the log has the last result of `verdicts` for these workers. `shadow` returns why a
+        check may not act yet, or "".
+        """
         ...
 
 

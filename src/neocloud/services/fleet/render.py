@@ -17,7 +17,7 @@ from neocloud.messages.neocloud.fleet.v1 import DrainedHost, Node, Verdict
 from neocloud.services.fleet.types import CLUSTER_OWNER, plain
 
 WITH_PEOPLE = frozenset({Phase.DEBUG, Phase.RMA_OUT, Phase.RMA_RETURNED, Phase.RETIRED})
-"""Phases in which a host starts nothing new, whoever drained it."""
+"""Phases in which a host starts nothing new, drained by the controller or by an operator."""
 Holders = Mapping[Key, Sequence[str]]
 
 
@@ -136,11 +136,11 @@ def drained_host(state: NodeState) -> DrainedHost | None:
 
 
 def host_advice(state: NodeState, machines: Mapping[bool, int], open_hosts: int) -> str:
-    """Return what goes on, on a drained host, and what an operator has to do. `machines`: how many run, by
+    """Return what continues on a drained host, and what an operator has to do. `machines`: how many run, by
     whether their recovery policy lets them start elsewhere."""
     if drained_host(state) is None:
         return ""
-    parts = ["nothing new is started on it, and what runs there goes on"]
+    parts = ["nothing new is started on it, and running workloads continue"]
     if movable := machines.get(True, 0):
         where = "another host takes work" if open_hosts else "there is no other host that takes new work"
         policy = "which may be stopped and started elsewhere by their recovery policy"

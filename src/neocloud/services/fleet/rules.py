@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for maintenance windows, and what they ask for at a time. Pure."""
+"""Validation rules of maintenance windows, and the work that they request at a time. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

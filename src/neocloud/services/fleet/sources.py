@@ -108,7 +108,7 @@ def _verdict(
 
 @dataclass
 class _Node:
-    """What is known of one worker."""
+    """The state of one worker."""
 
     began: float = float("-inf")
     boot: str = ""

@@ -66,7 +66,7 @@ class IamState(StrEnum):
     BLOCKED = "BLOCKED"
     """A user account that may not sign in."""
     PENDING = "PENDING"
-    """An invitation that nobody has accepted."""
+    """An invitation that was not accepted."""
     ACCEPTED = "ACCEPTED"
 
 
@@ -141,8 +141,9 @@ class TemporaryKey:
 
 @dataclass(frozen=True)
 class KeyLimit:
-    """What a key is limited to: reading and listing the objects of one bucket below a prefix; of a registry,
-    pulling the repository that the prefix stands for."""
+    """The limits of a key: reading and listing the objects of one bucket below a prefix; of a registry,
+    pulling the repository that the prefix stands for.
+    """
 
     bucket_id: str
     prefix: str
@@ -156,7 +157,7 @@ class KeyLimit:
 
 @dataclass(frozen=True)
 class Signer:
-    """Whose access key signed requests of one day name."""
+    """The owner of the access key that signed requests of one day."""
 
     subject: Subject
     access_key_id: str
@@ -170,7 +171,7 @@ class Signer:
 
 
 class SignedRequests(Protocol):
-    """What a service asks about callers of a data plane, who sign with access keys or show tokens."""
+    """The interface for services whose callers sign with access keys or show tokens."""
 
     async def signer(self, aws_id: str, day: str, region: str) -> Signer | None:
         """Return the signer, by the access key id of a client, also of a temporary one; None unless the key
@@ -255,7 +256,7 @@ class ProjectRights:
 
 @dataclass(frozen=True)
 class ReadablePlaces:
-    """Where a subject holds a permission to read."""
+    """The places where a subject holds a permission to read."""
 
     roots: frozenset[str] = frozenset()
     """These resources and everything in them."""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What gateway and control plane tell each other: traffic one way, changes of routes the other.
+"""The exchange of gateway and control plane: traffic one way, changes of routes the other.
 
 Traffic is reported every second or so, and kept in memory only. After a restart of the control plane all of
 it is unknown (`Demand.reported_since`), so the reconciler stops no replica until reports have come for long

@@ -1,5 +1,6 @@
 # pyright: strict
-"""What other services use of inference: the folders that hold weights, and what tokens of a project cost.
+"""The interface of inference for other services: the folders that hold weights, and the cost of a project's
+tokens.
 
 Between a folder that the operator opened and the weights lie folders that tenants may be able to write in, so
 weights are opened by descriptor and no link on the way is followed.

@@ -70,7 +70,7 @@ SERVING_VARIABLES = {
 
 @dataclass(frozen=True)
 class ModelServerView:
-    """How a model server serves its model."""
+    """The settings with which a model server serves its model."""
 
     served_name: str
     context_length: int

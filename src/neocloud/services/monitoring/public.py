@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the store of metrics is, for the composition of a cloud; and what other services may ask of it."""
+"""The address of the metrics store, for the composition of a cloud; and the interface for other services."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

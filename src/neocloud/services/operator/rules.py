@@ -1,5 +1,7 @@
 # pyright: strict
-"""What is legal for maintenance: operators alone announce it, and once for what it affects. Pure."""
+"""Validation rules of maintenance: only operators announce it, and once for each resource that it affects.
+Pure.
+"""
 
 from collections.abc import Iterable
 from datetime import timedelta

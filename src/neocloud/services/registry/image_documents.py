@@ -1,5 +1,5 @@
 # pyright: strict
-"""What manifests and configurations of images say, for the machine that is to run them. They are hostile
+"""Read manifests and configurations of images for the machine that runs them. They are hostile
 JSON whose digests were compared. Pure."""
 
 import json

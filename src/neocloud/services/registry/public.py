@@ -1,6 +1,7 @@
 # pyright: strict
-"""What other services have to do with registries: they run images of them and copy the files of artifacts, as
-the account that asked for it. Pure."""
+"""The interface of registries for other services, which run images and copy the files of artifacts, as
+the account that asked for it. Pure.
+"""
 
 import re
 from collections.abc import Sequence

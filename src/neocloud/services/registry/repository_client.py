@@ -31,7 +31,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a resource may pull, and as whom."""
+    """The repository that a resource may pull, and the account as which it pulls."""
 
     account_id: str
     registry_id: str

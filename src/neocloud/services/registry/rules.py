@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for a registry."""
+"""Validation rules of a registry."""
 
 from collections.abc import Iterable, Mapping
 

@@ -54,7 +54,7 @@ class StoredArtifact(Protocol):
     def artifact(self) -> Artifact: ...
     @property
     def is_in_index(self) -> bool:
-        """Whether an index names it, so that it cannot go alone."""
+        """Return whether an index names it, so that it cannot be removed alone."""
         ...
 
 
@@ -71,7 +71,7 @@ class Artifacts(Protocol):
 
 
 class VulnerabilityReports(Protocol):
-    """What is known of images. Its method blocks."""
+    """The interface of vulnerability reports of images. Its method blocks."""
 
     def report(self, artifact_id: str) -> VulnerabilityReport:
         """Return what is known now of an artifact that is there."""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What `/metrics` tells of Slurm: nodes by state and jobs by state of each cluster.
+"""Metrics of Slurm for `/metrics`: nodes by state and jobs by state of each cluster.
 
 States of nodes are those that the reconciler read last. Jobs are slurmctld's own counts, asked for as long as
 somebody reads metrics: they cost the same however many jobs there are.

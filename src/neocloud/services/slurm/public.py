@@ -1,5 +1,7 @@
 # pyright: strict
-"""What the fleet service sees of the workers of a cluster, and may do to them; and what clusters hold."""
+"""The interface for the fleet service: the workers of a cluster, and actions on them; and the contents of
+clusters.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,14 +66,14 @@ class Worker:
 
     @property
     def is_responding(self) -> bool:
-        """Whether its slurmd answers. One that its cluster has set DOWN stays so until it is resumed."""
+        """Return whether its slurmd answers. A worker that its cluster set DOWN must be resumed first."""
         is_down = "DOWN" in self.states and not self.reason.startswith(FLEET_PREFIX)
         return self.is_registered and not is_down and not self.states & _SILENT
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one check measured on a worker, against the worker's preset."""
+    """The measurement of one check on a worker, against the worker's preset."""
 
     check: str
     passed: bool
@@ -127,7 +129,7 @@ class WorkerNodes(Protocol):
 
     async def reserve(self, cluster_id: str, reservation: Reservation) -> None:
         """Reserve workers for maintenance: jobs that would not end before its start do not start there, and
-        jobs that run then go on. Raises ReservationRefused, and WorkersUnreachable."""
+        running jobs continue. Raises ReservationRefused, and WorkersUnreachable."""
         ...
 
     async def cancel_reservation(self, cluster_id: str, name: str) -> None:
@@ -180,7 +182,7 @@ class WorkerAgents(Protocol):
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """What happened to a worker, in words that its tenant may read."""
+    """An event of a worker, in words that its tenant may read."""
 
     at: float
     worker: str

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What to do about a job that Slurm refused, in the words of the cluster. Pure."""
+"""Explain a job that Slurm refused, with the next step, in the words of the cluster. Pure."""
 
 import re
 from shlex import quote

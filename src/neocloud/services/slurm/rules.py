@@ -138,7 +138,7 @@ class ClusterRules(Rules[Cluster]):
 
 
 def clusters_with_filesystem(tx: Transaction, filesystem: Resource) -> Iterable[str]:
-    """Return the ids of what mounts a filesystem: clusters wait for it, or cannot go on without it."""
+    """Return the ids of what mounts a filesystem: clusters wait for it, or cannot run without it."""
     return tx.reservations(attachment_namespace(filesystem.id)).values()
 
 
@@ -368,7 +368,7 @@ def _attachment(cluster: Cluster) -> str:
 
 
 def _is_taken(port: int, cluster_id: str, reader: ResourceReader) -> bool:
-    """Whether another cluster has the port, by its spec or by the cloud's choice."""
+    """Return whether another cluster has the port, by its spec or by the cloud's choice."""
     for row in reader.list(CLUSTER):
         if row.id == cluster_id:
             continue

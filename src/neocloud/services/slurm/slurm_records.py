@@ -26,7 +26,7 @@ _ACTIVE_STATES = frozenset(
 
 @dataclass(frozen=True)
 class PowerState:
-    """What Slurm's power saving did with a node."""
+    """The state of a node in Slurm's power saving."""
 
     is_off: bool
     """It is powered down, or being powered down; nothing runs there."""
@@ -53,13 +53,13 @@ class SlurmNode:
 
     @property
     def is_available(self) -> bool:
-        """Whether it is registered and able to run jobs."""
+        """Return whether it is registered and able to run jobs."""
         bad = {"DOWN", "NOT_RESPONDING", "INVALID_REG", "UNKNOWN", "FAIL"}
         return not (self.states & bad or self.is_off)
 
     @property
     def is_off(self) -> bool:
-        """Whether Slurm powered it down, or has it started: there is nothing to look at."""
+        """Return whether Slurm powered it down, or has it started: there is nothing to look at."""
         power = PowerState.of(self.states)
         return power.is_off or power.is_starting
 
@@ -69,7 +69,7 @@ class SlurmNode:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job holds CPUs here or is being cleaned up."""
+        """Return whether a job holds CPUs here or is being cleaned up."""
         return self.allocated_cpus > 0 or "COMPLETING" in self.states
 
     @property

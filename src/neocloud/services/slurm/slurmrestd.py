@@ -34,8 +34,8 @@ API_VERSION = "v0.0.42"
 PORT = 6820
 TOKEN_SECONDS = 300
 START_SECONDS = 2
-"""How far ahead a requeued job's begin time is set. slurmd compares whole seconds: it ends a job for good
-whose credential was made in the second in which it was told to end the earlier run, or before."""
+"""How far ahead a requeued job's begin time is set. slurmd compares whole seconds: it ends a job finally
+whose credential was made in the second in which it was asked to end the earlier run, or before."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For plain HTTP: saves each client the 20 ms of reading the system's certificates."""
 

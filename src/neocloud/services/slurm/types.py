@@ -181,19 +181,19 @@ class BatchJob:
 
     @property
     def is_of_control_plane(self) -> bool:
-        """Whether root of the cluster submitted it, as the control plane does."""
+        """Return whether root of the cluster submitted it, as the control plane does."""
         return self.user_id == CONTROL_PLANE_USER_ID
 
 
 @dataclass(frozen=True)
 class Submission:
-    """How a service finds again the job that it submitted.
+    """A token by which a service finds the job that it submitted.
 
     The name, comment and output path of a job are free text: every user of a cluster may give a job those of
     another. So a service stores a submission with a new token, submits the job with the token, and then
     stores the job's number. The job is one of the user as whom the control plane submits that has the token,
     and the number once it is stored. After a crash in between, it is found by its token; where another was
-    submitted all the same, the later job is a repeat, to be cancelled (rfd 0072).
+    submitted nevertheless, the later job is a repeat, to be cancelled (rfd 0072).
     """
 
     token: str

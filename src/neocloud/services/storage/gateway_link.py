@@ -1,5 +1,5 @@
 # pyright: strict
-"""What object gateway and control plane tell each other: reports one way, changes of buckets the other.
+"""The exchange of object gateway and control plane: reports one way, changes of buckets the other.
 
 Reports are kept in memory only. After a restart of the control plane nothing is known until the gateway has
 reported, which it does at once.

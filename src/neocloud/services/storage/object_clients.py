@@ -1,5 +1,5 @@
 # pyright: strict
-"""Who may use the objects of a bucket for a resource of another service, and the S3 clients that do.
+"""S3 clients that use the objects of a bucket for a resource of another service, and the rights they need.
 
 A client signs with a limited key: one bucket, one prefix, reading or writing, and no more than the account
 may at that time. The key stays in memory, so no workload and no log ever has it.
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Use:
-    """What a resource does with objects."""
+    """The use of objects by a resource."""
 
     secret: str
     """Under which name the store has who does it, beside the resource."""

@@ -15,7 +15,7 @@ from neocloud.services.storage.public import AccessProblem, ObjectLocation, Unre
 
 GET, LIST = "storage.objects.get", "storage.objects.list"
 KEY_LIFETIME = timedelta(minutes=15)
-"""A read that has begun goes on; a new request after this time would be refused."""
+"""A read in progress continues; a new request after this time would be refused."""
 CHUNK_BYTES = 1024**2
 WAITS_SECONDS = (1.0, 4.0, 15.0)
 """Before each further try of an object that arrived damaged: longer than the gateway needs to start again."""

@@ -1,7 +1,8 @@
 # pyright: strict
-"""What other services have to do with the object gateway: buckets of their own in it, what it reports,
-objects that they read for their resources, and how a reconciler waits for it. Nothing is sent to the gateway:
-it follows the list of buckets."""
+"""The interface of the object gateway for other services: buckets of their own in it, its reports, objects
+that they read for their resources, and how a reconciler waits for it. Nothing is sent to the gateway: it
+follows the list of buckets.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,7 +76,7 @@ class AccessNotifier(Protocol):
 
 
 class GatewayReports(Protocol):
-    """What the object gateway reported last."""
+    """The last reports of the object gateway."""
 
     endpoint: str
     """Host and port at which it serves: "127.0.0.1:8902"."""
@@ -199,7 +200,7 @@ class ObjectWrites(Protocol):
 
 
 class KeyUse(StrEnum):
-    """What a key is for, and nothing else."""
+    """The single purpose of a key."""
 
     READ = "read"
     WRITE = "write"

@@ -1,6 +1,7 @@
 # pyright: strict
-"""What the operator is told of object storage: buckets that only the gateway has, its last scrub, and
-the engine that has the bodies."""
+"""The report of object storage for the operator: buckets that only the gateway has, its last scrub, and the
+engine that has the bodies.
+"""
 
 import json
 from collections.abc import Mapping

@@ -54,7 +54,7 @@ class TransferState(StrEnum):
     FAILING = "FAILING"
     """The last iteration failed; the next one will try again."""
     FAILED = "FAILED"
-    """It goes on after Resume alone."""
+    """It continues after Resume alone."""
     DELETING = "DELETING"
 
 
@@ -132,7 +132,9 @@ def show_deletion(status: BucketStatus, deletion: Deletion | None) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """Whether a transfer is to run. Stored beside it, as a deletion is beside its bucket."""
+    """The request for a transfer to run or to stop. Stored beside the transfer, as a deletion is beside its
+    bucket.
+    """
 
     number: int = 1
     """Rises with each Resume."""

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which workload runs a job: a namespace with one pod, or a batch job of a Slurm cluster. Pure.
+"""Render the workload of a job: a namespace with one pod, or a batch job of a Slurm cluster. Pure.
 
 Both run `tuning_job.py` of the recipes in the job's folder; code and base model are read-only. Text that
 tenants wrote is only in files, never in the pod's command or in the script.

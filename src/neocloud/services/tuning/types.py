@@ -96,7 +96,7 @@ _SAVED_STEP, _SUBMISSIONS = "saved_step", "submissions"
 
 
 class Desired(StrEnum):
-    """What the last call of Create, Pause, Resume or Cancel requested."""
+    """The last request of Create, Pause, Resume or Cancel."""
 
     RUN = "run"
     PAUSE = "pause"

@@ -170,7 +170,7 @@ class WorkFolder:
 
     @cached_property
     def metrics(self) -> list[Metrics]:
-        """What was measured, oldest first. Read once for each WorkFolder."""
+        """Return the measurements, oldest first. Read once for each WorkFolder."""
         found = (_metrics(time, row) for _, time, row in self._lines("finetune/metrics.jsonl"))
         return [each for each in found if each is not None]
 
@@ -337,10 +337,9 @@ def _or_empty(read: Callable[[], bytes]) -> bytes:
 def _parse(text: bytes) -> Row:
     """Return the JSON object; an empty one for anything else."""
     try:
-        found: object = json.loads(text) if text else {}
+        return as_object(json.loads(text) if text else None)
     except (ValueError, RecursionError):
         return {}
-    return as_object(found)
 
 
 def _metrics(time: float, row: Row) -> Metrics | None:

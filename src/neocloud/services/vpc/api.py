@@ -154,7 +154,7 @@ def _is_of_pool(allocation: Allocation, pool: Resource) -> bool:
 
 
 def _is_of_subnet(allocation: Allocation, subnet: Resource) -> bool:
-    """Whether the address is of the subnet, or of a public pool that interfaces in the subnet may use."""
+    """Return whether the address is of the subnet, or of a public pool for interfaces in the subnet."""
     pools = SubnetStatus.FromString(subnet.status).ipv4_public_pools
     details = allocation.status.details
     return details.subnet_id == subnet.id or (

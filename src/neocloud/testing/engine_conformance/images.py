@@ -11,7 +11,9 @@ _OVER = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 def runs(image: str, **container: Any) -> dict[str, Any]:
-    """Arguments for `Space.pod`: a pod that runs once from an image, and says what only if it is told."""
+    """Arguments for `Space.pod`: a pod that runs once from an image, and prints text only with these
+    arguments.
+    """
     return {"restartPolicy": "Never", "container": {"image": image, "command": [], **container}}
 
 

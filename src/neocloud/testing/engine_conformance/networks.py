@@ -26,12 +26,12 @@ class NetworkConformance:
         await other.apply(other.namespace())
         try:
             await space.apply(space.pod("server", SERVE), space.pod("neighbour"))
-            await other.apply(other.pod("stranger"))
+            await other.apply(other.pod("outsider"))
             server = await space.until("server", lambda pod: pod.ready)
             assert server.ip
             await until(lambda: space.reaches("neighbour", server.ip or ""))
-            assert not await other.reaches("stranger", server.ip)
-            assert not await other.reaches("stranger", "server")
+            assert not await other.reaches("outsider", server.ip)
+            assert not await other.reaches("outsider", "server")
         finally:
             await other.remove("Namespace", other.name)
 
@@ -43,13 +43,13 @@ class NetworkConformance:
             server = on_network(other.pod("server", SERVE), space.name, "10.210.1.9")
             client = on_network(space.pod("client"), space.name, "10.210.1.8")
             await other.apply(server)
-            await space.apply(client, space.pod("stranger"))
+            await space.apply(client, space.pod("outsider"))
             found = await other.until("server", lambda pod: pod.ready)
             assert found.ip == "10.210.1.9"
             for name in ("server", "server.lab.internal", "10.210.1.9"):
                 await until(lambda name=name: space.reaches("client", name))
-            assert not await space.reaches("stranger", "10.210.1.9")
-            assert b"server" not in await space.read("stranger", "/etc/hosts")
+            assert not await space.reaches("outsider", "10.210.1.9")
+            assert b"server" not in await space.read("outsider", "/etc/hosts")
             with pytest.raises(EngineError, match="in use by pod"):
                 await space.remove("VirtualNetwork", "lab")
         finally:

@@ -81,7 +81,7 @@ class HistoryConformance:
         assert removed == {PARENT: (2, 2)}
         assert await forget(store, NOW + 2 * DAY + timedelta(seconds=1)) == {}
         assert await forget(store, NOW + 400 * DAY) == {PARENT: (1, 1)}
-        assert [entry.spec for entry in await entries(store)] == [b"3"], "what it is now stays for good"
+        assert [entry.spec for entry in await entries(store)] == [b"3"], "the current state stays"
 
     async def test_all_of_a_resource_that_is_gone_long_enough_is_forgotten(
         self, store: Store, clock: FakeClock

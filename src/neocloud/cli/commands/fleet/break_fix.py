@@ -37,7 +37,7 @@ class Action(StrEnum):
 
 
 OF_CORDONS = {
-    Action.CORDON: " It takes no new jobs until you uncordon it; one that runs goes on.",
+    Action.CORDON: " It takes no new jobs until you uncordon it; a running job continues.",
     Action.UNCORDON: " It takes jobs again once it has passed its checks, unless others have drained it.",
 }
 """What follows: no ticket is opened for these."""

@@ -107,7 +107,7 @@ def agent(
     """Check this host in intervals, and write what changes to a folder, until it is stopped. Needs no cloud.
 
     Each line of records.jsonl is a JSON object: changes of checks, a heartbeat each minute, or that the
-    folder is full. Write the number `n` of the last line that you carried on into the file `acknowledged`:
+    folder is full. Write the number `n` of the last line that you forwarded into the file `acknowledged`:
     lines up to it are dropped then.
 
     Examples:
@@ -172,7 +172,7 @@ def _expect(path: Path | None) -> list[str]:
 
 
 def _is_silent(verdict: Verdict) -> bool:
-    """Whether it says no more than that a probe answered."""
+    """Return whether the verdict says only that a probe answered."""
     return verdict.check.startswith(OF_PROBES) and verdict.status is Status.PASS
 
 
@@ -194,6 +194,6 @@ def _show_rest(document: Document) -> None:
     told = ", ".join(f"{counts[status]} {words[status]}" for status in ORDER)
     say(f"\n{counted(len(told_of), 'check')}: {told}; {len(document.not_run)} not run.")
     if document.simulated:
-        say(f"Simulated: {document.simulated}. Nothing of this speaks of real hardware.")
+        say(f"Simulated: {document.simulated}. These results say nothing about real hardware.")
     if any(each.status is Status.UNKNOWN for each in document.verdicts):
         say("A check without an answer is not healthy. What a fault means: neo fleet explain counter CHECK")

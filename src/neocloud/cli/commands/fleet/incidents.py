@@ -94,7 +94,7 @@ def reliability(
 ) -> None:
     """Show how reliable workers were: their faults, how soon spares took over, time out of service.
 
-    For operators. A fault is a drain by the controller, but for replacements that somebody asked for. The
+    For operators. A fault is a drain by the controller, except for requested replacements. The
     interval holds where faults are independent. The goodput of jobs is not known here.
 
     Examples:

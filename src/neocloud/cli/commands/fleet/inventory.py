@@ -51,7 +51,7 @@ def inventory(
         for each in now.not_run:
             say(f"Not read: {each.check}. {each.why}")
         if now.simulated:
-            say(f"Simulated: {now.simulated}. Nothing of this speaks of real hardware.")
+            say(f"Simulated: {now.simulated}. These parts say nothing about real hardware.")
 
 
 def _compare(now: Hardware, others: list[Hardware], output: Format) -> None:

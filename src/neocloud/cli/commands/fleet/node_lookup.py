@@ -1,5 +1,5 @@
 # pyright: strict
-"""How commands name hosts and the nodes of clusters."""
+"""Find the hosts and cluster nodes that commands name."""
 
 from typing import TYPE_CHECKING, Annotated
 

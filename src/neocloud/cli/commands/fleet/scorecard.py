@@ -53,9 +53,9 @@ def show_scorecard(
 ) -> None:
     """Rate this cloud by the criteria of ClusterMAX: pass, partial, fail, attest or not_run, with evidence.
 
-    What nothing speaks of is not_run, never a pass. The evidence is what the cloud's records show of nodes,
-    drains, metrics, clusters, storage and the audit log (operators alone may read them all), reports of
-    ClusterMAX's auditor, and what you attest. The worst of them counts. Records that cannot be read are
+    A criterion without evidence is not_run, never a pass. The evidence is what the cloud's records show of
+    nodes, drains, metrics, clusters, storage and the audit log (operators alone may read them all), reports
+    of ClusterMAX's auditor, and what you attest. The worst of them counts. Records that cannot be read are
     not_run, with the reason. Evidence of the auditor names what it looked at: slurm, vm, standalone, k8s,
     container or local.
 

@@ -41,7 +41,7 @@ def list_verdicts(
     ] = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """List the failing verdicts of checks in shadow that nobody has judged, newest first.
+    """List the failing verdicts of checks in shadow that are not judged yet, newest first.
 
     Examples:
 

@@ -81,7 +81,7 @@ def backup(
     env_key: EnvKeyOption = False,
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Back up a cluster: its shared root, Slurm's accounting, and its spec. Jobs go on.
+    """Back up a cluster: its shared root, Slurm's accounting, and its spec. Jobs continue.
 
     The files come over ssh, so you need a login key of root. A file is not encrypted and holds all that the
     users' files hold, also their keys; only you can read it. Filesystems that are mounted are not in it.
@@ -196,7 +196,7 @@ def restore(
 
     A cluster of that name must not exist. Workers start when everything is there. If the restore fails or is
     interrupted, the new cluster is deleted again. Jobs that ran or waited when the backup was made are
-    CANCELLED in the history; the numbers of new jobs go on after the old ones.
+    CANCELLED in the history; the numbers of new jobs continue after the old ones.
 
     Examples:
 

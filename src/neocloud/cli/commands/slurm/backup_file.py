@@ -119,7 +119,7 @@ class Part:
 
 
 class Member(Protocol):
-    """What a backup holds, in a file or as an object."""
+    """The content of a backup, in a file or as an object."""
 
     @property
     def size(self) -> int: ...

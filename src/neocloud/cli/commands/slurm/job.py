@@ -337,7 +337,7 @@ def _ended(cloud: ProjectClient, cluster_id: str, cluster: str, job_id: int, *, 
     except KeyboardInterrupt:
         known_as = quote(cluster)
         say(
-            f"Job {job_id} goes on. Follow it: neo slurm job logs {known_as} {job_id} --follow;"
+            f"Job {job_id} keeps running. Follow it: neo slurm job logs {known_as} {job_id} --follow;"
             f" cancel it: neo slurm job cancel {known_as} {job_id}"
         )
         raise

@@ -1,5 +1,7 @@
 # pyright: strict
-"""Which job a command means: a number, a task of an array as Slurm writes it (2_0), or the newest one."""
+"""Find the job that a command names: a number, a task of an array as Slurm writes it (2_0), or the newest
+one.
+"""
 
 import re
 from collections.abc import Generator, Iterator, Sequence

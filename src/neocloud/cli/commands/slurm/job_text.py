@@ -1,5 +1,5 @@
 # pyright: strict
-"""What `neo slurm job` shows of jobs: times, ends, and why they wait."""
+"""Texts of `neo slurm job`: times, ends of jobs, and why they wait."""
 
 import time
 from collections import Counter

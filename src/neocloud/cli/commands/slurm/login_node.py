@@ -31,7 +31,7 @@ WaitOption = Annotated[
 ]
 POLL_SECONDS = 1.0
 SETTLE_SECONDS = 5.0
-"""A session that began while the balancer was told is counted after this time."""
+"""A session that began while the balancer was being set is counted after this time."""
 
 app = command_group(
     """Login nodes of a cluster: their state, and which of them get new sessions.

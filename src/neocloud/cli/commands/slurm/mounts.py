@@ -1,5 +1,5 @@
 # pyright: strict
-"""What `neo slurm cluster create` mounts beside the shared root: filesystems, and folders of each worker."""
+"""Mounts of `neo slurm cluster create` beside the shared root: filesystems, and folders of each worker."""
 
 from typing import Annotated
 

@@ -154,6 +154,6 @@ def _refuse_failed(model: str, deployments: "Sequence[Deployment]") -> None:
     raise ClientError(
         "FAILED_PRECONDITION",
         f"{model} is not served: its deployment {name} is in state ERROR{f': {why}' if why else ''}",
-        f"The cloud goes on trying. See its log: neo deployment logs {known_as}; and its state:"
+        f"The cloud keeps trying. See its log: neo deployment logs {known_as}; and its state:"
         f" neo deployment get {known_as}",
     )

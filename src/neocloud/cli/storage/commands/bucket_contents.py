@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a bucket holds, in words, for the question before it is deleted."""
+"""Describe the content of a bucket in words, for the question before it is deleted."""
 
 from typing import TYPE_CHECKING
 

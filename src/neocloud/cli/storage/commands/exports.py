@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where an export goes: standard output, or an object of a bucket that the signed-in account writes."""
+"""Targets of an export: standard output, or an object of a bucket that the signed-in account writes."""
 
 import tempfile
 from collections.abc import Callable, Generator

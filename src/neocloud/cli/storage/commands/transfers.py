@@ -49,7 +49,7 @@ def cp(
     """Copy a file to an object, an object to a file, or an object to another.
 
     Checksums are verified. With --recursive, what is at the target already, with the same size and checksum,
-    is not copied again: after an interruption run the same command once more.
+    is not copied again: after an interruption run the same command again.
 
     A place that is - is standard input or output. What comes in is an object once it has ended; so use
     `set -o pipefail`, and delete the object where the program before the pipe failed.
@@ -180,7 +180,7 @@ def _carry_out(s3: S3, found: "Plan", *, is_dry: bool, is_move: bool, delete: bo
         copy_all(copier, found.pairs, meter, outcome, remove_source=is_move)
     except KeyboardInterrupt:
         done = f"{outcome.copied + outcome.unchanged} of {counted(len(found.pairs), 'file')}"
-        report(f"interrupted after {done}. The same command goes on; no unfinished upload was left.")
+        report(f"interrupted after {done}. The same command continues; no unfinished upload was left.")
         raise typer.Exit(INTERRUPTED) from None
     if outcome.is_given_up:
         say("Too many failed; the rest was not tried.")

@@ -125,7 +125,7 @@ class GpuAllocator:
                 await asyncio.to_thread(self._passthrough.take, group, found.accelerators, found.minors)
 
     async def restore_drivers(self, pods: Iterable[Pod] = ()) -> None:
-        """Return the devices that VFIO has, but for those of these pods, to their drivers."""
+        """Return the devices that VFIO has, except for those of these pods, to their drivers."""
         kept = frozenset[str]().union(*(groups_of(pod) for pod in pods))
         async with self._binding:
             await asyncio.to_thread(self._passthrough.restore_drivers, kept)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which cloud has the GPUs of this host.
+"""The record of the cloud that owns the GPUs of this host.
 
 Each cloud has a ledger of its own, so two of them would give one GPU twice. All GPUs of a host are those of
 the cloud that found them first, until it is destroyed; a file of the host names its state folder.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GpuOwner:
-    """Whether this cloud has the GPUs of the host. Its methods block."""
+    """Claims the GPUs of the host for this cloud. Its methods block."""
 
     home: Path
     """The state folder of this cloud."""
@@ -30,7 +30,7 @@ class GpuOwner:
     def claim(self) -> Path | None:
         """Take the GPUs unless another cloud has them; return the state folder of that cloud.
 
-        Where the record cannot be read or written, nobody is kept from the GPUs, and the log says so.
+        Where the record cannot be read or written, no cloud is refused the GPUs, and the log says so.
         """
         try:
             with self._locked():

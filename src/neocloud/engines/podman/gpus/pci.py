@@ -132,7 +132,7 @@ _runner = LimitedRunner()
 
 
 def write_attribute(path: Path, text: str) -> None:
-    """Write to sysfs in a process of its own: a driver that does not let go of a device never returns."""
+    """Write to sysfs in a process of its own: a driver that does not release a device never returns."""
     ended = _runner.run(["tee", str(path)], seconds=_WRITE_SECONDS, stdin=text.encode())
     if ended.returncode:
         reason = ended.stderr.decode(errors="replace").strip()

@@ -18,7 +18,7 @@ PROBE_SECONDS = 1.0
 _PROBES = 3
 """How often it asks in that time, in case a packet is lost."""
 _FRAMES_AT_ONCE = 64
-"""How many the listener reads before other work of its loop goes on."""
+"""How many the listener reads before its loop does other work."""
 _ETHERTYPE = 0x0806
 _BODY = struct.Struct("!HHBBH6s4s6s4s")
 _HEADER = 14
@@ -39,7 +39,7 @@ class Message:
 
 
 def probe(interface: str, addresses: Iterable[IPv4Address]) -> dict[IPv4Address, str]:
-    """Return the addresses that other machines on the interface have or want, each with a MAC of theirs.
+    """Return the addresses that other machines on the interface have or want, each with its MAC.
 
     Raises OSError when the interface is missing or down.
     """

@@ -89,8 +89,8 @@ def render_table(
     """Return the rule set for the (interface, subnet) pairs of namespaces and for virtual networks.
 
     A pod may connect within its namespace and to the public internet; it may not send with another source
-    address, nor reach another bridge, nor this machine but for `services`. From outside only published ports
-    are reachable.
+    address, nor reach another bridge, nor this machine except for `services`. From outside only published
+    ports are reachable.
     """
     bridges = sorted(bridges)
     ours = f'"{layout.interface_prefix}*"'

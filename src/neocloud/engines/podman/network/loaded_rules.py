@@ -2,7 +2,7 @@
 """Load rules only when they are not in the kernel as they were loaded.
 
 The kernel counts the changes of the rule set of a network namespace, and has a number for it: its generation.
-As long as that is the one after our own change, nobody has changed or removed our rules.
+As long as that is the one after our own change, our rules were not changed or removed.
 """
 
 import socket

@@ -22,6 +22,6 @@ def share_folder(folder: Path = FOLDER) -> None:
 
 
 def leave_folder(folder: Path = FOLDER) -> None:
-    """Unmount the folder if nobody has a namespace in it; the next `ip netns add` mounts it again."""
+    """Unmount the folder if it has no namespace; the next `ip netns add` mounts it again."""
     if is_mounted(folder) and not any(folder.iterdir()):
         libc.umount2(os.fsencode(folder), 0)  # refused where a namespace has been added meanwhile

@@ -130,7 +130,7 @@ class PlatformServices:
         for address in wanted - present:
             try:
                 await add_service_address(self.layout, address)
-            except EngineError as error:  # another cloud has it, too: the rest of the network goes on
+            except EngineError as error:  # another cloud has it, too: the rest of the network continues
                 logger.warning("The address %s of a platform service was not added: %s", address, error)
         self._present = wanted
 

@@ -55,7 +55,7 @@ _POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
 
 @dataclass(frozen=True)
 class _ImageLocation:
-    """Where an image is."""
+    """The location of an image."""
 
     folder: Path
     point: Path
@@ -76,7 +76,7 @@ class PulledImages:
         self._layout = layout
         self._pulling: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._active: set[Path] = set()
-        """The folders of pulls that run; nobody but the server pulls."""
+        """The folders of pulls that run; only the server pulls."""
         self._mounting = threading.Lock()
 
     def names(self) -> frozenset[str]:

@@ -1,2 +1,2 @@
 # pyright: strict
-"""What each probe reads. A probe gets a tree and what is expected, and returns what it found."""
+"""Probes: each gets a tree and the expected values, and returns its readings."""

@@ -1,6 +1,6 @@
 # pyright: strict
-"""How much the GPUs are used, by NVML, in a process of its own: its calls are others than those of the
-checks, and one that hangs takes no check with it.
+"""Read the use of GPUs by NVML, in a process of its own: its calls are others than those of the checks, and
+one that hangs takes no check with it.
 
 Activity of tensor cores comes from GPM (Hopper and later), as the mean between two samples.
 """

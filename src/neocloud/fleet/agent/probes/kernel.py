@@ -1,5 +1,5 @@
 # pyright: strict
-"""The kernel log from a cursor on: the records that may tell of a fault."""
+"""The kernel log from a cursor on: the records that may report a fault."""
 
 import stat
 import time
@@ -19,7 +19,7 @@ BOOT_ID = "proc/sys/kernel/random/boot_id"
 class KernelProbe:
     """The log of one boot. The agent keeps /dev/kmsg open, and its children read on where the last ended.
 
-    A reader that opens it anew gets all records that the kernel still has, thousands each time.
+    A reader that opens it again gets all records that the kernel still has, thousands each time.
     """
 
     def __init__(self, tree: Tree, boot: str) -> None:
@@ -76,5 +76,5 @@ class KernelProbe:
 
 
 def _matters(record: KernelMessage) -> bool:
-    """A GPU off the bus is told in several lines of the driver, so all of its own are kept."""
+    """The driver reports a GPU off the bus in several lines, so all of its lines are kept."""
     return record.message.startswith("NVRM: ") or finding_of(record) is not None

@@ -33,7 +33,7 @@ def pcie(tree: Tree, expected: Expected) -> ProbeResult:
 
 
 def _pci_device(tree: Tree, folder: str, address: str, found: ProbeResult, *, is_gpu: bool) -> None:
-    """GPUs save power by slower links, so the speed of theirs is judged by NVML."""
+    """GPUs save power by slower links, so the speed of their links is judged by NVML."""
     width, most_width = (tree.number(f"{folder}/{name}_link_width") for name in ("current", "max"))
     speed, most_speed = (_pci_speed(tree, f"{folder}/{name}_link_speed") for name in ("current", "max"))
     if not width or not most_width or width == 255:

@@ -9,10 +9,9 @@ from urllib.parse import urlencode
 
 from neocloud.messages.nebius.storage.v1 import InventorySpec
 from neocloud.object_store.lifecycle import expiration
-from neocloud.object_store.metadata import rows
-from neocloud.object_store.metadata.rows import VersionRow
-from neocloud.object_store.metadata.transaction import BucketRow
-from neocloud.object_store.metadata.versions import show
+from neocloud.object_store.metadata import versions
+from neocloud.object_store.metadata.transaction import BucketRow, to_time
+from neocloud.object_store.metadata.versions import VersionRow, show
 from neocloud.object_store.storage_class import StorageClass
 
 Value = str | int | bool | datetime | None
@@ -41,7 +40,7 @@ def _unless_marker(value: Callable[[VersionRow], Value]) -> Callable[[Listed], V
 
 
 def _checksum(row: VersionRow) -> Value:
-    found = rows.load_checksum(row.checksum)
+    found = versions.load_checksum(row.checksum)
     return None if found is None else str(found.algorithm)
 
 
@@ -51,7 +50,7 @@ def _tags(listed: Listed) -> Value:
 
 
 def _last_access(row: VersionRow) -> Value:
-    return None if row.accessed_ms is None else rows.to_time(row.accessed_ms)
+    return None if row.accessed_ms is None else to_time(row.accessed_ms)
 
 
 def _tier(listed: Listed) -> Value:
@@ -74,7 +73,7 @@ _OF_VERSIONS = (
 )
 _LAST = (
     Column("Size", _unless_marker(lambda row: row.size), int),
-    Column("LastModifiedDate", lambda listed: rows.to_time(listed.row.modified_ms), datetime),
+    Column("LastModifiedDate", lambda listed: to_time(listed.row.modified_ms), datetime),
     Column("ETag", _unless_marker(lambda row: row.etag)),
     Column("StorageClass", _unless_marker(lambda row: row.storage_class)),
 )

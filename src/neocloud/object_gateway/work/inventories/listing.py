@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neocloud.object_store.bodies.engine import Engine
-from neocloud.object_store.metadata import rows
-from neocloud.object_store.metadata.rows import VersionRow
+from neocloud.object_store.metadata import versions
 from neocloud.object_store.metadata.transaction import BucketRow
+from neocloud.object_store.metadata.versions import VersionRow
 
 PAGE = 1000
 
@@ -51,5 +51,5 @@ def page(
 
 
 def _select(engine: Engine, where: str, *values: object) -> list[VersionRow]:
-    query = f"SELECT {rows.COLUMNS} FROM version {where}"  # nosec B608
+    query = f"SELECT {versions.COLUMNS} FROM version {where}"  # nosec B608
     return [VersionRow._make(row) for row in engine.database.reading.execute(query, values)]

@@ -1,7 +1,7 @@
 # pyright: strict
-"""What is stored of inventories, in the metadata of the object store: the last run, and the one in progress.
+"""Stored state of inventories, in the metadata of the object store: the last run, and the one in progress.
 
-A process that is killed goes on from here.
+A process that is killed continues from here.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,8 @@ from neocloud.core import contract
 from neocloud.messages.nebius.storage.v1 import InventoryStatus
 from neocloud.messages.neocloud.storage.v1 import InventoryReport
 from neocloud.object_gateway.work.inventories.listing import Position
-from neocloud.object_store.metadata import rows
 from neocloud.object_store.metadata.database import Database
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 NO_ERROR = "NO_ERROR"
 
@@ -109,7 +108,7 @@ class Records:
     async def advance(
         self, row: InventoryRow, position: Position, file: FileRow | None, *, is_listed: bool
     ) -> InventoryRow:
-        """Remember a file of the run, None where it would be empty, and up to where the files list."""
+        """Store a finished file of the run (None for an empty one) and the last key that the files list."""
         after = row._replace(is_listed=int(is_listed), position_key=position.key, position_seq=position.seq)
 
         def work(tx: Transaction) -> None:
@@ -165,18 +164,18 @@ class Records:
         await self._database.write(work)
 
     def report(self, inventory_id: str) -> InventoryReport | None:
-        """Return what the control plane is told of an inventory."""
+        """Return the report of an inventory for the control plane."""
         row = self.find(inventory_id)
         if row is None:
             return None
         status = InventoryStatus(error_code=InventoryStatus.Error.Value(row.error))
         if row.last_success_ms is not None:
-            status.last_success.CopyFrom(contract.timestamp(rows.to_time(row.last_success_ms)))
+            status.last_success.CopyFrom(contract.timestamp(to_time(row.last_success_ms)))
         return InventoryReport(id=row.id, applied_generation=row.generation, status=status)
 
 
 def last_start(row: InventoryRow) -> datetime | None:
-    return None if row.last_start_ms is None else rows.to_time(row.last_start_ms)
+    return None if row.last_start_ms is None else to_time(row.last_start_ms)
 
 
 def _find(tx: Transaction, inventory_id: str) -> InventoryRow | None:

@@ -21,7 +21,7 @@ from neocloud.object_gateway.work.inventories.listing import PAGE, Position, Sel
 from neocloud.object_gateway.work.inventories.records import FileRow, InventoryRow, Records
 from neocloud.object_store.bodies.protocols import BodyWriter
 from neocloud.object_store.errors import ConditionFailed, NoSuchBucket, NoSuchKey, ObjectStoreError
-from neocloud.object_store.metadata import rows
+from neocloud.object_store.metadata.transaction import to_time
 from neocloud.object_store.store import ObjectStore
 from neocloud.object_store.types import Attributes, Bucket, ObjectVersion, WriteConditions
 
@@ -173,7 +173,7 @@ class InventoryRun:
             await self._store.delete(destination.id, key, found.version_id, request=None)
 
     async def _write_manifest(self, row: InventoryRow) -> None:
-        started = rows.to_time(row.start_ms)
+        started = to_time(row.start_ms)
         form = await self._store.engine.in_thread(lambda: _format(self._spec))
         content = {
             "sourceBucket": self._source().name,

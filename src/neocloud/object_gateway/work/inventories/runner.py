@@ -14,7 +14,7 @@ from neocloud.object_gateway.work.inventories.records import InventoryRow, Recor
 from neocloud.object_gateway.work.inventories.run import InventoryFailed, InventoryRun
 from neocloud.object_gateway.work.inventories.schedule import next_run
 from neocloud.object_store.errors import ObjectStoreError, QuotaExceeded, StoreFull, StoreUnavailable
-from neocloud.object_store.metadata import rows
+from neocloud.object_store.metadata.transaction import to_time
 from neocloud.object_store.store import ObjectStore
 
 RETRY_AFTER = timedelta(hours=1)
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Slots:
-    """How many runs are at work: one for each tenant, some in all."""
+    """Slots for runs: one for each tenant, and a limit for all."""
 
     MOST = 4
 
@@ -78,7 +78,7 @@ class InventoryRunner:
     def _pause_seconds(self, row: InventoryRow) -> float:
         if row.run:
             return 0.0
-        at = rows.to_time(row.retry_ms)
+        at = to_time(row.retry_ms)
         due = next_run(last_start(row), self._desired.spec.schedule)
         return ((max(at, due) if due is not None else at) - self._clock.now()).total_seconds()
 

@@ -113,7 +113,7 @@ def _rows(content: bytes) -> Iterator[tuple[str, str, str, str, str, str]]:
 
 def _entries(value: object) -> Iterator[tuple[str, object]]:
     if not is_object(value):
-        raise NotAdvisories("it is laid out in another way than the tracker's file")
+        raise NotAdvisories("it has another structure than the tracker's file")
     yield from value.items()
 
 

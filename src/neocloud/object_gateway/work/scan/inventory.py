@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the process that reads layers is given and says: apart from it, since it imports Arrow."""
+"""Input and output of the process that reads layers: apart from it, since it imports Arrow."""
 
 from dataclasses import dataclass, field
 

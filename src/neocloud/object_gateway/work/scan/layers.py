@@ -52,7 +52,7 @@ _WANTED = (_STATUS, *_RELEASES)
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED = b"\x2a\x4d\x18"
-"""How a frame goes on that is no data, after a byte from 0x50 to 0x5f."""
+"""The rest of the magic number of a frame without data, after a byte from 0x50 to 0x5f."""
 _arrow: Any = pyarrow  # it has no types
 _GZIP = b"\x1f\x8b"
 _SOURCE = re.compile(r"([a-z0-9][a-z0-9+.-]{0,127})(?: \(([0-9A-Za-z.+:~-]{1,128})\))?")
@@ -110,7 +110,7 @@ class _Archive(tarfile.TarFile):
 
 
 class _Bounded(io.RawIOBase):
-    """What comes out of the compression, as much as is read of one image."""
+    """A reader of decompressed bytes, up to the limit for one image."""
 
     def __init__(self, source: Readable, image: "_Image") -> None:
         super().__init__()

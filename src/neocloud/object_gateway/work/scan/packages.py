@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is installed in images, as rows of the store: read once, since what is in an image never changes."""
+"""Packages installed in images, as rows of the store: read once, since images never change."""
 
 import zlib
 from dataclasses import dataclass
@@ -9,9 +9,8 @@ from enum import StrEnum
 import orjson
 
 from neocloud.object_gateway.work.scan.inventory import Inventory
-from neocloud.object_store.metadata import rows
 from neocloud.object_store.metadata.connection import Connection
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 IMAGE_TYPES = (
     "application/vnd.oci.image.config.v1+json",
@@ -80,4 +79,4 @@ def find(connection: Connection, registry_id: str, digest: str) -> ReadImage | N
     inventory = Inventory(
         release, packages, [(name, version) for name, version in orjson.loads(zlib.decompress(sources))]
     )
-    return ReadImage(Outcome(outcome), problem, inventory, rows.to_time(read_ms))
+    return ReadImage(Outcome(outcome), problem, inventory, to_time(read_ms))

@@ -2,7 +2,7 @@
 """Reads what is installed in images that were pushed, once the operator has provided advisories.
 
 Each image is read by a process of its own, which gets its layers through a pipe, has limits of memory and
-time, and gives back a list of packages. Registries take turns, so nobody's images keep others' waiting.
+time, and returns a list of packages. Registries take turns, so nobody's images keep others' waiting.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Scanner:
             registries = [each for each in registries if await self._read_next(each)]
 
     async def _refresh(self) -> bool:
-        """Make the index anew where the file has changed; return whether there is one."""
+        """Rebuild the index if the file has changed; return whether there is one."""
         try:
             state = self._file.stat()
         except FileNotFoundError:

@@ -2,7 +2,7 @@
 """Copies one object: reads it while it has its ETag, verifies it, and writes it only if it is whole.
 
 The last bytes of a body are sent when all that the source says of it is found true, so a cut or spoilt body
-is never stored. Large objects go in parts; a killed process goes on after the last part that was stored.
+is never stored. Large objects go in parts; a killed process continues after the last part that was stored.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from neocloud.s3_client.http import Answer
 from neocloud.s3_client.types import EndpointError, Listed
 
 PART_BYTES = 32 * 1024**2
-"""Larger objects go in parts of this size, or of a ten thousandth of theirs."""
+"""Larger objects go in parts of this size, or of a ten thousandth of the object."""
 MAX_PARTS = 10_000
 MAX_KEY_BYTES = 1024
 ATTEMPTS = 5
@@ -36,7 +36,7 @@ class ObjectGone(Exception):
 
 @dataclass(frozen=True)
 class Copy:
-    """What to copy, and where to."""
+    """One object to copy, and its destination."""
 
     listed: Listed
     source_key: str
@@ -145,7 +145,7 @@ class Copier:
     async def _begin(
         self, copy: Copy, etag: str, size: int, head: Mapping[str, str]
     ) -> tuple[Upload, Sequence[str]]:
-        """Return the upload to go on with, and the ETags of its parts; else a new one."""
+        """Return the upload to continue with, and the ETags of its parts; else a new one."""
         known = self._records.upload(self._id, copy.key)
         if known is not None and known.source_etag == etag:
             try:

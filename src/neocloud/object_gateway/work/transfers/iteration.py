@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Places:
-    """What the transfer works on."""
+    """The source and destination of a transfer."""
 
     source: S3Bucket
     destination: S3Bucket

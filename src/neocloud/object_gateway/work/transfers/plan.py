@@ -1,5 +1,5 @@
 # pyright: strict
-"""What an iteration has to do: both buckets are listed side by side, and each key is decided on."""
+"""Plan an iteration: list both buckets side by side, and decide on each key."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass

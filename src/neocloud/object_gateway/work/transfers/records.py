@@ -1,7 +1,7 @@
 # pyright: strict
-"""What is stored of transfers, in the metadata of the object store: phases, iterations, unfinished uploads.
+"""Stored state of transfers, in the metadata of the object store: phases, iterations, unfinished uploads.
 
-A process that is killed goes on from here. Secrets are not stored.
+A process that is killed continues from here. Secrets are not stored.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,8 @@ from neocloud.core import contract
 from neocloud.messages.nebius.storage.v1 import TransferError, TransferIteration
 from neocloud.messages.neocloud.storage.v1 import TransferReport
 from neocloud.object_gateway.work.transfers.types import Upload
-from neocloud.object_store.metadata import rows
 from neocloud.object_store.metadata.database import Database
-from neocloud.object_store.metadata.transaction import Transaction
+from neocloud.object_store.metadata.transaction import Transaction, to_time
 
 REPORTED_TOGETHER = 20
 """Iterations of a transfer in one report."""
@@ -65,7 +64,7 @@ class IterationRow(NamedTuple):
 
 @dataclass(frozen=True)
 class AfterIteration:
-    """What follows from the end of an iteration."""
+    """The consequences of the end of an iteration."""
 
     outcome: Outcome
     phase: Phase
@@ -247,7 +246,7 @@ class Records:
         await self._database.write(work)
 
     def report(self, transfer_id: str, now: datetime) -> TransferReport | None:
-        """Return what the control plane is told of a transfer."""
+        """Return the report of a transfer for the control plane."""
         row = self.find(transfer_id)
         if row is None:
             return None
@@ -278,8 +277,8 @@ def _put(tx: Transaction, row: TransferRow) -> None:
 
 
 def _message(row: IterationRow, now: datetime) -> TransferIteration:
-    start = rows.to_time(row.start_ms)
-    end = rows.to_time(row.end_ms) if row.end_ms is not None else now
+    start = to_time(row.start_ms)
+    end = to_time(row.end_ms) if row.end_ms is not None else now
     seconds = max((end - start).total_seconds(), 0.001)
     found = TransferIteration(
         sequence_number=row.number,

@@ -23,7 +23,7 @@ from neocloud.object_gateway.work.transfers.records import (
 )
 from neocloud.object_gateway.work.transfers.types import Origin, message
 from neocloud.object_store.errors import ObjectStoreError
-from neocloud.object_store.metadata import rows
+from neocloud.object_store.metadata.transaction import to_time
 from neocloud.s3_client.client import S3Bucket
 from neocloud.s3_client.http import HttpEndpoint
 from neocloud.s3_client.limits import Limits
@@ -78,7 +78,7 @@ class TransferRunner:
         """Run until the transfer ends by itself, or until cancelled."""
         while (row := self._records.find(self._id)) is not None and row.phase == Phase.RUNNING:
             try:
-                pause = (rows.to_time(row.next_ms) - self._clock.now()).total_seconds()
+                pause = (to_time(row.next_ms) - self._clock.now()).total_seconds()
                 if pause > 0:
                     await self._clock.sleep(pause)
                 async with self._slots:

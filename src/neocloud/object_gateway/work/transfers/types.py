@@ -1,5 +1,5 @@
 # pyright: strict
-"""What transfers are made of: their sides, their mark, unfinished uploads."""
+"""Types of transfers: their sides, their mark, unfinished uploads."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ class Origin(StrEnum):
 
 
 def message(error: EndpointError) -> TransferError:
-    """Return an error as the tenant is told it."""
+    """Return the text of an error for the tenant."""
     return TransferError(origin=TransferError.Origin.Value(error.origin), code=error.code, message=error.text)
 
 

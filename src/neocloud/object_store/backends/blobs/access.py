@@ -1,16 +1,15 @@
 # pyright: strict
-"""What operations on blobs share: finding versions, reading them, and reserving room for new ones."""
+"""Shared parts of operations on blobs: finding versions and reading them."""
 
 from neocloud.object_store import conditions as rules
 from neocloud.object_store.bodies.engine import Engine
-from neocloud.object_store.bodies.quota_reservations import Reservation
 from neocloud.object_store.bodies.reader import Reader, damaged
-from neocloud.object_store.bodies.writer import Writer, check_length, key_md5
+from neocloud.object_store.bodies.writer import key_md5
 from neocloud.object_store.errors import InvalidPartNumber, WrongCustomerKey
 from neocloud.object_store.metadata import contents, versions
-from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow
-from neocloud.object_store.types import ByteRange, ObjectVersion, Versioning
+from neocloud.object_store.metadata.versions import VersionRow
+from neocloud.object_store.types import ByteRange, ObjectVersion
 
 
 class BlobAccess:
@@ -61,17 +60,3 @@ class BlobAccess:
             raise InvalidPartNumber(f"The object has no part {number}.")
         start, size = found
         return ByteRange(start, start + size - 1)
-
-    async def open_body(self, bucket_id: str, length: int | None) -> Writer:
-        """Begin a body that replaces nothing. Raises QuotaExceeded, TooLarge."""
-        check_length(length)
-        bucket = self._engine.bucket(bucket_id)
-        return Writer(self._engine, bucket, length, (), None, self.reserve(bucket, None, length))
-
-    def reserve(self, bucket: BucketRow, key: bytes | None, length: int | None) -> Reservation:
-        """Reserve room for a body; where it replaces an object, this counts. Raises QuotaExceeded."""
-        freed = 0
-        if bucket.bucket.max_size_bytes and key and bucket.bucket.versioning is Versioning.DISABLED:
-            replaced = versions.latest(self._engine.database.reading, bucket.number, key)
-            freed = replaced.size if replaced else 0
-        return self._engine.reservations.reserve(bucket.number, bucket.bucket.max_size_bytes, length, freed)

@@ -10,10 +10,10 @@ from neocloud.object_store.backends.protocol import VersionChange
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import BodyReader, BodyWriter
 from neocloud.object_store.bodies.reader import started
-from neocloud.object_store.bodies.writer import Writer, check_length
+from neocloud.object_store.bodies.writer import Writer, check_length, reserve
 from neocloud.object_store.errors import Damaged, ObjectStoreError
-from neocloud.object_store.metadata import lists, rows, versions
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata import lists, versions
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, to_time
 from neocloud.object_store.types import (
     MAX_PAGE,
     READ_ALWAYS,
@@ -57,7 +57,7 @@ class BlobBackend:
         check_length(length)
         bucket = self._engine.bucket(bucket_id)
         self._engine.key_sealer(customer_key)
-        reservation = self._access.reserve(bucket, rules.key_bytes(key) if key else None, length)
+        reservation = reserve(self._engine, bucket, rules.key_bytes(key) if key else None, length)
         return Writer(self._engine, bucket, length, algorithms, customer_key, reservation)
 
     async def head(
@@ -198,7 +198,7 @@ class BlobBackend:
             (row.content, after, limit + 1),
         )
         parts = [
-            Part(number, size, etag, rows.to_time(modified_ms), rows.load_checksum(checksum))
+            Part(number, size, etag, to_time(modified_ms), versions.load_checksum(checksum))
             for number, size, etag, modified_ms, checksum in found
         ]
         return lists.part_page(parts, limit)

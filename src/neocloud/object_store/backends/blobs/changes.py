@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from neocloud.object_store.backends.protocol import VersionChange
 from neocloud.object_store.errors import InvalidRequest
-from neocloud.object_store.metadata import rows, versions
-from neocloud.object_store.metadata.rows import VersionRow
-from neocloud.object_store.metadata.transaction import BucketRow, Transaction
+from neocloud.object_store.metadata import versions
+from neocloud.object_store.metadata.transaction import BucketRow, Transaction, to_ms
+from neocloud.object_store.metadata.versions import VersionRow
 from neocloud.object_store.types import Retention
 
 
 def tags(wanted: Mapping[str, str]) -> VersionChange:
     def change(tx: Transaction, bucket: BucketRow, row: VersionRow) -> VersionRow:
         attributes = replace(versions.show(row, bucket).attributes, tags=wanted)
-        return row._replace(attributes=rows.dump_attributes(attributes))
+        return row._replace(attributes=versions.dump_attributes(attributes))
 
     return change
 
@@ -31,7 +31,7 @@ def retention(wanted: Retention | None, *, bypass_governance: bool) -> VersionCh
             versions.check_unlocked(tx, unheld, bypass_governance=bypass_governance)
         if wanted is None:
             return row._replace(retention_mode=None, retention_ms=None)
-        return row._replace(retention_mode=wanted.mode, retention_ms=rows.to_ms(wanted.until))
+        return row._replace(retention_mode=wanted.mode, retention_ms=to_ms(wanted.until))
 
     return change
 
@@ -55,6 +55,6 @@ def _is_weaker(row: VersionRow, retention: Retention | None) -> bool:
     """Return whether this makes a protection weaker, or changes its mode."""
     if row.retention_ms is None:
         return False
-    if retention is None or rows.to_ms(retention.until) < row.retention_ms:
+    if retention is None or to_ms(retention.until) < row.retention_ms:
         return True
     return row.retention_mode != retention.mode

@@ -15,15 +15,14 @@ from neocloud.object_store.backends.blobs.access import BlobAccess
 from neocloud.object_store.bodies.engine import Engine
 from neocloud.object_store.bodies.protocols import pass_on
 from neocloud.object_store.bodies.reader import Reader
-from neocloud.object_store.bodies.writer import Writer, key_md5
+from neocloud.object_store.bodies.writer import Writer, key_md5, reserve
 from neocloud.object_store.checksums import DEFAULT, Digests
 from neocloud.object_store.errors import InvalidRequest, NoSuchKey, StoreBusy
-from neocloud.object_store.metadata import contents, rows, uploads, versions
+from neocloud.object_store.metadata import contents, uploads, versions
 from neocloud.object_store.metadata.contents import Piece
-from neocloud.object_store.metadata.rows import VersionRow
 from neocloud.object_store.metadata.transaction import BucketRow, Transaction
 from neocloud.object_store.metadata.uploads import PartRow
-from neocloud.object_store.metadata.versions import NewVersion
+from neocloud.object_store.metadata.versions import NewVersion, VersionRow
 from neocloud.object_store.storage_class import StorageClass
 from neocloud.object_store.types import (
     ALWAYS,
@@ -120,12 +119,12 @@ class BlobCopies:
         def work(tx: Transaction) -> ObjectVersion:
             target = tx.bucket(bucket_id)
             tx.count(target.number, request)
-            if rows.select(tx.connection, "seq = ?", (row.seq,)) is None:
+            if versions.select(tx.connection, "seq = ?", (row.seq,)) is None:
                 raise _SourceChanged("The source was replaced meanwhile.")
             contents.share(tx, new.content)
             return versions.put(tx, target, new, conditions)
 
-        reservation = self._access.reserve(bucket, encoded, row.size)
+        reservation = reserve(self._engine, bucket, encoded, row.size)
         try:
             return await self._engine.database.write(work, reservation.release)
         finally:
@@ -156,7 +155,7 @@ class BlobCopies:
         first, length = rules.resolve(range, row.size)
         algorithm = DEFAULT if upload.algorithm is None else ChecksumAlgorithm(upload.algorithm)
         origin = self._engine.bucket(source.bucket_id)
-        reservation = self._access.reserve(bucket, None, length)
+        reservation = reserve(self._engine, bucket, None, length)
         async with self._access.reader(origin, row, first, length, source.customer_key) as reader:
             await reader.start()
             if key_md5(customer_key) != row.customer_key_md5:
@@ -177,7 +176,7 @@ class BlobCopies:
                     content = contents.compose(
                         tx, [Piece(span.length, span.leaf.id, span.start) for span in spans]
                     )
-                    checksum = rows.dump_checksum(digests.checksum(algorithm))
+                    checksum = versions.dump_checksum(digests.checksum(algorithm))
                     part = PartRow(number, content, length, digests.md5.hex(), tx.now_ms, checksum)
                     return uploads.put_part(tx, found, part)
 
@@ -227,7 +226,7 @@ class BlobCopies:
         """Copy the bytes, to encrypt them by another key."""
         origin = self._engine.bucket(source.bucket_id)
         wanted = algorithm or (version.checksum.algorithm if version.checksum else DEFAULT)
-        reservation = self._access.reserve(bucket, rules.key_bytes(key), row.size)
+        reservation = reserve(self._engine, bucket, rules.key_bytes(key), row.size)
         writer = Writer(self._engine, bucket, row.size, [wanted], customer_key, reservation)
         async with writer, self._access.reader(origin, row, 0, row.size, source.customer_key) as reader:
             await reader.start()

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What all operations on filesystem buckets share: their files, threads, and writers of files."""
+"""Shared parts of all operations on filesystem buckets: their files, threads, and writers of files."""
 
 import asyncio
 from collections.abc import Callable, Collection

@@ -3,7 +3,7 @@
 
 In this order a directory comes where its name with the slash does: "a.txt" is before "a/b". The order of
 Python's text, by code points, is that of UTF-8. What a page holds in memory is bounded, and so are the names
-that it looks at: a page may end early, and the next one goes on there.
+that it looks at: a page may end early, and the next one continues there.
 """
 
 import heapq
@@ -51,7 +51,7 @@ class _ListedKey:
 
 
 class _Ended(Exception):
-    """The page ends early; the next one goes on after `marker`."""
+    """The page ends early; the next one continues after `marker`."""
 
     def __init__(self, marker: str) -> None:
         super().__init__(marker)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which file a key names. Pure.
+"""Map keys to files. Pure.
 
 "a/b" is the file b in the directory a, "a/b/" the directory b itself. A key that no file can have, such as
 "a//b" or "../b", names nothing.

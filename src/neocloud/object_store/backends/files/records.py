@@ -1,9 +1,9 @@
 # pyright: strict
-"""What is known of a file beside its bytes, kept in an extended attribute of it.
+"""The metadata of a file, kept in an extended attribute of it.
 
 The record names the size and time of the file that it was written for: a file that a program changed has
-another ETag at once. Programs on the filesystem can write the attribute themselves, so it is read like
-anything of theirs: bounded, and as a whole or not at all.
+another ETag at once. Programs on the filesystem can write the attribute themselves, so it is read like all
+their data: bounded, and as a whole or not at all.
 """
 
 import errno

@@ -112,7 +112,7 @@ class FileWriter:
         conditions: WriteConditions,
         request: RequestClass | None,
     ) -> ObjectVersion:
-        """Make the body the object of the key, with what `record` says of it. It goes on if the caller is
+        """Make the body the object of the key, with what `record` says of it. It continues if the caller is
         cancelled."""
         assert not self._is_over, "the body was committed or aborted"
         self._is_over = True

@@ -72,5 +72,5 @@ class Attempts:
 
 
 def away() -> BlobsAway:
-    """Return what clients are told, who may be anybody: the reason is the operator's."""
+    """Return the message for clients, who may be anybody: the reason is for the operator."""
     return BlobsAway("The storage of large objects does not answer at the moment.")

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where the blobs of a store are in another S3 engine, and the key to it."""
+"""The location of a store's blobs in another S3 engine, and the key to it."""
 
 import configparser
 import re

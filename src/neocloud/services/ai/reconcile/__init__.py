@@ -116,7 +116,7 @@ _LATE = "It ran for longer than spec.timeout allows, and was ended."
 
 
 def _was_stopped(scope: WorkloadScope) -> bool:
-    """Whether the job stopped with the whole cloud, which puts jobs that ran into their first state."""
+    """Return whether the job stopped with the whole cloud, which returns jobs to their first state."""
     return scope.state == JobState.PROVISIONING and bool(scope.runtime.started_at)
 
 

@@ -3,7 +3,7 @@
 
 A run only looks whether a pull is done: one takes minutes, and runs are few. Each tenant may pull a few
 images at a time, so that slow pulls of one do not hold up those of others. Which images are needed is
-reserved in the store, by each workload that runs or is to run; what nobody has reserved is removed.
+reserved in the store, by each workload that runs or is to run; unreserved images are removed.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ LONGEST_PAUSE_SECONDS = 300.0
 
 @dataclass
 class _Work:
-    """What is done for one workload, in one round."""
+    """The work for one workload, in one round."""
 
     what: str
     result: str = ""

@@ -83,7 +83,7 @@ class WorkloadScope:
 
     @property
     def image(self) -> str:
-        """What its pod runs: the local name of a registry's image, once its digest is known."""
+        """Return the image that its pod runs: the local name of a pulled image, once its digest is known."""
         digest = self.runtime.image_digest
         return pulled_name(self.message.metadata.parent_id, digest) if digest else self.spec.image
 
@@ -99,7 +99,7 @@ class WorkloadScope:
 
     @property
     def has_disk_limit(self) -> bool:
-        """Whether its disk is limited: a limit would replace a pod that an earlier version started."""
+        """Return whether its disk is limited: a limit would replace a pod of an earlier version."""
         pod = self.current_pod
         return pod is None or DISK_LABEL in pod.labels
 

@@ -103,7 +103,7 @@ class WorkloadReconciler(ABC):
 
     async def _wait_for_capacity(self, scope: WorkloadScope) -> None:
         await wait_for_capacity(scope.context)
-        if scope.pod is None and not scope.runtime.started_at:  # what ran goes on
+        if scope.pod is None and not scope.runtime.started_at:  # one that ran continues
             await wait_for_host(scope.context)
 
     async def _start(self, scope: WorkloadScope) -> None:

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whose cost a line of a bill is, and the parts of a total. Pure.
+"""Attribute lines of a bill to accounts, and compute the parts of a total. Pure.
 
 Tokens are their callers'. Anything else is whose account created the resource, or the resource that made it.
 What is not known has no account; nothing is guessed. Lines are divided in millionths, so that the parts of a

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What usage costs, and what a resource would cost. Pure.
+"""Compute the cost of usage, and of a resource that might be created. Pure.
 
 Usage is rated as a line for each resource, UTC day and SKU, and for each price that it was sold at. Prices
 hold for whole UTC days, so cutting usage at midnight also cuts it where a price changes. A line's cost is

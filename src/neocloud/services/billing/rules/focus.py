@@ -77,7 +77,7 @@ _BY_PACKAGE = {
 
 @dataclass(frozen=True)
 class Account:
-    """Who is billed, and the window of the bill."""
+    """The payer, and the window of the bill."""
 
     tenant_id: str
     tenant_name: str

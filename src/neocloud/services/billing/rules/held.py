@@ -1,5 +1,7 @@
 # pyright: strict
-"""What the resource of a request to create or update would hold, by SKU, as the meters will find it. Pure."""
+"""Compute the units that the resource of a request to create or update would hold, by SKU, as the meters will
+find it. Pure.
+"""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -2,9 +2,9 @@
 """Imports the disk of an image from a bucket: read with the rights of the account that made the image, and
 checked and converted in a pod that has no rights and no network (`disk_import.py`).
 
-The bytes go through this process in pieces, so that only the engine's own protocol is needed. The copy goes
-on beside the runs, which look at the pod: what it has is complete once it has size and digest. A copy that
-was interrupted begins again; a conversion goes on in the pod whatever happens here.
+The bytes go through this process in pieces, so that only the engine's own protocol is needed. The copy
+continues beside the runs, which look at the pod: what it has is complete once it has size and digest. A copy
+that was interrupted begins again; a conversion continues in the pod whatever happens here.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class ImageImports:
         await engine_call(self._engine.remove(import_references(image_id)))
 
     async def _copied(self, image: Image) -> str:
-        """Copy the object to the pod; return what goes on now. Raises Failed; RetryLater."""
+        """Copy the object to the pod; return the step in progress. Raises Failed; RetryLater."""
         image_id, place = image.metadata.id, source_place(image)
         try:
             is_going_on = self._copying.is_going_on(image_id)

@@ -112,7 +112,7 @@ class InstanceReconciler:
 
     async def _wait_for_capacity(self, scope: MachineScope) -> None:
         await wait_for_capacity(scope.context)
-        if scope.pod is None and not scope.has_run:  # what ran goes on
+        if scope.pod is None and not scope.has_run:  # one that ran continues
             await wait_for_host(scope.context)
 
     async def _start(self, scope: MachineScope) -> None:

@@ -215,7 +215,7 @@ class MachineScope:
         return self.pod is not None and self.pod.phase is PodPhase.RUNNING
 
     def ended(self) -> StopReason:
-        """Return why its pod has ended for good, if it has."""
+        """Return why its pod has ended finally, if it has."""
         pod = self.pod
         if pod is None or not self.should_run or self.state == InstanceState.STOPPED:
             return StopReason.NONE  # a pod that ended while the cloud was stopped ended because of that

@@ -94,7 +94,7 @@ class VolumeScope(Generic[M, V]):
 
     @property
     def was_created(self) -> bool:
-        """Whether the volume existed once."""
+        """Return whether the volume existed once."""
         return self.context.resource.observed_version > 0
 
     @property

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for each kind. Pure: rules see messages and a ResourceReader."""
+"""Validation rules of each kind. Pure: rules see messages and a ResourceReader."""
 
 from neocloud.services.compute.rules.copies import ImageRules, SnapshotRules
 from neocloud.services.compute.rules.disk_exports import DiskExportRules

@@ -83,8 +83,9 @@ def _attachment_violations(new: InstanceSpec, old: InstanceSpec) -> Iterable[Vio
 
 
 def changes_what_runs(new: Instance, old: Instance) -> bool:
-    """Whether the guest would run something else, or run again. The size of the machine and of its disks, its
-    network, its price and a stop do not change that."""
+    """Return whether the guest would run something else, or run again. The size of the machine and of its
+    disks, its network, its price and a stop do not change that.
+    """
     return _what_runs(new.spec) != _what_runs(old.spec) or (old.spec.stopped and not new.spec.stopped)
 
 

@@ -192,14 +192,14 @@ def _mime_faults(text: str) -> Iterator[str]:
 
 
 def _is_encoded(part: Message) -> bool:
-    """Whether cloud-init gets the letters of a part as they were sent."""
+    """Return whether cloud-init gets the letters of a part as they were sent."""
     raw = part.get_payload()
     encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
     return encoding in ("base64", "quoted-printable") or (isinstance(raw, str) and raw.isascii())
 
 
 def _is_packed(part: Message) -> bool:
-    """Whether it is compressed: cloud-init looks into it, this does not."""
+    """Return whether it is compressed: cloud-init looks into it, this check does not."""
     return part.get_content_type() in (
         "application/gzip",
         "application/gzip-compressed",

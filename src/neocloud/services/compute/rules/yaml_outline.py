@@ -1,6 +1,6 @@
 # pyright: strict
 
-"""What YAML of a tenant is, without building it: the kind of its root, and whether it is within bounds.
+"""Outline a tenant's YAML without building it: the kind of its root, and whether it is within bounds.
 
 Only events of libyaml are read, one after another, so time and memory grow with the text alone. Aliases and
 merge keys are counted as what they would become, as a reader that builds the document has to pay for it.

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What nodes are, beside their health: labels, place and parts, for operators of the cloud alone.
+"""Descriptions of nodes, beside their health: labels, place and parts, for operators of the cloud alone.
 
 The parts of several clusters meet here only to be shown: what the pods of one tenant say of a part changes no
 record of another's.

@@ -22,7 +22,7 @@ from neocloud.services.slurm.public import NODE_POOL, NodeEvent, NodeHistoryUnkn
 
 PAGE = 1000
 MOST_EVENTS = 10_000
-"""Of a job's nodes in its time; the newest are told."""
+"""Events of a job's nodes in its time; the newest are returned."""
 LATE = timedelta(hours=1)
 """How much later than others of its time an event may be written."""
 AFTERWARDS_SECONDS = 60.0
@@ -79,7 +79,7 @@ def before(tx: Transaction, log: str, at: datetime) -> int:
     none."""
 
     def is_later(after: int) -> bool:
-        """Whether the event after this one is not older, or there is none."""
+        """Return whether the event after this one is not older, or there is none."""
         found = tx.events(log, after=after, limit=1)
         return not found or found[0].at >= at
 

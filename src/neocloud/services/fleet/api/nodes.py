@@ -132,7 +132,7 @@ async def release(call: Call, request: ReleaseNodeRequest) -> Write[Node]:
     if state.phase in (Phase.TRIAGE, Phase.RMA_RETURNED):
         return _append(call, pool, log, state, lambda now: e.Moved(now, state.node, Phase.BURN_IN, owner))
     others = ", ".join(hold.owner for hold in state.holds)
-    why = f"It is drained by {others}, who alone can release it." if others else "Nobody has drained it."
+    why = f"It is drained by {others}, who alone can release it." if others else "It is not drained."
     raise contract.bad_state(request.id, f"{request.id} is not drained by you. {why}")
 
 
@@ -154,7 +154,7 @@ async def move(call: Call, request: MoveNodeRequest) -> Write[Node]:
 
 def _no_way(state: NodeState) -> str:
     if state.phase is Phase.RETIRED:
-        return "It is out of the fleet for good."
+        return "It is permanently out of the fleet."
     return "Drain it first, and wait until no job runs on it: neo fleet node drain."
 
 
@@ -274,7 +274,7 @@ def node_of(
 
 
 def outages_of(pool: Pool, log: PoolLog, incident: Incident) -> Sequence[Outage]:
-    """Return the times of an incident for which a tenant is not charged: nobody is charged for a host."""
+    """Return the times of an incident for which a tenant is not charged: no tenant is charged for a host."""
     return () if pool.is_of_hosts else log.outages.of(incident.node, incident.evidence)
 
 

@@ -160,7 +160,7 @@ class ActiveChecks:
 
 
 def is_idle(worker: Worker, now: float) -> bool:
-    """Whether a worker can be tested: it runs, has no job, and nobody but the fleet controller drained it."""
+    """Return whether a worker can be tested: it runs without a job, and no other owner drained it."""
     has_settled = worker.started_at is not None and now >= worker.started_at.timestamp() + SETTLED_SECONDS
     is_free = not worker.is_busy and worker.job is None and not worker.states & NOT_IDLE
     is_others = worker.is_drained and bool(drain_owner(worker.reason))
@@ -223,7 +223,7 @@ def _of_node(name: str, known: PoolRuns, check: str) -> list[tuple[str, CohortRe
 
 
 def answers(node: NodeRuns, name: str, known: PoolRuns) -> list[tuple[Verdict | NotRun, float]]:
-    """Return the last answer of each check of a node, of whatever start, in the order of the catalogue."""
+    """Return the last answer of each check of a node, from any start, in the order of the catalogue."""
     order = {each.name: place for place, each in enumerate(checks.catalogue())}
     said = sorted(node.said.items(), key=lambda each: order.get(each[0], len(order)))
     return [(with_cohort(answer, at, boot, name, known), at) for _, (answer, at, boot) in said]

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What measurements of pairs of workers found, and what that says of each of them. Pure."""
+"""Results of measuring pairs of workers, and what they say of each worker. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ THRESHOLD = "like other pairs, and within the limit"
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a pair gave in one check."""
+    """The result of one run of a pair in one check."""
 
     at: float
     is_bad: bool

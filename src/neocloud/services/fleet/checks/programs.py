@@ -19,7 +19,7 @@ from neocloud.services.slurm.public import WorkerNodes, WorkersUnreachable
 GRACE_SECONDS = 30.0
 """Of a run, beyond the deadlines of its checks."""
 FOLDER = "/var/tmp"  # nosec B108 - the program makes a new folder of its own there
-ALL = "0.0.0.0"  # nosec B104 - the address of a pod is not known in it, and strangers have no token
+ALL = "0.0.0.0"  # nosec B104 - the address of a pod is not known in it, and others have no token
 PORTS = range(20_000, 30_000)
 """Of the server of a pair: below those that Linux gives to clients."""
 

@@ -1,6 +1,6 @@
 # pyright: strict
-"""What judgements of verdicts say of checks in all pools together: which of them count for a pool, and what
-becomes of its checks with that.
+"""Judgements of checks in all pools together: the ones that count for a pool, and what becomes of its checks
+with that.
 
 A pool's own judgements count in full. On nodes of other pools those of operators do, too, and of those that
 tests made a bounded number for each tenant: who has root on a worker can make a test there say anything.

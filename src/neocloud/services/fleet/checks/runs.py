@@ -1,5 +1,5 @@
 # pyright: strict
-"""What active checks found, folded from a log of runs beside the log of each pool."""
+"""Results of active checks, folded from a log of runs beside the log of each pool."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ UNITS = {each.name: each.unit for each in catalogue()}
 
 @dataclass
 class NodeRuns:
-    """What is known of one node."""
+    """The state of one node."""
 
     boot: str = ""
     hardware: str = ""

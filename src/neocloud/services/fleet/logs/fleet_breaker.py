@@ -50,7 +50,7 @@ class DrainTimes:
 
 @dataclass(frozen=True)
 class DrainAllowance:
-    """How many drains the whole fleet has room for; with none, when it is looked at again."""
+    """The number of drains that the whole fleet has room for; with none, the time of the next look."""
 
     drains: int
     closed_until: float = 0.0

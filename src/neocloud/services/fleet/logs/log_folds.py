@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fold(Protocol):
-    """What the events of one log have come to."""
+    """A fold over the events of one log."""
 
     id: str
     """The name of the log."""

@@ -61,7 +61,7 @@ class PoolLog:
     )
     """The last recorded answer of each check of each node, and its boot."""
     unused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
-    """Of these, the ones that speak against a node and were not acted on, as the check was in shadow."""
+    """The failing ones of these that were not acted on, as the check was in shadow."""
     failing: FailingVerdicts = field(default_factory=FailingVerdicts)
     drains: DrainTimes = field(default_factory=lambda: DrainTimes.of(LIMITS))
     position: int = 0

@@ -73,7 +73,7 @@ class NodePoolScope(PoolScope[NodePool]):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all workers are well and nothing waits."""
+        """Return whether all workers are well and nothing waits."""
         verdicts = (each for found in (*self.answers, self.background) for each in found)
         return (
             not self.held

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What to do to a worker so that Slurm and the engine follow the state of its node.
+"""Act on a worker so that Slurm and the engine follow the state of its node.
 
 Everything is computed from the state and from what was seen, so a run that was cut off between the event and
 the act is made up for by the next, and one that has acted already does nothing. Only drains with a reason of
@@ -70,7 +70,7 @@ async def repair(
         return []
     if running.action is not Action.REBOOT:
         # A pod has no GPU of its own to reset, no power and no image to write: the step fails, and the ladder
-        # goes on.
+        # continues.
         return [e.StepEnded(now, state.node, running.number, succeeded=False)]
     if worker.boot and worker.boot != running.boot:
         done = worker.is_responding

@@ -1,9 +1,9 @@
 # pyright: strict
 """The loop of the hosts: look, record what is new, decide, append the decisions; nothing is done to a host.
 
-The decisions and their limits are those of workers, but for repairs: no step is started on a host, where the
-control plane itself runs, and which other tenants use. A host that is drained takes nothing new; what runs
-there goes on, so it is drained at once.
+The decisions and their limits are those of workers, except for repairs: no step is started on a host, where
+the control plane itself runs, and which other tenants use. A host that is drained takes nothing new; what
+runs there continues, so it is drained at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,7 +69,7 @@ class HostPoolScope(PoolScope[HostPool]):
     """What acts on which hosts are drained, where that has changed."""
 
     def is_quiet(self) -> bool:
-        """Whether all hosts are well and nothing waits."""
+        """Return whether all hosts are well and nothing waits."""
         phases = self.known.fleet.phases
         is_well = not any(phases[each] for each in Phase if each is not Phase.IN_SERVICE)
         return is_well and not self.held and all(each.status is Status.PASS for each in self.verdicts)
@@ -178,7 +178,7 @@ class HostPoolReconciler:
         )
         names = sorted(each.name for each in scope.hosts) if scope.is_seen else scope.pool.status.hosts
         status.hosts.extend(names)
-        if scope.log is None:  # what was decided goes on
+        if scope.log is None:  # decided steps continue
             status.drained.extend(scope.pool.status.drained)
         else:
             status.drained.extend(scope.drained(status.hosts))
@@ -240,7 +240,9 @@ def _presence(state: NodeState, is_seen: bool, now: float) -> Iterator[Event]:
 
 
 def _moves(state: NodeState, now: float) -> Iterator[Event]:
-    """What runs on a host goes on, so nothing is waited for: it is drained at once, and attached at once."""
+    """Yield the moves of a host: it is drained and attached at once, since its workloads keep running and are
+    not waited for.
+    """
     if state.phase is Phase.DRAINING:
         yield e.Drained(now, state.node)
     if state.phase is Phase.READY_SPARE and state.reserved_for is not None and not state.is_attached:

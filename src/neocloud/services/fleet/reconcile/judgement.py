@@ -23,8 +23,9 @@ def judged(log: PoolLog, rules: Judging, verdicts: Iterable[Verdict], now: float
 
 
 def is_reliable(breakers: Breakers, test: IndependentTest) -> bool:
-    """Whether a test may judge: a measurement that may drain nodes itself; an active check, which has limits
-    with a source, unless it was found to be wrong too often."""
+    """Return whether a test may judge: a measurement that may drain nodes itself; an active check, which has
+    limits with a source, unless it was found to be wrong too often.
+    """
     if test.kind is MeansOfTest.MEASUREMENT:
         return not breakers.in_shadow(test.check)
     return breakers.precision(test.check).judged < breakers.limits.judged_minimum or not breakers.in_shadow(

@@ -59,7 +59,7 @@ def host_drain_events(
 
 
 def is_in_maintenance(state: NodeState) -> bool:
-    """Whether faults of the node are expected: its verification judges it when the window is over."""
+    """Return whether faults of the node are expected: its verification judges it when the window is over."""
     return any(hold.owner.startswith(MAINTENANCE_PREFIX) for hold in state.holds)
 
 

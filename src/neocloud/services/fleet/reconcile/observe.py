@@ -86,7 +86,7 @@ def new_inventories(draft: Fleet, found: Iterable[InventoryChanged], now: float)
 
 def new_verdicts(log: PoolLog, draft: Fleet, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
     """Yield answers that differ from the last ones, of which one look may have several for a check, and those
-    that speak against a node since before their check left the shadow. In maintenance, only those that pass
+    that have failed on a node since before their check left the shadow. In maintenance, only those that pass
     count."""
     answers, unused = dict(log.answers), set(log.unused)
     for verdict in verdicts:
@@ -130,7 +130,7 @@ def _foreign(worker: Worker, state: NodeState, now: float, is_host_maintained: b
 
 
 def _is_set_down(worker: Worker) -> bool:
-    """Whether somebody set a worker DOWN that answers."""
+    """Return whether somebody set a worker DOWN that answers."""
     return worker.is_registered and "DOWN" in worker.states and "NOT_RESPONDING" not in worker.states
 
 

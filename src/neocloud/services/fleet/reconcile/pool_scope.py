@@ -1,6 +1,7 @@
 # pyright: strict
-"""What a run over a pool knows, whether its nodes are workers or hosts, and what both do alike: read the log
-of the pool, append to it, and say in the status how the run ended."""
+"""The state of a run over a pool of workers or hosts, and the common steps of both: read the log of the pool,
+append to it, and say in the status how the run ended.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class PoolScope(Generic[PoolT]):
 
     @property
     def cluster_id(self) -> str:
-        """Whose nodes they are; "" of hosts."""
+        """Return the id of the cluster whose nodes they are; "" of hosts."""
         return ""
 
     @property
@@ -74,7 +75,7 @@ class PoolScope(Generic[PoolT]):
         return unseen if self.problem else PoolState.ACTIVE
 
     def is_in(self, phases: Iterable[Phase]) -> bool:
-        """Whether a node is in one of these phases."""
+        """Return whether a node is in one of these phases."""
         return self.log is not None and any(self.log.fleet.phases[each] for each in phases)
 
     def next_run(self, seconds: float) -> float:

@@ -6,7 +6,7 @@ is given, and ends within a second after it is removed. The location of a resour
 changes, so it is cached without a time limit. A resource of another tenant, or of a project in which the
 account has no role, is refused in the same words as one that does not exist; the audit log has the true
 reason. Resources that come with the cloud belong to no tenant: everybody may read them,
-nobody may change them. Every change that lets a caller act as an account also requires all rights of that
+no account may change them. Every change that lets a caller act as an account also requires all rights of that
 account (rules/grants.py).
 """
 
@@ -194,7 +194,7 @@ def known_projects(tx: Transaction, grants: frozenset[Grant]) -> frozenset[str]:
 def _may_know_of(
     tx: Transaction, subject: Subject, target_id: str, path: tuple[str, ...], grants: frozenset[Grant]
 ) -> bool:
-    """Return whether the subject may be told that the target exists: it has some role there, or the target
+    """Return whether the subject may know that the target exists: it has some role there, or the target
     is its own account, project or tenant, or a project in which it has a role."""
     return (
         any(grant.resource_id in path for grant in grants)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed for good; and the audit
+"""Sessions as rows: opened by a sign-in, extended by refresh tokens, and closed permanently; and the audit
 events of calls that need no token.
 
 A refresh token is "<session id>.<random>". Only its hash is stored. Each works once: a refresh returns the

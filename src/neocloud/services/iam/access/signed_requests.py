@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the object gateway asks about callers: the key of a signature, rights on a target, a token.
+"""Answers to the object gateway about callers: the key of a signature, rights on a target, a token.
 
 A signature of S3 is checked with a key that is derived from the secret for one day, one region and S3
 (AWS Signature Version 4). The derived key alone leaves the control plane.

@@ -7,7 +7,7 @@ created on first use and stored encrypted. Times are checked against the injecte
 
 Nothing of an encrypted token is stored. A device token is one of them: a client keeps it from a sign-in by
 password and sends it with the next one. It grants nothing. It shows that somebody signed in to this account
-from this client before, so wrong passwords that strangers send do not lock the owner out.
+from this client before, so wrong passwords from other clients do not lock the owner out.
 """
 
 import json

@@ -34,7 +34,7 @@ def name_of(tx: Transaction, account: Resource) -> str:
 
 
 def put_attributes(tx: Transaction, account_id: str, attributes: UserAttributes) -> None:
-    """Store attributes, without characters that control a terminal: strangers choose the names."""
+    """Store attributes, without characters that control a terminal: outsiders choose the names."""
     for field, value in attributes.ListFields():
         if isinstance(value, str):
             setattr(attributes, field.name, printable(value))

@@ -158,7 +158,7 @@ async def find(call: Call, request: FindStaticKeyRequest) -> FindStaticKeyRespon
 
 
 async def revoke(call: Call, request: RevokeStaticKeyRequest) -> Write[Operation]:
-    """Deactivate a key for good. Its row stays, for the record."""
+    """Deactivate a key permanently. Its row stays, for the record."""
 
     def change(tx: Transaction) -> NewOperation:
         row = _key_of_token(tx, request.token)

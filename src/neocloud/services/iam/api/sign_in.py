@@ -89,7 +89,7 @@ async def _counted(
         raise _locked(locked, now)
     if not await store.write(lambda tx: _code_is_right(tx, account, request, now)):
         raise _locked(locked, now)
-    # The code shows that this is not one of the strangers who have guessed passwords.
+    # The code shows that this client is none of those that have guessed passwords.
     return (of_account(account.id),), True
 
 

@@ -2,7 +2,7 @@
 """Rules of people: passwords, the limits on wrong ones, second factors and invitations. Pure.
 
 Wrong passwords are counted for an e-mail address and for the address of the client. A client that signed in
-before is counted apart from both, so guesses by strangers do not lock the owner out.
+before is counted apart from both, so guesses by others do not lock the owner out.
 """
 
 import hashlib

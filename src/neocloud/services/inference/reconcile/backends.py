@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where replicas run: the interface of a backend, the choice between the two, and pods of this machine.
+"""Backends of replicas: their interface, the choice between the two, and pods of this machine.
 
 A backend starts, stops and observes the replicas that it is given. The reconciler decides how many there are,
 how long to pause after a failure, which adapters are loaded, and the status.
@@ -34,7 +34,7 @@ _ENDED = (PodPhase.FAILED, PodPhase.SUCCEEDED)
 
 class ReplicaBackend(Protocol):
     async def observe(self, scope: DeploymentScope) -> Sequence[ReplicaStatus]:
-        """Return all replicas of the deployment that exist, by whatever name.
+        """Return all replicas of the deployment that exist, under any name.
 
         Raises RetryLater when they cannot be listed now.
         """

@@ -183,7 +183,7 @@ class DeploymentReconciler:
             start_seconds=status.start_seconds,
         )
         scope.desired, scope.resync_seconds = decision.replicas, decision.resync_seconds
-        if scope.spec.slurm_cluster_id:  # nothing tells of what happens to jobs
+        if scope.spec.slurm_cluster_id:  # no event reports what happens to jobs
             scope.resync_seconds = min(scope.resync_seconds, LONGEST_RESYNC_SECONDS)
 
     async def _wait_for_capacity(self, scope: DeploymentScope) -> None:

@@ -1,6 +1,7 @@
 # pyright: strict
-"""What is legal for a file bucket, and who may choose one: accounts that may read, create and delete objects
-in it. Pure."""
+"""Validation rules of a file bucket, and its owners: accounts that may read, create and delete objects in it.
+Pure.
+"""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,6 +1,6 @@
 # pyright: strict
-"""How much memory a model needs, from the architecture in its config.json, and the memory plan of a
-replica: whether the model fits, for how many requests, and the sentence that says so. Pure.
+"""Compute the memory of a model, from the architecture in its config.json, and the memory plan of a replica:
+whether the model fits, for how many requests, and the sentence that says so. Pure.
 
 Memory holds the weights, the adapters, the model server itself, and keys and values for at least one request
 of full length. The rest holds further requests: many short ones, or as many of full length as the sentence

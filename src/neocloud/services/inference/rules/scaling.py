@@ -1,5 +1,6 @@
 # pyright: strict
-"""How many replicas a deployment should have: from its bounds, its demand, and how long it has been quiet.
+"""Compute the number of replicas of a deployment: from its bounds, its demand, and how long it has been
+quiet.
 
 Pure. Replicas are added immediately and removed late: the number that the busiest moment of the quiet time
 needed stays until that moment is older than the quiet time, so replicas do not come and go with every pause.

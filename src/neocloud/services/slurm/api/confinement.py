@@ -125,7 +125,7 @@ def _folders(jobs: Sequence[JobReport], nodes: Mapping[str, NodeReport]) -> Node
 
 
 def _has_own_folders(job: JobReport, node: NodeReport | None) -> bool:
-    """Whether neither folder is the one that programs outside jobs see; False where that is not known."""
+    """Return whether neither folder is the one that programs outside jobs see; False if unknown."""
     return node is not None and job.tmp_device != node.tmp_device and job.shm_device != node.shm_device
 
 

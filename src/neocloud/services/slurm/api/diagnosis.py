@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which ranks of a job are slow, or keep the others waiting. Pure.
+"""Find the ranks of a job that are slow, or keep the others waiting. Pure.
 
 Ranks that work in step take the same time for a step, even if one is slow: the others wait. So ranks are
 compared by the time in which they did not wait; without it step times can show that they agree, and
@@ -23,7 +23,7 @@ FLOOR_SHARE = 0.005
 """The least spread that counts, of the median: ranks that agree to the microsecond have no outliers."""
 FEWEST_FOR_Z = 4
 FEW_RATIO = 1.5
-"""Among fewer ranks there is no spread to speak of: one must take this much longer than the fastest."""
+"""Among fewer ranks there is no meaningful spread: one must take this much longer than the fastest."""
 FEWEST_STEPS = 5
 SHOWN_FRAMES = 8
 COLLECTIVES = frozenset(
@@ -54,7 +54,7 @@ class DiagnosisFinding:
 
 @dataclass(frozen=True)
 class RankView:
-    """What is shown of a rank."""
+    """The view of a rank."""
 
     report: RankReport
     step_seconds: float = 0.0

@@ -85,7 +85,7 @@ class NodeFigures:
 
 @dataclass(frozen=True)
 class JobReport:
-    """What a job with one CPU found on a node."""
+    """The findings of a job with one CPU on a node."""
 
     node: str
     cpus: float

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What the GPUs of a job's runs did, from the store of metrics: means, estimated TFLOP/s and energy; and what
+"""The GPU use of a job's runs, from the store of metrics: means, estimated TFLOP/s and energy; and what
 happened to its nodes meanwhile.
 
 Slurm's record does not say which GPUs of a node a job had. So there are figures only for a run that had all
@@ -24,7 +24,7 @@ POINTS = 500
 """At most so many moments of a run are looked at, to know how much of its time is covered."""
 LEAST_STEP = 15.0
 WHOLE = 0.9
-"""The least coverage from which energy of the whole time is told."""
+"""The least coverage from which energy of the whole time is shown."""
 SIMULATED = "neocloud_fleet_node_gpus_simulated"
 _Key = tuple[str, str]
 

@@ -1,6 +1,7 @@
 # pyright: strict
-"""Whether a person has keys for object storage on a cluster: that person alone decides, since root of the
-cluster can read them. A sign-in that is limited, or of somebody who acts as the account, may not allow it.
+"""A person's consent to keys for object storage on a cluster: that person alone decides, since root of
+the cluster can read them. A sign-in that is limited, or of somebody who acts as the account, may not allow
+it.
 """
 
 from neocloud.core import contract, wire

@@ -158,7 +158,7 @@ class ClusterReconciler:
     async def _wait_for_capacity(self, scope: ClusterScope) -> None:
         await wait_for_capacity(scope.context)
         scope.no_host = no_host(await scope.context.list(HOST_POOL))
-        if not scope.observation.pods:  # a cluster that has pods goes on
+        if not scope.observation.pods:  # a cluster that has pods continues
             await wait_for_host(scope.context)
 
     async def _start_pods(self, scope: ClusterScope) -> None:

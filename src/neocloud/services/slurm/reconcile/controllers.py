@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 SAY_IN_CONTROL = ("/usr/local/lib/neocloud/guard-controller", "in-control")
 MAX_SILENCE_SECONDS = 20
-"""Since the last heartbeat; after more of them nobody is in control."""
+"""Since the last heartbeat; after more of them no controller is in control."""
 FRESH_SECONDS = 5
 """The one in control writes a heartbeat every three seconds."""
 ANSWER_SECONDS = 5.0
@@ -51,8 +51,9 @@ async def find_control(engine: Engine, scope: ClusterScope) -> None:
 
 
 def _stands_still(scope: ClusterScope) -> bool:
-    """Whether the first controller's port has been open for two runs in which the second is in control. One
-    that starts asks for control before it opens its port."""
+    """Return whether the first controller's port has been open for two runs in which the second is in
+    control. One that starts asks for control before it opens its port.
+    """
     first, second = CONTROLLER_PODS
     pod = scope.observation.pod(first)
     before = {row.name: row for row in scope.cluster.status.controllers}

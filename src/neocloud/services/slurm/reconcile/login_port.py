@@ -23,7 +23,7 @@ FAILURES_BEFORE_CLOSING = 2
 
 
 def free_port(ports: LoginPorts, addresses: Sequence[str]) -> int:
-    """Return a port that nobody has on any of these addresses."""
+    """Return a port that is free on all these addresses."""
     for port in ports.all():
         if all(_error(address, port) != errno.EADDRINUSE for address in addresses):
             return port

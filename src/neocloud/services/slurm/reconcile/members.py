@@ -2,7 +2,7 @@
 """People in the groups of a cluster: who they are, and the name of the Linux user of each.
 
 A name is derived from an e-mail address, or from what a provider of identities calls a person, which
-strangers choose. So nothing of it but letters, digits and dashes is kept, and it never is that of another
+outsiders choose. So nothing of it but letters, digits and dashes is kept, and it never is that of another
 user, of a former one, or of the system. It stays: the status of the cluster has the name of each account,
 also of those that left.
 """

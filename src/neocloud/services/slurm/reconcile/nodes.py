@@ -171,7 +171,7 @@ async def resume_returned(slurm: SlurmApi, scope: ClusterScope) -> None:
 
 
 def _has_registered(scope: ClusterScope, node: SlurmNode) -> bool:
-    """Whether Slurm knows the slurmd of the pod that runs now, not of an earlier one."""
+    """Return whether Slurm knows the slurmd of the pod that runs now, not of an earlier one."""
     pod = scope.observation.pod(node.name)
     if pod is None or pod.started_at is None:
         return False
@@ -191,7 +191,7 @@ def missing(scope: ClusterScope) -> list[str]:
 
 
 def has_surplus(scope: ClusterScope) -> bool:
-    """Whether a pod of a worker, or a node in Slurm, is no longer in the spec."""
+    """Return whether a pod of a worker, or a node in Slurm, is no longer in the spec."""
     has_more = not scope.nodes.keys() <= scope.all_workers.keys()
     return has_more or bool(scope.surplus_pods(ROLE_LABEL, WORKER_ROLE))
 

@@ -23,7 +23,7 @@ MOST_DEATHS = 3
 """Nodes that die under a job before it is held."""
 SOON, AT_ONCE = timedelta(seconds=5), timedelta(seconds=START_SECONDS + 1)
 MOST_JOBS = 30
-"""Of more requeued jobs at a time, nobody is looked for: all start at once."""
+"""With more requeued jobs at a time, no culprit is looked for: all start at once."""
 MOST_NAMES = 64
 _HELD = re.compile(re.escape(HELD_PREFIX) + r"its node died ([0-9]{1,6}) times")
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -95,7 +95,7 @@ async def _deaths(slurm: SlurmApi, jobs: Sequence[SlurmJob]) -> Mapping[int, Dea
 
 def _in_turns(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     """Return them with one of each user first, then the second ones, and so on: a user may requeue any number
-    of jobs by hand, and those of others have to be looked at all the same. Of a user, those that start first
+    of jobs by hand, and those of others have to be looked at anyway. Of a user, those that start first
     come first."""
     given: Counter[str] = Counter()
     ranked: list[tuple[int, SlurmJob]] = []
@@ -153,7 +153,7 @@ def _is_of_interest(job: SlurmJob, now: datetime) -> bool:
 
 
 def _is_being_tried(job: SlurmJob, now: datetime) -> bool:
-    """Whether it waits to start again, or has for a few seconds only."""
+    """Return whether it waits to start again, or has run for a few seconds only."""
     is_on_its_way = job.state in {"COMPLETING", "REQUEUED"} and job.restarts > 0
     has_just_started = (
         job.state == "RUNNING" and job.started_at is not None and job.started_at > now - REQUEUE_DELAY
@@ -162,7 +162,7 @@ def _is_being_tried(job: SlurmJob, now: datetime) -> bool:
 
 
 def _is_held_back(job: SlurmJob, now: datetime) -> bool:
-    """Whether the job was requeued after it lost its node and may not start for a few seconds."""
+    """Return whether the job was requeued after it lost its node and may not start for a few seconds."""
     if job.state != "PENDING" or not job.restarts or job.eligible_at is None:
         return False
     return now < job.eligible_at <= now + REQUEUE_DELAY and not job.is_held

@@ -171,7 +171,7 @@ class ClusterScope:
         return frozenset(name for name, power in known.items() if power.is_starting)
 
     def always_stays(self, worker: str) -> bool:
-        """Whether the worker is one of those of its elastic set that are never powered down."""
+        """Return whether the worker is one of those of its elastic set that are never powered down."""
         (node_set,) = (each for each in self.cluster.spec.node_sets if each.name == self.all_workers[worker])
         return int(worker.removeprefix(f"{node_set.name}-")) < node_set.elastic.min_count
 
@@ -181,7 +181,7 @@ class ClusterScope:
         self.power = {name: PowerState.of(node.states) for name, node in nodes.items()}
 
     def reports_boots(self, worker: str) -> bool:
-        """Whether the worker tells Slurm of its start. A running pod is not replaced for it."""
+        """Return whether the worker tells Slurm of its start. A running pod is not replaced for it."""
         pod = self.observation.pod(worker)
         return worker in self.elastic if pod is None else BOOTS_LABEL in pod.labels
 
@@ -200,8 +200,9 @@ class ClusterScope:
 
     @property
     def has_balancer(self) -> bool:
-        """Whether sessions pass through a balancer: before several login nodes, and one that was before
-        several stays until it stops for another reason."""
+        """Return whether sessions pass through a balancer: before several login nodes, and one that was
+        before several stays until it stops for another reason.
+        """
         return self.login_count > 1 or self.observation.pod(BALANCER_POD) is not None
 
     @property
@@ -225,8 +226,9 @@ class ClusterScope:
         return self.cluster.spec.login.port or self.cluster.status.login.port
 
     def may_show_models(self, worker: str) -> bool:
-        """Whether the worker's pod mounts the folder for models or does not exist yet. A running pod without
-        the folder is kept."""
+        """Return whether the worker's pod mounts the folder for models or does not exist yet. A running pod
+        without the folder is kept.
+        """
         pod = self.observation.pod(worker)
         return pod is None or MODELS_LABEL in pod.labels
 

@@ -132,7 +132,7 @@ def _asked_spares(scope: ClusterScope, reasons: Iterable[str]) -> int:
 
 
 def _is_kept_from_jobs(scope: ClusterScope, name: str) -> bool:
-    """Whether the fleet controller keeps jobs away, as from a new worker until it is verified. What an
+    """Return whether the fleet controller keeps jobs away, as from a new worker until it is verified. What an
     administrator has drained is there for them to resume, and counts as available."""
     node = scope.nodes.get(name)
     return node is not None and "DRAIN" in node.states and node.reason.startswith(FLEET_PREFIX)

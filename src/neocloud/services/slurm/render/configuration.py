@@ -176,7 +176,7 @@ def slurm_conf(view: ClusterView) -> str:
         text += "TopologyPlugin=topology/tree\n"
     if view.is_elastic:
         text += ELASTIC_CONF + _always_on(view.node_sets)
-    if view.first_job:  # Slurm never gives a lower one, and goes on from the highest that it gave
+    if view.first_job:  # Slurm never gives a lower one, and continues from the highest that it gave
         text += f"FirstJobId={view.first_job}\n"
     return text + "".join(_partition_of(node_set, view.has_blocks) for node_set in view.node_sets)
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for a bucket. Names, lifecycle, CORS, policy and filesystems have files of their own."""
+"""Validation rules of a bucket. Names, lifecycle, CORS, policy and filesystems have files of their own."""
 
 from collections.abc import Iterable, Mapping
 

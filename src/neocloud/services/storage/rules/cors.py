@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for the CORS rules of a bucket."""
+"""Validation rules of the CORS rules of a bucket."""
 
 from collections.abc import Iterable
 

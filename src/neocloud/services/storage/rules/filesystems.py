@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for a filesystem bucket, which filesystem it may show, and who may let it.
+"""Validation rules of a filesystem bucket, the filesystem that it may show, and who may allow it.
 
 Its objects are files: what S3 adds to objects and files cannot have is refused here, by field.
 """

@@ -1,6 +1,7 @@
 # pyright: strict
-"""What is legal for an inventory, and who may have one: accounts that may list the source and write into the
-destination. The rights of the account count again at each run."""
+"""Validation rules of inventories, and their owners: accounts that may list the source and write into the
+destination. The rights of the account count again at each run.
+"""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for the lifecycle rules of a bucket, beyond the annotations of the contract."""
+"""Validation rules of the lifecycle rules of a bucket, beyond the annotations of the contract."""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for the policy of a bucket: roles of storage, for groups of its tenant or for anybody."""
+"""Validation rules of the policy of a bucket: roles of storage, for groups of its tenant or for anybody."""
 
 from collections.abc import Callable, Collection, Iterable
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for a transfer. Which addresses it may connect to is decided where it runs."""
+"""Validation rules of a transfer. Which addresses it may connect to is decided where it runs."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where a job runs: in a pod of its own, or as a batch job of a Slurm cluster.
+"""Backends of jobs: a pod of its own, or a batch job of a Slurm cluster.
 
 Both are started, watched, stopped with a checkpoint, and started again when they were lost.
 """
@@ -164,7 +164,7 @@ class SlurmBackend:
             await cluster.run(["rm", "-rf", "--", str(work_path(scope.job_id))])
 
     async def has_cluster(self, scope: JobScope) -> bool:
-        """Whether the cluster exists; its jobs and files are deleted with it."""
+        """Return whether the cluster exists; its jobs and files are deleted with it."""
         row = await scope.context.get(scope.job.spec.slurm_cluster_id)
         return row is not None and row.deleted_at is None
 

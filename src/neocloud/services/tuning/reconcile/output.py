@@ -89,7 +89,7 @@ class OutputWriter:
 
     async def write_checkpoint(self, scope: JobScope) -> None:
         """Write the newest checkpoint of a job in a pod, unless that was done. What cannot be written is said
-        in the events, and the training goes on."""
+        in the events, and the training continues."""
         folder = output_folder(scope.job.spec.output, scope.job_id)
         if folder is None or scope.job.spec.slurm_cluster_id or scope.outcome:
             return
@@ -160,7 +160,7 @@ def _require_written(scope: JobScope, folder: ObjectLocation, task: asyncio.Task
             raise RetryLater(str(error), delay_seconds=RETRY_SECONDS) from error
         raise Failed(
             _REASONS[error.problem],
-            f"{error} The new model {scope.model_name} is whole in this cloud; once that is mended, `neo"
+            f"{error} The new model {scope.model_name} is whole in this cloud; once that is fixed, `neo"
             f" tuning job resume {scope.job_id}` writes it without training again.",
         ) from error
 

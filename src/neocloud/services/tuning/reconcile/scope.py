@@ -1,5 +1,5 @@
 # pyright: strict
-"""What one run over a job observes, and what follows from it: the next attempt, and the status.
+"""Observations of one run over a job, and their consequences: the next attempt, and the status.
 
 An attempt starts from the newest checkpoint, after a stop and after a loss.
 """
@@ -79,7 +79,7 @@ class JobScope:
 
     @property
     def has_ended(self) -> bool:
-        """Whether only the removal of its workloads is left to do."""
+        """Return whether only the removal of its workloads is left to do."""
         if self.runtime.desired is Desired.CANCEL:
             return True
         is_final = self.state in (JobState.SUCCEEDED, JobState.FAILED)

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What a job needs before it starts: recipes, base model, data, and the settings that the recipes read."""
+"""Preparation of a job before it starts: recipes, base model, data, and settings for the recipes."""
 
 import asyncio
 from dataclasses import replace

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal for a fine-tuning job: its model, files and hyperparameters, and where it runs. Pure."""
+"""Validation rules of a fine-tuning job: its model, files and hyperparameters, and where it runs. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,5 +1,6 @@
 # pyright: strict
-"""Which settings a job gets: "auto" for what was left out, and the configuration of the recipes. Pure.
+"""Resolve the settings of a job: values for "auto" and for what was left out, and the configuration of the
+recipes. Pure.
 
 Rates are for LoRA. A small model needs a higher one; 2e-4 is for models of a billion weights and more. Epochs
 and batch size follow from the size of the data: enough steps to learn, few enough not to overfit.

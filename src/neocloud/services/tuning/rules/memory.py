@@ -1,5 +1,5 @@
 # pyright: strict
-"""Whether a training fits into memory, and the smallest shape that it fits on. Pure.
+"""Check whether a training fits into memory, and choose the smallest shape that it fits on. Pure.
 
 Estimates are on the careful side: weights, the adapter with its gradients and the optimiser's two moments,
 and the activations that are kept of each token of a batch until its gradients are known.
@@ -55,7 +55,7 @@ class Nodes:
 
 
 def uses_checkpointing(parameters: int) -> bool:
-    """Whether activations are computed twice instead of kept, as for large models."""
+    """Return whether activations are computed twice instead of kept, as for large models."""
     return parameters >= CHECKPOINTING_FROM_PARAMETERS
 
 

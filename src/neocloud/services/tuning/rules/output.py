@@ -1,5 +1,5 @@
 # pyright: strict
-"""Where a job writes its model and checkpoints: a folder of its own in a bucket. Pure."""
+"""The output of a job, its model and checkpoints: a folder of its own in a bucket. Pure."""
 
 import re
 

@@ -1,5 +1,5 @@
 # pyright: strict
-"""What is legal in a network: ranges, addresses, routes, security groups. Pure."""
+"""Validation rules of networks: ranges, addresses, routes, security groups. Pure."""
 
 from neocloud.services.vpc.rules.allocations import AllocationRules
 from neocloud.services.vpc.rules.networks import NetworkRules

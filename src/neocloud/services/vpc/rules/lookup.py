@@ -95,7 +95,7 @@ def largest_free_prefix(ranges: Iterable[IPv4Network], taken: Collection[str]) -
 
 
 def is_too_many(prefix_length: int) -> bool:
-    """Whether the size is beyond the limit of one Allocation."""
+    """Return whether the size is beyond the limit of one Allocation."""
     return prefix_length < _SMALLEST_ALLOCATION_PREFIX
 
 

@@ -1,7 +1,5 @@
 # pyright: strict
-"""Where the packets of a subnet go, and which may pass: route tables and routes, security groups and their
-rules.
-"""
+"""Routes and filters of a subnet's packets: route tables and routes, security groups and their rules."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network

@@ -1,5 +1,5 @@
 # pyright: strict
-"""Which parts of which kinds are sealed. Older releases, which could not read them, are refused."""
+"""Record the sealed parts of each kind. Older releases, which could not read them, are refused."""
 
 import sqlalchemy as sa
 from alembic import op

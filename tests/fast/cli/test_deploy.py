@@ -1,0 +1,119 @@
+"""AIS-01, AIS-04: `neo deploy` offers the cloud a GPU first, and takes a CPU where the machine has none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neocloud.client.profiles import Profile, Profiles, config_file, write_profiles
+from neocloud.core import contract
+from tests.fast.cli.conftest import Neo
+from tests.fast.cli.fake_control_plane import PROJECT, TENANT, FakeServer
+
+INFERENCE = "neocloud.inference.v1"
+MODEL_ID, DEPLOYMENT_ID = "inferencemodel-e00bank", "inferencedeployment-e00bank"
+PLATFORMS = {"gpu-local": ("1gpu-4vcpu-16gb", 1), "cpu-local": ("2vcpu-8gb", 0)}
+
+
+def operation() -> object:
+    made = contract.message("nebius.common.v1.Operation")(id="operation-e00one", resource_id=DEPLOYMENT_ID)
+    made.status.code = 0
+    return made
+
+
+@pytest.fixture
+def machine(cloud: FakeServer) -> FakeServer:
+    """Without GPUs; its catalogue lists them anyway."""
+    model = contract.message(f"{INFERENCE}.Model")()
+    model.metadata.id, model.metadata.name, model.metadata.parent_id = MODEL_ID, "bank", PROJECT
+    model.status.size_bytes = 10**9
+    cloud.serve(f"{INFERENCE}.ModelService/GetByName", model)
+    listed = contract.method("nebius.compute.v1.PlatformService/List").output()
+    for platform, (preset, gpus) in PLATFORMS.items():
+        item = listed.items.add()
+        item.metadata.name = platform
+        shape = item.spec.presets.add(name=preset)
+        shape.resources.gpu_count, shape.resources.memory_gibibytes = gpus, 16
+    cloud.serve("nebius.compute.v1.PlatformService/List", listed)
+    cloud.serve(f"{INFERENCE}.DeploymentService/Create", create)
+    deployment = contract.message(f"{INFERENCE}.Deployment")()
+    deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
+    cloud.serve(f"{INFERENCE}.DeploymentService/Get", deployment)
+    return cloud
+
+
+def create(request: object) -> object:
+    spec = request.spec  # pyright: ignore[reportAttributeAccessIssue]
+    if spec.platform == "gpu-local":
+        raise contract.not_enough_resources(
+            "compute.nodes", "1 x gpu-local", "This machine cannot hold 1 x gpu-local/1gpu-4vcpu-16gb."
+        )
+    return operation()
+
+
+def asked(cloud: FakeServer) -> list[str]:
+    return [request.spec.platform for request in cloud.asked(f"{INFERENCE}.DeploymentService/Create")]
+
+
+def test_a_machine_without_gpus_serves_on_its_cpus(signed_in: Neo, machine: FakeServer) -> None:
+    ran = signed_in("deploy", "bank", "--no-wait")
+    assert ran.code == 0, ran.err
+    assert asked(machine) == ["gpu-local", "cpu-local"]
+    assert "cannot hold" not in ran.out + ran.err
+
+
+def test_a_platform_that_was_asked_for_is_not_replaced(signed_in: Neo, machine: FakeServer) -> None:
+    ran = signed_in("deploy", "bank", "--no-wait", "--platform", "gpu-local")
+    assert ran.code != 0 and "cannot hold" in ran.err
+    assert asked(machine) == ["gpu-local"]
+
+
+def test_a_model_is_served_for_embeddings(signed_in: Neo, machine: FakeServer) -> None:
+    assert signed_in("deploy", "bank", "--no-wait", "--task", "embed").code == 0
+    spec = machine.asked(f"{INFERENCE}.DeploymentService/Create")[-1].spec
+    assert type(spec).Task.Name(spec.task) == "EMBED"
+
+
+def test_an_emulator_says_that_it_takes_no_uploads(
+    neo: Neo, machine: FakeServer, credentials_file: Path, tmp_path: Path
+) -> None:
+    home, data = tmp_path / "emulated", tmp_path / "chats.jsonl"
+    home.mkdir()
+    (home / "server.json").write_text('{"gateway": ""}')
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    data.write_text(json.dumps({"messages": turns}) + "\n")
+    profile = Profile(
+        "test", machine.endpoint, str(credentials_file), tenant_id=TENANT, project_id=PROJECT, home=str(home)
+    )
+    write_profiles(Profiles().with_profile(profile), config_file())
+    for command in (("tune", str(data), "--base", "bank"), ("tco", "--measure", "bank")):
+        ran = neo(*command)
+        assert ran.code != 0 and "it is an emulator, which serves no models and accepts no files" in ran.err
+
+
+def test_scale_sets_what_was_said_also_to_nothing(signed_in: Neo, machine: FakeServer) -> None:
+    deployment = contract.message(f"{INFERENCE}.Deployment")()
+    deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
+    machine.serve(f"{INFERENCE}.DeploymentService/GetByName", deployment)
+    machine.serve(f"{INFERENCE}.DeploymentService/Update", operation())
+    ran = signed_in("deployment", "scale", "bank", "0..4", "--idle", "600")
+    assert ran.code == 0, ran.err
+    assert "0 to 4 replicas" in ran.err
+    [request] = machine.asked(f"{INFERENCE}.DeploymentService/Update")
+    assert request.metadata.id == DEPLOYMENT_ID
+    scaling = request.spec.scaling
+    assert (scaling.min_replicas, scaling.max_replicas, scaling.idle_seconds) == (0, 4, 600)
+    headers = machine.headers(f"{INFERENCE}.DeploymentService/Update")
+    assert headers["x-resetmask"].split(",")[0] == "spec.scaling.min_replicas"
+    assert signed_in("deployment", "scale", "bank", "many").code == 2
+
+
+def test_delete_without_a_terminal_says_that_it_does_not_ask(signed_in: Neo, machine: FakeServer) -> None:
+    deployment = contract.message(f"{INFERENCE}.Deployment")()
+    deployment.metadata.id, deployment.metadata.name = DEPLOYMENT_ID, "bank"
+    machine.serve(f"{INFERENCE}.DeploymentService/GetByName", deployment)
+    machine.serve(f"{INFERENCE}.DeploymentService/Delete", operation())
+    ran = signed_in("deployment", "delete", "bank")
+    assert ran.code == 0, ran.err
+    assert "Deleting deployment bank without asking" in ran.err and "Add --yes" in ran.err
+    assert "without asking" not in signed_in("deployment", "delete", "bank", "--yes").err

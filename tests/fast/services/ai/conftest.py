@@ -1,0 +1,12 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.fast.services.ai.cloud import AiCloud, cloud_in_process
+
+
+@pytest.fixture
+async def cloud(tmp_path: Path) -> AsyncIterator[AiCloud]:
+    async with cloud_in_process(tmp_path) as ready:
+        yield ready

@@ -1,1 +1,0 @@
-"""The launcher's modules, imported from where the image takes them."""

@@ -1,1 +1,0 @@
-"""Machines that really boot: the launcher's image, the disks, and the engine together."""
