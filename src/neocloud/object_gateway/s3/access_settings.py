@@ -6,7 +6,6 @@ lists are disabled, as in buckets of S3 whose owner is enforced.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,12 +108,14 @@ async def put_policy(context: S3Context) -> Response:
 def _is_public(policy: bytes) -> bool:
     """Return whether a statement of an AWS policy allows something to everybody."""
     try:
-        found: Any = json.loads(policy)
-        statements: Any = found["Statement"]
-        listed: Sequence[Any] = statements if is_list(statements) else [statements]
-        return any(each["Effect"] == "Allow" and _is_everybody(each.get("Principal")) for each in listed)
+        statements: object = json.loads(policy)["Statement"]
+        return any(map(_allows_everybody, statements if is_list(statements) else [statements]))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise S3Error("MalformedPolicy", "The policy is not one of AWS.") from None
+
+
+def _allows_everybody(statement: Any) -> bool:
+    return statement["Effect"] == "Allow" and _is_everybody(statement.get("Principal"))
 
 
 def _is_everybody(principal: object) -> bool:
