@@ -9,7 +9,7 @@ class Readable(Protocol):
 
 
 class Rewritable(Protocol):
-    """It can be written, and emptied to be written anew."""
+    """A file that can be written, and emptied to be written again."""
 
     def write(self, content: bytes, /) -> int: ...
 
